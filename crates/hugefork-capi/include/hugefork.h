@@ -266,7 +266,7 @@ enum hf_swap {
     HF_SWAP_ALLOWED = 0,
     HF_SWAP_REFUSED = 1 /* a tmpfs mounted noswap (CAP_SYS_ADMIN, Linux 6.4) or hugetlb;
                          * else as HF_FALLBACK_... says. Pages that a write has copied
-                         * may be swapped until they are folded into blocks */
+                         * may be swapped until they are written back into blocks */
 };
 
 /* What a pool is to be. Zero is the default of every field but `capacity`. */
@@ -502,8 +502,8 @@ typedef struct hf_fault_stats {
      * those that a discard or the end of the region dropped; the blocks that they went
      * into; blocks that were copied in the background because so many of their pages had
      * been. */
-    uint64_t pages_folded;
-    uint64_t blocks_folded;
+    uint64_t pages_written_back;
+    uint64_t blocks_written_back;
     uint64_t blocks_promoted;
     /* The time that faults spent in the handler: how many, and what 50, 90, 99, 99.9 and
      * 100 per cent of them do not exceed (at most 25 % too high). */

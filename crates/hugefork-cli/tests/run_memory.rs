@@ -330,7 +330,7 @@ fn a_daemon_goes_on_with_what_it_has_inherited() {
     }
 }
 
-/// Whoever lives no more holds nothing, however many there were: what was written is folded.
+/// Whoever lives no more holds nothing, however many there were: what was written is written back.
 #[test]
 fn many_children_leave_nothing_behind() {
     let scratch = Scratch::new("many");
@@ -347,7 +347,7 @@ fn many_children_leave_nothing_behind() {
     }
     let count = |name: &str| scratch.stats(running.pid()).unwrap()[name].as_u64().unwrap();
     wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
-    wait_for("the pages to be folded", || (count("pages_folded") >= 32).then_some(()));
+    wait_for("the pages to be written back", || (count("pages_written_back") >= 32).then_some(()));
     drop(running.child().stdin.take());
     assert!(running.child().wait().unwrap().success());
 }
@@ -369,8 +369,8 @@ fn a_fork_without_descriptors_is_over_some_time() {
             println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
             return;
         }
-        let folded = || scratch.stats(pid).unwrap()["pages_folded"].as_u64().unwrap();
-        wait_for("the pages to be folded", || (folded() >= pages).then_some(()));
+        let written_back = || scratch.stats(pid).unwrap()["pages_written_back"].as_u64().unwrap();
+        wait_for("the pages to be written back", || (written_back() >= pages).then_some(()));
         std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
     }
     assert!(running.child().wait().unwrap().success());
@@ -445,7 +445,7 @@ int main(void) {
 "#;
 
 #[test]
-fn the_pool_promotes_what_is_written_densely_folds_the_rest_and_gives_memory_back() {
+fn the_pool_promotes_what_is_written_densely_writes_back_the_rest_and_gives_memory_back() {
     let scratch = Scratch::new("rounds");
     let Some(program) = compiled(&scratch, "rounds", ROUNDS) else { return };
     let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
@@ -468,7 +468,7 @@ fn the_pool_promotes_what_is_written_densely_folds_the_rest_and_gives_memory_bac
     wait_for("half of the blocks to be promoted", || (count("blocks_promoted") >= 16).then_some(()));
     go_on();
     assert_eq!(line(), "as it was");
-    wait_for("the other pages to be folded", || (count("pages_folded") >= 32).then_some(()));
+    wait_for("the other pages to be written back", || (count("pages_written_back") >= 32).then_some(()));
     wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
     go_on();
     assert_eq!(line(), "gone");

@@ -4,7 +4,7 @@ use std::fmt;
 
 use hugefork::seam::{HeldBlocks, Linux, Machine};
 
-use crate::heirs::Living;
+use crate::living::Living;
 use crate::memory::{PLAIN, ProgramMemory};
 
 /// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
@@ -21,7 +21,7 @@ const FEW: u64 = 64;
 /// let inherited = memory.before_fork(); // … fork(2), and the child comes and goes
 /// drop(inherited);
 /// while memory.is_shared() {
-///     memory.tend(); // as long as it takes until everything is in huge pages again
+///     memory.maintain(); // as long as it takes until everything is in huge pages again
 /// }
 /// # Ok(())
 /// # }
@@ -42,20 +42,20 @@ impl<S: Machine> Inherited<S> {
 
 impl<S: Machine> ProgramMemory<S> {
     /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
-    /// unmapped or tended until the fork is over. Where something else lies in the place of what was mapped here, it
-    /// stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
+    /// unmapped or maintained until the fork is over. Where something else lies in the place of what was mapped here,
+    /// it stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
     pub fn before_fork(&mut self) -> Inherited<S> {
         for index in self.region.give_up_what_others_use(0..self.high) {
             self.used[index] = PLAIN;
         }
         let (held, unseen) = self.region.share(0..self.high);
         self.counts.unseen += unseen as u64;
-        Inherited { held, _living: Living::begin(&self.heirs) }
+        Inherited { held, _living: Living::begin(&self.living) }
     }
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
     /// is to be looked at at once.
-    pub fn tend(&mut self) -> bool {
+    pub fn maintain(&mut self) -> bool {
         self.take_rests_away();
         self.region.tidy();
         if !self.is_shared() {
@@ -68,8 +68,8 @@ impl<S: Machine> ProgramMemory<S> {
                 let overlays = self.region.overlays() as u64;
                 let faults = self.region.faults();
                 let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
-                let have_gone = self.heirs.have_gone();
-                if !are_many && !have_gone && self.heirs.live() {
+                let have_gone = self.living.have_gone();
+                if !are_many && !have_gone && self.living.live() {
                     return false;
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
@@ -77,7 +77,7 @@ impl<S: Machine> ProgramMemory<S> {
                 0
             }
         };
-        self.round = self.region.tend(from).filter(|&next| next < self.high);
+        self.round = self.region.maintain(from).filter(|&next| next < self.high);
         self.round.is_some()
     }
 

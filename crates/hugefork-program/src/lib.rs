@@ -6,14 +6,14 @@
 //! | `memory` | which bytes are the program's: mapping, unmapping, emptying |
 //! | `plain` | what is the kernel's |
 //! | `children` | what children inherit, and what becomes of it |
-//! | `heirs` | whether children live |
+//! | `living` | whether children live |
 //! | `huge` | huge pages of what is full, and memory that goes back |
 //!
 //! What becomes of a block is the engine's to do (its `seam`); here lies what the program was told.
 
 mod children;
-mod heirs;
 mod huge;
+mod living;
 mod memory;
 mod plain;
 mod units;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hugefork::BuildError;
 use hugefork::seam::{Figures, Linux, Machine, ProgramRegion, Ranges};
 
-use crate::heirs::Heirs;
+use crate::living::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
@@ -17,7 +17,7 @@ const ADDRESSES: usize = 4;
 pub(crate) const PLAIN: u32 = u32::MAX;
 
 /// The same: the kernel's as soon as it has mapped something there. Nothing is there until then.
-pub(crate) const PROMISED: u32 = u32::MAX - 1;
+pub(crate) const SOON_PLAIN: u32 = u32::MAX - 1;
 
 /// Memory that stands in for a program's own big anonymous mappings, and that `fork(2)` does not copy page tables of.
 ///
@@ -50,7 +50,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     /// How many bytes of each block were dropped and filled with zeros since it was last looked at for that.
     dropped: Vec<u32>,
     pub(crate) counts: ProgramCounts,
-    pub(crate) heirs: Arc<Heirs>,
+    pub(crate) living: Arc<LivingChildren>,
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
@@ -76,7 +76,7 @@ pub struct ProgramCounts {
     /// Blocks that a child could not be given.
     pub unseen: u64,
     /// Pages that writers had copied, and that went back into their blocks.
-    pub pages_folded: u64,
+    pub pages_written_back: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
@@ -104,8 +104,8 @@ impl ProgramMemory {
 
     /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers.
     /// The memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
-    pub fn open_again(&mut self) -> Vec<i32> {
-        self.region.open_again()
+    pub fn reopen(&mut self) -> Vec<i32> {
+        self.region.reopen()
     }
 
     /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the
@@ -116,7 +116,7 @@ impl ProgramMemory {
             return false;
         }
         let (Range { start: mut next, end }, base) = (self.region.leave(), self.base());
-        for index in (0..self.used.len()).filter(|&index| [PLAIN, PROMISED].contains(&self.used[index])) {
+        for index in (0..self.used.len()).filter(|&index| [PLAIN, SOON_PLAIN].contains(&self.used[index])) {
             let block = base + index * HUGE_PAGE;
             self.region.unmap_plain(next..block);
             next = block + HUGE_PAGE;
@@ -148,7 +148,7 @@ impl<S: Machine> ProgramMemory<S> {
             rests: Vec::new(),
             dropped,
             counts: ProgramCounts::default(),
-            heirs: Arc::default(),
+            living: Arc::default(),
             round: None,
             faults: 0,
         }
@@ -290,8 +290,14 @@ impl<S: Machine> ProgramMemory<S> {
 
     /// What has happened so far.
     pub fn counts(&self) -> ProgramCounts {
-        let Figures { pages_folded, promoted, memory, kept, .. } = self.region.figures();
-        ProgramCounts { pages_folded, promoted, memory: memory as u64, kept: memory.min(kept) as u64, ..self.counts }
+        let Figures { pages_written_back, promoted, memory, kept, .. } = self.region.figures();
+        ProgramCounts {
+            pages_written_back,
+            promoted,
+            memory: memory as u64,
+            kept: memory.min(kept) as u64,
+            ..self.counts
+        }
     }
 
     /// The entries that a range of addresses touches.

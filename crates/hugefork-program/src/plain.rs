@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use hugefork::seam::Machine;
 
-use crate::memory::{PLAIN, PROMISED, ProgramMemory};
+use crate::memory::{PLAIN, ProgramMemory, SOON_PLAIN};
 use crate::units::HUGE_PAGE;
 
 /// So often is tried to have everybody wait.
@@ -57,7 +57,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
         for index in touched {
             if self.used[index] != PLAIN && self.free.take_at(index) {
-                self.used[index] = PROMISED;
+                self.used[index] = SOON_PLAIN;
             }
         }
         true
@@ -66,7 +66,7 @@ impl<S: Machine> ProgramMemory<S> {
     /// The kernel has mapped something where way was made, or has refused.
     pub fn settle(&mut self, range: Range<usize>, is_mapped: bool) {
         for index in self.touched(&range) {
-            if self.used[index] != PROMISED {
+            if self.used[index] != SOON_PLAIN {
                 continue;
             }
             if is_mapped {
@@ -85,7 +85,7 @@ impl<S: Machine> ProgramMemory<S> {
     /// Whether a range is as good as unmapped: all of it lies here, and nothing is there.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
-        let is_free = |index: usize| !self.region.has(index) && ![PLAIN, PROMISED].contains(&self.used[index]);
+        let is_free = |index: usize| !self.region.has(index) && ![PLAIN, SOON_PLAIN].contains(&self.used[index]);
         all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
     }
 

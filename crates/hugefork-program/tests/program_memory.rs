@@ -62,7 +62,7 @@ fn forked(memory: &mut ProgramMemory, work: impl FnOnce() -> bool, meanwhile: im
 /// Until nothing is shared any more.
 fn settle(memory: &mut ProgramMemory) {
     while memory.is_shared() {
-        memory.tend();
+        memory.maintain();
     }
 }
 
@@ -85,7 +85,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
                 // A few pages of one block, and all of another, which is promoted.
                 fill(at..at + 5 * PAGE, round + 1);
                 fill(at + BLOCK..at + 2 * BLOCK, round + 1);
-                while memory.tend() {}
+                while memory.maintain() {}
                 fill(at..at + 6 * BLOCK, round + 1);
             };
             assert!(forked(&mut memory, work, meanwhile), "round {round}");
@@ -93,7 +93,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
             settle(&mut memory);
             assert!(holds(old, round + 1));
         }
-        assert!(memory.counts().promoted > 0 && memory.counts().pages_folded > 0, "{:?}", memory.counts());
+        assert!(memory.counts().promoted > 0 && memory.counts().pages_written_back > 0, "{:?}", memory.counts());
         memory.unmap(all.clone(), |_| panic!("all of it was here"));
         assert!(!memory.has(all));
     })
@@ -113,9 +113,9 @@ fn children_that_overlap_have_each_their_moment() {
             let inner = || holds(at..at + BLOCK, 2) && holds(at + BLOCK..at + 4 * BLOCK, 1);
             assert!(forked(memory, inner, |memory| {
                 fill(at..at + 2 * BLOCK, 3);
-                while memory.tend() {}
+                while memory.maintain() {}
             }));
-            while memory.tend() {}
+            while memory.maintain() {}
             fill(at + 3 * BLOCK..at + 4 * BLOCK, 4);
         };
         assert!(forked(&mut memory, || holds(outer, 1), meanwhile));
@@ -284,7 +284,7 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
         let written = block.start + 50 * PAGE..block.start + 150 * PAGE;
         let meanwhile = |memory: &mut ProgramMemory| {
             fill(written.clone(), 2);
-            while memory.tend() {}
+            while memory.maintain() {}
             assert_eq!(memory.counts().promoted, 1);
             // Where nothing is below a page that is copied, the kernel puts one there: 150 pages for each, and two.
             assert_eq!(memory.counts().memory as usize, 302 * PAGE);
@@ -315,7 +315,7 @@ fn copies_lie_in_what_was_kept_of_the_same_blocks() {
             let meanwhile = |memory: &mut ProgramMemory| {
                 fill(written, 2);
                 while memory.counts().promoted < before + 8 {
-                    memory.tend();
+                    memory.maintain();
                 }
             };
             assert!(forked(&mut memory, || true, meanwhile));
@@ -346,7 +346,7 @@ fn neighbours_stay_one_mapping_in_whatever_order_they_are_promoted() {
                     let before = memory.counts().promoted;
                     fill(block..block + BLOCK, round);
                     while memory.counts().promoted == before {
-                        memory.tend();
+                        memory.maintain();
                     }
                 }
             };
@@ -371,7 +371,7 @@ fn a_block_with_few_pages_goes_along_with_the_one_before_it() {
                 fill(block..block + BLOCK, 2);
                 fill(block + BLOCK..block + BLOCK + 8 * PAGE, 2);
             }
-            while memory.tend() {}
+            while memory.maintain() {}
         };
         assert!(forked(&mut memory, || true, meanwhile));
         assert_eq!(memory.counts().promoted, 16);
@@ -380,7 +380,7 @@ fn a_block_with_few_pages_goes_along_with_the_one_before_it() {
         let few = |memory: &mut ProgramMemory| {
             fill(at..at + 8 * PAGE, 3);
             fill(at + BLOCK..at + BLOCK + 8 * PAGE, 3);
-            while memory.tend() {}
+            while memory.maintain() {}
         };
         assert!(forked(&mut memory, || true, few));
         assert_eq!(memory.counts().promoted, 16);
@@ -425,11 +425,11 @@ fn while_memory_is_short_no_block_is_copied() {
         let work = || holds(at..at + 2 * BLOCK, 1);
         let meanwhile = |memory: &mut ProgramMemory| {
             fill(at..at + BLOCK, 2);
-            while memory.tend() {}
+            while memory.maintain() {}
             assert_eq!((memory.counts().promoted, memory.counts().memory as usize), (0, 2 * BLOCK));
             memory.save_memory(false);
             fill(at + BLOCK..at + 2 * BLOCK, 2);
-            while memory.tend() {}
+            while memory.maintain() {}
             assert_eq!(memory.counts().promoted, 2);
         };
         assert!(forked(&mut memory, work, meanwhile));
@@ -451,7 +451,7 @@ fn a_copy_of_what_was_touched_shows_nothing_of_what_was_in_its_block() {
         let (full, part) = (at..at + BLOCK, at + BLOCK..at + 2 * BLOCK);
         let rewrite = |memory: &mut ProgramMemory, range: Range<usize>, promoted: u64| {
             fill(range, 2);
-            while memory.tend() {}
+            while memory.maintain() {}
             assert_eq!(memory.counts().promoted, promoted);
         };
         fill(full.clone(), 7);

@@ -197,7 +197,7 @@ impl Owner<'_> {
                 4..7 => self.reap(),
                 7..9 => self.map(),
                 9..11 => self.unmap(),
-                11..14 => _ = self.memory.tend(),
+                11..14 => _ = self.memory.maintain(),
                 14 if self.random.one_in(3) => self.hand_over(),
                 14 => self.collapse(),
                 _ => _ = self.memory.trim(),
@@ -263,7 +263,7 @@ fn round(seed: u64, refusals: &Refusals) -> bool {
             owner.reap();
         }
         refusals.disarm();
-        while owner.memory.tend() {}
+        while owner.memory.maintain() {}
         while !owner.others.is_empty() {
             owner.unmap();
         }
@@ -275,7 +275,7 @@ fn round(seed: u64, refusals: &Refusals) -> bool {
         }
     });
     while memory.is_shared() {
-        memory.tend();
+        memory.maintain();
     }
     println!("  {:?}", memory.counts());
     unmap(&mut memory, shared..shared + SHARED);
@@ -367,7 +367,7 @@ fn what_was_mapped_in_vain_and_could_not_be_taken_away_goes_later() {
             assert_eq!(refusals.refused(Kind::Hide), 1);
             let behind = first + 3 * BLOCK;
             assert!(is_there(behind), "it was refused");
-            memory.tend();
+            memory.maintain();
             assert!(!is_there(behind) && memory.is_free(behind..behind + 2 * BLOCK), "it is there still");
             assert_eq!(memory.map(BLOCK), Some(behind));
             word(behind).store(1, Ordering::Relaxed);

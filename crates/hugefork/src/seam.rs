@@ -54,7 +54,7 @@ pub struct FullBlock<S: Machine> {
 /// What has happened so far, and bytes of memory.
 pub struct Figures {
     /// Pages that writers had copied, and that went back into their blocks.
-    pub pages_folded: u64,
+    pub pages_written_back: u64,
     /// Blocks that became the region's own again while others held them.
     pub promoted: u64,
     /// Bytes that all blocks have.
@@ -78,7 +78,7 @@ impl ProgramRegion<Linux> {
         if let Some(why) = memory.no_page_grain() {
             return Err(unavailable(why.to_string()));
         }
-        let region = Self::on(memory.with_heirs()?, capacity, addresses)?;
+        let region = Self::on(memory.with_children()?, capacity, addresses)?;
         arena::leave_holes();
         Ok(region)
     }
@@ -89,8 +89,8 @@ impl ProgramRegion<Linux> {
     }
 
     /// Opens descriptors again that the program has closed, but for the pool's own, and gives their numbers.
-    pub fn open_again(&self) -> Vec<i32> {
-        self.0.pool().sys.open_again().collect()
+    pub fn reopen(&self) -> Vec<i32> {
+        self.0.pool().sys.reopen().collect()
     }
 
     /// Leaves all addresses of the engine, for the caller to unmap what is nobody's. From now on this is of no use.
@@ -208,9 +208,9 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// Looks after some of those, from an entry on. Says where to go on.
-    pub fn tend(&self, from: usize) -> Option<usize> {
+    pub fn maintain(&self, from: usize) -> Option<usize> {
         let _signals = SignalsBlocked::new();
-        self.0.tend(from)
+        self.0.maintain(from)
     }
 
     /// Does what was left for later.
@@ -239,7 +239,7 @@ impl<S: Machine> ProgramRegion<S> {
     /// Whether memory is to be saved: while it is, no block is copied whose pages can be.
     pub fn save_memory(&self, is_short: bool) {
         let _signals = SignalsBlocked::new();
-        self.0.pool().tending.tell_short(is_short);
+        self.0.pool().maintenance.tell_short(is_short);
     }
 
     /// Whether the kernel makes huge pages only of what it is asked to ([`FullBlock::collapse`]).
@@ -262,7 +262,7 @@ impl<S: Machine> ProgramRegion<S> {
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {
-            pages_folded: counters.pages_folded.load(Ordering::Relaxed),
+            pages_written_back: counters.pages_written_back.load(Ordering::Relaxed),
             promoted: counters.blocks_promoted.load(Ordering::Relaxed),
             memory: pool.sys.bytes().unwrap_or(0),
             kept: pool.block_size.len_of(pool.frames.used_and_free()),

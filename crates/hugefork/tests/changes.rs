@@ -222,7 +222,7 @@ fn a_child_of_fork_gets_an_error() {
 /// Writers raise a count in each page, at most one step after the region was compared; whoever compares must find every
 /// page that was written before it began.
 #[test]
-fn a_region_is_compared_while_others_write_fold_and_snapshot_it() {
+fn a_region_is_compared_while_others_write_write_back_and_snapshot_it() {
     for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
         let pool = Pool::builder().capacity(64 * BLOCK).build().unwrap();
         let region = pool

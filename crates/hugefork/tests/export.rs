@@ -459,7 +459,7 @@ fn a_hundred_children_take_what_they_write() {
 }
 
 #[test]
-fn it_stays_as_it_was_while_the_region_is_written_folded_freed_and_short_of_blocks() {
+fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_of_blocks() {
     alone(|| {
         for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
             let pool = Pool::builder().capacity(24 * BLOCK).build().unwrap();

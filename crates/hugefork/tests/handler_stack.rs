@@ -172,8 +172,8 @@ fn by_page(pool: &Pool) -> [Used; 4] {
     region.advise(Advice::Whole);
     let copy = used_by(|| region.as_mut_slice()[5 * size / 2] = 2);
     drop((first, second, third));
-    let fold = used_by(|| region.as_mut_slice()[7 * size / 2] = 2);
-    [overlay, unseal, copy, fold]
+    let write_back = used_by(|| region.as_mut_slice()[7 * size / 2] = 2);
+    [overlay, unseal, copy, write_back]
 }
 
 /// A write that finds the pool full and copies into what a fork by page has lent.
@@ -212,7 +212,7 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("{block_size} on {}: zero {zero:?}, copy {copy:?}, reuse {reuse:?}", pool.backing());
         most = most.most(zero).most(copy).most(reuse);
         let by_page = by_page(&pool);
-        println!("  by page: overlay, unseal, copy, fold {by_page:?}");
+        println!("  by page: overlay, unseal, copy, write back {by_page:?}");
         most = by_page.into_iter().fold(most, Used::most);
     }
     let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));
@@ -351,8 +351,8 @@ fn a_reserved_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping()
     alone(|| booked_block_shown_again(Backing::Hugetlb)).well();
 }
 
-/// A write that folds a block, which the kernel refuses to show at first.
-fn fold_shown_once_more(backing: Backing) {
+/// A write that writes back a block, which the kernel refuses to show at first.
+fn write_back_shown_once_more(backing: Backing) {
     let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
@@ -369,14 +369,14 @@ fn fold_shown_once_more(backing: Backing) {
         refusals.disarm();
     });
     let (refused, faults) = ([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), region.stats().faults);
-    assert_eq!((refused, faults.blocks_folded - before.blocks_folded, faults.failed), ([1, 1], 1, 0));
+    assert_eq!((refused, faults.blocks_written_back - before.blocks_written_back, faults.failed), ([1, 1], 1, 0));
     assert_eq!((region.as_mut_slice()[1 << 20], region.as_mut_slice()[3 << 20]), (2, 3));
     used.check(registers);
 }
 
 #[test]
-fn a_folded_block_that_is_shown_once_more_fits_too() {
-    alone(|| fold_shown_once_more(Backing::ShmemBase)).well();
+fn a_written_back_block_that_is_shown_once_more_fits_too() {
+    alone(|| write_back_shown_once_more(Backing::ShmemBase)).well();
 }
 
 /// A write to a page that was dropped out of a block, which the kernel refuses to show at first.

@@ -167,7 +167,7 @@ fn cut_the_heap(grain: CopyGrain) {
             churn(&mut kept, round);
         }
         let faults = heap.stats().faults;
-        assert!(SERVED.load(Ordering::Relaxed) > 300 && faults.copied + faults.pages_folded > 0);
+        assert!(SERVED.load(Ordering::Relaxed) > 300 && faults.copied + faults.pages_written_back > 0);
         // A process has one heap.
         break;
     }
@@ -178,7 +178,7 @@ fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
     alone(|| cut_the_heap(CopyGrain::Auto)).well();
 }
 
-/// Whoever reads the heap waits while pages of it are folded; the engine must not be among them.
+/// Whoever reads the heap waits while pages of it are written back; the engine must not be among them.
 #[test]
 fn snapshots_and_forks_of_a_heap_whose_pages_the_kernel_copies() {
     alone(|| cut_the_heap(CopyGrain::Page)).well();

@@ -35,7 +35,7 @@ fn lock_all(flags: i32) {
     assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Writes to all pages of the first bytes, and to some that lie apart.
+/// Writes to all pages of the first bytes, and to some that are staged.
 fn write(region: &mut Region, value: u8) {
     let bytes = region.as_mut_slice();
     bytes[..USED].chunks_mut(PAGE).for_each(|page| page[7] = value);

@@ -146,7 +146,7 @@ fn rounds(backing: Backing, grain: CopyGrain, at: &AtomicUsize, moved: &AtomicUs
                 put_back += 1;
             }
         }
-        // SAFETY: all of the region, which nobody else uses. A `&mut` would fold.
+        // SAFETY: all of the region, which nobody else uses. A `&mut` would write back.
         let bytes = unsafe { core::slice::from_raw_parts(region.as_ptr(), LEN) };
         assert!(bytes == now, "{backing}, {grain:?}: the region after round {round}");
     }

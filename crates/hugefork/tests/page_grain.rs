@@ -182,7 +182,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain) {
     });
     let faults = region.stats().faults;
     println!("{} of {}, {grain:?}: {faults:?}", pool.backing(), pool.block_size());
-    assert_eq!(faults.overlaid + faults.pages_folded > 0, grain != CopyGrain::Block);
+    assert_eq!(faults.overlaid + faults.pages_written_back > 0, grain != CopyGrain::Block);
     drop(region);
     check_all_is_back(pool);
 }
@@ -247,7 +247,7 @@ fn by_block_system_calls_need_a_block_that_is_prepared() {
 }
 
 /// Whether the region is written densely, so that the pool's thread would have blocks copied, or is left alone with its
-/// blocks, so that it would fold them.
+/// blocks, so that it would write them back.
 #[test]
 fn by_choice_system_calls_write_wherever_that_was_prepared() {
     use std::os::fd::AsFd;
@@ -276,7 +276,7 @@ fn by_choice_system_calls_write_wherever_that_was_prepared() {
     }
 }
 
-/// It folds what was written before, and has made a list of that.
+/// It writes back what was written before, and has made a list of that.
 #[test]
 fn by_choice_system_calls_write_wherever_that_was_prepared_beside_a_thread_that_prepares_snapshots() {
     use std::os::fd::AsFd;
@@ -466,7 +466,7 @@ fn whatever_is_done_to_what_is_shown_by_page_keeps_every_byte() {
             let region = pool.region_with(len, grained(grain)).unwrap();
             let mut model = Model { region, bytes: vec![0; len], snapshots: Vec::new(), random: Random(4711) };
             (0..120).for_each(|_| model.step());
-            assert!(model.region.stats().faults.pages_folded > 0, "nothing was copied by page");
+            assert!(model.region.stats().faults.pages_written_back > 0, "nothing was copied by page");
             drop(model);
             check_all_is_back(&pool);
         }

@@ -159,7 +159,7 @@ fn cut_while_they_read(pool: &Pool) -> usize {
     });
     let faults = region.stats().faults;
     println!("{} of {}: {failed} calls failed, {faults:?}", pool.backing(), pool.block_size());
-    assert!(faults.pages_folded > 0);
+    assert!(faults.pages_written_back > 0);
     drop((region, first));
     let stats = pool.stats();
     assert_eq!((stats.blocks_free, stats.blocks_leaked, stats.faults.failed), (stats.blocks, 0, 0));

@@ -1,6 +1,6 @@
 //! System calls fail while others are at work: threads write by block and by page, take forks and snapshots and drop
-//! them, free, discard and pin, the pool's own threads fold and promote, and one call in a few is refused. round/mod.rs
-//! has who writes what, and what must be there.
+//! them, free, discard and pin, the pool's own threads write back and promote, and one call in a few is refused.
+//! round/mod.rs has who writes what, and what must be there.
 //!
 //! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
 //! for the seed that a failure names. It decides what is done, not which thread is first.

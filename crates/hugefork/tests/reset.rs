@@ -205,7 +205,7 @@ fn system_calls_write_to_what_was_prepared() {
                 let read = unsafe { libc::read(zeros.as_raw_fd(), region.as_mut_ptr().add(at).cast(), 70_000) };
                 assert_eq!(read, 70_000, "{}", std::io::Error::last_os_error());
                 if round == 100 {
-                    // From now on the blocks could be folded.
+                    // From now on the blocks could be written back.
                     snapshot = None;
                 }
             }

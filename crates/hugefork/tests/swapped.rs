@@ -1,5 +1,5 @@
-//! Private pages that were swapped out are folded like all others, however writers are kept off meanwhile, and nothing
-//! else is taken for one. This takes a swap file for a moment, which needs root.
+//! Private pages that were swapped out are written back like all others, however writers are kept off meanwhile, and
+//! nothing else is taken for one. This takes a swap file for a moment, which needs root.
 
 mod common;
 
@@ -52,7 +52,7 @@ fn write(region: &mut Region, expected: &mut [u8], every: usize, value: u8) -> u
     written
 }
 
-fn fold_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain) {
+fn write_back_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain) {
     let Some(pool) = pool(backing, 6 * LEN, size) else { return };
     if let Some(why) = pool.no_page_grain() {
         println!("skipped: {why}");
@@ -64,7 +64,7 @@ fn fold_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain)
     let mut expected = vec![1; LEN];
     let mut kept = vec![(region.snapshot().unwrap(), expected.clone())];
     for round in 0..6 {
-        let folded = region.stats().faults.pages_folded;
+        let written_back = region.stats().faults.pages_written_back;
         let written = write(&mut region, &mut expected, [3, 64, 17][round % 3], 10 + round as u8);
         let out = swap_out(&region);
         if round >= 3 {
@@ -74,12 +74,12 @@ fn fold_what_is_swapped_out(backing: Backing, size: BlockSize, grain: CopyGrain)
         let snapshot = region.snapshot().unwrap();
         let faults = region.stats().faults;
         println!(
-            "{backing}, {size}, {grain:?}: {written} pages written, {out} swapped out, {} folded",
-            faults.pages_folded - folded
+            "{backing}, {size}, {grain:?}: {written} pages written, {out} swapped out, {} written back",
+            faults.pages_written_back - written_back
         );
         if grain == CopyGrain::Page {
             assert!(out > 0, "nothing was swapped out");
-            assert_eq!(faults.pages_folded - folded, written, "what was written, and nothing else");
+            assert_eq!(faults.pages_written_back - written_back, written, "what was written, and nothing else");
         }
         assert!(snapshot[..] == expected[..], "the snapshot of round {round} is not what was written");
         kept.push((snapshot, expected.clone()));
@@ -98,12 +98,14 @@ fn all() {
         (Backing::ShmemBase, BlockSize::KIB_64),
         (Backing::ShmemHuge, BlockSize::MIB_2),
     ] {
-        [CopyGrain::Page, CopyGrain::Auto].iter().for_each(|&grain| fold_what_is_swapped_out(backing, size, grain));
+        [CopyGrain::Page, CopyGrain::Auto]
+            .iter()
+            .for_each(|&grain| write_back_what_is_swapped_out(backing, size, grain));
     }
 }
 
 #[test]
-fn pages_that_are_swapped_out_are_folded_and_nothing_else_is() {
+fn pages_that_are_swapped_out_are_written_back_and_nothing_else_is() {
     // Outside of the process of the test, so that it goes whatever becomes of that.
     let is_child = std::env::var_os("HUGEFORK_TEST_ALONE").is_some();
     let swap = if is_child { None } else { Some(Swap::on()) };

@@ -118,7 +118,7 @@ const WORDS: [(&str, usize); 22] = [
     ("pool_refused", 16),
     ("blocks_handed_over", 17),
     ("blocks_unseen", 18),
-    ("pages_folded", 19),
+    ("pages_written_back", 19),
     ("blocks_promoted", 20),
     ("blocks_made_huge", 21),
     ("pool_left", 22),

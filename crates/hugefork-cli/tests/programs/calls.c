@@ -112,7 +112,7 @@ static const struct { const char *name; int (*holds)(char *); } calls[] = {
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
-/* Makes the pages private, so that they are promoted and folded: their second halves are this thread's. */
+/* Makes the pages private, so that they are promoted and written back: their second halves are this thread's. */
 static void *write_beside(void *none) {
     for (size_t at = 0; !is_over; at = (at + PAGE) % LEN) {
         memory[at + PAGE / 2]++;

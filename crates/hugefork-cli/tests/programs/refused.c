@@ -163,7 +163,7 @@ static int is_helper(uint32_t thread) {
     int file = open(path, O_RDONLY);
     if (file >= 0 && read(file, name, sizeof name - 1) < 0) name[0] = 0;
     if (file >= 0) close(file);
-    return strncmp(name, "hugefork-heir", 13) == 0;
+    return strncmp(name, "hugefork-child", 14) == 0;
 }
 
 static void *decide(void *of) {

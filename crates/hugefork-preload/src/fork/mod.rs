@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
-//! nothing is started but a child's helper (modes/heir), which looks at none of them. `vfork`, `posix_spawn` and
+//! nothing is started but a child's helper (modes/child), which looks at none of them. `vfork`, `posix_spawn` and
 //! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
 //! not [`afterwards`]: the next one makes good for it.
 
@@ -218,7 +218,7 @@ pub(crate) extern "C" fn child() {
         let_the_parent_go_first();
     }
     state.begin_anew();
-    modes::child();
+    modes::in_child();
     let (mask, is_followed) = (state.mask.take(), state.is_followed);
     STATE.reset();
     if is_followed {

@@ -1,9 +1,9 @@
 //! What a program does before devices, pipes or the network use pages of its memory without going by their addresses.
 //!
-//! Mode `pool` moves what lies at an address to other pages: a block is promoted, a page is folded. Linux copies to and
-//! from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there, and
-//! what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. So all such
-//! memory is the kernel's before the call can be made:
+//! Mode `pool` moves what lies at an address to other pages: a block is promoted, a page is written back. Linux copies
+//! to and from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are
+//! there, and what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. So
+//! all such memory is the kernel's before the call can be made:
 //!
 //! | call | |
 //! |---|---|

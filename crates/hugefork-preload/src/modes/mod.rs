@@ -1,14 +1,14 @@
-//! What is done about the program's memory. `collapse` and `pool` are the modes, and `heir` is what `pool` does in a
+//! What is done about the program's memory. `collapse` and `pool` are the modes, and `child` is what `pool` does in a
 //! child; here is what happens to a program, and which mode is told of it.
 //!
 //! | happens | told by | may not |
 //! |---|---|---|
 //! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
-//! | [`prepare`], [`parent`], [`child`] | `fork`, under the lock that all three share | the same |
-//! | [`gone`], [`tend`], [`pass`], [`grown`] | `worker`; the last two while no child lives | touch thread-local data |
+//! | [`prepare`], [`parent`], [`in_child`] | `fork`, under the lock that all three share | the same |
+//! | [`gone`], [`maintain`], [`pass`], [`grown`] | `worker`; the last two while no child lives | use thread-locals |
 
+mod child;
 mod collapse;
-mod heir;
 mod pool;
 mod types;
 
@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 pub(crate) use pool::{Held, Resized};
-pub(crate) use types::{Emptied, Growth, Mapping, Tended, Wish};
+pub(crate) use types::{Emptied, Growth, Maintained, Mapping, Wish};
 
 use crate::config;
 use crate::environment::Mode;
@@ -121,7 +121,8 @@ pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
     pool::is_all_ours(range)
 }
 
-/// A fork is about to copy the process. False if it is not worth to be followed; [`parent`] or [`child`] come then too.
+/// A fork is about to copy the process. False if it is not worth to be followed; [`parent`] or [`in_child`] come then
+/// too.
 pub(crate) fn prepare() -> bool {
     match config::mode() {
         Some(Mode::Collapse) => collapse::is_worth_following(),
@@ -140,9 +141,9 @@ pub(crate) fn parent() -> Held {
 }
 
 /// The same in the copy, which has this thread alone.
-pub(crate) fn child() {
+pub(crate) fn in_child() {
     match config::mode() {
-        Some(Mode::Pool) => pool::child(),
+        Some(Mode::Pool) => pool::in_child(),
         Some(Mode::Collapse) | None => {}
     }
 }
@@ -158,7 +159,7 @@ pub(crate) fn help(is_orphan: fn() -> bool) {
 
 /// Waits until what helps this child has left, which was sent away.
 pub(crate) fn wait_for_help_to_leave() {
-    heir::wait_until_gone();
+    child::wait_until_gone();
 }
 
 /// The process may make no calls of its own any more. False if something would be lost.
@@ -177,7 +178,7 @@ pub(crate) fn in_unnoticed_copy() {
     }
 }
 
-/// Whether [`tend`] may look at thread-local data, if only as libc's functions do.
+/// Whether [`maintain`] may look at thread-local data, if only as libc's functions do.
 pub(crate) fn need_thread_local_data() -> bool {
     config::mode() == Some(Mode::Pool)
 }
@@ -223,10 +224,10 @@ pub(crate) fn gone(held: Held) {
 }
 
 /// Does what is to be done also while descendants live, for some milliseconds at most.
-pub(crate) fn tend() -> Tended {
+pub(crate) fn maintain() -> Maintained {
     match config::mode() {
-        Some(Mode::Pool) => pool::tend(),
-        Some(Mode::Collapse) | None => Tended::All,
+        Some(Mode::Pool) => pool::maintain(),
+        Some(Mode::Collapse) | None => Maintained::All,
     }
 }
 

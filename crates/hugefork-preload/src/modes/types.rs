@@ -44,7 +44,7 @@ pub(crate) enum Growth {
 
 /// What was done about what descendants share or have shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tended {
+pub(crate) enum Maintained {
     /// Nothing is shared any more.
     All,
     /// What can be done now.

@@ -8,7 +8,7 @@
 //!
 //! A filter may kill the process for any call that is not in its list. What is in all lists is what `malloc` and
 //! `fork` need. So from then on the library's files, descriptors, locks and handlers of forks are not used at all
-//! (`seal`), and what is left to be done is done by `mmap` and by writing (modes/heir/noted.rs). That holds for the
+//! (`seal`), and what is left to be done is done by `mmap` and by writing (modes/child/noted.rs). That holds for the
 //! children of the process, too, and it cannot be taken back.
 //!
 //! The functions of libc that lead here are those of [`crate::interposed::privileges`], `prctl`, and `syscall`.

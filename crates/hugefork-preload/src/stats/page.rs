@@ -47,7 +47,7 @@ pub(crate) enum Word {
     PoolRefused,
     PoolHandedOver,
     PoolUnseen,
-    PagesFolded,
+    PagesWrittenBack,
     Promoted,
     PoolHuge,
     PoolLeft,
@@ -139,7 +139,7 @@ pub struct Counters {
     /// Blocks that the kernel refused to show to a child, which crashes if it uses them.
     pub blocks_unseen: u64,
     /// Pages that were copied for writers, and that went back into their blocks since.
-    pub pages_folded: u64,
+    pub pages_written_back: u64,
     /// Blocks that were copied as a whole while a child shared them.
     pub blocks_promoted: u64,
     /// Blocks of the pool that were made huge pages, where the kernel does not do so by itself.
@@ -187,7 +187,7 @@ impl Counters {
             pool_refused: of(Word::PoolRefused),
             blocks_handed_over: of(Word::PoolHandedOver),
             blocks_unseen: of(Word::PoolUnseen),
-            pages_folded: of(Word::PagesFolded),
+            pages_written_back: of(Word::PagesWrittenBack),
             blocks_promoted: of(Word::Promoted),
             blocks_made_huge: of(Word::PoolHuge),
             pool_left: of(Word::PoolLeft),

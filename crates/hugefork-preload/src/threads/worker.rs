@@ -15,7 +15,7 @@ use syscalls::{Sysno, syscall};
 use crate::fork::STATE;
 use crate::fork::origin;
 use crate::modes;
-use crate::modes::{Growth, Tended};
+use crate::modes::{Growth, Maintained};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
@@ -113,12 +113,12 @@ fn work() {
         let alive = alive.unwrap_or(0);
         stats::set(Word::Outstanding, alive as u64);
         is_to_pass |= alive > 0;
-        let tended = modes::tend();
-        if tended == Tended::InPart {
+        let maintained = modes::maintain();
+        if maintained == Maintained::InPart {
             continue;
         }
         if alive > 0 {
-            if tended == Tended::Some {
+            if maintained == Maintained::Some {
                 pause = SHORTEST_NS;
             }
             sleep(&mut pause);
@@ -128,7 +128,7 @@ fn work() {
         let has_parent = origin::has_parent();
         let mut is_shared =
             || thread::are_unwanted() || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
-        if tended == Tended::Some {
+        if maintained == Maintained::Some {
             // What somebody just works on has its turn later.
             thread::sleep(SHORTEST_NS);
             continue;

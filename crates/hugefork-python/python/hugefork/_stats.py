@@ -45,9 +45,9 @@ class _Faults:
     """The longest time for which a fork or snapshot kept writers waiting."""
     paused_seconds: float
     """The same, all together."""
-    pages_folded: int
+    pages_written_back: int
     """Pages of 4 KiB that the kernel had copied, and that went back into blocks."""
-    blocks_folded: int
+    blocks_written_back: int
     blocks_promoted: int
     """Blocks that were copied in the background, because so many of their pages had been."""
     resets: int

@@ -203,13 +203,13 @@ impl PoolBuilder {
         }
         self.check_sizes()?;
         valgrind::refuse()?;
-        Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES.start(), source })?;
+        Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES_BYTES.start(), source })?;
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
         let measurable = grant.granted != Granted::ShmemBase
             && self.block_size.bytes() >= HUGE_PAGE
-            && self.capacity >= kernels::WORKED_ON;
+            && self.capacity >= kernels::CALIBRATION_BYTES;
         let chosen = kernels::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
         let ahead = Ahead::new(self.most_ahead(), self.block_size);
@@ -227,12 +227,12 @@ impl PoolBuilder {
             Merging::Separate => || usize::MAX,
             Merging::Merge => spare,
         };
-        let supplier = PoolCore::start_ahead(&core, spare, supply::PATIENCE).unwrap_or_else(|error| {
+        let supplier = PoolCore::start_ahead(&core, spare, supply::UNUSED_GOES_BACK_AFTER).unwrap_or_else(|error| {
             say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
             None
         });
-        let tender = PoolCore::start_tending(&core).unwrap_or_else(|error| {
-            say(format_args!("pool `{}` folds pages only at snapshots: no thread for it: {error}", core.name));
+        let maintainer = PoolCore::start_maintenance(&core).unwrap_or_else(|error| {
+            say(format_args!("pool `{}` writes pages back only at snapshots: no thread for it: {error}", core.name));
             None
         });
         let watcher = self.pressure.and_then(|watch| {
@@ -241,15 +241,15 @@ impl PoolBuilder {
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, tender], watcher }) })
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, maintainer], watcher }) })
     }
 
     fn most_ahead(&self) -> usize {
         match (self.commit, self.ahead) {
             (Commit::Upfront, _) => 0,
             (Commit::OnDemand, Some(bytes)) => bytes.min(self.capacity),
-            (Commit::OnDemand, None) if self.capacity < ahead::SMALL => 0,
-            (Commit::OnDemand, None) => ahead::MOST.min(self.capacity),
+            (Commit::OnDemand, None) if self.capacity < ahead::SMALL_POOL_BYTES => 0,
+            (Commit::OnDemand, None) => ahead::MOST_AHEAD_BYTES.min(self.capacity),
         }
     }
 

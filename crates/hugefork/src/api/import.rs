@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::once;
 use std::os::fd::AsFd;
 
-use crate::sys::linux::share::{PrivateMemory, Stretch, promises_of};
+use crate::sys::linux::share::{PrivateMemory, Stretch, guarantees_of};
 use crate::sys::{SystemError, answer};
 use crate::types::error::ImportError;
 use crate::types::extents::{Extent, Extents};
@@ -59,11 +59,11 @@ impl Imported {
     /// [`ImportError::TooManyMappings`], [`ImportError::NoPages`], [`ImportError::System`].
     pub fn map(descriptor: impl AsFd, extents: &Extents) -> Result<Imported, ImportError> {
         let fd = descriptor.as_fd();
-        let promises = promises_of(fd)?.ok_or(ImportError::NotAnExport)?;
-        if (extents.file_len() as u64) > promises.len {
-            return Err(ImportError::TooShort { needed: extents.file_len(), len: promises.len });
+        let guarantees = guarantees_of(fd)?.ok_or(ImportError::NotAnExport)?;
+        if (extents.file_len() as u64) > guarantees.len {
+            return Err(ImportError::TooShort { needed: extents.file_len(), len: guarantees.len });
         }
-        if let Some(page) = promises.hugetlb.filter(|page| !extents.page_size().is_multiple_of(*page)) {
+        if let Some(page) = guarantees.hugetlb.filter(|page| !extents.page_size().is_multiple_of(*page)) {
             // The kernel would map more than the extents, over what lies behind them.
             return Err(ImportError::OtherPages { page: extents.page_size(), of_file: page });
         }
@@ -72,12 +72,12 @@ impl Imported {
             _ => ImportError::System(source),
         };
         let memory = PrivateMemory::of(fd, extents.page_size(), stretches(extents)).map_err(refused)?;
-        if promises.hugetlb.is_some() {
+        if guarantees.hugetlb.is_some() {
             memory.get_pages(stretches(extents)).map_err(no_pages)?;
         }
         // Of a file that is sealed, nobody takes pages away.
-        let may_lack_pages = promises.may_shrink || promises.hugetlb.is_some() && !promises.is_sealed;
-        Ok(Imported { memory, is_sealed: promises.is_sealed, may_lack_pages })
+        let may_lack_pages = guarantees.may_shrink || guarantees.hugetlb.is_some() && !guarantees.is_sealed;
+        Ok(Imported { memory, is_sealed: guarantees.is_sealed, may_lack_pages })
     }
 
     /// Length in bytes, that of the snapshot.

@@ -21,7 +21,7 @@ use crate::units::{BlockSize, HUGE_PAGE};
 
 /// Bytes of addresses that a process sets aside for its regions, however many they are: from the least that it needs to
 /// what it takes where `RLIMIT_AS` allows.
-pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES;
+pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES_BYTES;
 
 /// What this machine offers hugefork: the result of [`survey`].
 ///
@@ -68,7 +68,7 @@ pub struct Survey {
     pub no_page_grain: Option<String>,
     /// Why a pool may not have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it may.
     pub no_own_tmpfs: Option<String>,
-    /// Why system calls that write to what is copied by page fail while the pages are folded, whatever
+    /// Why system calls that write to what is copied by page fail while the pages are written back, whatever
     /// [`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait) says; `None` if this process may handle their
     /// faults.
     pub no_waiting: Option<String>,
@@ -129,7 +129,7 @@ pub struct Hugetlb {
 /// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
 pub fn kernels() -> Result<Kernels, BuildError> {
     if kernels::calibration().is_none() {
-        Pool::builder().name("survey").capacity(kernels::WORKED_ON).build()?;
+        Pool::builder().name("survey").capacity(kernels::CALIBRATION_BYTES).build()?;
     }
     kernels::choose::<Linux>(None)
 }
@@ -140,7 +140,7 @@ pub fn kernels() -> Result<Kernels, BuildError> {
 pub fn survey() -> Survey {
     memory::refresh_budget();
     // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
-    let _ = Pool::builder().name("survey").capacity(kernels::WORKED_ON).build();
+    let _ = Pool::builder().name("survey").capacity(kernels::CALIBRATION_BYTES).build();
     let chosen = kernels::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;

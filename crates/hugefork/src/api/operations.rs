@@ -54,8 +54,8 @@ use crate::types::error::RegionError;
 /// # What it costs
 /// To enter or leave takes a few nanoseconds: a store to a word of the thread's own, and a load of one that only cuts
 /// change. No fault takes longer. A cut takes some microseconds more, and waits for the operations that are under way;
-/// threads that want to enter wait for it meanwhile, but not while pages are folded ahead ([`Region::fork`]). Where
-/// `membarrier(2)` is refused, to enter and to leave take a full memory fence each.
+/// threads that want to enter wait for it meanwhile, but not while pages are written back ahead ([`Region::fork`]).
+/// Where `membarrier(2)` is refused, to enter and to leave take a full memory fence each.
 ///
 /// # Rules
 /// * **One for all regions** that an operation writes to or that are cut together: clones are the same. A cut of
@@ -71,8 +71,8 @@ use crate::types::error::RegionError;
 /// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
 ///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
 ///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on. This counts from
-///   the moment at which its pages are folded ahead, also while other cuts wait for the same thread. What it waits for
-///   other cuts that are made, for folds of others, and for resets does not count.
+///   the moment at which its pages are written back ahead, also while other cuts wait for the same thread. What it
+///   waits for other cuts that are made, for write-backs of others, and for resets does not count.
 /// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
 ///   this.
 /// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or

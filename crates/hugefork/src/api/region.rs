@@ -189,10 +189,8 @@ impl Region {
             let helper = |_| std::thread::Builder::new().spawn_scoped(scope, work);
             let helpers: Vec<_> = (1..threads).map_while(|nth| helper(nth).ok()).collect();
             let mine = work();
-            helpers
-                .into_iter()
-                .map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)))
-                .fold(mine, Result::and)
+            let others = helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            mine.and(others.reduce(Result::and).unwrap_or(Ok(())))
         })
     }
 
@@ -310,15 +308,15 @@ impl Region {
     /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is
     /// consistent: if a write is in the copy, so is every write that happened before it, but it may come between two
     /// writes of one operation ([`Operations`](crate::Operations) keep it from that). The call itself takes longer
-    /// where pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it folds them first, at about 2 us
-    /// a page, or 150 us a block if other forks or snapshots still hold it, while others go on writing.
+    /// where pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it writes them back first, at
+    /// about 2 us a page, or 150 us a block if other forks or snapshots still hold it, while others go on writing.
     /// [`Region::prepare_snapshot`] does that beforehand.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
     /// fork that has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks,
-    /// or pages to be folded, need memory, [`RegionError::System`], [`RegionError::ForkedChild`]. With operations also
-    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
+    /// or pages to be written back, need memory, [`RegionError::System`], [`RegionError::ForkedChild`]. With operations
+    /// also [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
     pub fn fork(&self) -> Result<Region, RegionError> {
         self.fork_with(RegionOptions::new())
     }

@@ -45,9 +45,9 @@ pub struct RegionStats {
     /// Blocks that are shown through private mappings: the kernel copies the pages of them that are written
     /// ([`CopyGrain::Page`](crate::CopyGrain)).
     pub blocks_overlaid: usize,
-    /// Pages that the kernel has copied so and that were not folded back into blocks yet, of 4 KiB each. They are not
+    /// Pages that the kernel has copied so and that were not written back into blocks yet, of 4 KiB each. They are not
     /// the pool's memory but the process's own. 0 if the kernel does not tell. Pages that go without having been
-    /// folded, with a discard or with the region, are counted nowhere: the kernel drops them together with their
+    /// written back, with a discard or with the region, are counted nowhere: the kernel drops them together with their
     /// mapping, and to ask it for their number first would take longer than to drop them.
     pub pages_private: usize,
     /// Blocks that are set aside for it ([`Reserve::Full`](crate::Reserve::Full)).

@@ -24,13 +24,13 @@ use crate::units::HUGE_PAGE;
 /// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last
 /// call read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in
 /// vain.
-const LEAST: usize = 64 << 10;
+const FIRST_PREPARED_BYTES: usize = 64 << 10;
 
 /// After so many calls in a row that read nothing since the memory was not writable, the piece is pinned.
-const UNPINNED: u32 = 3;
+const VAIN_CALLS_BEFORE_PIN: u32 = 3;
 
 /// After so many it is not the memory: the descriptor itself answers so.
-const MOST: u32 = 100;
+const VAIN_CALLS: u32 = 100;
 
 impl Region {
     /// Reads from `fd` into `range` (in bytes) until it is full or the file ends. Returns how many bytes it has read.
@@ -100,13 +100,13 @@ impl Region {
     }
 
     fn fill(&self, fd: BorrowedFd<'_>, range: Range<usize>, offset: Option<u64>) -> Result<usize, TransferError> {
-        let (mut done, mut vain, mut step) = (0, 0, LEAST);
+        let (mut done, mut vain, mut step) = (0, 0, FIRST_PREPARED_BYTES);
         let stop = |done, reason| Err(TransferError { done, reason });
         if let Err(reason) = check_owner().and_then(|()| RegionError::check_range(&range, self.len())) {
             return stop(done, reason);
         }
         let unpinned = match Moves::of_reads(fd) {
-            Moves::Bytes => UNPINNED,
+            Moves::Bytes => VAIN_CALLS_BEFORE_PIN,
             Moves::PagesOrMessages => 0,
         };
         while done < range.len() {
@@ -119,11 +119,12 @@ impl Region {
                 Ok(Ok(count)) => {
                     (done, vain) = (done + count, 0);
                     let keeps_up = count == asked;
-                    step = if keeps_up { 2 * step } else { count.next_power_of_two() }.clamp(LEAST, HUGE_PAGE);
+                    step = if keeps_up { 2 * step } else { count.next_power_of_two() }
+                        .clamp(FIRST_PREPARED_BYTES, HUGE_PAGE);
                 }
                 Ok(Err(refused)) => match refused.raw_os_error() {
                     answer::INTERRUPTED => {}
-                    answer::BAD_ADDRESS if vain < MOST => vain += 1,
+                    answer::BAD_ADDRESS if vain < VAIN_CALLS => vain += 1,
                     _ => return stop(done, refused.into()),
                 },
                 Err(reason) => return stop(done, reason),

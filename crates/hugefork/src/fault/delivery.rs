@@ -6,7 +6,7 @@ use super::route::{Owner, Routes};
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::SystemError;
-use crate::sys::linux::handlers::{self, Fault, NEEDED, Resolver};
+use crate::sys::linux::handlers::{self, Fault, NEEDED_STACK_BYTES, Resolver};
 use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
@@ -17,9 +17,9 @@ static RESOLVER: Resolver = Resolver { concerns, resolve, say_no_room: report::n
 pub(crate) fn install_once() -> Result<(), SystemError> {
     if handlers::install_once(&RESOLVER)?
         && let (Some(frame), Some(stack)) = (signal::large_registers(), signal::alternate_stack())
-        && stack < frame + NEEDED
+        && stack < frame + NEEDED_STACK_BYTES
     {
-        report::small_stack(stack, frame + NEEDED);
+        report::small_stack(stack, frame + NEEDED_STACK_BYTES);
     }
     Ok(())
 }

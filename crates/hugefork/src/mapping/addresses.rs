@@ -19,9 +19,9 @@ pub(crate) struct Addresses<S: Sys> {
     base: usize,
     mappings: AtomicUsize,
     /// Where what is held lies.
-    aside: Option<Extent>,
+    parked: Option<Extent>,
     /// Where private pages lie while a reset puts them back, once one wants that.
-    apart: OnceLock<Option<Extent>>,
+    staging: OnceLock<Option<Extent>>,
 }
 
 /// Which addresses show a part of a region just now.
@@ -29,10 +29,10 @@ pub(crate) struct Addresses<S: Sys> {
 pub(crate) enum Place {
     /// Its own.
     Own,
-    /// Those aside, while whoever uses its own waits.
-    Aside,
-    /// Those apart, while a reset puts private pages back there. Its own show the blocks below them.
-    Apart,
+    /// The parking, while whoever uses its own waits.
+    Parked,
+    /// The staging, while a reset puts private pages back there. Its own show the blocks below them.
+    Staging,
 }
 
 impl<S: Sys> Addresses<S> {
@@ -60,8 +60,8 @@ impl<S: Sys> Addresses<S> {
             extent: Some(extent),
             base,
             mappings: AtomicUsize::new(mappings),
-            aside: None,
-            apart: OnceLock::new(),
+            parked: None,
+            staging: OnceLock::new(),
         })
     }
 
@@ -83,47 +83,47 @@ impl<S: Sys> Addresses<S> {
         self.extent.as_ref().expect("open").part(bytes.start, bytes.len())
     }
 
-    /// Sets addresses aside, so that some of the bytes can be held, if the process may do so.
-    pub(crate) fn set_aside(&mut self) {
-        self.aside = self.pool.sys.set_aside(self.len(), self.pool.block_size.bytes()).ok();
+    /// Claims parking, so that some of the bytes can be held, if the process may do so.
+    pub(crate) fn claim_parking(&mut self) {
+        self.parked = self.pool.sys.claim_parking(self.len(), self.pool.block_size.bytes()).ok();
     }
 
     /// Whether anything can be held.
     pub(crate) fn can_hold(&self) -> bool {
-        self.aside.is_some()
+        self.parked.is_some()
     }
 
-    /// The addresses of some of the bytes aside.
-    pub(super) fn aside(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
-        self.aside.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
+    /// The parking of some of the bytes.
+    pub(super) fn parked(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
+        self.parked.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
     }
 
-    /// Sets addresses apart, if others may write and that was not tried yet. Not for faults.
-    pub(crate) fn set_apart(&self) {
-        if self.apart.get().is_none() && !self.pool.sys.is_alone() {
+    /// Claims staging, if others may write and that was not tried yet. Not for faults.
+    pub(crate) fn claim_staging(&self) {
+        if self.staging.get().is_none() && !self.pool.sys.is_alone() {
             // The arena is split around them.
             let fits = self.pool.sys.budget().fits(2);
-            let set_apart = || self.pool.sys.set_apart(self.len(), self.pool.block_size.bytes()).ok();
-            self.apart.get_or_init(|| if fits { set_apart() } else { None });
+            let claim_staging = || self.pool.sys.claim_staging(self.len(), self.pool.block_size.bytes()).ok();
+            self.staging.get_or_init(|| if fits { claim_staging() } else { None });
         }
     }
 
-    /// Whether addresses are set apart.
-    pub(crate) fn has_apart(&self) -> bool {
-        self.apart.get().is_some_and(Option::is_some)
+    /// Whether there is staging.
+    pub(crate) fn has_staging(&self) -> bool {
+        self.staging.get().is_some_and(Option::is_some)
     }
 
-    /// The addresses of some of the bytes apart.
-    pub(super) fn apart(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
-        self.apart.get()?.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
+    /// The staging of some of the bytes.
+    pub(super) fn staging(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
+        self.staging.get()?.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
     }
 
     /// Where some of the bytes are shown.
     pub(crate) fn part_at(&self, place: Place, bytes: &Range<usize>) -> Part<'_> {
         match place {
             Place::Own => self.part(bytes),
-            Place::Aside => self.aside(bytes).expect("set aside"),
-            Place::Apart => self.apart(bytes).expect("set apart"),
+            Place::Parked => self.parked(bytes).expect("parking"),
+            Place::Staging => self.staging(bytes).expect("staging"),
         }
     }
 
@@ -158,7 +158,7 @@ impl<S: Sys> Addresses<S> {
     /// mapped there.
     pub(crate) fn close(&mut self) -> Result<(), SystemError> {
         let Some(extent) = self.extent.take() else { return Ok(()) };
-        for other in [self.aside.take(), self.apart.take().flatten()].into_iter().flatten() {
+        for other in [self.parked.take(), self.staging.take().flatten()].into_iter().flatten() {
             // It shows nothing. If the kernel refuses, the addresses stay taken.
             let _ = self.pool.sys.release(other);
         }

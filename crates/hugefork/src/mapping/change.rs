@@ -9,7 +9,7 @@
 //!
 //! All code that changes what is visible calls one of them.
 //!
-//! Meanwhile those who use the addresses can be made to wait, system calls too ([`Site::put_aside`]).
+//! Meanwhile those who use the addresses can be made to wait, system calls too ([`Site::park`]).
 
 use std::ops::Range;
 
@@ -200,48 +200,48 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one overlay, lies
-    /// aside from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
+    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one overlay, is
+    /// parked from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
     /// are mappings enough.
-    pub(crate) fn put_aside(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
+    pub(crate) fn park(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
-        match self.addresses.aside(&bytes) {
-            Some(aside) => self.pool().sys.hold(self.addresses.part(&bytes), aside).is_ok(),
+        match self.addresses.parked(&bytes) {
+            Some(parked) => self.pool().sys.hold(self.addresses.part(&bytes), parked).is_ok(),
             None => false,
         }
     }
 
-    /// Shows what lies aside of these entries where it belongs.
-    pub(crate) fn put_back(&self, _locked: Locked<'_>, entries: &Range<usize>) {
+    /// Shows what is parked of these entries where it belongs.
+    pub(crate) fn unpark(&self, _locked: Locked<'_>, entries: &Range<usize>) {
         let bytes = self.bytes_of(entries);
-        if let Some(aside) = self.addresses.aside(&bytes) {
-            self.pool().sys.put_back(self.addresses.part(&bytes), aside);
+        if let Some(parked) = self.addresses.parked(&bytes) {
+            self.pool().sys.unpark(self.addresses.part(&bytes), parked);
         }
     }
 
-    /// Wakes those who wait for these entries, of which none lies aside any more.
-    pub(crate) fn let_go(&self, entries: &Range<usize>) {
+    /// Wakes those who wait for these entries, of which none is parked any more.
+    pub(crate) fn resume(&self, entries: &Range<usize>) {
         let bytes = self.bytes_of(entries);
-        if let Some(aside) = self.addresses.aside(&bytes) {
-            self.pool().sys.let_go(self.addresses.part(&bytes), aside);
+        if let Some(parked) = self.addresses.parked(&bytes) {
+            self.pool().sys.resume(self.addresses.part(&bytes), parked);
         }
     }
 
-    /// Takes the private pages of these entries, which are one overlay, apart. False if that cannot be done, and then
-    /// nothing has changed. The caller has seen that there are mappings enough.
+    /// Takes the private pages of these entries, which are one overlay, to the staging. False if that cannot be done,
+    /// and then nothing has changed. The caller has seen that there are mappings enough.
     pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
-        match self.addresses.apart(&bytes) {
-            Some(apart) => self.pool().sys.take_pages(self.addresses.part(&bytes), apart).is_ok(),
+        match self.addresses.staging(&bytes) {
+            Some(staging) => self.pool().sys.take_pages(self.addresses.part(&bytes), staging).is_ok(),
             None => false,
         }
     }
 
-    /// Shows what lies apart of these entries where it belongs.
+    /// Shows what is staged of these entries where it belongs.
     pub(crate) fn bring_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> Result<(), SystemError> {
         let bytes = self.bytes_of(entries);
-        match self.addresses.apart(&bytes) {
-            Some(apart) => self.pool().sys.bring_pages(self.addresses.part(&bytes), apart),
+        match self.addresses.staging(&bytes) {
+            Some(staging) => self.pool().sys.bring_pages(self.addresses.part(&bytes), staging),
             None => Ok(()),
         }
     }

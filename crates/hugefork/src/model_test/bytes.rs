@@ -7,7 +7,7 @@ use super::{Op, SCARCE_MAPPINGS, SMALL, SPLITTING, Shape, run};
 use crate::sys::soft::Call;
 
 /// Longer programs find nothing more, and take longer.
-const MOST: usize = 60;
+const MOST_OPS: usize = 60;
 
 struct Bytes<'a>(&'a [u8]);
 
@@ -80,7 +80,7 @@ impl Bytes<'_> {
             30 => Op::ResetAll { regions: [self.index()?, self.index()?], snapshots: [self.index()?, self.index()?] },
             31..34 => Op::Reset { region: self.index()?, snapshot: self.index()? },
             34 => Op::BeAlone(self.below(2)? == 1),
-            35 => Op::Tend,
+            35 => Op::Maintain,
             36 => match self.below(3)? {
                 0 => Op::DropRegion { region: self.index()? },
                 1 => Op::PrepareSnapshot { region: self.index()? },
@@ -95,7 +95,7 @@ impl Bytes<'_> {
 fn program(bytes: &[u8]) -> (Shape, Vec<Op>) {
     let mut bytes = Bytes(bytes);
     let shape = [SMALL, SPLITTING, SCARCE_MAPPINGS][bytes.below(3).unwrap_or(0)];
-    (shape, std::iter::from_fn(|| bytes.op()).take(MOST).collect())
+    (shape, std::iter::from_fn(|| bytes.op()).take(MOST_OPS).collect())
 }
 
 /// Runs it. If it fails, it is printed as a test would have it.

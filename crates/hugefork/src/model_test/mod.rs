@@ -120,7 +120,7 @@ enum Op {
     /// From now on others may write meanwhile, or nobody does.
     BeAlone(bool),
     /// The thread that looks after overlays looks once.
-    Tend,
+    Maintain,
     DropRegion {
         region: usize,
     },
@@ -203,7 +203,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => ([index.clone(), index.clone()], [index.clone(), index.clone()])
             .prop_map(|(regions, snapshots)| Op::ResetAll { regions, snapshots }),
         1 => (0..2usize).prop_map(|alone| Op::BeAlone(alone == 1)),
-        1 => Just(Op::Tend),
+        1 => Just(Op::Maintain),
         1 => index.clone().prop_map(|region| Op::DropRegion { region }),
         1 => index.prop_map(|snapshot| Op::DropSnapshot { snapshot }),
         1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),
@@ -273,9 +273,9 @@ proptest! {
     }
 }
 
-/// A program that chance has found: what a reset has left apart shows a block that another region gives back.
+/// A program that chance has found: what a reset has left staged shows a block that another region gives back.
 #[test]
-fn what_lies_apart_keeps_no_block() {
+fn what_is_staged_keeps_no_block() {
     let ops = [
         Op::Create { blocks: 0, with: 6 },
         Op::Write { region: 0, offset: 0, value: 1 },
@@ -410,11 +410,11 @@ fn every_call_may_fail() {
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
                     // There is nothing below a page.
-                    Call::Overlay | Call::Scan | Call::SetAside | Call::Hold | Call::WriteThrough => {
+                    Call::Overlay | Call::Scan | Call::ClaimParking | Call::Hold | Call::WriteThrough => {
                         shape.block != SMALL.block
                     }
                     // With few mappings there are none to spare.
-                    Call::SetApart | Call::TakePages | Call::BringPages => shape.block == SPLITTING.block,
+                    Call::ClaimStaging | Call::TakePages | Call::BringPages => shape.block == SPLITTING.block,
                     // A write to the first page of a block may begin a stream, and in 16 KiB it is always the first.
                     Call::DropPrivate => shape.block == SPLITTING.block,
                     _ => true,

@@ -90,7 +90,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(shape: Shape) -> World {
         let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
-        let mmu = mmu.with_overlays().with_few_asides();
+        let mmu = mmu.with_overlays().with_few_parkings();
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
@@ -460,7 +460,7 @@ impl World {
                 self.reset_each(&asked, reset_all);
             }
             Op::BeAlone(alone) => self.mmu().set_alone(*alone),
-            Op::Tend => self.pool.tend_all(),
+            Op::Maintain => self.pool.maintain_all(),
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {
                     self.regions.swap_remove(at);

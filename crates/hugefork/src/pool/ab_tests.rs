@@ -26,22 +26,22 @@ use hugefork_kernels::Work;
 use crate::sync::WordLock;
 
 /// So many samples with each of the two are counted.
-const COUNTED: u8 = 4;
+const COUNTED_SAMPLES: u8 = 4;
 
 /// So many samples come before those of the other candidate, and are not counted.
-const WARM: u8 = 2;
+const WARM_SAMPLES: u8 = 2;
 
 /// So many verdicts for the incumbent are remembered. As many against it, and one more, bring it down.
-const SUREST: u8 = 3;
+const MOST_VERDICTS: u8 = 3;
 
 /// So many samples of all streams lie between two A/B tests, twice as many for each verdict that is remembered.
-const REST: u32 = 16;
+const REST_SAMPLES: u32 = 16;
 
 /// When other streams have done so many samples since its last one, the stream that does the A/B test has ended.
-const MISSED: u32 = 16;
+const MISSED_SAMPLES: u32 = 16;
 
 /// A candidate beats the incumbent if it takes less by one part in 32. Less is noise, and gains nothing.
-const CLEARLY: u32 = 5;
+const CLEARLY_SHIFT: u32 = 5;
 
 /// One sample of a stream, which begins now.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,7 @@ impl AbTest {
             return self.incumbent;
         }
         match self.last {
-            Some(last) if last.stream != sample.stream && self.missed < MISSED => {
+            Some(last) if last.stream != sample.stream && self.missed < MISSED_SAMPLES => {
                 self.missed += 1;
                 return self.incumbent;
             }
@@ -140,13 +140,13 @@ impl AbTest {
             }
             Some(_) | None => self.begin(candidates),
         }
-        if self.samples == COUNTED + WARM + COUNTED {
+        if self.samples == COUNTED_SAMPLES + WARM_SAMPLES + COUNTED_SAMPLES {
             self.judge(candidates);
             return self.incumbent;
         }
         self.last = (sample.bytes > 0).then_some(sample);
         self.missed = 0;
-        if self.samples < COUNTED { self.incumbent } else { self.other }
+        if self.samples < COUNTED_SAMPLES { self.incumbent } else { self.other }
     }
 
     fn begin(&mut self, candidates: usize) {
@@ -158,9 +158,9 @@ impl AbTest {
 
     /// Notes what a sample took.
     fn end_sample(&mut self, took: u64) {
-        if self.samples < COUNTED {
+        if self.samples < COUNTED_SAMPLES {
             self.with_incumbent.add(took);
-        } else if self.samples >= COUNTED + WARM {
+        } else if self.samples >= COUNTED_SAMPLES + WARM_SAMPLES {
             self.with_other.add(took);
         }
         self.samples += 1;
@@ -170,15 +170,15 @@ impl AbTest {
     /// slower.
     fn judge(&mut self, candidates: usize) {
         let (incumbent, other) = (self.with_incumbent.sum(), self.with_other.sum());
-        if other >= incumbent - (incumbent >> CLEARLY) {
-            self.sure = (self.sure + 1).min(SUREST);
+        if other >= incumbent - (incumbent >> CLEARLY_SHIFT) {
+            self.sure = (self.sure + 1).min(MOST_VERDICTS);
             self.other = self.after(self.other, candidates);
         } else if self.sure > 0 {
             self.sure -= 1;
         } else {
             self.incumbent = self.other;
         }
-        (self.last, self.rest) = (None, REST << self.sure);
+        (self.last, self.rest) = (None, REST_SAMPLES << self.sure);
     }
 
     /// The next candidate that is not the incumbent.
@@ -253,20 +253,20 @@ mod tests {
     }
 
     /// An A/B test of one stream from its first sample to its verdict, at which its last sample ends.
-    const AB_TEST: usize = (COUNTED + WARM + COUNTED) as usize;
+    const AB_TEST: usize = (COUNTED_SAMPLES + WARM_SAMPLES + COUNTED_SAMPLES) as usize;
 
     /// The longest rest and the A/B test after it.
-    const ROUND: usize = AB_TEST + 1 + (REST << SUREST) as usize;
+    const ROUND: usize = AB_TEST + 1 + (REST_SAMPLES << MOST_VERDICTS) as usize;
 
     #[test]
     fn an_ab_test_is_some_samples_with_each_and_the_better_stays() {
         let mut ab_test = AbTest::default();
         let chosen = track(&mut ab_test).run(2, 2 * AB_TEST, |_, candidate| [500, 400][candidate]);
-        assert_eq!(chosen[..COUNTED as usize], [0; COUNTED as usize]);
-        assert_eq!(chosen[COUNTED as usize..], [1; 2 * AB_TEST - COUNTED as usize]);
+        assert_eq!(chosen[..COUNTED_SAMPLES as usize], [0; COUNTED_SAMPLES as usize]);
+        assert_eq!(chosen[COUNTED_SAMPLES as usize..], [1; 2 * AB_TEST - COUNTED_SAMPLES as usize]);
         let mut ab_test = AbTest::default();
         let chosen = track(&mut ab_test).run(2, 2 * AB_TEST, |_, candidate| [400, 500][candidate]);
-        assert_eq!(chosen[COUNTED as usize..AB_TEST], [1; (WARM + COUNTED) as usize]);
+        assert_eq!(chosen[COUNTED_SAMPLES as usize..AB_TEST], [1; (WARM_SAMPLES + COUNTED_SAMPLES) as usize]);
         assert_eq!(chosen[AB_TEST..], [0; AB_TEST]);
     }
 
@@ -287,12 +287,13 @@ mod tests {
         let mut track = track(&mut ab_test);
         for (costs, best) in [([100, 120], 0), ([120, 100], 1), ([100, 120], 0), ([100, 96], 1)] {
             // The rest that has begun, as many verdicts as are remembered, and the one that decides.
-            let bound = ROUND + (0..=SUREST).map(|sure| AB_TEST + 1 + (REST << sure) as usize).sum::<usize>();
+            let bound =
+                ROUND + (0..=MOST_VERDICTS).map(|sure| AB_TEST + 1 + (REST_SAMPLES << sure) as usize).sum::<usize>();
             track.run(2, bound, |_, candidate| costs[candidate]);
             assert_eq!(track.ab_test.incumbent, best, "{costs:?}");
             // As sure as can be.
             track.run(2, 5 * ROUND, |_, candidate| costs[candidate]);
-            assert_eq!((track.ab_test.incumbent, track.ab_test.sure), (best, SUREST), "{costs:?}");
+            assert_eq!((track.ab_test.incumbent, track.ab_test.sure), (best, MOST_VERDICTS), "{costs:?}");
         }
     }
 
@@ -300,7 +301,7 @@ mod tests {
     fn what_gains_less_than_noise_changes_nothing() {
         let mut ab_test = AbTest::default();
         track(&mut ab_test).run(2, 10 * ROUND, |_, candidate| [100, 98][candidate]);
-        assert_eq!((ab_test.incumbent, ab_test.sure), (0, SUREST));
+        assert_eq!((ab_test.incumbent, ab_test.sure), (0, MOST_VERDICTS));
     }
 
     #[test]
@@ -320,7 +321,7 @@ mod tests {
                 let mut ab_test = AbTest::default();
                 let pause = |number: usize| if number % 3 == which { 1_000_000_000 } else { 0 };
                 track(&mut ab_test).run(2, 10 * ROUND, |number, candidate| costs[candidate] + pause(number));
-                assert_eq!((ab_test.incumbent, ab_test.sure), (best, SUREST), "{costs:?}, {which}");
+                assert_eq!((ab_test.incumbent, ab_test.sure), (best, MOST_VERDICTS), "{costs:?}, {which}");
             }
         }
     }
@@ -329,15 +330,15 @@ mod tests {
     fn one_stream_at_a_time_does_a_ab_test_and_another_takes_over_when_it_ends() {
         let mut ab_test = AbTest::default();
         let sample = |ab_test: &mut AbTest, stream, now| ab_test.sample(2, Sample { stream, bytes: 2 << 20, now });
-        for now in 0..=u64::from(COUNTED) {
+        for now in 0..=u64::from(COUNTED_SAMPLES) {
             let chosen = [1, 2].map(|stream| sample(&mut ab_test, stream, 100 * now));
-            assert_eq!(chosen, [usize::from(now == u64::from(COUNTED)), 0], "{now}");
+            assert_eq!(chosen, [usize::from(now == u64::from(COUNTED_SAMPLES)), 0], "{now}");
         }
         // The first is never seen again.
         let of_second: Vec<_> = (0..40).map(|now| sample(&mut ab_test, 2, 100 * now)).collect();
-        let began = MISSED as usize - 1;
-        assert_eq!(of_second[..began + COUNTED as usize], vec![0; began + COUNTED as usize]);
-        assert_eq!(of_second[began + COUNTED as usize], 1);
+        let began = MISSED_SAMPLES as usize - 1;
+        assert_eq!(of_second[..began + COUNTED_SAMPLES as usize], vec![0; began + COUNTED_SAMPLES as usize]);
+        assert_eq!(of_second[began + COUNTED_SAMPLES as usize], 1);
     }
 
     #[test]

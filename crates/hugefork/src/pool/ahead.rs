@@ -26,14 +26,14 @@ use super::worker::Parker;
 use crate::stats::counters::count;
 use crate::units::BlockSize;
 
-/// So much is ready before the second first use.
-const FIRST: usize = 16 << 20;
+/// What is ready before the second first use.
+const FIRST_AHEAD_BYTES: usize = 16 << 20;
 
 /// The most that is ready, unless the builder says otherwise. It is memory that the program has not asked for.
-pub(crate) const MOST: usize = 32 << 20;
+pub(crate) const MOST_AHEAD_BYTES: usize = 32 << 20;
 
 /// Smaller pools get nothing ahead, unless the builder says otherwise.
-pub(crate) const SMALL: usize = 128 << 20;
+pub(crate) const SMALL_POOL_BYTES: usize = 128 << 20;
 
 /// How a pool's blocks got their memory.
 ///
@@ -88,7 +88,7 @@ impl Ahead {
     /// Gets at most `most` bytes ahead.
     pub(crate) fn new(most: usize, block_size: BlockSize) -> Ahead {
         let most = block_size.count(most);
-        Ahead { first: block_size.count(FIRST).max(1).min(most), most, ..Ahead::default() }
+        Ahead { first: block_size.count(FIRST_AHEAD_BYTES).max(1).min(most), most, ..Ahead::default() }
     }
 
     /// Counts blocks that got their memory only when they were used.

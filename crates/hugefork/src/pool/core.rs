@@ -9,9 +9,9 @@ use super::ab_tests::{AbTests, Sample};
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
+use super::maintenance::Maintenance;
 use super::placements::Placements;
 use super::stock::Stock;
-use super::tending::Tending;
 use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
@@ -36,7 +36,7 @@ pub(crate) struct PoolCore<S: Sys> {
     /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
     pub(crate) marks: AtomicU32,
     pub(crate) placements: EngineArc<Placements>,
-    pub(crate) tending: Tending,
+    pub(crate) maintenance: Maintenance,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -63,7 +63,7 @@ impl<S: Sys> PoolCore<S> {
             holders: Holders::default(),
             marks: AtomicU32::new(0),
             placements: EngineArc::new(Placements::new(blocks)),
-            tending: Tending::default(),
+            maintenance: Maintenance::default(),
         }
     }
 

@@ -113,7 +113,7 @@ pub(crate) struct Frames {
     /// Rises whenever lazily freed blocks that could not be dropped may have become droppable, such as when a block has
     /// only one holder left.
     changes: AtomicU64,
-    /// Those who take runs, and are promised more blocks than they may find: `[ started : 32 | under way : 32 ]`.
+    /// Those who take runs, and have more blocks earmarked than they may find: `[ started : 32 | under way : 32 ]`.
     pub(super) runs: AtomicU64,
     /// Rung when a block, a reference or a reservation has been given back.
     pub(crate) given_back: WaitQueue,
@@ -224,14 +224,14 @@ impl Frames {
         const START: u64 = 1 << 32 | 1;
         let is_run = before + after > 0;
         if reserved == Reserved::No {
-            self.insist(|| self.promise(1, 1))?;
+            self.insist(|| self.earmark(1, 1))?;
         }
         if is_run {
             self.runs.fetch_add(START, Ordering::SeqCst);
         }
         let neighbours = match reserved {
             Reserved::Yes => before + after,
-            Reserved::No if is_run => self.promise(0, before + after).unwrap_or(0),
+            Reserved::No if is_run => self.earmark(0, before + after).unwrap_or(0),
             Reserved::No => 0,
         };
         self.wait_for(near);
@@ -263,7 +263,7 @@ impl Frames {
 
     /// Reserves blocks for `count` entries, for all of them or for none.
     pub(crate) fn reserve(&self, count: usize) -> Option<()> {
-        self.insist(|| self.promise(count, count))?;
+        self.insist(|| self.earmark(count, count))?;
         self.reserved.fetch_add(count, Ordering::Relaxed);
         Some(())
     }
@@ -312,7 +312,7 @@ impl Frames {
     }
 
     /// Takes exactly `block` out of the free list, if it is free; otherwise as [`Frames::take_used`].
-    pub(crate) fn take_aside(&self, block: BlockId) -> bool {
+    pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
         self.claim(block)
     }
 
@@ -381,7 +381,7 @@ impl Frames {
         }
     }
 
-    /// Finds the block that was promised. Its bit is set somewhere, but others may take and give back blocks
+    /// Finds the block that was earmarked. Its bit is set somewhere, but others may take and give back blocks
     /// around it while we look, or it is just being cleared for the stock. Then this waits.
     fn take_one(&self, near: BlockId) -> BlockId {
         self.given_back.until(|| self.claim_from(near.index()).or_else(|| self.claim_from(0)))
@@ -470,9 +470,9 @@ impl Frames {
         self.free.put(block.index());
     }
 
-    /// Promises up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
+    /// Earmarks up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
     /// `least`.
-    pub(super) fn promise(&self, least: usize, most: usize) -> Option<usize> {
+    pub(super) fn earmark(&self, least: usize, most: usize) -> Option<usize> {
         let mut seen = self.available.load(Ordering::SeqCst);
         loop {
             if seen < least {
@@ -486,8 +486,8 @@ impl Frames {
         }
     }
 
-    /// Tries until it works, or fails while nobody was taking a run. Takers of runs are promised more
-    /// blocks than they find neighbours, and soon give the rest back.
+    /// Tries until it works, or fails while nobody was taking a run. Takers of runs have more
+    /// blocks earmarked than they find neighbours, and soon give the rest back.
     fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
         self.given_back.until(|| {
             let before = self.runs.load(Ordering::SeqCst);

@@ -148,7 +148,7 @@ fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnc
 #[test]
 fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
     let frames = Frames::new(1);
-    assert!(frames.take_aside(BlockId(0)), "as the stock's thread does, which everybody else goes before");
+    assert!(frames.take_exactly(BlockId(0)), "as the stock's thread does, which everybody else goes before");
     let taken = check_sleeps_until(|| take(&frames, 0), || frames.put_back(BlockId(0), Content::Clean));
     assert_eq!((taken, frames.available()), (Some(0), 0));
 }
@@ -156,9 +156,9 @@ fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
 #[test]
 fn who_waits_for_one_that_is_taking_a_run_sleeps() {
     let frames = Frames::new(4);
-    // Somebody takes a run, was promised all blocks, and finds no neighbours.
+    // Somebody takes a run, has earmarked all blocks, and finds no neighbours.
     frames.runs.fetch_add(1 << 32 | 1, Ordering::SeqCst);
-    assert_eq!(frames.promise(4, 4), Some(4));
+    assert_eq!(frames.earmark(4, 4), Some(4));
     let give = || {
         frames.runs.fetch_sub(1, Ordering::SeqCst);
         frames.given_back.ring();

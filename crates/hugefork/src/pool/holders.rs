@@ -42,8 +42,8 @@ pub(crate) trait Holder: Sync {
     /// What it can do for a region that has to write to `block` at `index`, as far as that can be seen without a lock.
     fn offer(&self, index: EntryIndex, block: BlockId) -> Offer;
 
-    /// Lets go of `block` at `index`. An access there is an error from then on. The asker holds the lock of a window.
-    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer;
+    /// Gives `block` at `index` up. An access there is an error from then on. The asker holds the lock of a window.
+    fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
 
     /// Gives up what is reserved for `block` at `index`: the asker, which holds the lock of a window, has it now.
     fn lend(&self, index: EntryIndex, block: BlockId) -> Answer;
@@ -116,9 +116,9 @@ pub(crate) trait OverlayHolder {
     /// for each. If they have many private pages, it leaves them to writers to copy.
     fn are_alike(&self, mean: usize) -> bool;
 
-    /// Folds or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It takes
-    /// no block and allocates nothing.
-    fn tend(&self, from: usize) -> Option<usize>;
+    /// Writes back or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It
+    /// takes no block and allocates nothing.
+    fn maintain(&self, from: usize) -> Option<usize>;
 }
 
 /// What may be dropped.
@@ -271,7 +271,7 @@ impl<'a> Family<'a> {
     /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
     /// the block away from them. This takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
-        // Of the region, while those are passed who come from it. A plain loop: a fault has little stack.
+        // Of the region, while those are passed who come from it.
         let mut own = None;
         for member in self.0 {
             if own.is_some_and(|depth| member.depth > depth) {
@@ -314,7 +314,7 @@ mod tests {
             Offer::Nothing
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
 
@@ -368,7 +368,7 @@ mod tests {
             Offer::Keeps
         }
 
-        fn let_go(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
 

@@ -18,7 +18,7 @@ use crate::sys::{Sys, SystemError};
 use crate::types::error::BuildError;
 
 /// Memory that calibration works on.
-pub(crate) const WORKED_ON: usize = 8 << 20;
+pub(crate) const CALIBRATION_BYTES: usize = 8 << 20;
 
 /// What was measured. It is kept until the process ends.
 static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
@@ -28,8 +28,8 @@ pub(crate) fn calibration() -> Option<&'static Calibration> {
     CALIBRATION.get()
 }
 
-/// The kernels to use. If `memory` is given and nothing is measured yet, this gets memory for its first [`WORKED_ON`]
-/// bytes and measures there, which takes some 7 ms. The bytes are zero again afterwards.
+/// The kernels to use. If `memory` is given and nothing is measured yet, this gets memory for its first
+/// [`CALIBRATION_BYTES`] bytes and measures there, which takes some 7 ms. The bytes are zero again afterwards.
 pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> {
     let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
     // This comes first: a bad value is an error in any case, and a kernel that is named needs no measuring.
@@ -44,17 +44,17 @@ pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> 
 }
 
 fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
-    const STEP: usize = 2 << 20;
-    for offset in (0..WORKED_ON).step_by(STEP) {
-        memory.make_huge(offset, STEP);
-        memory.obtain(offset, STEP, 0)?;
+    const STEP_BYTES: usize = 2 << 20;
+    for offset in (0..CALIBRATION_BYTES).step_by(STEP_BYTES) {
+        memory.make_huge(offset, STEP_BYTES);
+        memory.obtain(offset, STEP_BYTES, 0)?;
     }
     // SAFETY: the pool is still being built, so nobody uses its memory, which is page-aligned and was just obtained.
-    let calibration = unsafe { calibrate(memory.direct(), WORKED_ON, cpu_time) };
+    let calibration = unsafe { calibrate(memory.direct(), CALIBRATION_BYTES, cpu_time) };
     // The blocks are marked fresh, so they must read as zeros.
-    let kernel = calibration.kernels().clear(WORKED_ON, Use::Whole);
+    let kernel = calibration.kernels().clear(CALIBRATION_BYTES, Use::Whole);
     // SAFETY: as above.
-    unsafe { kernel.clear(memory.direct(), WORKED_ON, Target::Unknown) };
+    unsafe { kernel.clear(memory.direct(), CALIBRATION_BYTES, Target::Unknown) };
     let _ = CALIBRATION.set(calibration);
     Ok(())
 }

@@ -14,8 +14,8 @@ use crate::sync;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::types::options::OnLimit;
 
-/// A write that has to wait for room waits so long before it lets signals be delivered and faults again.
-const MOMENT: Duration = Duration::from_millis(10);
+/// A write that has to wait for room waits for so long before it lets signals be delivered and faults again.
+const LONGEST_STALL: Duration = Duration::from_millis(10);
 
 /// The account of one region.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl CowAccount {
     /// Waits until the count goes down, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        sync::wait_at_most(&self.eased, self.eased.load(Ordering::SeqCst), MOMENT);
+        sync::wait_at_most(&self.eased, self.eased.load(Ordering::SeqCst), LONGEST_STALL);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 

@@ -14,7 +14,7 @@
 //! | `reservation` | blocks that only certain entries may take |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
-//! | `tending` | the thread that folds and promotes overlays |
+//! | `maintenance` | the thread that writes back and promotes overlays |
 //! | `A/B tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
@@ -28,12 +28,12 @@ mod frames_tests;
 pub(crate) mod holders;
 pub(crate) mod kernels;
 pub(crate) mod lineage;
+pub(crate) mod maintenance;
 pub(crate) mod placements;
 pub(crate) mod pressure;
 pub(crate) mod reservation;
 pub(crate) mod shortage;
 pub(crate) mod stock;
 pub(crate) mod supply;
-pub(crate) mod tending;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -154,7 +154,7 @@ struct Counters {
 #[derive(Debug, Error)]
 pub(crate) enum NotWatched {
     #[error("its hugetlb pages are set aside for it, and others cannot have them")]
-    SetAside,
+    HugetlbPages,
     #[error(transparent)]
     NoFile(#[from] PressureError),
     #[error("no thread for it: {0}")]
@@ -171,7 +171,7 @@ impl Watcher {
     /// Starts the thread. The error says why there is none.
     pub(crate) fn start<S: Sys>(core: &EngineArc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
         if core.sys.merging() == Merging::Separate {
-            return Err(NotWatched::SetAside);
+            return Err(NotWatched::HugetlbPages);
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
@@ -207,9 +207,9 @@ fn watch_for_pressure<S: Sys>(
     loop {
         let signal = answer(ask);
         match signal {
-            Signal::Short => core.tending.tell_short(true),
+            Signal::Short => core.maintenance.tell_short(true),
             Signal::Enough => {
-                core.tending.tell_short(false);
+                core.maintenance.tell_short(false);
                 ask = Ask::WhenShort;
                 continue;
             }
@@ -227,7 +227,7 @@ fn watch_for_pressure<S: Sys>(
         }
         ask = match core.relieve(step, counters) {
             // As long as memory is short, none is taken for blocks that can be had as pages.
-            Ok(0) if core.tending.overlays() > 0 => Ask::StillShort,
+            Ok(0) if core.maintenance.overlays() > 0 => Ask::StillShort,
             Ok(0) => Ask::WhenShort,
             Ok(_) => Ask::StillShort,
             Err(error) => {
@@ -238,10 +238,10 @@ fn watch_for_pressure<S: Sys>(
             }
         };
         if ask == Ask::WhenShort {
-            core.tending.tell_short(false);
+            core.maintenance.tell_short(false);
         }
     }
-    core.tending.tell_short(false);
+    core.maintenance.tell_short(false);
     counters.running.store(false, Ordering::Relaxed);
 }
 
@@ -435,17 +435,17 @@ mod tests {
         drop(dropped);
         let done = || {
             let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-            (get(&alone.counters.pages_folded), get(&shared.counters.blocks_promoted))
+            (get(&alone.counters.pages_written_back), get(&shared.counters.blocks_promoted))
         };
         let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
             // This is what its thread does.
             if step > 0 && step < 4 {
-                pool.tend_all();
+                pool.maintain_all();
                 assert_eq!(done(), (39, 0));
             }
         });
         assert_eq!(asked, [WhenShort, StillShort, StillShort, StillShort, WhenShort]);
-        pool.tend_all();
+        pool.maintain_all();
         assert_eq!(done(), (39, 1));
         drop(kept);
     }

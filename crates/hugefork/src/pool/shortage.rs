@@ -16,11 +16,11 @@ use crate::units::{BlockId, HUGE_PAGE};
 
 /// A fault that finds no block drops at least so much, if there is as much. It is as quick as dropping one block, and
 /// the next faults find room.
-const DROPPED_AT_ONCE: usize = 64 << 20;
+const DROPPED_AT_ONCE_BYTES: usize = 64 << 20;
 
 /// For that, a fault looks at so many entries and holders at most, which takes half a millisecond. If it has found none
 /// by then, it lets signals be delivered and faults again.
-pub(crate) const LOOKED_AT_ONCE: usize = 64 << 10;
+pub(crate) const LOOKED_AT_ENTRIES: usize = 64 << 10;
 
 /// Which free blocks give their memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +42,25 @@ pub(crate) enum Found {
     LookAgain,
 }
 
-/// Free blocks go back to the system in runs of at most so many bytes. A fault that needs one of them waits for its
+/// Free blocks go back to the system in runs of at most so much. A fault that needs one of them waits for its
 /// run.
-const TRIMMED_AT_ONCE: usize = 32 << 20;
+const TRIMMED_AT_ONCE_BYTES: usize = 32 << 20;
 
 impl<S: Sys> PoolCore<S> {
     /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls
     /// with signals blocked. It takes time in proportion to what is dropped, and to what others have let go of since
-    /// the last time, but looks at no more than [`LOOKED_AT_ONCE`] entries.
+    /// the last time, but looks at no more than [`LOOKED_AT_ENTRIES`] entries.
     pub(crate) fn drop_some_lazy(&self) -> Found {
-        let mut look = LOOKED_AT_ONCE;
+        let mut look = LOOKED_AT_ENTRIES;
         self.look_for_lazy(&mut look)
     }
 
     /// As [`PoolCore::drop_some_lazy`], but looks at no more than `look` entries, and subtracts those that it looked
     /// at.
     pub(crate) fn look_for_lazy(&self, look: &mut usize) -> Found {
-        let mut dropped = self.drop_in_line(DROPPED_AT_ONCE, Droppable::Blocks, look);
+        let mut dropped = self.drop_in_line(DROPPED_AT_ONCE_BYTES, Droppable::Blocks, look);
         if dropped.blocks == 0 && *look > 0 && self.recall_lazy(self.frames.changes()) {
-            dropped = self.drop_in_line(DROPPED_AT_ONCE, Droppable::Blocks, look);
+            dropped = self.drop_in_line(DROPPED_AT_ONCE_BYTES, Droppable::Blocks, look);
         }
         match (dropped.blocks, *look) {
             (0, 0) => Found::LookAgain,
@@ -138,13 +138,13 @@ impl<S: Sys> PoolCore<S> {
         self.ahead.rest();
         // Only whole huge pages, so that the kernel does not have to split them.
         let grain = (HUGE_PAGE / self.block_size.bytes()).max(1);
-        let most = self.block_size.count(TRIMMED_AT_ONCE.min(bytes)).max(grain);
+        let most = self.block_size.count(TRIMMED_AT_ONCE_BYTES.min(bytes)).max(grain);
         let wanted = bytes.div_ceil(self.block_size.bytes());
         let (blocks, mut next, mut trimmed) = (self.frames.len(), 0, 0);
         while next < blocks && trimmed < wanted {
             // A run of free blocks that have memory is taken out of the free list, so nobody gets one meanwhile.
             let mut end = next;
-            while end < blocks && end - next < most && self.take_aside(end..(end + grain).min(blocks), Idle::WithMemory)
+            while end < blocks && end - next < most && self.take_idle(end..(end + grain).min(blocks), Idle::WithMemory)
             {
                 end = (end + grain).min(blocks);
             }
@@ -152,16 +152,16 @@ impl<S: Sys> PoolCore<S> {
                 next += grain;
                 continue;
             }
-            self.punch_aside(next..end)?;
+            self.punch_taken(next..end)?;
             trimmed += end - next;
             next = end;
         }
         Ok(self.block_size.len_of(trimmed))
     }
 
-    /// Gives the memory of blocks that [`PoolCore::take_aside`] took back to the system, and the blocks to the free
+    /// Gives the memory of blocks that [`PoolCore::take_idle`] took back to the system, and the blocks to the free
     /// list.
-    pub(super) fn punch_aside(&self, blocks: Range<usize>) -> Result<(), SystemError> {
+    pub(super) fn punch_taken(&self, blocks: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
         let punched =
             unsafe { self.sys.retire(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
@@ -173,9 +173,9 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Takes these blocks out of the free list, if all of them are free and `idle`, and one has memory.
-    pub(super) fn take_aside(&self, blocks: Range<usize>, idle: Idle) -> bool {
+    pub(super) fn take_idle(&self, blocks: Range<usize>, idle: Idle) -> bool {
         let id = |index: usize| BlockId(index as u32);
-        let taken = blocks.clone().take_while(|&index| self.frames.take_aside(id(index))).count();
+        let taken = blocks.clone().take_while(|&index| self.frames.take_exactly(id(index))).count();
         let all = blocks.start..blocks.start + taken;
         let has = |content: Content| all.clone().any(|index| self.frames.content(id(index)) == content);
         let is_idle = match idle {

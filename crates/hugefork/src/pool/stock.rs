@@ -18,8 +18,8 @@ use super::frames::Frames;
 use super::worker::Parker;
 use crate::units::BlockSize;
 
-/// So many free blocks are left alone, for faults.
-const LEFT_ALONE: usize = 2;
+/// Free blocks that are left for faults.
+const LEFT_ALONE_BLOCKS: usize = 2;
 
 /// How many bytes of zeroed blocks a pool keeps ready, and what clearing them may cost.
 ///
@@ -129,5 +129,5 @@ impl Stock {
 
 /// Whether there are free blocks that need clearing, besides those that are left alone.
 pub(super) fn may_take_used(frames: &Frames) -> bool {
-    frames.used_and_free() > 0 && frames.free() > LEFT_ALONE
+    frames.used_and_free() > 0 && frames.free() > LEFT_ALONE_BLOCKS
 }

@@ -14,11 +14,11 @@ use crate::stats::counters::count;
 use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, HUGE_PAGE};
 
-/// So much is got between two looks at what the machine can spare.
-const LOOK: usize = 32 << 20;
+/// What is got between two looks at what the machine can spare.
+const GOT_A_LOOK_BYTES: usize = 32 << 20;
 
-/// When so long no block was used for the first time, what is ready goes back.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// When no block was used for the first time for so long, what is ready goes back.
+pub(crate) const UNUSED_GOES_BACK_AFTER: Duration = Duration::from_secs(1);
 
 /// What came of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl<S: Sys> PoolCore<S> {
                 continue;
             }
             if spared == 0 {
-                spared = self.block_size.count(spare().min(LOOK.max(self.block_size.bytes())));
+                spared = self.block_size.count(spare().min(GOT_A_LOOK_BYTES.max(self.block_size.bytes())));
             }
             match self.get_one_ahead(spared) {
                 Got::Blocks(got) => spared = spared.saturating_sub(got),
@@ -107,11 +107,11 @@ impl<S: Sys> PoolCore<S> {
         while let Some(block) = self.frames.next_zeroed(next) {
             let piece = self.piece_of(block.index());
             next = piece.end;
-            if !self.take_aside(piece.clone(), Idle::Unused) {
+            if !self.take_idle(piece.clone(), Idle::Unused) {
                 continue;
             }
             let zeroed = piece.clone().filter(|&at| self.frames.content(BlockId(at as u32)) == Content::Clean).count();
-            if self.punch_aside(piece).is_err() {
+            if self.punch_taken(piece).is_err() {
                 return;
             }
             count(&self.ahead.given_back, zeroed as u64);

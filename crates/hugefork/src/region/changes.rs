@@ -8,17 +8,17 @@
 //! | `Overlaid` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
 //!
-//! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being folded;
-//! their bytes are read word by word.
+//! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being written
+//! back; their bytes are read word by word.
 //!
 //! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
 //! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
-//! could be aside when the kernel looks, and be there again afterwards (private/fold.rs).
+//! could be parked when the kernel looks, and be there again afterwards (private/write_back.rs).
 
 use std::ops::Range;
 
 use crate::region::state::RegionCore;
-use crate::snapshot::changes::{LOOKED_AT_ONCE, Newer, Pages, Piece, page_of};
+use crate::snapshot::changes::{LOOKED_AT_ONCE_BYTES, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
 use crate::sync::SignalsBlocked;
@@ -29,17 +29,17 @@ use crate::table::split::SplitPage;
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many runs of private pages are asked for at once.
-const RUNS: usize = 64;
+/// Runs of private pages that are asked for at once.
+const RUNS_AT_ONCE: usize = 64;
 
-/// So many entries are looked at together, at most.
-const ENTRIES_AT_ONCE: usize = LOOKED_AT_ONCE / BASE_PAGE;
+/// Entries that are looked at together, at most.
+const ENTRIES_AT_ONCE: usize = LOOKED_AT_ONCE_BYTES / BASE_PAGE;
 
-/// Runs that begin at least so far from each other are asked for together.
-const FEW_APART: usize = 256 << 10;
+/// Runs that lie at least so far from each other are asked for together.
+const SPARSE_BYTES_A_RUN: usize = 256 << 10;
 
-/// It pays to leave out the rest of a block of this size.
-const WORTH_A_CALL: usize = 1 << 20;
+/// To leave out the rest of a block of this size pays.
+const WORTH_LEAVING_OUT_BYTES: usize = 1 << 20;
 
 /// What a page of a region shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +123,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// Marks those of `overlays` that have private pages.
     fn mark_patched(&self, overlays: Range<usize>, marks: &mut Marks) {
-        let mut runs = [PageRun::default(); RUNS];
-        let mut at_once = RUNS;
+        let mut runs = [PageRun::default(); RUNS_AT_ONCE];
+        let mut at_once = RUNS_AT_ONCE;
         let mut bytes = self.bytes_of(&overlays);
         while !bytes.is_empty() {
             let Ok(scanned) = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut runs[..at_once]) else {
@@ -144,8 +144,8 @@ impl<S: Sys> RegionCore<S> {
     /// How many runs to ask for after these. A call takes as long as a look at 300 pages. So where there are many runs,
     /// one for each block is enough.
     fn runs_next(&self, scanned: &Scanned) -> usize {
-        let are_dense = scanned.runs * FEW_APART > scanned.looked_at;
-        if are_dense && self.pool().block_size.bytes() >= WORTH_A_CALL { 1 } else { RUNS }
+        let are_dense = scanned.runs * SPARSE_BYTES_A_RUN > scanned.looked_at;
+        if are_dense && self.pool().block_size.bytes() >= WORTH_LEAVING_OUT_BYTES { 1 } else { RUNS_AT_ONCE }
     }
 }
 
@@ -191,7 +191,7 @@ impl<S: Sys> Looked<'_, S> {
     fn compare_overlay(&self, below: Showing, differing: &mut Pages) {
         let start = self.region.pool().block_size.len_of(self.piece.index.0);
         let (mut at, end) = (self.piece.within.start, self.piece.within.end);
-        let mut runs = [PageRun::default(); RUNS];
+        let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         while at < end {
             let part = self.region.addresses.part(&(start + at..start + end));
             let Ok(scanned) = self.region.pool().sys.private_pages(part, &mut runs) else {

@@ -1,14 +1,14 @@
-//! What the pool's thread does for the overlays of a region (pool/tending.rs).
+//! What the pool's thread does for the overlays of a region (pool/maintenance.rs).
 //!
 //! | overlay | what |
 //! |---|---|
-//! | the region alone holds its block | folds it: the kernel gets its pages back, and the block is huge again |
+//! | the region alone holds its block | writes it back: the kernel gets its pages back, and the block is huge again |
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
 //! | as before, and it has even more by now | seals it: the next write copies the block |
 //! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
 //!
-//! Where the program is paced (pool/tending.rs), nothing is sealed for writers to copy, and what was dense before is
-//! promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
+//! Where the program is paced (pool/maintenance.rs), nothing is sealed for writers to copy, and what was dense before
+//! is promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::OverlayHolder;
-use crate::region::private::{Folded, PAGES_AT_ONCE};
+use crate::region::private::{PAGES_AT_ONCE, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -27,11 +27,11 @@ use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many bytes of blocks are looked at in one visit; where the program is paced, one block.
-const LOOKED_AT_ONCE: usize = 8 << 20;
+/// What is looked at in one visit; where the program is paced, one block.
+const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
 /// So many overlays tell what all are like.
-const SAMPLES: usize = 16;
+const SAMPLED_OVERLAYS: usize = 16;
 
 // The caller has blocked the program's signals.
 impl<S: Sys> OverlayHolder for RegionCore<S> {
@@ -43,17 +43,18 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
         if self.accounts.writers == Writers::Fault { self.table.len() } else { 0 }
     }
 
-    fn tend(&self, from: usize) -> Option<usize> {
-        // Whoever takes a snapshot folds, and holds the lock. This only looks: a fold needs no more than its windows.
+    fn maintain(&self, from: usize) -> Option<usize> {
+        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
+        // its windows.
         drop(self.freezing.try_lock()?);
-        // A reset must not meet a fold half done.
-        let _not_beside_a_reset = self.tending.lock();
-        let at_once = if self.pool().tending.is_paced() { 0 } else { LOOKED_AT_ONCE };
+        // A reset must not meet a write-back half done.
+        let _not_beside_a_reset = self.maintenance.lock();
+        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
         let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
         let mut next = from;
         while next < end {
             // A call that fails leaves everything as it was, and is tried again at the next look.
-            next = self.tend_some(next..end).unwrap_or(next + 1).max(next + 1);
+            next = self.maintain_some(next..end).unwrap_or(next + 1).max(next + 1);
         }
         (end < self.table.len()).then_some(end)
     }
@@ -63,7 +64,7 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        let is_dense = usual >= Density::everywhere(self.pool().block_size);
+        let is_dense = usual >= Density::dense_everywhere_pages(self.pool().block_size);
         let is_beside = self.copies_beside();
         if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
@@ -74,10 +75,10 @@ impl<S: Sys> OverlayHolder for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Tends the first of `entries`, and those that go along with it. Returns where to go on.
-    fn tend_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
+    /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
+    fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
-        if !entry.is_overlay() || self.promises.has(first) {
+        if !entry.is_overlay() || self.prepared.has(first) {
             return Ok(entries.start + 1);
         }
         if self.held(entry) == Held::ByOthersToo && !entry.is_open_overlay() && self.density.is_dense(first) {
@@ -86,12 +87,12 @@ impl<S: Sys> RegionCore<S> {
         }
         let pages = self.count_private(first)?;
         if self.held(entry) == Held::ByOthersToo {
-            self.tend_shared(first, entry, pages);
+            self.maintain_shared(first, entry, pages);
             return Ok(entries.start + 1);
         }
         let (mut end, mut sum) = (entries.start + 1, pages);
         self.density.note(first, pages, self.pool().block_size);
-        while end < entries.end && self.may_fold(end) {
+        while end < entries.end && self.may_write_back(end) {
             let pages = self.count_private(EntryIndex(end))?;
             if sum + pages > PAGES_AT_ONCE {
                 break;
@@ -99,27 +100,28 @@ impl<S: Sys> RegionCore<S> {
             self.density.note(EntryIndex(end), pages, self.pool().block_size);
             (end, sum) = (end + 1, sum + pages);
         }
-        Ok(self.fold_run(entries.start..end, Folded::Blocks).map_or(end, |run| run.end))
+        Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
     }
 
     /// Looks after an overlay that others hold too.
-    fn tend_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
-        if !self.may_promote() || self.density.is_by_page(index) || self.promises.has(index) {
+        if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
-        let is_paced = self.pool().tending.is_paced();
+        let is_paced = self.pool().maintenance.is_paced();
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
             false => {
-                pages >= Density::soon_enough(size) || pages >= Density::few(size) && self.is_left_behind(index, entry)
+                pages >= Density::promoted_pages(size)
+                    || pages >= Density::never_promoted_pages(size) && self.is_left_behind(index, entry)
             }
         };
         if !is_enough {
             return;
         }
         let may_seal = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_seal && pages >= Density::more_than_enough(size) && entry.is_open_overlay() {
+        if may_seal && pages >= Density::left_to_writer_pages(size) && entry.is_open_overlay() {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -131,7 +133,7 @@ impl<S: Sys> RegionCore<S> {
     /// twice as long as the copy, and 20 times as long where a hypervisor has to find the memory.
     fn copies_beside(&self) -> bool {
         let frames = &self.pool().frames;
-        self.pool().tending.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
+        self.pool().maintenance.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
     }
 
     /// Whether there are overlays of a paced program that were dense before: they are promoted as soon as there are
@@ -141,7 +143,9 @@ impl<S: Sys> RegionCore<S> {
             let entry = self.table.get(index);
             entry.is_open_overlay() && self.density.is_dense(index) && self.held(entry) == Held::ByOthersToo
         };
-        self.pool().tending.is_paced() && self.may_promote() && (0..self.table.len()).map(EntryIndex).any(is_expected)
+        self.pool().maintenance.is_paced()
+            && self.may_promote()
+            && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
 
     /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if
@@ -152,12 +156,12 @@ impl<S: Sys> RegionCore<S> {
             entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
-        let step = count.div_ceil(SAMPLES);
+        let step = count.div_ceil(SAMPLED_OVERLAYS);
         if step < 2 {
             return None;
         }
-        let (mut samples, mut taken) = ([0; SAMPLES], 0);
-        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLES) {
+        let (mut samples, mut taken) = ([0; SAMPLED_OVERLAYS], 0);
+        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_OVERLAYS) {
             samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
             taken += 1;
         }
@@ -166,7 +170,7 @@ impl<S: Sys> RegionCore<S> {
         samples.get(taken / 2).copied()
     }
 
-    /// Seals all overlays, so that the next write to each copies the block, unless that was promised not to fault. Who
+    /// Seals all overlays, so that the next write to each copies the block, unless writes to it are prepared. Who
     /// writes by page all over a region would have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
         // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
@@ -174,7 +178,7 @@ impl<S: Sys> RegionCore<S> {
         self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
         let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
-        let may_be_sealed = overlays.filter(|index| !self.promises.has(*index));
+        let may_be_sealed = overlays.filter(|index| !self.prepared.has(*index));
         may_be_sealed.for_each(|index| self.density.note(index, usize::MAX, size));
         // What is not sealed is promoted one by one.
         let _ = self.seal_all();
@@ -185,7 +189,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo && !self.promises.has(index) {
+        if entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
             self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
@@ -196,7 +200,7 @@ impl<S: Sys> RegionCore<S> {
     /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
     fn copy_beside(&self, index: EntryIndex) {
         if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
-            let copied = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+            let copied = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
             if copied == Ok(Resolution::Copied) {
                 count(&self.counters.blocks_promoted, 1);
             }
@@ -209,7 +213,7 @@ impl<S: Sys> RegionCore<S> {
     /// sealed; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
         let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
-        may_copy && !self.pool().tending.is_short()
+        may_copy && !self.pool().maintenance.is_short()
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.
@@ -295,15 +299,15 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_overlay() || entry.block() != Some(below) || self.promises.has(index) {
+        if !entry.is_overlay() || entry.block() != Some(below) || self.prepared.has(index) {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
         let (place, are_kept_off) = match self.accounts.writers {
             Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
-            Writers::NeverFault => (Place::Aside, self.holds(locked, &only)),
+            Writers::NeverFault => (Place::Parked, self.holds(locked, &only)),
         };
-        if !are_kept_off && place == Place::Aside {
+        if !are_kept_off && place == Place::Parked {
             return false;
         }
         let mut runs = [PageRun::default(); 64];
@@ -313,13 +317,13 @@ impl<S: Sys> RegionCore<S> {
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
         let Some(remapped) = shown else {
-            self.open_again(locked, only, place);
+            self.resume_after_failure(locked, only, place);
             return false;
         };
         count(&self.counters.blocks_promoted, 1);
         remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
         drop(publishing);
-        self.wake_waiting(&only, place);
+        self.resume(&only, place);
         true
     }
 }

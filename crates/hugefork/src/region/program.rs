@@ -6,7 +6,7 @@
 //!          open                 share, before a fork(2)
 //!   Zero ────────▶ Private ──────────────────────────────▶ Overlaid: the kernel copies pages, here and in the child
 //!    ▲  close, hand_over │  ◀───────────────────────────────── │
-//!    └───────────────────┴── fold, once no child is left; promotion ◀┘
+//!    └───────────────────┴── write-back, once no child is left; promotion ◀┘
 //! ```
 //! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
 //! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.
@@ -149,16 +149,16 @@ impl<S: ProgramSys> RegionCore<S> {
         if !self.holds(locked, &only) {
             return false;
         }
-        let part = self.addresses.part_at(Place::Aside, &self.bytes_of(&only));
+        let part = self.addresses.part_at(Place::Parked, &self.bytes_of(&only));
         let mut is_zero = true;
         let looked = self.each_with_memory(index, part, |at, len| {
             // SAFETY: the block lies in the direct map, and writers are kept off it.
             is_zero = is_zero && unsafe { all_zero(pool.direct(block).add(at), len) };
         });
         let is_dropped = looked.is_ok() && is_zero && self.empty(block).is_ok();
-        self.site().put_back(locked, &only);
+        self.site().unpark(locked, &only);
         drop(publishing);
-        self.site().let_go(&only);
+        self.site().resume(&only);
         is_dropped
     }
 
@@ -187,12 +187,12 @@ impl<S: ProgramSys> RegionCore<S> {
             while next < held {
                 let run = self.alike(next, held);
                 next = run.end;
-                self.site().put_back(locked, &run);
+                self.site().unpark(locked, &run);
             }
         }
         drop(publishing);
         if held > entries.start {
-            self.site().let_go(&(entries.start..held));
+            self.site().resume(&(entries.start..held));
         }
         handed
     }
@@ -208,7 +208,7 @@ impl<S: ProgramSys> RegionCore<S> {
         let mut plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         for index in entries.clone() {
             let one = self.bytes_of(&(index..index + 1));
-            let from = self.addresses.part_at(Place::Aside, &one);
+            let from = self.addresses.part_at(Place::Parked, &one);
             self.each_with_memory(EntryIndex(index), from, |at, len| {
                 pool.sys.fill(&mut plain, one.start - bytes.start + at, from.part(at, len));
             })?;
@@ -308,19 +308,19 @@ impl<S: ProgramSys> RegionCore<S> {
     /// uses them waits meanwhile.
     fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
         let sys = &self.pool().sys;
-        let (part, aside) = (self.addresses.part(bytes), self.addresses.part_at(Place::Aside, bytes));
+        let (part, parked) = (self.addresses.part(bytes), self.addresses.part_at(Place::Parked, bytes));
         let mut plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
-        sys.hold(part, aside).map_err(Unresolved::Unmappable)?;
+        sys.hold(part, parked).map_err(Unresolved::Unmappable)?;
         let mut rest = offset..offset + bytes.len();
         while let Some(found) = sys.next_memory(rest.clone()) {
-            sys.fill(&mut plain, found.start - offset, aside.part(found.start - offset, found.len()));
+            sys.fill(&mut plain, found.start - offset, parked.part(found.start - offset, found.len()));
             rest.start = found.end;
         }
         let shown = sys.show_plain(plain, part).map_err(Unresolved::Unmappable);
         if shown.is_err() {
-            sys.put_back(part, aside);
+            sys.unpark(part, parked);
         }
-        sys.let_go(part, aside);
+        sys.resume(part, parked);
         shown
     }
 

@@ -2,7 +2,7 @@
 //! again, taken away, reserved and limited. And what is left when one of the calls for that is refused.
 
 use super::overlay::{
-    by_page, copied, folded, is_overlaid, is_overlaid_and_inherited, run_by_page, where_pages_are_copied,
+    by_page, copied, is_overlaid, is_overlaid_and_inherited, run_by_page, where_pages_are_copied, written_back,
     written_by_choice,
 };
 use super::*;
@@ -48,7 +48,7 @@ fn lazy_free_puts_pages_back_into_blocks_held_alone_and_frees_those() {
         let freed = |bytes| LazyFreed { freed: bytes, ..LazyFreed::default() };
         assert_eq!(region.lazy_free(0..2 * G::BLOCK), Ok(freed(2 * G::BLOCK)));
         assert_eq!(region.lazy_free(2 * G::BLOCK..2 * G::BLOCK + BASE_PAGE), Ok(freed(BASE_PAGE)), "a part");
-        assert_eq!((folded(&region), copied(&region)), ((3, 3), 0));
+        assert_eq!((written_back(&region), copied(&region)), ((3, 3), 0));
         assert_eq!([0, 1, 2].map(|block| region.read(block * G::BLOCK + 100)), [Some(7); 3]);
         region.write(G::BLOCK + 200, 8);
         assert_eq!(world.reclaim_all(), Dropped { blocks: 1, bytes: G::BLOCK + BASE_PAGE });
@@ -70,7 +70,7 @@ fn lazy_free_skips_what_is_shown_by_page_and_held_by_others_as_shared() {
         assert_eq!(region.lazy_free(0..2 * G::BLOCK), Ok(shared(2 * G::BLOCK)));
         assert_eq!(region.lazy_free(0..BASE_PAGE), Ok(shared(BASE_PAGE)));
         assert_eq!((region.lazy(), world.reclaim_all(), region.read(100)), (0, Dropped::default(), Some(7)));
-        assert_eq!((region.cancel_lazy_free(0..2 * G::BLOCK), folded(&region)), (Ok(0), (0, 0)));
+        assert_eq!((region.cancel_lazy_free(0..2 * G::BLOCK), written_back(&region)), (Ok(0), (0, 0)));
         region.write(200, 8);
         assert_eq!((region.read(200), kept_by(&snapshot)), (Some(8), vec![0..2 * G::PAGES]));
     }
@@ -90,7 +90,7 @@ fn a_pin_puts_pages_back_and_the_block_stays_where_it_is_then() {
         assert_eq!((pinned == before[0], world.free()), (false, free - 1), "others hold the block itself");
         drop(snapshot);
         region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
-        assert_eq!((region.block(1), folded(&region)), (before[1], (2, 2)), "in place");
+        assert_eq!((region.block(1), written_back(&region)), (before[1], (2, 2)), "in place");
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         let later = region.snapshot();
         assert_eq!([region.block(0), region.block(1)], [pinned, before[1]]);
@@ -116,7 +116,7 @@ fn a_prepared_write_puts_pages_back() {
         let (snapshot, free) = (region.snapshot(), world.free());
         region.write(100, 7);
         region.populate(0..2 * G::BLOCK).unwrap();
-        assert_eq!((folded(&region), world.free()), ((0, 0), free), "there is memory for all of it");
+        assert_eq!((written_back(&region), world.free()), ((0, 0), free), "there is memory for all of it");
         region.prepare_blocks(0..2 * G::BLOCK).unwrap();
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         assert_eq!((world.free(), region.read(100), read_at(&snapshot, 100)), (free - 2, Some(7), Ok(0)));
@@ -276,7 +276,7 @@ fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
         );
     }
     run_by_page::<Soft>(6, |world| row(world, None, [Call::Scan, Call::Scan]));
-    run_by_page::<Soft>(6, |world| row(world, Some(Call::SetAside), [Call::Scan, Call::Protect]));
+    run_by_page::<Soft>(6, |world| row(world, Some(Call::ClaimParking), [Call::Scan, Call::Protect]));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
         let snapshots: Vec<_> = (1..6)
             .map(|round| {
                 region.write(100, round);
-                // At the fold, which is ahead of the snapshot, and in the pause.
+                // At the write-back, which is ahead of the snapshot, and in the pause.
                 sys.fail((round > 2).then_some((Call::Hold, round as usize % 2)));
                 let protected = sys.calls(Call::Protect);
                 let snapshot = region.snapshot();
@@ -304,7 +304,7 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
     run_by_page::<Soft>(12, row);
 }
 
-/// What lies aside has the right to write that it had before.
+/// What is parked has the right to write that it had before.
 #[test]
 fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

@@ -34,7 +34,7 @@ fn first_touch_faults_of_a_reserved_region_cannot_fail() {
 }
 
 #[test]
-fn what_a_reserved_region_lazily_frees_stays_promised_to_it() {
+fn what_a_reserved_region_lazily_frees_stays_reserved_for_it() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(2, reserved());
         let rest = world.fill();
@@ -219,7 +219,7 @@ fn a_reserved_snapshots_reservation_pays_for_the_copy() {
 
 /// Its snapshot has lent what it had, and got nothing back.
 #[test]
-fn a_reset_of_a_reserved_region_sets_a_block_aside_or_says_that_there_is_none() {
+fn a_reset_of_a_reserved_region_reserves_a_block_or_says_that_there_is_none() {
     fn row<G: Ground>(world: &World<G>) {
         for has_lazy in [false, true] {
             let region = world.with_pattern(world.region_with(1, reserved()));

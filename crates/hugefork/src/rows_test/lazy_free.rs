@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::LazyFreed;
-use crate::pool::shortage::{Found, LOOKED_AT_ONCE};
+use crate::pool::shortage::{Found, LOOKED_AT_ENTRIES};
 use crate::units::HUGE_PAGE;
 
 /// The result when all of it was freed.
@@ -412,9 +412,9 @@ fn what_cannot_be_dropped_is_not_looked_at_again_before_something_changes() {
         let snapshot = region.snapshot();
         let find = || {
             let _signals = SignalsBlocked::new();
-            let mut look = LOOKED_AT_ONCE;
+            let mut look = LOOKED_AT_ENTRIES;
             let found = world.pool.look_for_lazy(&mut look);
-            (found, LOOKED_AT_ONCE - look)
+            (found, LOOKED_AT_ENTRIES - look)
         };
         // The windows are in line, and once more after another call of `lazy_free`. Each time both holders are asked.
         assert_eq!(find(), (Found::None, 2 * (40 + 2)));

@@ -1,11 +1,11 @@
-//! Writers, snapshots, forks, exports, resets, folds, promotions, frees and reclaim beside each other on the software
-//! MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count or the
-//! free list, and at each call, load and store (sync/steps.rs).
+//! Writers, snapshots, forks, exports, resets, write-backs, promotions, frees and reclaim beside each other on the
+//! software MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count
+//! or the free list, and at each call, load and store (sync/steps.rs).
 //!
 //! ```text
 //!   writer    counts in places of its own, in their order: what a cut may show is known
 //!   cutter    takes a cut, looks at it, keeps a second (as an export does) or forks it, looks again
-//!   tender    folds and promotes, as the pool's thread does
+//!   maintainer writes back and promotes, as the pool's thread does
 //!   resetter  sets the region back: there is a moment before which all of a writer's writes are gone
 //!   taker     lazily frees and reclaims, where no block is free
 //! ```
@@ -102,12 +102,12 @@ fn seen_by(frozen: &SnapshotCore<SoftMmu>, places: &[usize]) -> Result<Vec<u8>, 
     Ok(seen)
 }
 
-fn tend(region: &Region<Soft>, times: usize) {
+fn maintain(region: &Region<Soft>, times: usize) {
     let _signals = SignalsBlocked::new();
     for _ in 0..times {
         let mut next = Some(0);
         while let Some(from) = next {
-            next = region.tend(from);
+            next = region.maintain(from);
         }
         let _ = region.are_alike(1);
     }
@@ -127,7 +127,7 @@ fn cut(region: &Region<Soft>, places: &[usize]) {
     assert!(places.iter().all(|&place| read_at(&kept, place + 1) == Ok(0)), "a write to a fork is in a cut");
 }
 
-fn cuts_and_folds(grain: CopyGrain) {
+fn cuts_and_write_backs(grain: CopyGrain) {
     in_a_pool(24, |world| {
         let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
         // One after the other shares a window with the other writer's.
@@ -137,22 +137,22 @@ fn cuts_and_folds(grain: CopyGrain) {
                 tasks.spawn(move || count_up(region, own, 2));
             }
             tasks.spawn(|| (0..2).for_each(|nth| cut(region, &places[nth])));
-            tasks.spawn(|| tend(region, 3));
+            tasks.spawn(|| maintain(region, 3));
         });
         assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write was lost");
-        tend(region, 1);
-        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a fold has lost a write");
+        maintain(region, 1);
+        assert!(places.iter().flatten().all(|&place| region.read(place) == Some(2)), "a write-back has lost a write");
     });
 }
 
 #[test]
-fn cuts_beside_writers_and_folds_by_choice() {
-    in_many_orders(|| cuts_and_folds(CopyGrain::Auto));
+fn cuts_beside_writers_and_write_backs_by_choice() {
+    in_many_orders(|| cuts_and_write_backs(CopyGrain::Auto));
 }
 
 #[test]
-fn cuts_beside_writers_and_folds_by_page() {
-    in_many_orders(|| cuts_and_folds(CopyGrain::Page));
+fn cuts_beside_writers_and_write_backs_by_page() {
+    in_many_orders(|| cuts_and_write_backs(CopyGrain::Page));
 }
 
 /// Somebody writes so densely that blocks are promoted, while others let go of the blocks below.
@@ -161,12 +161,12 @@ fn promotions_beside_writers_and_snapshots() {
     in_many_orders(|| {
         in_a_pool(24, |world| {
             let region = &region_with_blocks(world, CopyGrain::Auto, &[0, SECOND]);
-            let dense = Density::soon_enough(world.pool.block_size) + 1;
+            let dense = Density::promoted_pages(world.pool.block_size) + 1;
             let places: Vec<usize> = (1..=dense).flat_map(|page| [at(0, page), at(SECOND, page)]).collect();
             let first = Mutex::new(Some(region.snapshot()));
             beside_each_other(|tasks| {
                 tasks.spawn(|| count_up(region, &places, 2));
-                tasks.spawn(|| tend(region, 3));
+                tasks.spawn(|| maintain(region, 3));
                 tasks.spawn(|| {
                     let first = first.lock().unwrap().take();
                     let second = region.snapshot();
@@ -198,7 +198,7 @@ fn told_of_own_writes(grain: CopyGrain) {
                     }
                 });
             }
-            tasks.spawn(|| tend(region, 2));
+            tasks.spawn(|| maintain(region, 2));
         });
     });
 }
@@ -246,7 +246,7 @@ fn resets(grain: CopyGrain, times: usize) {
                 }
             });
             tasks.spawn(|| (0..times).for_each(|_| region.reset_to(frozen).unwrap()));
-            tasks.spawn(|| tend(region, 2));
+            tasks.spawn(|| maintain(region, 2));
         });
         check_reset(places, MOST, region);
         assert!(places.iter().all(|&place| read_at(frozen, place) == Ok(0)), "a write is in the snapshot");
@@ -256,12 +256,12 @@ fn resets(grain: CopyGrain, times: usize) {
 }
 
 #[test]
-fn resets_beside_writers_and_folds_by_choice() {
+fn resets_beside_writers_and_write_backs_by_choice() {
     in_many_orders(|| resets(CopyGrain::Auto, 2));
 }
 
 #[test]
-fn resets_beside_writers_and_folds_by_page() {
+fn resets_beside_writers_and_write_backs_by_page() {
     in_many_orders(|| resets(CopyGrain::Page, 2));
 }
 
@@ -344,8 +344,8 @@ fn may_write(region: &Region<Soft>, place: usize, value: u8) -> bool {
 }
 
 /// A writer finds the pool full and takes blocks away from a fork that has written to them by page, while windows of
-/// that are locked: its pages are folded, it is snapshotted, it writes.
-fn revocations_beside_folds(options: RegionOptions) {
+/// that are locked: its pages are written back, it is snapshotted, it writes.
+fn revocations_beside_write_backs(options: RegionOptions) {
     in_a_pool(12, |world| {
         let region = &region_with_blocks(world, CopyGrain::Block, &[0, 1, SECOND]);
         let places = &[at(0, 1), at(SECOND, 2), at(1, 3)];
@@ -355,7 +355,7 @@ fn revocations_beside_folds(options: RegionOptions) {
         let rest = world.fill();
         beside_each_other(|tasks| {
             tasks.spawn(|| count_up(region, places, 2));
-            tasks.spawn(|| tend(fork, 2));
+            tasks.spawn(|| maintain(fork, 2));
             tasks.spawn(|| {
                 for count in 1..=2 {
                     for &place in own {
@@ -383,11 +383,13 @@ fn revocations_beside_folds(options: RegionOptions) {
 }
 
 #[test]
-fn a_full_pool_beside_forks_that_fold_by_choice() {
-    in_many_orders(|| revocations_beside_folds(RegionOptions::new()));
+fn a_full_pool_beside_forks_that_write_back_by_choice() {
+    in_many_orders(|| revocations_beside_write_backs(RegionOptions::new()));
 }
 
 #[test]
-fn a_full_pool_beside_forks_that_fold_by_page() {
-    in_many_orders(|| revocations_beside_folds(RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)));
+fn a_full_pool_beside_forks_that_write_back_by_page() {
+    in_many_orders(|| {
+        revocations_beside_write_backs(RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
+    });
 }

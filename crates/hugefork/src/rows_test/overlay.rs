@@ -42,9 +42,9 @@ pub(super) fn written_by_choice<G: Ground>(world: &World<G>, blocks: usize) -> R
 }
 
 /// How often pages were put back into blocks, and how many there were.
-pub(super) fn folded<G: Ground>(region: &Region<G>) -> (u64, u64) {
+pub(super) fn written_back<G: Ground>(region: &Region<G>) -> (u64, u64) {
     let counters = &region.counters;
-    (counters.blocks_folded.load(Ordering::Relaxed), counters.pages_folded.load(Ordering::Relaxed))
+    (counters.blocks_written_back.load(Ordering::Relaxed), counters.pages_written_back.load(Ordering::Relaxed))
 }
 
 pub(super) fn copied<G: Ground>(region: &Region<G>) -> u64 {
@@ -62,10 +62,10 @@ pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: us
 }
 
 /// Does what the pool's thread does when it looks at a region's overlays. These pools have none.
-fn tend<G: Ground>(region: &Region<G>) {
+fn maintain<G: Ground>(region: &Region<G>) {
     let mut from = Some(0);
     while let Some(start) = from {
-        from = region.tend(start);
+        from = region.maintain(start);
     }
 }
 
@@ -134,7 +134,7 @@ fn a_later_snapshot_has_what_was_written_since_the_earlier() {
         assert_eq!((region.read(at), region.read(at + BASE_PAGE)), (Some(4), Some(14)));
         assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
         // The last pages are still private.
-        assert_eq!((folded(&region), world.free()), ((3, 6), 10 - 3 - 3));
+        assert_eq!((written_back(&region), world.free()), ((3, 6), 10 - 3 - 3));
     }
     where_pages_are_copied!(row, 10);
 }
@@ -149,7 +149,7 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
         let (block, rest) = (region.block(0), world.fill());
         drop(snapshot);
         let later = region.snapshot();
-        assert_eq!((region.block(0), world.free(), folded(&region), copied(&region)), (block, 0, (1, 3), 0));
+        assert_eq!((region.block(0), world.free(), written_back(&region), copied(&region)), (block, 0, (1, 3), 0));
         assert_eq!(written.map(|at| read_at(&later, at).unwrap()), [7; 3]);
         region.write(100, 8);
         assert_eq!((region.read(100), read_at(&later, 100)), (Some(8), Ok(7)));
@@ -170,7 +170,7 @@ fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
         drop(snapshot);
         let later = region.snapshot();
         assert!((0..4).all(|block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))));
-        assert_eq!((folded(&region).1, region.private_page_count()), (2, Ok(0)));
+        assert_eq!((written_back(&region).1, region.private_page_count()), (2, Ok(0)));
         region.write(written[0], 8);
         assert!((0..4).all(|block| is_overlaid(&region, block)), "with one fault");
         assert_eq!(written.map(|at| (region.read(at), read_at(&later, at))), [(Some(8), Ok(7)), (Some(7), Ok(7))]);
@@ -187,7 +187,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         region.write(at(0, 1), 7);
         assert!(region.are_alike(0) && is_overlaid(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
@@ -198,7 +198,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         assert_eq!((copied(&region), matches!(region.entry(5), Entry::Private(_))), (1, true));
         let mut from = Some(0);
         while let Some(start) = from {
-            from = region.tend(start);
+            from = region.maintain(start);
         }
         assert_eq!((0..BLOCKS).find(|&block| !matches!(region.entry(block), Entry::Private(_))), None);
         assert_eq!(copied(&region), BLOCKS as u64);
@@ -219,13 +219,13 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        let pages = 1..1 + Density::more_than_enough(world.pool.block_size);
+        let pages = 1..1 + Density::left_to_writer_pages(world.pool.block_size);
         let written = |block: usize| pages.clone().map(move |page| (block, page));
         let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
-        tend(&region);
+        maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         let seen = |page| (region.read(at(page)), read_at(&snapshot, at(page)));
         assert!((0..BLOCKS).flat_map(written).all(|page| seen(page) == (Some(7), Ok(0))));
@@ -238,7 +238,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
 fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let region = written_by_choice(world, 2);
     let snapshot = region.snapshot();
-    let pages = 1..1 + Density::soon_enough(world.pool.block_size);
+    let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
     assert!(is_overlaid(&region, 0));
     (region, snapshot)
@@ -252,8 +252,8 @@ fn promoted(region: &Region<Soft>) -> u64 {
 fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
         let (region, snapshot) = soon_promoted(world);
-        let (written, before) = (1..1 + Density::soon_enough(world.pool.block_size), region.block(0));
-        assert_eq!(region.tend(0), None);
+        let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
+        assert_eq!(region.maintain(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
         assert_ne!(region.block(0), before);
         let seen = |page: usize| region.read(page * BASE_PAGE + 100);
@@ -265,16 +265,16 @@ fn a_block_that_is_promoted_has_what_was_written_by_page() {
 
 /// The software MMU lets nobody copy pages that are written to meanwhile.
 #[test]
-fn the_thread_keeps_writers_off_what_it_folds() {
+fn the_thread_keeps_writers_off_what_it_write_backs() {
     run_by_page::<Soft>(4, |world| {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
         let before = [region.block(0), region.block(1)];
         drop(snapshot);
-        assert_eq!(region.tend(0), None);
+        assert_eq!(region.maintain(0), None);
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
-        assert_eq!(([region.block(0), region.block(1)], folded(&region).1), (before, 1));
+        assert_eq!(([region.block(0), region.block(1)], written_back(&region).1), (before, 1));
         assert_eq!((region.read(BASE_PAGE + 100), region.kept()), (Some(7), vec![0..2 * Soft::PAGES]));
     });
 }
@@ -287,7 +287,7 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
         let (region, mmu, before) = (&region, &world.pool.sys, region.block(0));
         mmu.stop_at(Call::Obtain);
         let _later = std::thread::scope(|scope| {
-            scope.spawn(|| region.tend(0));
+            scope.spawn(|| region.maintain(0));
             mmu.until_it_stops();
             region.write(100, 8);
             // The pages go into a copy, which is below from then on.
@@ -322,9 +322,9 @@ fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
     });
 }
 
-/// What becomes private after the look ahead is folded in the pause.
+/// What becomes private after the look ahead is written back in the pause.
 #[test]
-fn pages_that_are_folded_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
+fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
     run_by_page::<Soft>(8, |world| {
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
@@ -349,24 +349,24 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        world.pool.tending.set_paced(true);
+        world.pool.maintenance.set_paced(true);
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
         assert_eq!((copied(&region), is_overlaid(&region, 0)), (0, true), "the first page, which may begin a stream");
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
-        let more = pages.end..1 + Density::soon_enough(world.pool.block_size);
+        let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
-        tend(&region);
+        maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         // After the next snapshot they are known to be dense: one page is enough.
         let later = region.snapshot();
         (0..BLOCKS).for_each(|block| region.write(at(block, 1), 8));
         assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)));
         assert!(!region.are_alike(0), "somebody has to look");
-        tend(&region);
+        maintain(&region);
         // Each snapshot has a few of them tried anew.
         let promoted = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Private(_))).count();
         assert!(promoted >= BLOCKS - BLOCKS.div_ceil(16), "{promoted}");
@@ -374,7 +374,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         assert!((0..BLOCKS).all(|block| seen(block) == [8, 7]));
         let kept = |block: usize| [read_at(&snapshot, at(block, 1)), read_at(&later, at(block, 1))];
         assert!((0..BLOCKS).all(|block| kept(block) == [Ok(0), Ok(7)]));
-        world.pool.tending.set_paced(false);
+        world.pool.maintenance.set_paced(false);
         region.write(at(0, 3), 9);
         assert_eq!(copied(&region), 0);
         drop((snapshot, later));
@@ -385,7 +385,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
 
 /// `prepare_write` has promised that no write faults: a system call would fail.
 #[test]
-fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_open() {
+fn overlays_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
@@ -393,10 +393,10 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
-        tend(&region);
+        maintain(&region);
         let sealed =
             (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))).count();
         let open = (2..BLOCKS).filter(|&block| region.entry(block).is_open_overlay()).count();
@@ -410,15 +410,15 @@ fn overlays_of_a_dense_region_in_which_writes_were_promised_not_to_fault_stay_op
 
 /// Another thread has asked for the block before, and comes only now.
 #[test]
-fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
+fn a_write_that_comes_late_does_not_write_back_what_was_prepared_since() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.prepare_write(0..2 * G::BLOCK).unwrap();
         drop(snapshot);
         region.resolve(100).unwrap();
-        assert_eq!((is_overlaid(&region, 0), folded(&region)), (true, (0, 0)), "it was sealed meanwhile");
-        // A pin folds it all the same.
+        assert_eq!((is_overlaid(&region, 0), written_back(&region)), (true, (0, 0)), "it was sealed meanwhile");
+        // A pin writes it back all the same.
         region.pin(0..1).unwrap();
         assert!(matches!(region.entry(0), Entry::Private(_)));
         region.unpin(&(0..1));
@@ -427,7 +427,7 @@ fn a_write_that_comes_late_does_not_fold_what_was_promised_since() {
 }
 
 #[test]
-fn what_was_prepared_is_not_folded_by_the_snapshot() {
+fn what_was_prepared_is_not_written_back_by_the_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(3, by_page());
         let earlier = region.snapshot();
@@ -479,7 +479,7 @@ fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::everywhere(world.pool.block_size);
+        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         let last = region.table.lock(EntryIndex(BLOCKS - 1));
         let (tell, told) = channel();
@@ -508,7 +508,7 @@ fn pages_go_into_a_copy_of_their_block_if_others_hold_it() {
         let (before, free) = ([region.block(0), region.block(1)], world.free());
         let later = region.snapshot();
         assert_ne!(region.block(0), before[0]);
-        assert_eq!((region.block(1), world.free(), folded(&region)), (before[1], free - 1, (1, 1)));
+        assert_eq!((region.block(1), world.free(), written_back(&region)), (before[1], free - 1, (1, 1)));
         assert_eq!((read_at(&snapshot, 100), read_at(&later, 100), region.read(100)), (Ok(0), Ok(7), Some(7)));
         assert_eq!((kept_by(&snapshot), kept_by(&later)), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
         drop(snapshot);

@@ -194,9 +194,9 @@ fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
     everywhere!(row, 24);
 }
 
-/// A cut waits for operations when its pages are folded already. Others may have their turn meanwhile, and fail.
+/// A cut waits for operations when its pages are written back already. Others may have their turn meanwhile, and fail.
 #[test]
-fn what_others_seal_and_do_not_fold_while_a_cut_waits_for_operations_is_in_it() {
+fn what_others_seal_and_do_not_write_back_while_a_cut_waits_for_operations_is_in_it() {
     fn row(world: &World<Soft>) {
         let region = &overlay::written_by_choice(world, 2);
         let operations = &HeldOperations::new(Duration::MAX);

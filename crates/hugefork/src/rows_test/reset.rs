@@ -46,9 +46,9 @@ fn by_page() -> RegionOptions {
     RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
 }
 
-fn tend<G: Ground>(region: &Region<G>) {
+fn maintain<G: Ground>(region: &Region<G>) {
     let _signals = SignalsBlocked::new();
-    assert_eq!(OverlayHolder::tend(&**region, 0), None, "all of it is looked at");
+    assert_eq!(OverlayHolder::maintain(&**region, 0), None, "all of it is looked at");
 }
 
 fn stats<G: Ground>(region: &Region<G>) -> FaultStats {
@@ -176,13 +176,13 @@ fn written_pages_stay_private_and_few_are_looked_at() {
 fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
     for calls in [vec![Call::WriteThrough], vec![Call::WriteThrough, Call::DropPrivate]] {
         run::<Soft>(6, |world| {
-            // Pages that lie aside can be written to.
-            world.pool.sys.fail(Some((Call::SetAside, 0)));
+            // Pages that are parked can be written to.
+            world.pool.sys.fail(Some((Call::ClaimParking, 0)));
             let region = world.written_with(3, by_page());
             assert!(!region.addresses.can_hold());
             let snapshot = region.snapshot();
-            // Nor do pages lie apart.
-            world.pool.sys.fail(Some((Call::SetApart, 0)));
+            // Nor are pages staged.
+            world.pool.sys.fail(Some((Call::ClaimStaging, 0)));
             region.write(100, 7);
             region.reset_to(&snapshot).unwrap();
             [100, BASE_PAGE + 100, G_BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
@@ -357,7 +357,7 @@ fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
 
 /// A region of four blocks that can hold those who use it, or not.
 fn written_by_page(world: &World<Soft>, holds: bool) -> Region<Soft> {
-    world.pool.sys.fail((!holds).then_some((Call::SetAside, 0)));
+    world.pool.sys.fail((!holds).then_some((Call::ClaimParking, 0)));
     let region = world.written_with(4, by_page());
     assert_eq!(region.addresses.can_hold(), holds);
     region
@@ -387,7 +387,7 @@ fn nobody_is_held_unless_calls_are_to_wait() {
 #[test]
 fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
     let failing =
-        [Call::SetApart, Call::TakePages, Call::Scan, Call::Protect, Call::Hold, Call::BringPages, Call::Hide];
+        [Call::ClaimStaging, Call::TakePages, Call::Scan, Call::Protect, Call::Hold, Call::BringPages, Call::Hide];
     let all = failing.into_iter().flat_map(|call| (0..3).map(move |after| (call, after)));
     for ((call, after), holds) in all.flat_map(|fails| [false, true].map(|holds| (fails, holds))) {
         run::<Soft>(12, |world| {
@@ -416,7 +416,7 @@ fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
     }
 }
 
-/// What others write while pages are put back apart stays.
+/// What others write while pages are put back in the staging stays.
 #[test]
 fn beside_others_what_is_written_after_the_moment_stays() {
     for holds in [false, true] {
@@ -451,13 +451,13 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         let before = stats(&region).faults();
         (0..3 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
         assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
-        // The pool's thread neither seals nor folds it.
+        // The pool's thread neither seals nor writes it back.
         drop(snapshot);
-        tend(&region);
+        maintain(&region);
         assert!((0..3).all(|at| region.entry(at).is_open_overlay()));
         let later = region.snapshot();
         drop(later);
-        tend(&region);
+        maintain(&region);
         let entries = [0, 1, 2, 3].map(|at| region.entry(at));
         assert!(entries.iter().all(|entry| !entry.is_overlay()), "the promise is over: {entries:?}");
         assert_eq!((region.kept(), region.read(100)), (vec![0..4 * G::PAGES], Some(7)));
@@ -574,7 +574,7 @@ fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on()
         Call::Scan,
         Call::Overlay,
         Call::DropPrivate,
-        Call::SetApart,
+        Call::ClaimStaging,
         Call::TakePages,
         Call::BringPages,
         Call::Hold,
@@ -585,7 +585,7 @@ fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on()
     for ((call, after), holds) in all.flat_map(|fails| [false, true].map(|holds| (fails, holds))) {
         in_both_ways::<Soft>(24, |world| {
             // The first and the second can hold those who use them, or not.
-            world.pool.sys.fail((!holds).then_some((Call::SetAside, 0)));
+            world.pool.sys.fail((!holds).then_some((Call::ClaimParking, 0)));
             let all = three(world);
             world.pool.sys.fail(None);
             let written = |block: usize| [100, (Soft::PAGES - 1) * BASE_PAGE + 100].map(|at| block * G_BLOCK + at);

@@ -25,20 +25,19 @@ use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 
 /// There is no entry of this number.
-const OVER: usize = usize::MAX;
+const NO_MORE_ENTRIES: usize = usize::MAX;
 
-/// So many bytes are compared under one lock, and with signals blocked. Stretches begin at multiples of it.
-const STRETCH: usize = HUGE_PAGE;
+/// What is compared under one lock, and with signals blocked. Stretches begin at multiples of it.
+const STRETCH_BYTES: usize = HUGE_PAGE;
 
-/// Base pages in a stretch.
-const PAGES: usize = STRETCH / BASE_PAGE;
+const STRETCH_PAGES: usize = STRETCH_BYTES / BASE_PAGE;
 
-/// The entries of so many bytes are looked at together.
-pub(crate) const LOOKED_AT_ONCE: usize = 128 << 20;
+/// Whose entries are looked at together.
+pub(crate) const LOOKED_AT_ONCE_BYTES: usize = 128 << 20;
 
 /// Pages of a stretch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pages([u64; PAGES / 64]);
+pub(crate) struct Pages([u64; STRETCH_PAGES / 64]);
 
 impl Pages {
     pub(crate) fn add(&mut self, page: usize) {
@@ -48,7 +47,7 @@ impl Pages {
     /// The first page from `from` on that is among them, or is not.
     fn next(&self, from: usize, is_in: bool) -> usize {
         let mut at = from;
-        while at < PAGES {
+        while at < STRETCH_PAGES {
             let word = if is_in { self.0[at / 64] } else { !self.0[at / 64] };
             let rest = word >> (at % 64);
             if rest != 0 {
@@ -56,7 +55,7 @@ impl Pages {
             }
             at = (at / 64 + 1) * 64;
         }
-        PAGES
+        STRETCH_PAGES
     }
 
     /// The runs of them, in bytes of the stretch.
@@ -65,7 +64,7 @@ impl Pages {
         std::iter::from_fn(move || {
             let start = self.next(end, true);
             end = self.next(start, false);
-            (start < PAGES).then_some(start * BASE_PAGE..end * BASE_PAGE)
+            (start < STRETCH_PAGES).then_some(start * BASE_PAGE..end * BASE_PAGE)
         })
     }
 }
@@ -83,14 +82,14 @@ impl Piece {
     /// The pieces of `stretch`.
     pub(crate) fn each(stretch: &Range<usize>, size: BlockSize) -> impl Iterator<Item = Piece> {
         let Range { start, end } = *stretch;
-        let step = size.bytes().min(STRETCH);
+        let step = size.bytes().min(STRETCH_BYTES);
         (start / step * step..end).step_by(step).map(move |at| {
             let (from, to) = (at.max(start), end.min(at + step));
             let block = size.len_of(size.count(at));
             Piece {
                 index: EntryIndex(size.count(at)),
                 within: from - block..to - block,
-                first: from % STRETCH / BASE_PAGE,
+                first: from % STRETCH_BYTES / BASE_PAGE,
             }
         })
     }
@@ -208,7 +207,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
 
     /// Ends it with an error, unless it is over.
     pub(crate) fn fail(&mut self, error: RegionError) {
-        if self.next != OVER {
+        if self.next != NO_MORE_ENTRIES {
             self.failed.get_or_insert(error);
         }
     }
@@ -216,8 +215,8 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
     /// Finds some more. False if there are none.
     fn find(&mut self) -> Result<bool, RegionError> {
         if let Some(candidate) = self.candidates.pop_front() {
-            let start = candidate.start / STRETCH * STRETCH;
-            let stretch = candidate.start..candidate.end.min(start + STRETCH);
+            let start = candidate.start / STRETCH_BYTES * STRETCH_BYTES;
+            let stretch = candidate.start..candidate.end.min(start + STRETCH_BYTES);
             if stretch.end < candidate.end {
                 self.candidates.push_front(stretch.end..candidate.end);
             }
@@ -230,7 +229,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
         if self.next >= len {
             return Ok(false);
         }
-        let entries = self.next..len.min(self.next + size.count(LOOKED_AT_ONCE).max(1));
+        let entries = self.next..len.min(self.next + size.count(LOOKED_AT_ONCE_BYTES).max(1));
         self.next = entries.end;
         let candidates = self.newer.candidates(self.older, entries)?;
         let to = match self.precision {
@@ -270,7 +269,7 @@ impl<S: Sys, N: Newer<S> + ?Sized> Iterator for Found<'_, S, N> {
                 });
             if is_over || self.failed.is_some() {
                 // Nothing is looked at after an error.
-                self.next = OVER;
+                self.next = NO_MORE_ENTRIES;
                 self.candidates.clear();
                 return self.open.take().map(Ok).or_else(|| self.failed.take().map(Err));
             }

@@ -136,7 +136,7 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// Gives up all blocks. They must not be mapped yet.
-    pub(crate) fn let_go_of_all(&self, locked: Locked<'_>) {
+    pub(crate) fn give_up_all(&self, locked: Locked<'_>) {
         for block in self.entries.iter().filter_map(Entry::block) {
             self.parent.freed(usize::from(self.pool.release(block)));
         }
@@ -227,7 +227,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {
             self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
-            pool.tending.nudge();
+            pool.maintenance.nudge();
         } else {
             // The blocks may still be visible, so nobody may get them again.
             pool.leak(blocks.count());

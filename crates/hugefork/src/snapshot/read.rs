@@ -19,16 +19,15 @@ pub(crate) enum Destination {
     Elsewhere,
 }
 
-/// So many bytes are held at once. Whoever wants the block back waits for so long.
-const HELD: usize = 256 << 10;
+/// Whoever wants the block back waits while so much is copied.
+const HELD_AT_ONCE_BYTES: usize = 256 << 10;
 
-/// So many go over the stack at once.
-const PUT_DOWN: usize = 8 << 10;
+const OVER_STACK_AT_ONCE_BYTES: usize = 8 << 10;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Copies bytes out, through the direct map. `offset + to.len()` is at most [`SnapshotCore::len`].
     pub(crate) fn read(&self, mut offset: usize, to: &mut [u8], kind: Destination) -> Result<(), RegionError> {
-        let most = if kind == Destination::Region { PUT_DOWN } else { HELD };
+        let most = if kind == Destination::Region { OVER_STACK_AT_ONCE_BYTES } else { HELD_AT_ONCE_BYTES };
         for piece in to.chunks_mut(most.min(self.pool().block_size.bytes())) {
             // It may lie in two blocks.
             let (first, second) = piece.split_at_mut(piece.len().min(self.left_in_block(offset)));
@@ -49,7 +48,7 @@ impl<S: Sys> SnapshotCore<S> {
 
     #[inline(never)] // Others need no room for that.
     fn read_over_stack(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
-        let mut bytes = [0; PUT_DOWN];
+        let mut bytes = [0; OVER_STACK_AT_ONCE_BYTES];
         self.read_piece(offset, &mut bytes[..to.len()])?;
         to.copy_from_slice(&bytes[..to.len()]);
         Ok(())

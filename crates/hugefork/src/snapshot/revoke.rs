@@ -23,9 +23,9 @@ impl<S: Sys> SnapshotCore<S> {
         if !self.holds(index, block) {
             return OnRevoke::Nothing;
         }
-        let is_promised = self.keeping == Keeping::ForGood || self.is_reserved();
+        let is_reserved = self.keeping == Keeping::ForGood || self.is_reserved();
         let entry = self.entries.get(index);
-        on_revoke(entry.state(), entry.origin(), if is_promised { Reserve::Full } else { Reserve::None }).1
+        on_revoke(entry.state(), entry.origin(), if is_reserved { Reserve::Full } else { Reserve::None }).1
     }
 
     /// Hides the entry, if its bytes are visible at an address. False if that cannot be done.
@@ -69,7 +69,7 @@ impl<S: Sys> Holder for SnapshotCore<S> {
         )
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer {
+    fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer {
         if self.on_revoke(index, block) == OnRevoke::Nothing {
             return Answer::No;
         }

@@ -29,8 +29,8 @@ pub(crate) struct Counters {
     pub(crate) snapshots: AtomicU64,
     pub(crate) longest_pause: AtomicU64,
     pub(crate) paused: AtomicU64,
-    pub(crate) pages_folded: AtomicU64,
-    pub(crate) blocks_folded: AtomicU64,
+    pub(crate) pages_written_back: AtomicU64,
+    pub(crate) blocks_written_back: AtomicU64,
     pub(crate) blocks_promoted: AtomicU64,
     pub(crate) resets: AtomicU64,
     pub(crate) pages_put_back: AtomicU64,
@@ -72,8 +72,8 @@ impl Counters {
             blocks_revoked: get(&self.blocks_revoked),
             longest_pause: Duration::from_nanos(get(&self.longest_pause)),
             paused: Duration::from_nanos(get(&self.paused)),
-            pages_folded: get(&self.pages_folded),
-            blocks_folded: get(&self.blocks_folded),
+            pages_written_back: get(&self.pages_written_back),
+            blocks_written_back: get(&self.blocks_written_back),
             blocks_promoted: get(&self.blocks_promoted),
             resets: get(&self.resets),
             pages_put_back: get(&self.pages_put_back),
@@ -189,9 +189,9 @@ pub struct FaultStats {
     pub paused: Duration,
     /// Pages that the kernel had copied at writes ([`CopyGrain::Page`](crate::CopyGrain)) and that went back into
     /// blocks.
-    pub pages_folded: u64,
+    pub pages_written_back: u64,
     /// The blocks that they went into.
-    pub blocks_folded: u64,
+    pub blocks_written_back: u64,
     /// Blocks that were copied in the background, because so many of their pages had been.
     pub blocks_promoted: u64,
     /// How often a region was [reset](crate::Region::reset_to).
@@ -229,8 +229,8 @@ impl FaultStats {
         self.blocks_revoked += other.blocks_revoked;
         self.longest_pause = self.longest_pause.max(other.longest_pause);
         self.paused += other.paused;
-        self.pages_folded += other.pages_folded;
-        self.blocks_folded += other.blocks_folded;
+        self.pages_written_back += other.pages_written_back;
+        self.blocks_written_back += other.blocks_written_back;
         self.blocks_promoted += other.blocks_promoted;
         self.resets += other.resets;
         self.pages_put_back += other.pages_put_back;

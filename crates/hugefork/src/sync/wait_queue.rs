@@ -12,10 +12,10 @@ use core::time::Duration;
 use super::primitive::{AtomicU32, Ordering, wait_at_most, wake};
 
 /// A missed ring costs so much time.
-const MOMENT: Duration = Duration::from_millis(1);
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// So many looks come before the first sleep: most waits take less than a microsecond.
-const LOOKS: usize = 20;
+/// Most waits take less than a microsecond.
+const LOOKS_BEFORE_SLEEP: usize = 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
@@ -26,7 +26,7 @@ pub(crate) struct WaitQueue {
 impl WaitQueue {
     /// Looks until `look` finds something.
     pub(crate) fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
-        for _ in 0..LOOKS {
+        for _ in 0..LOOKS_BEFORE_SLEEP {
             if let Some(seen) = look() {
                 return seen;
             }
@@ -38,7 +38,7 @@ impl WaitQueue {
             if let Some(seen) = look() {
                 break seen;
             }
-            wait_at_most(&self.rings, rings, MOMENT);
+            wait_at_most(&self.rings, rings, LOOKED_AGAIN_AFTER);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         seen
@@ -47,7 +47,7 @@ impl WaitQueue {
     /// Sleeps until somebody rings, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), MOMENT);
+        wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), LOOKED_AGAIN_AFTER);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 

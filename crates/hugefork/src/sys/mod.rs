@@ -96,8 +96,8 @@ pub(crate) struct Scanned {
 /// One pool's memory, and the addresses where its regions live.
 ///
 /// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split.
-/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `set_aside`,
-/// `set_apart`, `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
+/// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `claim_parking`,
+/// `claim_staging`, `release` and `tidy`, so they do not allocate, do not panic, and take only the kernel's locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The first byte of the direct map: the whole pool in the pool's order. What has got memory by [`Sys::obtain`], or
     /// was shown by [`Sys::show`], can be read and written there.
@@ -161,35 +161,35 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// Whether [`Shows::Overlay`] can be shown.
     fn has_overlays(&self) -> bool;
 
-    /// Sets `len` bytes of addresses aside, aligned to `align`, that show nothing: what is held lies there. An error if
-    /// nothing can be held.
-    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
+    /// Claims `len` bytes of addresses, aligned to `align`, that show nothing: what is held is parked there. An error
+    /// if nothing can be held.
+    fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
-    /// Takes what `part` shows to `aside`, with its private pages. The part shows pool memory in a row, or one overlay.
-    /// From then on whoever uses the part waits, reads and system calls too, until [`Sys::let_go`]. After a failure it
-    /// shows what it showed, and nobody waits.
-    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError>;
+    /// Takes what `part` shows to `parked`, with its private pages. The part shows pool memory in a row, or one
+    /// overlay. From then on whoever uses the part waits, reads and system calls too, until [`Sys::resume`]. After a
+    /// failure it shows what it showed, and nobody waits.
+    fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError>;
 
-    /// Shows at `part`, which is held, what `aside` shows, with the right to write if it has that: nobody finds it
+    /// Shows at `part`, which is held, what `parked` shows, with the right to write if it has that: nobody finds it
     /// there without. If the kernel refuses, the process aborts with a line.
-    fn put_back(&self, part: Part<'_>, aside: Part<'_>);
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>);
 
-    /// Wakes those who wait for `part`, after something was shown at all of it. `aside` shows nothing again. If the
+    /// Wakes those who wait for `part`, after something was shown at all of it. `parked` shows nothing again. If the
     /// kernel refuses, the process aborts with a line.
-    fn let_go(&self, part: Part<'_>, aside: Part<'_>);
+    fn resume(&self, part: Part<'_>, parked: Part<'_>);
 
-    /// Sets `len` bytes of addresses aside, aligned to `align`, that show nothing: private pages lie there while a
+    /// Claims `len` bytes of addresses, aligned to `align`, that show nothing: private pages are staged there while a
     /// reset puts them back.
-    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
+    fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
-    /// Takes the private pages of `part`, which shows one overlay, to `apart`, which shows that with them from then on.
-    /// The part shows what is below, with the same right to write. Whoever uses it sees this happen at one moment.
+    /// Takes the private pages of `part`, which shows one overlay, to `staging`, which shows that with them from then
+    /// on. The part shows what is below, with the same right to write. Whoever uses it sees this happen at one moment.
     /// After a failure nothing has changed; so it is where the part is more than one mapping.
-    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError>;
+    fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
-    /// Shows at `part` what `apart` shows, in place of what is there, which may be held. Whoever uses it sees this
-    /// happen at one moment. What is below is shown apart from then on. After a failure nothing has changed.
-    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError>;
+    /// Shows at `part` what `staging` shows, in place of what is there, which may be held. Whoever uses it sees this
+    /// happen at one moment. What is below is shown at the staging from then on. After a failure nothing has changed.
+    fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
     /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
     /// or at least at one page. Where an overlay is shown no more, it may say anything.

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::units::BASE_PAGE;
 
-const WORD: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// The bytes of one base page.
 pub(crate) type PageBytes = [u8; BASE_PAGE];
@@ -19,20 +19,20 @@ pub(crate) static ZERO_PAGE: PageBytes = [0; BASE_PAGE];
 /// `from` is valid for reads of `to.len()` bytes.
 pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     // Words where both ends allow, bytes elsewhere.
-    let lead = from.align_offset(WORD).min(to.len());
+    let lead = from.align_offset(WORD_BYTES).min(to.len());
     let (head, rest) = to.split_at_mut(lead);
     let byte = |at: usize| {
         // SAFETY: within `to.len()` bytes of `from`; an atomic byte needs no alignment.
         unsafe { AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(Ordering::Relaxed)
     };
     head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
-    let mut words = rest.chunks_exact_mut(WORD);
+    let mut words = rest.chunks_exact_mut(WORD_BYTES);
     let mut at = lead;
     for to in &mut words {
         // SAFETY: as above, and aligned by `lead`.
         let word = unsafe { AtomicU64::from_ptr(from.add(at).cast_mut().cast()) };
         to.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-        at += WORD;
+        at += WORD_BYTES;
     }
     words.into_remainder().iter_mut().enumerate().for_each(|(by, to)| *to = byte(at + by));
 }
@@ -46,13 +46,13 @@ pub(crate) unsafe fn differs(page: *const u8, from: &PageBytes) -> bool {
     while is_same && at < BASE_PAGE {
         // SAFETY: within the pages.
         is_same = unsafe { is_same_line(page.add(at), from.as_ptr().add(at)) };
-        at += LINE;
+        at += LINE_BYTES;
     }
     !is_same
 }
 
 /// What is compared in one step: a line of the cache.
-const LINE: usize = 64;
+const LINE_BYTES: usize = 64;
 
 // Word by word it takes 2.5 times as long as `memcmp`. Blocks of a pool lie a power of two apart, and there some
 // processors are slow if reads take turns between them: all of one line is read before the other is. The prefetch,
@@ -61,7 +61,7 @@ const LINE: usize = 64;
 /// Whether two lines are the same. The first may change meanwhile.
 ///
 /// # Safety
-/// Both are valid for reads of [`LINE`] bytes.
+/// Both are valid for reads of [`LINE_BYTES`] bytes.
 unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
     let equal: u32;
     // SAFETY: reads both lines and nothing else; to prefetch is no access. SSE2 is part of x86-64. A race is none of
@@ -104,10 +104,10 @@ unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
 /// Whether two lines are the same. The first may change meanwhile.
 ///
 /// # Safety
-/// Both are valid for reads of [`LINE`] bytes, and aligned to words.
+/// Both are valid for reads of [`LINE_BYTES`] bytes, and aligned to words.
 unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
     let mut difference = 0;
-    for at in (0..LINE).step_by(WORD) {
+    for at in (0..LINE_BYTES).step_by(WORD_BYTES) {
         // SAFETY: within the line.
         let now = unsafe { AtomicU64::from_ptr(line.add(at).cast_mut().cast()) }.load(Ordering::Relaxed);
         // SAFETY: as above; nobody writes to it.

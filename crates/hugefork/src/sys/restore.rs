@@ -5,16 +5,16 @@
 
 use core::slice;
 
-/// So many bytes are compared, and copied if any of them differs.
-const STEP: usize = 512;
+/// What is compared at once, and copied if any of it differs.
+const STEP_BYTES: usize = 512;
 
 /// Has the processor fetch the first lines of what is at an address. Nothing need be there. The hardware goes on by
 /// itself, but not from one page to another.
 pub(crate) fn expect(address: usize) {
-    const LINE: usize = 64;
+    const LINE_BYTES: usize = 64;
     const LINES: usize = 4;
     for nth in 0..LINES {
-        let line = core::ptr::without_provenance::<i8>(address + nth * LINE);
+        let line = core::ptr::without_provenance::<i8>(address + nth * LINE_BYTES);
         #[cfg(target_arch = "x86_64")]
         // SAFETY: this reads nothing, and never faults.
         unsafe {
@@ -33,7 +33,7 @@ pub(crate) fn expect(address: usize) {
 pub(crate) unsafe fn restore(to: *mut u8, from: *const u8, len: usize) -> bool {
     let (mut at, mut differed) = (0, false);
     while at < len {
-        let count = STEP.min(len - at);
+        let count = STEP_BYTES.min(len - at);
         // SAFETY: within both ranges, which nobody else writes to. The slices are gone before the copy.
         unsafe {
             let (now, then) = (to.add(at), from.add(at));
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_copied_and_what_does_not_is_left() {
-        for len in [1, STEP - 1, STEP, 4096, 5000] {
+        for len in [1, STEP_BYTES - 1, STEP_BYTES, 4096, 5000] {
             let from: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
             for changed in [0, len / 2, len - 1] {
                 let mut to = from.clone();

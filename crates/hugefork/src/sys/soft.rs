@@ -40,11 +40,11 @@ pub(crate) enum Call {
     Punch,
     Overlay,
     Scan,
-    SetAside,
+    ClaimParking,
     Hold,
     DropPrivate,
     WriteThrough,
-    SetApart,
+    ClaimStaging,
     TakePages,
     BringPages,
 }
@@ -62,11 +62,11 @@ impl Call {
         Call::Punch,
         Call::Overlay,
         Call::Scan,
-        Call::SetAside,
+        Call::ClaimParking,
         Call::Hold,
         Call::DropPrivate,
         Call::WriteThrough,
-        Call::SetApart,
+        Call::ClaimStaging,
         Call::TakePages,
         Call::BringPages,
     ];
@@ -87,9 +87,9 @@ struct State {
     /// Whoever uses one of these pages waits.
     held: BTreeSet<usize>,
     /// What is held lies at these, which nobody else uses.
-    aside: BTreeSet<usize>,
-    /// The pages of addresses that were set apart.
-    apart: Vec<std::ops::Range<usize>>,
+    parked: BTreeSet<usize>,
+    /// The pages of addresses for staging.
+    staging: Vec<std::ops::Range<usize>>,
     /// How many pages have become private.
     faults: u64,
     obtained: Vec<bool>,
@@ -116,9 +116,9 @@ struct State {
 }
 
 impl State {
-    /// Whether a page lies apart and is not private.
-    fn is_left_apart(&self, at: usize) -> bool {
-        !self.private.contains_key(&at) && self.apart.iter().any(|pages| pages.contains(&at))
+    /// Whether a page is staged and is not private.
+    fn is_left_staged(&self, at: usize) -> bool {
+        !self.private.contains_key(&at) && self.staging.iter().any(|pages| pages.contains(&at))
     }
 
     /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.
@@ -141,14 +141,14 @@ pub(crate) struct SoftMmu {
     merging: Merging,
     /// Whether it has page grain, as kernels from Linux 6.7 on.
     overlays: bool,
-    /// Addresses are set aside for each so-many-th who asks.
-    asides: usize,
+    /// Parking is claimed in vain but for each so-many-th who asks.
+    parkings: usize,
     budget: MappingBudget,
     /// Whether nobody else is said to write.
     alone: AtomicBool,
     state: Mutex<State>,
     /// Those who wait look again when these change.
-    let_go: AtomicU32,
+    resumed: AtomicU32,
     stopped: AtomicU32,
 }
 
@@ -176,11 +176,11 @@ impl SoftMmu {
             layout,
             merging,
             overlays,
-            asides: 1,
+            parkings: 1,
             budget,
             alone,
             state,
-            let_go: AtomicU32::new(0),
+            resumed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
         }
     }
@@ -192,8 +192,8 @@ impl SoftMmu {
     }
 
     /// The same, but only every other region can hold those who use it.
-    pub(crate) fn with_few_asides(mut self) -> SoftMmu {
-        self.asides = 2;
+    pub(crate) fn with_few_parkings(mut self) -> SoftMmu {
+        self.parkings = 2;
         self
     }
 
@@ -315,7 +315,7 @@ impl SoftMmu {
 
     /// Waits until the page at `address` is not held.
     fn state_at(&self, address: usize) -> MutexGuard<'_, State> {
-        self.wait(&self.let_go, |state| state.held.contains(&(address / BASE_PAGE)))
+        self.wait(&self.resumed, |state| state.held.contains(&(address / BASE_PAGE)))
     }
 
     /// Whether whoever uses the page at `address` waits.

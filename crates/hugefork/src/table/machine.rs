@@ -17,7 +17,7 @@ use crate::types::options::Reserve;
 pub(crate) struct Facts {
     pub(crate) held: Held,
     /// Whether nothing may be taken away.
-    pub(crate) promised: Reserve,
+    pub(crate) reserve: Reserve,
     /// Only a `Private` block can be pinned.
     pub(crate) pinned: Pinned,
     /// Whether a block can be treated page by page.
@@ -79,7 +79,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
             (next, Work::Reclaim(work))
         }
         Event::Revoke => {
-            let (next, work) = on_revoke(state, facts.origin, facts.promised);
+            let (next, work) = on_revoke(state, facts.origin, facts.reserve);
             (next, Work::Revoke(work))
         }
         Event::Pin => {
@@ -178,7 +178,7 @@ impl Facts {
     pub(crate) const fn nth(bits: usize) -> Facts {
         Facts {
             held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },
-            promised: if bits & 2 != 0 { Reserve::Full } else { Reserve::None },
+            reserve: if bits & 2 != 0 { Reserve::Full } else { Reserve::None },
             pinned: if bits & 4 != 0 { Pinned::Yes } else { Pinned::No },
             merging: if bits & 8 != 0 { Merging::Merge } else { Merging::Separate },
             origin: if bits & 16 != 0 { Origin::Parent } else { Origin::Own },

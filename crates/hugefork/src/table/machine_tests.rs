@@ -50,13 +50,14 @@ fn words(name: &impl Debug) -> String {
     let inner = text.trim_end_matches(')').split('(').collect::<Vec<_>>();
     let inner = if inner.len() > 1 { &inner[1..] } else { &inner[..] };
     let spaced = |word: &&str| {
-        word.chars().fold(String::new(), |mut out, letter| {
+        let mut out = String::new();
+        for letter in word.chars() {
             if letter.is_uppercase() && !out.is_empty() {
                 out.push(' ');
             }
             out.extend(letter.to_lowercase());
-            out
-        })
+        }
+        out
     };
     inner.iter().map(spaced).collect::<Vec<_>>().join(": ")
 }

@@ -21,7 +21,7 @@
 //!         write by page, others hold the block                      snapshot, promotion
 //!  Shared ────────────────────────────▶ Overlaid(ReadWrite) ───────────────────▶ Overlaid(Read)
 //!                                         │ ▲ ◀── write by page ──────────────────┤
-//!                                         │ fold                                  │ write, fold
+//!                                         │ write-back                            │ write, write-back
 //!                                         └──────────────▶ Private ◀──────────────┘
 //! ```
 //! A reset to a snapshot leads from any state to `Shared`, or to `Zero` as a discard does. Entries that show the
@@ -68,7 +68,7 @@ pub(crate) enum OnWrite {
     /// To give the right to write to the private mapping that is there.
     Unseal,
     /// To copy the private pages into the block, and to show that.
-    Fold,
+    WriteBack,
     /// An error: the block was taken away.
     Refuse,
 }
@@ -211,7 +211,7 @@ pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, 
         (State::Private, _, _) => (State::Private, OnWrite::Nothing),
         (State::Shared | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
-        (State::Overlaid(_), Held::Alone, _) => (State::Private, OnWrite::Fold),
+        (State::Overlaid(_), Held::Alone, _) => (State::Private, OnWrite::WriteBack),
         (State::Shared, Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Overlay),
         // An overlay is writable already if another thread was faster. If a call has failed, some of it may not be.
         (State::Overlaid(_), Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Unseal),
@@ -264,8 +264,8 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
     }
 }
 
-/// `lazy_free` of the whole block. The caller has folded overlays that the region holds alone; one that it holds alone
-/// since then is skipped.
+/// `lazy_free` of the whole block. The caller has written back overlays that the region holds alone; one that it holds
+/// alone since then is skipped.
 pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (State, OnLazyFree) {
     match (state, held, pinned) {
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
@@ -319,8 +319,8 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
 
 /// The region that wrote the block asks for it back. What was promised stays where it is: the kernel may be reading the
 /// very pages.
-pub(crate) const fn on_revoke(state: State, origin: Origin, promised: Reserve) -> (State, OnRevoke) {
-    match (state, origin, promised) {
+pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserve) -> (State, OnRevoke) {
+    match (state, origin, reserved) {
         (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::None) => (State::Revoked, OnRevoke::Hide),
         (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::Full)
         | (State::Shared | State::Overlaid(_), Origin::Own, _)

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lazy_free ─▶ [ line ] ─▶ reclaim looks ─▶ all of it dropped or written again ─▶ gone
-//!                   ▲                     └─▶ others hold what is left ─▶ [ aside ]
+//!                   ▲                     └─▶ others hold what is left ─▶ [ shelved ]
 //!                   └──────────── somebody has let go of something since ─────┘
 //! ```
 //! Reclaim looks at a window once, and again only if what it found there may have changed. So the work of a reclaim is
@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
     /// For each window: the one behind it in its queue.
     next: EngineBox<[AtomicU32]>,
     line: Queue,
-    aside: Queue,
+    shelved: Queue,
     /// Guards all of the above. No other lock is taken under it.
     links: WordLock,
     /// Whoever looks at windows that were taken out of the line holds this. It is taken before the locks of windows and
@@ -47,7 +47,7 @@ impl Waiting {
             marks: mem::zeroed(windows),
             next: mem::zeroed(windows),
             line: Queue::default(),
-            aside: Queue::default(),
+            shelved: Queue::default(),
             links: WordLock::default(),
             looking: WordLock::default(),
             recalled_at: AtomicU64::new(0),
@@ -127,10 +127,10 @@ impl Waiting {
         }
     }
 
-    /// Sets a window that was taken aside: nothing that is lazily freed in it can be dropped now.
-    pub(crate) fn set_aside(&self, window: usize) {
+    /// Shelves a window that was taken: nothing that is lazily freed in it can be dropped now.
+    pub(crate) fn shelve(&self, window: usize) {
         let _links = self.links.lock();
-        self.push(&self.aside, window);
+        self.push(&self.shelved, window);
     }
 
     /// Ends the wait of a window that was taken.
@@ -138,22 +138,22 @@ impl Waiting {
         self.marks[window].store(0, Ordering::Relaxed);
     }
 
-    /// Puts all windows that were set aside back at the front of the line if `change` is new. True if there were any.
+    /// Puts all windows that were shelved back at the front of the line if `change` is new. True if there were any.
     /// Nobody has taken windows meanwhile: that is what `looking` proves.
     pub(crate) fn recall(&self, _looking: &WordGuard<'_>, change: u64) -> bool {
         let _links = self.links.lock();
-        let first = self.aside.first.load(Ordering::Relaxed);
+        let first = self.shelved.first.load(Ordering::Relaxed);
         if first == 0 || self.recalled_at.swap(change, Ordering::Relaxed) == change {
             return false;
         }
-        let last = self.aside.last.load(Ordering::Relaxed);
+        let last = self.shelved.last.load(Ordering::Relaxed);
         let line = self.line.first.load(Ordering::Relaxed);
         self.next[last as usize - 1].store(line, Ordering::Relaxed);
         self.line.first.store(first, Ordering::Relaxed);
         if line == 0 {
             self.line.last.store(last, Ordering::Relaxed);
         }
-        self.aside.first.store(0, Ordering::Relaxed);
+        self.shelved.first.store(0, Ordering::Relaxed);
         true
     }
 
@@ -199,19 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_is_first_and_what_is_set_aside_waits_for_a_change() {
+    fn what_is_put_back_is_first_and_what_is_shelved_waits_for_a_change() {
         let waiting = Waiting::new(10);
         waiting.enter(0..6, 1);
         assert_eq!(waiting.take(1, 4), Some(0..4));
         [3, 2].into_iter().for_each(|window| waiting.put_back(window));
-        [0, 1].into_iter().for_each(|window| waiting.set_aside(window));
+        [0, 1].into_iter().for_each(|window| waiting.shelve(window));
         assert_eq!(empty(&waiting, 1), [2..6]);
         (2..6).for_each(|window| waiting.leave(window));
         assert!((2..6).all(|window| !waiting.is_waiting(window)) && waiting.is_waiting(0));
         waiting.put_back(7);
         assert!(waiting.recall(&waiting.look(), 5));
         assert_eq!(empty(&waiting, 1), [0..2, 7..8]);
-        [0, 1].into_iter().for_each(|window| waiting.set_aside(window));
+        [0, 1].into_iter().for_each(|window| waiting.shelve(window));
         assert!(!waiting.recall(&waiting.look(), 5), "nothing has changed");
         assert!(waiting.recall(&waiting.look(), 6) && !waiting.recall(&waiting.look(), 7), "once");
         waiting.enter(8..9, 2);

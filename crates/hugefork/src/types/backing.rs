@@ -144,7 +144,8 @@ pub enum Swap {
     /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which takes `CAP_SYS_ADMIN` and Linux 6.4, or
     /// hugetlb. Where neither is granted, the pool takes what may be swapped and
     /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or fails with [`Fallback::Refused`]. Pages that
-    /// a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are folded into blocks.
+    /// a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are written back into
+    /// blocks.
     Refused,
 }
 

@@ -66,7 +66,7 @@ pub enum OnLimit {
 /// What a write copies that finds its block held by a fork or snapshot too.
 ///
 /// * A *page*: the kernel copies 4 KiB for each page that is written, in 2 us, without a signal, and system calls that
-///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are folded back
+///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are written back
 ///   into blocks, which the next fork or snapshot does before it returns.
 /// * A *block*: one copy, 110 us for 2 MiB, after which nothing of the block faults any more. Best for dense writes.
 ///
@@ -92,7 +92,7 @@ pub enum CopyGrain {
     #[default]
     Auto,
     /// Pages, from the fork or snapshot on: no write to what is shared raises a signal. So system calls that write work
-    /// there, but at a moment when pages are folded or a snapshot is taken: see [`RegionOptions::calls_wait`].
+    /// there, but at a moment when pages are written back or a snapshot is taken: see [`RegionOptions::calls_wait`].
     Page,
     /// Blocks.
     Block,

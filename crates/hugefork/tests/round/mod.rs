@@ -411,7 +411,7 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
     assert!(plan.may_fail || plan.may_revoke() || repeated == 0, "{repeated} writes failed");
     Some(format!(
         "{} by {}, {:?}, one in {} of {} kinds{}{}: {repeated} writes repeated, {lost} not unmapped; \
-         {} zeroed, {} copied, {} reused, {} by page, {} folded, {} promoted; \
+         {} zeroed, {} copied, {} reused, {} by page, {} written back, {} promoted; \
          {refused_resets} of {resets} resets refused",
         plan.backing,
         plan.block,
@@ -424,7 +424,7 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
         faults.copied,
         faults.reused,
         faults.overlaid,
-        faults.blocks_folded,
+        faults.blocks_written_back,
         faults.blocks_promoted,
     ))
 }

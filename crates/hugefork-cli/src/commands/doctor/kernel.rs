@@ -59,11 +59,12 @@ fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
     }
 }
 
-/// Whether they wait for a fold, like writers.
+/// Whether they wait for a write-back, like writers.
 fn system_calls(survey: Option<&Survey>) -> Check {
-    let about = About("system-calls", "where writes copy pages, read(2) into a region waits while pages are folded");
+    let about =
+        About("system-calls", "where writes copy pages, read(2) into a region waits while pages are written back");
     match survey.map(|survey| &survey.no_waiting) {
-        Some(None) => about.pass("wait for folds: this process may handle their faults"),
+        Some(None) => about.pass("wait for write-backs: this process may handle their faults"),
         Some(Some(why)) => about
             .warn(format!("fail with EFAULT at some moments: {why}; pin what they write to"))
             .run("sysctl vm.unprivileged_userfaultfd=1"),

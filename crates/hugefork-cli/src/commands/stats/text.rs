@@ -26,7 +26,7 @@ pub(super) fn json(pid: u32, report: &Report) -> serde_json::Value {
         "pool_refused": counted.pool_refused,
         "blocks_handed_over": counted.blocks_handed_over,
         "blocks_unseen": counted.blocks_unseen,
-        "pages_folded": counted.pages_folded,
+        "pages_written_back": counted.pages_written_back,
         "blocks_promoted": counted.blocks_promoted,
         "blocks_made_huge": counted.blocks_made_huge,
         "pool_left": counted.pool_left,
@@ -71,7 +71,7 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
         line("", format!("{} blocks for which the kernel had no huge page", counted.blocks_not_collapsed));
     }
     if counted.pool_mappings > 0 {
-        line("pool", format!("{} mappings, {} pages folded", counted.pool_mappings, counted.pages_folded));
+        line("pool", format!("{} mappings, {} pages written back", counted.pool_mappings, counted.pages_written_back));
         line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
         let kept = format!("{} of them kept for the next child", mib(counted.pool_kept_bytes));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hugefork_program::ProgramMemory;
 
 use super::super::types::{Emptied, Mapping, Wish};
-use super::super::{collapse, heir};
+use super::super::{child, collapse};
 use super::engine::{
     MEMORY, ask, begin, unmap_later, unmap_plain, with, with_descriptors, with_unless_forking, work_through,
 };
@@ -33,7 +33,7 @@ static WANTED: AtomicUsize = AtomicUsize::new(0);
 /// Pieces that are smaller share no block: taking one of them away has the kernel take the block over.
 const LEAST: usize = HUGE_PAGE / 2;
 
-/// The first part of a range at which something is mapped everywhere. In an heir, all of it: the kernel knows.
+/// The first part of a range at which something is mapped everywhere. In a child, all of it: the kernel knows.
 pub(in crate::modes) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
     let found = if role() == Role::Owner { ask(|engine| engine.first_mapped(range)) } else { None };
     found.unwrap_or_else(|| Some(range.clone()))
@@ -140,10 +140,10 @@ pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Heir if seal::is_sealed() => done_or_refused(heir::noted::empty(range, plain)),
-        Role::Heir => {
-            heir::leave(range);
-            done_or_refused(heir::empty(range, plain))
+        Role::Child if seal::is_sealed() => done_or_refused(child::noted::empty(range, plain)),
+        Role::Child => {
+            child::leave(range);
+            done_or_refused(child::empty(range, plain))
         }
         Role::Without => Emptied::Plain,
     }
@@ -176,14 +176,14 @@ fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Empt
     }
 }
 
-/// In an heir: what the program does something about is the kernel's alone. The helper lets go of it for good.
+/// In a child: what the program does something about is the kernel's alone. The helper lets go of it for good.
 fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
-    if role() != Role::Heir {
+    if role() != Role::Child {
         return;
     }
-    heir::noted::leave(range, is_gone);
+    child::noted::leave(range, is_gone);
     if !seal::is_sealed() {
-        heir::leave(range);
+        child::leave(range);
     }
 }
 
@@ -203,15 +203,15 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
 
 /// The program is about to give flags to a range: `madvise`, `mlock` and so on.
 pub(in crate::modes) fn keep_flags() {
-    if role() == Role::Heir {
-        heir::keep_flags();
+    if role() == Role::Child {
+        child::keep_flags();
     }
 }
 
-/// As [`hand_over`], of what only anonymous memory is fit for: in an heir, what is inherited becomes that.
+/// As [`hand_over`], of what only anonymous memory is fit for: in a child, what is inherited becomes that.
 pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
     let is_handed_over = hand_over(range);
-    is_handed_over && (role() != Role::Heir || heir::make_own(range))
+    is_handed_over && (role() != Role::Child || child::make_own(range))
 }
 
 /// What is to be done about a mapping that changes its length.
@@ -242,14 +242,14 @@ pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Heir if len > old.len() && is_partly_inherited(old) => Resized::ByCopy,
-        Role::Heir | Role::Without => Resized::Plain,
+        Role::Child if len > old.len() && is_partly_inherited(old) => Resized::ByCopy,
+        Role::Child | Role::Without => Resized::Plain,
     }
 }
 
 fn is_partly_inherited(range: &Range<usize>) -> bool {
     // The first asks nobody where nobody may be asked.
-    mappings::is_partly_inherited(range).unwrap_or_else(|_| heir::noted::has(range))
+    mappings::is_partly_inherited(range).unwrap_or_else(|_| child::noted::has(range))
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
@@ -264,8 +264,8 @@ pub(in crate::modes) fn is_all_ours(range: &Range<usize>) -> bool {
 
 /// Hands everything over, and gives no more. False if some of it is the engine's even now.
 pub(in crate::modes) fn leave_it_all_to_the_kernel() -> bool {
-    if role() == Role::Heir {
-        heir::leave_all();
+    if role() == Role::Child {
+        child::leave_all();
     }
     if role() != Role::Owner {
         return true;

@@ -1,10 +1,11 @@
-//! What the worker does: it promotes, folds, makes huge pages of what is full, and saves memory where it is short.
+//! What the worker does: it promotes, writes back, makes huge pages of what is full, and saves memory where it is
+//! short.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugefork_program::{Full, ProgramMemory};
 
-use super::super::types::{Growth, Tended};
+use super::super::types::{Growth, Maintained};
 use super::engine::{Held, MEMORY, let_others_go_first, with};
 use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
 use crate::proc::shortage::{self, Shortage};
@@ -27,9 +28,9 @@ pub(in crate::modes) fn gone(held: Held) {
 const UNLOOKED_NS: u64 = 5_000_000;
 
 /// Looks after what children share or have shared.
-pub(in crate::modes) fn tend() -> Tended {
+pub(in crate::modes) fn maintain() -> Maintained {
     if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
-        return Tended::All;
+        return Maintained::All;
     }
     let began = now();
     let mut is_over = false;
@@ -37,7 +38,7 @@ pub(in crate::modes) fn tend() -> Tended {
         save_memory();
         // A round at most; in between, others have their turn.
         let_others_go_first();
-        is_over = with(ProgramMemory::tend) != Some(true);
+        is_over = with(ProgramMemory::maintain) != Some(true);
         if !is_over {
             // Who waits for memory that is held aside waits for this thread to run. With a short rest before each
             // round, it has its share of the processor to itself again when it holds some.
@@ -49,16 +50,16 @@ pub(in crate::modes) fn tend() -> Tended {
         engine.is_shared()
     });
     match is_shared.unwrap_or(false) {
-        true if is_over => Tended::Some,
-        true => Tended::InPart,
-        false => Tended::All,
+        true if is_over => Maintained::Some,
+        true => Maintained::InPart,
+        false => Maintained::All,
     }
 }
 
 /// For `hugefork stats`.
 fn tell(engine: &ProgramMemory) {
     let counts = engine.counts();
-    stats::set(Word::PagesFolded, counts.pages_folded);
+    stats::set(Word::PagesWrittenBack, counts.pages_written_back);
     stats::set(Word::Promoted, counts.promoted);
     stats::set(Word::PoolBytes, counts.memory);
     stats::set(Word::PoolKept, counts.kept);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugefork_program::{Inherited, ProgramMemory};
 
-use super::super::heir;
+use super::super::child;
 use super::dumps;
 use super::stack::Stack;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
@@ -102,15 +102,15 @@ pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
 /// As [`with`], where the engine needs its descriptors, which the program may have closed by instructions of its own.
 pub(super) fn with_descriptors<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     let mask = signals::block();
-    MEMORY.with(|memory| on_own_stack(memory, open_again));
+    MEMORY.with(|memory| on_own_stack(memory, reopen));
     let done = with(work);
     mask.restore();
     done
 }
 
 /// Has the engine open again what the program has closed.
-pub(super) fn open_again(memory: &mut Memory) {
-    let opened = memory.engine.as_mut().map(ProgramMemory::open_again).unwrap_or_default();
+pub(super) fn reopen(memory: &mut Memory) {
+    let opened = memory.engine.as_mut().map(ProgramMemory::reopen).unwrap_or_default();
     // SAFETY: the engine's own, which lives until the process ends.
     memory.descriptors.extend(opened.into_iter().filter_map(|number| unsafe { Kept::of(number) }.ok()));
 }
@@ -241,7 +241,7 @@ pub(super) fn begin(memory: &mut Memory) {
             dumps::have_private_files();
             spare::keep();
             let addresses = engine.addresses();
-            heir::set_up(&addresses);
+            child::set_up(&addresses);
             NEEDS_COLLAPSE.store(engine.needs_collapse(), Ordering::Relaxed);
             END.store(addresses.end, Ordering::Release);
             START.store(addresses.start, Ordering::Release);

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::{collapse, heir};
+use super::super::{child, collapse};
 use super::calls::leave_it_all_to_the_kernel;
-use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, open_again};
+use super::engine::{Held, LATER, MEMORY, Memory, WAITING, on_own_stack, reopen};
 use super::state::{IS_FORKING, ROLE, Role, role};
 use crate::descriptors;
 use crate::stats::own as stats;
@@ -22,13 +22,13 @@ pub(in crate::modes) fn prepare() -> bool {
         return false;
     }
     IS_FORKING.store(true, Ordering::Release);
-    if role() == Role::Heir {
-        heir::before_fork();
+    if role() == Role::Child {
+        child::before_fork();
     }
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
     let inherited = on_own_stack(memory, |memory| {
-        open_again(memory);
+        reopen(memory);
         memory.engine.as_mut().map(|engine| {
             let inherited = engine.before_fork();
             stats::set(Word::PoolUnseen, engine.counts().unseen);
@@ -51,28 +51,28 @@ pub(in crate::modes) fn parent() -> Held {
     let memory = unsafe { MEMORY.held() };
     let held = std::mem::replace(&mut memory.pending, Held::nothing());
     IS_FORKING.store(false, Ordering::Release);
-    heir::after_fork();
+    child::after_fork();
     MEMORY.give_back();
     held
 }
 
 /// After it, in the child.
-pub(in crate::modes) fn child() {
+pub(in crate::modes) fn in_child() {
     if !IS_FORKING.load(Ordering::Relaxed) {
         return;
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let memory = unsafe { MEMORY.held() };
     if let Some(engine) = &memory.engine {
-        ROLE.store(Role::Heir as u8, Ordering::Release);
-        heir::noted::begin(engine.blocks());
+        ROLE.store(Role::Child as u8, Ordering::Release);
+        child::noted::begin(engine.blocks());
         // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
         memory.descriptors.iter().for_each(|kept| kept.close());
         descriptors::forget_all();
     }
-    let_go_of_all(memory);
+    give_up_all(memory);
     LATER.store(0, Ordering::Relaxed);
-    heir::in_child();
+    child::in_child();
     IS_FORKING.store(false, Ordering::Release);
     WAITING.store(0, Ordering::Relaxed);
     MEMORY.reset();
@@ -80,8 +80,8 @@ pub(in crate::modes) fn child() {
 
 /// In the child, afterwards.
 pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
-    if role() == Role::Heir {
-        heir::help(is_orphan);
+    if role() == Role::Child {
+        child::help(is_orphan);
     }
 }
 
@@ -90,8 +90,8 @@ pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
 pub(in crate::modes) fn seal() -> bool {
     match role() {
         Role::Owner => leave_it_all_to_the_kernel(),
-        Role::Heir => {
-            heir::noted::seal();
+        Role::Child => {
+            child::noted::seal();
             true
         }
         Role::Without => true,
@@ -99,7 +99,7 @@ pub(in crate::modes) fn seal() -> bool {
 }
 
 /// In a copy of the process: all of it is the other's.
-fn let_go_of_all(memory: &mut Memory) {
+fn give_up_all(memory: &mut Memory) {
     std::mem::forget(memory.engine.take());
     std::mem::replace(&mut memory.pending, Held::nothing()).keep_for_ever();
 }
@@ -112,7 +112,7 @@ pub(in crate::modes) fn in_unnoticed_copy() {
         if memory.engine.is_some() {
             ROLE.store(Role::Without as u8, Ordering::Release);
         }
-        let_go_of_all(memory);
+        give_up_all(memory);
     });
     descriptors::forget_all();
     IS_FORKING.store(false, Ordering::Release);

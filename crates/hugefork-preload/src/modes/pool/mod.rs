@@ -4,18 +4,19 @@
 //! mmap ─▶ map ── big, plain, anywhere ─▶ the engine's ProgramMemory          else ─▶ the kernel, as in `collapse`
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
-//!                                                 └─▶ child: plain private memory; see `heir` below
-//! worker ─▶ tend: promotes what is written densely, folds what nobody shares any more; pass: makes huge pages of it
+//!                                                 └─▶ child: plain private memory; see `child` below
+//! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more; pass: makes huge
+//! pages of it
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
 //! cannot work at all, is the kernel's from the start; blocks of which the program wants something that only the kernel
 //! has (other rights, parts unmapped, locks) are handed over to it, with their contents, and counted.
 //!
-//! # Heirs
+//! # Children
 //! The child of a fork has private mappings of the pool's file where the program's memory was. The kernel does the same
 //! for them as for anonymous ones, with two exceptions: what is dropped (`MADV_DONTNEED`) would show the file again, so
 //! zeros are shown instead; and a mapping that grows would show what follows in the file, so it is copied.
-//! What an heir has mapped since, the kernel alone knows: it is asked each time.
+//! What a child has mapped since, the kernel alone knows: it is asked each time.
 //!
 //! # While another thread forks
 //! An allocator may hold a lock in whose possession another thread maps or drops memory, and wait for it in a handler
@@ -38,7 +39,7 @@ pub(super) use calls::{
     empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, keep_flags, leave_it_all_to_the_kernel, make_own,
     make_way, map, mapped, resize, settle, take_if_free, unmap,
 };
-pub(super) use care::{gone, grown, pass, tend, trim, wants_worker};
+pub(super) use care::{gone, grown, maintain, pass, trim, wants_worker};
 pub(crate) use engine::Held;
-pub(super) use forks::{child, help, in_unnoticed_copy, parent, prepare, seal};
+pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, seal};
 pub(super) use state::{behind, is_near};

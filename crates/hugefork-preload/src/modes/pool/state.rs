@@ -14,7 +14,7 @@ pub(super) enum Role {
     /// It may have a pool, and nothing came before.
     Owner = 0,
     /// It was forked from one that has.
-    Heir = 1,
+    Child = 1,
     /// The engine cannot work here.
     Without = 2,
 }
@@ -25,12 +25,12 @@ pub(super) fn role() -> Role {
     // Behind a filter nothing is the engine's any more, and forks are not followed.
     if !seal::is_sealed() && copies::is_unnoticed() {
         // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
-        // of a fork, `child` is about to make an heir of it: another library's handler came first.
-        return if IS_FORKING.load(Ordering::Acquire) { Role::Heir } else { Role::Without };
+        // of a fork, `in_child` is about to make a child of it: another library's handler came first.
+        return if IS_FORKING.load(Ordering::Acquire) { Role::Child } else { Role::Without };
     }
     match ROLE.load(Ordering::Acquire) {
         0 => Role::Owner,
-        1 => Role::Heir,
+        1 => Role::Child,
         _ => Role::Without,
     }
 }
@@ -54,7 +54,7 @@ pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Whether a range of addresses is, at least in part, where the engine's memory lies.
 pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
-    if seal::is_sealed() && role() != Role::Heir {
+    if seal::is_sealed() && role() != Role::Child {
         // All of it was handed over.
         return false;
     }

@@ -1,9 +1,9 @@
 //! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
 //!
-//! An overlay whose block the region alone holds is folded into that. For the others the region gets blocks of its own,
-//! as by writes.
+//! An overlay whose block the region alone holds is written back into that. For the others the region gets blocks of
+//! its own, as by writes.
 
-use crate::region::private::{Folded, PAGES_AT_ONCE, Patched};
+use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -13,18 +13,18 @@ use crate::sys::linux::schedule::yield_now;
 use crate::types::error::RegionError;
 use crate::units::EntryIndex;
 
-/// At most so many bytes of blocks are folded at once, and [`PAGES_AT_ONCE`].
-const FOLDED_AT_ONCE: usize = 128 << 20;
+/// The blocks that are written back at once, with [`PAGES_AT_ONCE`] at most.
+const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 
-/// So many pages where the program is paced.
-const PACED_PAGES: usize = 64;
+/// The same, where the program is paced.
+const PACED_PAGES_AT_ONCE: usize = 64;
 
-/// When overlays are folded for a fork or snapshot.
+/// When overlays are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause,
-    /// Earlier, when nothing depends on it: no promise is broken, and nobody gives up a block.
+    /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
 
@@ -32,17 +32,17 @@ impl<S: Sys> RegionCore<S> {
     /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
         let _one_at_a_time = self.take_turn();
-        self.fold_for_snapshot(When::Beforehand)
+        self.write_back_for_snapshot(When::Beforehand)
     }
 
-    /// Folds what is private now, before the pause.
-    pub(super) fn fold_ahead(&self) -> Result<(), RegionError> {
-        self.fold_for_snapshot(When::BeforePause)
+    /// Writes back what is private now, before the pause.
+    pub(super) fn write_back_ahead(&self) -> Result<(), RegionError> {
+        self.write_back_for_snapshot(When::BeforePause)
     }
 
-    /// Folds what is private now. Unless system calls are to wait, all overlays are sealed first:
-    /// those that nobody writes to meanwhile need no look in the pause.
-    fn fold_for_snapshot(&self, when: When) -> Result<(), RegionError> {
+    /// Writes back what is private now. Unless system calls are to wait, all overlays are sealed first: those that
+    /// nobody writes to meanwhile need no look in the pause.
+    fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.accounts.has_overlays() {
             return Ok(());
         }
@@ -53,28 +53,28 @@ impl<S: Sys> RegionCore<S> {
             sealed.map_err(|reason| self.error(reason))?;
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when == When::BeforePause || !self.promises.has(patched.index));
+        patched.retain(|patched| when == When::BeforePause || !self.prepared.has(patched.index));
         for patched in &patched {
             self.density.note(patched.index, patched.pages, self.pool().block_size);
         }
-        self.fold_each(&patched, when)
+        self.write_back_each(&patched, when)
     }
 
-    /// Folds these, as many at once as may be. Others go on with the rest of the region meanwhile.
-    fn fold_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
+    /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile.
+    fn write_back_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let mut rest = patched;
         while let Some(first) = rest.first() {
-            let group = self.pool().block_size.count(FOLDED_AT_ONCE).max(1);
+            let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
-            let is_paced = self.pool().tending.is_paced();
-            let (mut pages, most) = (0, if is_paced { PACED_PAGES } else { PAGES_AT_ONCE });
+            let is_paced = self.pool().maintenance.is_paced();
+            let (mut pages, most) = (0, if is_paced { PACED_PAGES_AT_ONCE } else { PAGES_AT_ONCE });
             let fits = |patched: &&Patched| {
                 pages += patched.pages;
                 patched.index.0 < end && pages <= most
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.fold_some(now, when)?;
+            self.write_back_some(now, when)?;
             if is_paced {
                 // A writer that has waited should be next.
                 yield_now();
@@ -84,16 +84,16 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Folds these: runs of overlays that this region alone holds at once, with those that lie between; others one by
-    /// one, each of which takes a copy of its block.
-    fn fold_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
+    /// Writes these back: runs of overlays that this region alone holds at once, with those that lie between; others
+    /// one by one, each of which takes a copy of its block.
+    fn write_back_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
             let signals = SignalsBlocked::new();
-            let folded = self.fold_run(first.index.0..end, Folded::Overlays);
+            let written_back = self.write_back_run(first.index.0..end, WrittenBack::Overlays);
             drop(signals);
-            let run = folded.map_err(|reason| self.error(reason))?;
+            let run = written_back.map_err(|reason| self.error(reason))?;
             if run.is_empty() && self.table.get(first.index).is_overlay() {
                 match when {
                     When::BeforePause => self.make_own(first.index)?,
@@ -106,11 +106,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives the region a block of its own in place of an overlay, unless writes to it were promised not to fault.
+    /// Gives the region a block of its own in place of an overlay, unless writes to it are prepared.
     /// Nobody gives up a block for that.
     fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
-        let resolved = self.try_to_make(Become::OwnUnlessPromised, index, None, None);
+        let resolved = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
         drop(signals);
         if resolved.map_err(|reason| self.error(reason))? == Resolution::Copied {
             count(&self.counters.copied, 1);

@@ -10,8 +10,8 @@
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
-//! A snapshot holds blocks, not private pages. So overlays are folded first, while others go on writing (ahead.rs).
-//! What has become private since then is folded after the write-protection, and few pages have.
+//! A snapshot holds blocks, not private pages. So overlays are written back first, while others go on writing
+//! (ahead.rs). What has become private since then is written back after the write-protection, and few pages have.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,8 @@ pub(super) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being folded.
+    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being written
+    /// back.
     pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
@@ -47,8 +48,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::let_writers_go`]. If it fails,
-    /// they are let go, and what is shared stays shared.
+    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::resume_writers`]. If it fails,
+    /// they are resumed, and what is shared stays shared.
     pub(super) fn share_all(
         &self,
         locked: Locked<'_>,
@@ -94,11 +95,12 @@ impl<S: Sys> RegionCore<S> {
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
         let is_as_before = Some(self.accounts.sealed.load(Ordering::Relaxed)) == sealed;
-        let folded = self.fold_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
-        match folded.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
+        let written_back =
+            self.write_back_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
+        match written_back.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
             Ok(()) => Ok(Some(KeptOff { entries, place })),
             Err(reason) => {
-                self.let_writers_back(locked, KeptOff { entries, place });
+                self.resume_uncut(locked, KeptOff { entries, place });
                 Err(reason)
             }
         }
@@ -106,16 +108,16 @@ impl<S: Sys> RegionCore<S> {
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
-    pub(super) fn let_writers_go(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
+    pub(super) fn resume_writers(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
         let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
-        self.let_writers_back(locked, kept_off);
+        self.resume_uncut(locked, kept_off);
         shown
     }
 
-    /// As [`RegionCore::let_writers_go`], where there is no cut.
-    pub(super) fn let_writers_back(&self, locked: Locked<'_>, kept_off: KeptOff) {
-        if kept_off.place == Place::Aside {
-            self.let_all_go(locked, kept_off.entries);
+    /// As [`RegionCore::resume_writers`], where there is no cut.
+    pub(super) fn resume_uncut(&self, locked: Locked<'_>, kept_off: KeptOff) {
+        if kept_off.place == Place::Parked {
+            self.resume_all(locked, kept_off.entries);
         }
     }
 
@@ -126,20 +128,20 @@ impl<S: Sys> RegionCore<S> {
     /// reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
     /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
     fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
-        if self.shows_by_page() && self.put_all_aside(locked, entries.clone()) {
+        if self.shows_by_page() && self.park_all(locked, entries.clone()) {
             let protected = self.protect_split(locked, entries.clone());
             if protected.is_err() {
-                self.let_all_go(locked, entries);
+                self.resume_all(locked, entries);
             }
-            return protected.map(|()| Place::Aside);
+            return protected.map(|()| Place::Parked);
         }
         self.pins.runs_between(entries).try_for_each(|run| self.protect(locked, run))?;
         Ok(Place::Own)
     }
 
-    /// Folds what has become private since [`RegionCore::fold_ahead`], among entries that include all that were
-    /// writable since. All writers are kept off.
-    fn fold_rest(
+    /// Writes back what has become private since [`RegionCore::write_back_ahead`], among entries that include all that
+    /// were writable since. All writers are kept off.
+    fn write_back_rest(
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
@@ -152,16 +154,16 @@ impl<S: Sys> RegionCore<S> {
         let mut rest = entries;
         while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };
-            // The snapshot gets the folded block instead.
+            // The snapshot gets the block with the pages instead.
             frozen.entries.set(index, Entry::Zero);
             self.pool().release(block);
             let reserved = self.table.reservation(index);
             let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
-            let folded = self.fold_read_only(locked, index, own, place);
-            if folded.is_err() && own != block {
+            let written_back = self.write_back_read_only(locked, index, own, place);
+            if written_back.is_err() && own != block {
                 self.pool().release_and(own, reserved);
             }
-            folded?;
+            written_back?;
             self.pool().frames.add_reference(own);
             frozen.entries.set(index, Entry::Shared(own, Origin::Parent));
             frozen.note_own(index);

@@ -7,7 +7,7 @@
 //! | `of_snapshot` | makes a region of a snapshot |
 //!
 //! ```text
-//!   fold ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
+//!   write back ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
 //!     ─▶ let the writers of each go ─▶ release all
 //!     └─ one fails: undo all that were shared
 //! ```
@@ -20,7 +20,7 @@
 //!
 //! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
 //! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
-//! are taken twice, before pages are folded ahead and when operations are over. If somebody else has had one in
+//! are taken twice, before pages are written back ahead and when operations are over. If somebody else has had one in
 //! between, what he may have left in private pages is looked for in the pause.
 
 mod ahead;
@@ -45,8 +45,8 @@ use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 use freeze::KeptOff;
 
-/// So often a snapshot is tried that finds the pool full while others write by page.
-const TRIES: usize = 16;
+/// How often a snapshot is tried that finds the pool full while others write by page.
+const FULL_POOL_TRIES: usize = 16;
 
 /// What a snapshot is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ enum Purpose {
 }
 
 /// A region, the snapshot that is to hold its blocks, and how often its overlays had been sealed when its pages were
-/// folded ahead: `None` if that says nothing of what has become of them since.
+/// written back ahead: `None` if that says nothing of what has become of them since.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
@@ -141,21 +141,21 @@ fn cut<S: Sys>(
         let waits = operations::of_all(regions.iter().copied())?.is_some();
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
-            region.promises.end();
+            region.prepared.end();
             // What the pool's thread seals after this is looked for in the pause.
             let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
-            region.fold_ahead()?;
+            region.write_back_ahead()?;
             parts.push(Part { region, frozen: begin(region, purpose), sealed });
         }
         let mut between = None;
         if waits {
-            // Operations go on while pages are folded ahead, and those inside may wait for these turns.
+            // Operations go on while pages are written back ahead, and those inside may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
             next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             if !turns.iter().map(Turn::number).eq(next) {
-                // Others may have sealed and not folded, and taken snapshots, which have lesser ids.
+                // Others may have sealed and not written back, and taken snapshots, which have lesser ids.
                 for part in &mut parts {
                     part.frozen = begin(part.region, purpose);
                     part.sealed = None;
@@ -175,9 +175,10 @@ fn cut<S: Sys>(
             }
             // Pinned blocks are copied, and the copies take blocks.
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
-            // So are blocks that have got private pages since they were folded. To fold those ahead makes room.
+            // So are blocks that have got private pages since they were written back. To write those back ahead makes
+            // room.
             Err(RegionError::PoolFull { .. })
-                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < TRIES =>
+                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < FULL_POOL_TRIES =>
             {
                 tries += 1;
             }
@@ -205,8 +206,8 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
     let started = clock.now();
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
-    parts.iter().for_each(|part| part.region.promises.end());
-    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| let_each_go(parts, &alone, &mut kept_off));
+    parts.iter().for_each(|part| part.region.prepared.end());
+    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| resume_each(parts, &alone, &mut kept_off));
     match &shared {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
         Err(_) => {
@@ -246,15 +247,15 @@ fn share_each<S: Sys>(
     Ok(())
 }
 
-/// Lets the writers of each part go; or tells of which part they could not be, and why.
-fn let_each_go<S: Sys>(
+/// Resumes the writers of each part; or tells of which part they could not be, and why.
+fn resume_each<S: Sys>(
     parts: &[Part<'_, S>],
     alone: &[Alone<'_>],
     kept_off: &mut EngineVec<Option<KeptOff>>,
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
         if let Some(kept_off) = kept_off[nth].take() {
-            part.region.let_writers_go(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
+            part.region.resume_writers(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
         }
     }
     Ok(())
@@ -271,9 +272,9 @@ fn undo<S: Sys>(
     let mut kept_off = kept_off.fuse();
     for ((Part { region, frozen, .. }, filling), (_, alone)) in parts.iter().zip(filling).zip(alone) {
         if let Some(kept_off) = kept_off.next().flatten() {
-            region.let_writers_back(Locked::alone(alone), kept_off);
+            region.resume_uncut(Locked::alone(alone), kept_off);
         }
-        frozen.let_go_of_all(Locked::alone(filling));
-        region.open_again(Locked::alone(alone), 0..region.table.len(), Place::Own);
+        frozen.give_up_all(Locked::alone(filling));
+        region.resume_after_failure(Locked::alone(alone), 0..region.table.len(), Place::Own);
     }
 }

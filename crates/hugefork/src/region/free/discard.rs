@@ -10,9 +10,9 @@ use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// So many bytes of windows are held at once: one system call for each 2 GiB, so that writers there wait for
+/// The windows that are held at once: one system call for each 2 GiB, so that writers there wait for
 /// microseconds.
-const HELD_AT_ONCE: usize = 2 << 30;
+const HELD_AT_ONCE_BYTES: usize = 2 << 30;
 
 impl<S: Sys> RegionCore<S> {
     /// Drops the contents of `range`, which then reads as zeros. Blocks that lie wholly inside go back to the pool. Of
@@ -101,6 +101,6 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many windows may be held at once.
     pub(super) fn most_held(&self) -> usize {
-        (HELD_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
+        (HELD_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
 //! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
-//! revoked ones, and overlays. Those that the region holds alone were folded before.
+//! revoked ones, and overlays. Those that the region holds alone were written back before.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ impl<S: Sys> RegionCore<S> {
         let pages = whole(&range, BASE_PAGE);
         let size = self.pool().block_size;
         let blocks = whole(&pages, size.bytes());
-        self.fold_what_is_alone(self.touched(&pages))?;
+        self.write_back_what_is_alone(self.touched(&pages))?;
         // The mark 0 means that nothing waits.
         let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };

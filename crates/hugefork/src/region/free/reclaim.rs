@@ -1,12 +1,12 @@
 //! Reclaim drops what was lazily freed, oldest first, when somebody is short of blocks or memory.
 //!
 //! Windows with something to drop wait in line (table/waiting.rs). One call drops a run of blocks. Windows whose blocks
-//! others hold are set aside; their blocks stay lazily freed.
+//! others hold are shelved; their blocks stay lazily freed.
 
 use std::ops::Range;
 
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
-use crate::pool::shortage::LOOKED_AT_ONCE;
+use crate::pool::shortage::LOOKED_AT_ENTRIES;
 use crate::region::state::RegionCore;
 use crate::stats::counters::count;
 use crate::sys::{Shows, Sys};
@@ -28,7 +28,7 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
     }
 
     fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
-        let mut slice = LOOKED_AT_ONCE.min(*look);
+        let mut slice = LOOKED_AT_ENTRIES.min(*look);
         let before = slice;
         let _looking = self.table.waiting.look();
         let mut reclaim = Reclaim { region: self, bytes, what, dropped: Dropped::default() };
@@ -93,7 +93,7 @@ impl<S: Sys> Reclaim<'_, S> {
         entries.start..end
     }
 
-    /// Puts windows back in line that were not looked at to their end, and sets those aside in which something is left.
+    /// Puts windows back in line that were not looked at to their end, and shelves those in which something is left.
     fn line_up(&self, windows: Range<usize>, looked_to: usize) {
         let table = &self.region.table;
         for window in windows.rev() {
@@ -101,7 +101,7 @@ impl<S: Sys> Reclaim<'_, S> {
             if entries.end > looked_to {
                 table.waiting.put_back(window);
             } else if entries.any(|index| self.has_lazy(EntryIndex(index))) {
-                table.waiting.set_aside(window);
+                table.waiting.shelve(window);
             } else {
                 table.waiting.leave(window);
             }

@@ -4,10 +4,11 @@
 //!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
 //!                                                           │ seal       ▲ unseal: a write, if no page is private
 //!                                                           ▼            │
-//!   block of its own ◀── fold (fold.rs), or a copy with the private pages ── read-only
+//!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot seals all overlays, after their private pages were folded. A sealed overlay that has private pages is one
-//! that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has failed.
+//! A snapshot seals all overlays, after their private pages were written back. A sealed overlay that has private pages
+//! is one that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has
+//! failed.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -52,13 +53,10 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::Overlay { start, access: Access::ReadWrite };
-        match self.site_at(place).remap(locked, &entries, shows) {
-            Ok(remapped) => self.publish_overlays(locked, entries, remapped),
-            Err(refused) => Err(refused.into()),
-        }
+        let remapped = self.site_at(place).remap(locked, &entries, shows)?;
+        self.publish_overlays(locked, entries, remapped)
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     pub(in crate::region) fn publish_overlays(
         &self,
         locked: Locked<'_>,
@@ -116,8 +114,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what lies
-    /// aside has it still, and comes back with it.
+    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what is
+    /// parked has it still, and comes back with it.
     fn overlay_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         if self.overlay(locked, entries.clone(), place).is_ok() || place == Place::Own {
             return Ok(());
@@ -157,16 +155,12 @@ impl<S: Sys> RegionCore<S> {
 
     /// Notes that overlays may not be writable that count as that.
     pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
-        match right {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.accounts.unsure.store(true, Ordering::Relaxed);
-                Err(Unresolved::Unmappable(error))
-            }
-        }
+        right.map_err(|error| {
+            self.accounts.unsure.store(true, Ordering::Relaxed);
+            Unresolved::Unmappable(error)
+        })
     }
 
-    #[inline(never)] // Not on the stack where something is put back.
     fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
         self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid(Access::ReadWrite)))
     }

@@ -1,8 +1,8 @@
-//! Keeping writers off, and letting them go on.
+//! Keeping writers off, and resuming them.
 //!
 //! | way | where the pages are | writers |
 //! |---|---|---|
-//! | held | aside | wait, system calls too, until they are let go |
+//! | held | parked | wait, system calls too, until they are resumed |
 //! | sealed, or protected | where they belong | fault; system calls that write fail |
 //!
 //! To hold them takes more mappings, and a process that may handle the faults of system calls.
@@ -20,22 +20,21 @@ use crate::table::{Entry, Locked};
 use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// So many bytes of overlays are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
-const SEALED_AT_ONCE: usize = 64 << 20;
+/// The overlays that are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+const SEALED_AT_ONCE_BYTES: usize = 64 << 20;
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps writers off overlays by having them wait, system calls too. The pages are aside meanwhile. False if that
+    /// Keeps writers off overlays by having them wait, system calls too. The pages are parked meanwhile. False if that
     /// cannot be done: then they are to be sealed.
     pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
-        // Two mappings more here, and two aside.
-        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().put_aside(locked, entries)
+        // Two mappings more here, and two for the parking.
+        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().park(locked, entries)
     }
 
     /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
-    #[inline(never)] // Not on the stack where the blocks are shown.
     pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
-            return Ok(Place::Aside);
+            return Ok(Place::Parked);
         }
         if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
@@ -44,10 +43,10 @@ impl<S: Sys> RegionCore<S> {
         Ok(Place::Own)
     }
 
-    /// Lets those who waited go, after something else was shown at `entries`, whose pages were in `place`.
-    pub(in crate::region) fn wake_waiting(&self, entries: &Range<usize>, place: Place) {
-        if place == Place::Aside {
-            self.site().let_go(entries);
+    /// Resumes those who waited, after something else was shown at `entries`, whose pages were in `place`.
+    pub(in crate::region) fn resume(&self, entries: &Range<usize>, place: Place) {
+        if place == Place::Parked {
+            self.site().resume(entries);
         }
     }
 
@@ -62,17 +61,17 @@ impl<S: Sys> RegionCore<S> {
         Ok(sealed.published(stored)?)
     }
 
-    /// Seals all overlays, some at a time, unless writes to them were promised not to fault. The caller has blocked the
+    /// Seals all overlays, some at a time, unless writes to them are prepared. The caller has blocked the
     /// program's signals.
     pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
         let may_be_sealed = |index: usize| {
             let index = EntryIndex(index);
-            self.table.get(index).is_overlay() && !self.promises.has(index)
+            self.table.get(index).is_overlay() && !self.prepared.has(index)
         };
         let mut rest = 0..self.table.len();
         while let Some(run) = self.overlays(rest.clone()).next() {
             let windows = self.windows_of(&run);
-            let at_once = SEALED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE);
+            let at_once = SEALED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE);
             let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
             let windows = self.table.lock_windows(windows);
@@ -114,37 +113,37 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They lie
-    /// aside from then on. False if that cannot be done, and then nothing has changed.
-    pub(in crate::region) fn put_all_aside(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They are
+    /// parked from then on. False if that cannot be done, and then nothing has changed.
+    pub(in crate::region) fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
-        // As many aside, and one at each edge.
+        // As many for the parking, and one at each edge.
         if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
             return false;
         }
         for one in self.mappings(entries.clone()) {
-            if !site.put_aside(locked, &one) {
-                self.let_all_go(locked, entries.start..one.start);
+            if !site.park(locked, &one) {
+                self.resume_all(locked, entries.start..one.start);
                 return false;
             }
         }
         true
     }
 
-    /// Shows what lies aside where it belongs, and lets all go who wait for it.
-    pub(in crate::region) fn let_all_go(&self, locked: Locked<'_>, entries: Range<usize>) {
+    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    pub(in crate::region) fn resume_all(&self, locked: Locked<'_>, entries: Range<usize>) {
         let site = self.site();
-        self.mappings(entries.clone()).for_each(|one| site.put_back(locked, &one));
+        self.mappings(entries.clone()).for_each(|one| site.unpark(locked, &one));
         if !entries.is_empty() {
-            site.let_go(&entries);
+            site.resume(&entries);
         }
     }
 
-    /// After something failed: what lay aside is there again. What was sealed may be writable, or have private pages.
+    /// After something failed: what was parked is there again. What was sealed may be writable, or have private pages.
     /// It is writable by its state again, and the next write there sees to it that it is.
-    pub(in crate::region) fn open_again(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
-        if place == Place::Aside {
-            self.let_all_go(locked, entries.clone());
+    pub(in crate::region) fn resume_after_failure(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
+        if place == Place::Parked {
+            self.resume_all(locked, entries.clone());
         }
         for run in self.overlays(entries) {
             let Recount { before, after } = self.protect_failed(locked, run);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   region  | block, private pages | ─▶ | block                  | ─▶ | read-only | ─▶ | block, private pages |
-//!   apart   | nothing              |    | block, private pages   |                   | nothing              |
+//!   staging | nothing              |    | block, private pages   |                   | nothing              |
 //!                                take      put back, while others      protect; pages     bring
 //!                                          go on                       of since
 //! ```
@@ -10,11 +10,11 @@
 //! away. From that moment on the region is as the snapshot, for all who read or write, system calls too: what was
 //! written before is gone, and what is written later stays. Nobody is held for it.
 //!
-//! The pages are to come back, so that the next write to them takes no fault. They are put back apart, while others go
-//! on. Then writers are kept off for some microseconds. The pages that they have written since are copied over, and one
-//! call shows all of them.
+//! The pages are to come back, so that the next write to them takes no fault. They are put back in the staging, while
+//! others go on. Then writers are kept off for some microseconds. The pages that they have written since are copied
+//! over, and one call shows all of them.
 //!
-//! Whatever fails after the first call, the region is reset: then what lies apart is dropped.
+//! Whatever fails after the first call, the region is reset: then what is staged is dropped.
 //!
 //! As one of several (reset_all.rs), writers are kept off before the pages are put back, until all of the regions are
 //! as the snapshots. What they have written to this one since its moment is gone, too.
@@ -30,7 +30,7 @@ use crate::stats::counters::count;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// What lies apart cannot come back.
+/// What is staged cannot come back.
 struct Lost;
 
 impl From<SystemError> for Lost {
@@ -75,7 +75,7 @@ impl<S: Sys> Reset<'_, S> {
         true
     }
 
-    /// The moment: the region is as the snapshot, and the private pages of the run lie apart. None if that cannot be
+    /// The moment: the region is as the snapshot, and the private pages of the run are staged. None if that cannot be
     /// done, and then nothing has changed.
     pub(super) fn takes_at_once(&mut self) -> Option<Range<usize>> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
@@ -84,7 +84,7 @@ impl<S: Sys> Reset<'_, S> {
         if !region.site().take_pages(self.locked, &run) {
             return None;
         }
-        region.promises.end();
+        region.prepared.end();
         region.accounts.origin.set(self.frozen.id);
         count(&region.counters.resets, 1);
         Some(run)
@@ -94,21 +94,21 @@ impl<S: Sys> Reset<'_, S> {
     pub(super) fn settles(&mut self, run: &Range<usize>) {
         let (region, bytes) = (self.region, self.region.bytes_of(run));
         let came = self.come_back(run);
-        let (sys, apart) = (&region.pool().sys, region.addresses.part_at(Place::Apart, &bytes));
-        // What is left apart is the mapping. It is a third of the cost to make it read-only, which is enough:
+        let (sys, staging) = (&region.pool().sys, region.addresses.part_at(Place::Staging, &bytes));
+        // What is left of the staging is the mapping. It is a third of the cost to make it read-only, which is enough:
         // mlockall(2) would copy all of one that can be written to. If the kernel refuses, the next reset replaces it.
         let _ = match came {
-            Ok(_) => sys.protect(apart, Access::Read),
-            Err(Lost) => sys.show(apart, Shows::Hidden).map_err(|failure| failure.error),
+            Ok(_) => sys.protect(staging, Access::Read),
+            Err(Lost) => sys.show(staging, Shows::Hidden).map_err(|failure| failure.error),
         };
-        self.known.seen_at = came.ok().flatten();
+        self.dirty.seen_at = came.ok().flatten();
     }
 
     /// The run of overlays that shows all that differs, if they can be one mapping and no other entry can be written to
     /// without a fault.
     fn only_run(&self) -> Option<Range<usize>> {
         let (region, table) = (self.region, &self.region.table);
-        let are_usable = region.addresses.has_apart() && region.pool().sys.budget().fits(4);
+        let are_usable = region.addresses.has_staging() && region.pool().sys.budget().fits(4);
         if !are_usable || region.pins.are_used() {
             return None;
         }
@@ -125,29 +125,29 @@ impl<S: Sys> Reset<'_, S> {
     /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
     /// private were known, if they are.
     fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
-        self.place = Place::Apart;
+        self.place = Place::Staging;
         let looked = self.look();
         let came = looked.and_then(|_| self.put_back());
         self.place = Place::Own;
         match came {
             Ok(()) => self.bring(run),
             Err(Stop::NoRoom(_)) => {
-                let pages = self.count_apart(&self.region.bytes_of(run))?;
-                self.known.wish_for(pages);
+                let pages = self.count_staged(&self.region.bytes_of(run))?;
+                self.dirty.wish_for(pages);
                 Err(Lost)
             }
             Err(Stop::At { .. }) => Err(Lost),
         }
     }
 
-    /// How many private pages lie apart.
-    fn count_apart(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
+    /// How many private pages are staged.
+    fn count_staged(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
         let mut pages = 0;
         let counted = |_| {
             pages += 1;
             Ok(())
         };
-        each_private(self.region, &mut self.known.runs, bytes, Place::Apart, counted)?;
+        each_private(self.region, &mut self.dirty.runs, bytes, Place::Staging, counted)?;
         Ok(pages)
     }
 
@@ -161,9 +161,9 @@ impl<S: Sys> Reset<'_, S> {
             Ok(are_known.then_some(faults))
         });
         match (place, brought.is_ok()) {
-            (_, true) => region.wake_waiting(run, place),
-            (Place::Aside, false) => region.let_all_go(locked, run.clone()),
-            (Place::Own | Place::Apart, false) => region.open_again(locked, run.clone(), Place::Own),
+            (_, true) => region.resume(run, place),
+            (Place::Parked, false) => region.resume_all(locked, run.clone()),
+            (Place::Own | Place::Staging, false) => region.resume_after_failure(locked, run.clone(), Place::Own),
         }
         Ok(brought?)
     }
@@ -172,39 +172,39 @@ impl<S: Sys> Reset<'_, S> {
     pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
         let (region, locked) = (self.region, self.locked);
         if region.shows_by_page() && region.holds(locked, run) {
-            return Ok(Place::Aside);
+            return Ok(Place::Parked);
         }
         let protected = region.site().reprotect(locked, region.bytes_of(run), Access::Read)?;
         if protected.right() == Right::Unknown {
-            region.open_again(locked, run.clone(), Place::Own);
+            region.resume_after_failure(locked, run.clone(), Place::Own);
         }
         protected.published(Recount::default())?;
         Ok(Place::Own)
     }
 
-    /// Lets writers go on who were [kept off](Reset::keep_off).
-    pub(super) fn let_on(&self, run: &Range<usize>, place: Place) {
+    /// Resumes writers who were [kept off](Reset::keep_off).
+    pub(super) fn resume(&self, run: &Range<usize>, place: Place) {
         let region = self.region;
         match place {
-            Place::Own | Place::Apart => {
+            Place::Own | Place::Staging => {
                 if region.unseal(self.locked, run.clone(), Place::Own).is_err() {
-                    region.open_again(self.locked, run.clone(), Place::Own);
+                    region.resume_after_failure(self.locked, run.clone(), Place::Own);
                 }
             }
-            Place::Aside => region.let_all_go(self.locked, run.clone()),
+            Place::Parked => region.resume_all(self.locked, run.clone()),
         }
     }
 
-    /// Copies the pages that are private in `place` over those apart. False if there were any.
+    /// Copies the pages that are private in `place` over those staged. False if there were any.
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
-        each_private(self.region, &mut self.known.runs, bytes, place, |one| {
+        each_private(self.region, &mut self.dirty.runs, bytes, place, |one| {
             are_none = false;
             // SAFETY: writers are kept off, and the page is ours.
             unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
             // SAFETY: an overlay with the right to write, which nobody else knows of.
-            unsafe { sys.restore(addresses.part_at(Place::Apart, &one), Access::ReadWrite, page.as_ptr()) }?;
+            unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }?;
             Ok(())
         })?;
         Ok(are_none)
@@ -215,9 +215,9 @@ impl<S: Sys> Reset<'_, S> {
         let (region, pool) = (self.region, self.region.pool());
         let access = match place {
             Place::Own => Access::Read,
-            Place::Aside | Place::Apart => Access::ReadWrite,
+            Place::Parked | Place::Staging => Access::ReadWrite,
         };
-        let forgotten = each_private(region, &mut self.known.runs, &region.bytes_of(run), place, |page| {
+        let forgotten = each_private(region, &mut self.dirty.runs, &region.bytes_of(run), place, |page| {
             let index = EntryIndex(pool.block_size.count(page.start));
             let Some(block) = region.table.get(index).block() else { return Ok(()) };
             let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));

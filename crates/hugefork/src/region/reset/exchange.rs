@@ -20,14 +20,14 @@ use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A block of the region's own is exchanged when it was not written to for so many resets.
-const IDLE_BLOCK: u8 = 4;
+const IDLE_RESETS: u8 = 4;
 
 /// Blocks of at most so many bytes stay the region's own from the first reset on: to exchange one takes as long as to
 /// copy it.
-const SMALL: usize = 64 << 10;
+const SMALL_BLOCK_BYTES: usize = 64 << 10;
 
 /// A block of which fewer pages than one in so many were written is better written to by page.
-const SPARSE: usize = 8;
+const SPARSE_ONE_IN: usize = 8;
 
 static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
@@ -135,7 +135,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         let mut end = first + 1;
         while end < table.len()
-            && self.known.aside[end] == self.known.aside[first]
+            && self.dirty.parked[end] == self.dirty.parked[first]
             && !self.may_stay(EntryIndex(end))
             && self.step(EntryIndex(end))? == step.along(end - first)
         {
@@ -166,11 +166,11 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Whether the entry's own block is worth to be kept.
     fn may_stay(&mut self, index: EntryIndex) -> bool {
-        let is_known = self.known.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL;
+        let is_known = self.dirty.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
         let is_own = self.is_own(index);
         if is_own && !is_known {
             // From the next time on.
-            self.known.own[index.0] = 1;
+            self.dirty.own[index.0] = 1;
         }
         is_own && is_known
     }
@@ -190,13 +190,13 @@ impl<S: Sys> Reset<'_, S> {
             dirty += usize::from(differed);
         }
         count(&region.counters.pages_put_back, dirty as u64);
-        let own = &mut self.known.own[index.0];
+        let own = &mut self.dirty.own[index.0];
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
-        let is_sparse = dirty > 0 && dirty * SPARSE < pages && from.is_some() && region.may_overlay();
+        let is_sparse = dirty > 0 && dirty * SPARSE_ONE_IN < pages && from.is_some() && region.may_overlay();
         if is_sparse {
             region.density.keep_by_page(index);
         }
-        let stays = *own <= IDLE_BLOCK && !is_sparse;
+        let stays = *own <= IDLE_RESETS && !is_sparse;
         if !stays {
             *own = 0;
         }
@@ -236,7 +236,7 @@ impl<S: Sys> Reset<'_, S> {
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
-        self.known.aside[run.clone()].fill(false);
+        self.dirty.parked[run.clone()].fill(false);
         count(&region.counters.blocks_exchanged, run.len() as u64);
         remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
         Ok(())
@@ -247,11 +247,11 @@ impl<S: Sys> Reset<'_, S> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
-        let place = if self.known.aside[run.start] { Place::Aside } else { Place::Own };
+        let place = if self.dirty.parked[run.start] { Place::Parked } else { Place::Own };
         // Others are not to write before all is done.
         let access = match (self.is_held, place) {
             (true, Place::Own) => Access::Read,
-            (true, Place::Aside | Place::Apart) | (false, _) => Access::ReadWrite,
+            (true, Place::Parked | Place::Staging) | (false, _) => Access::ReadWrite,
         };
         let shows = match by_page {
             true => Shows::Overlay { start: first, access },

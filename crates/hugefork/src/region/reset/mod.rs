@@ -27,8 +27,8 @@
 //! publish what was there before.
 //!
 //! Writers are held as at a snapshot. Where the kernel is to copy whatever comes and calls are to wait, they do so
-//! while all lies aside, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then,
-//! but by way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
+//! while all is parked, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but
+//! by way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
 //! exchanged (exchange.rs).
 //!
 //! The cut is consistent both ways, by the argument of cut/freeze.rs: a write that lands before its page is protected
@@ -48,7 +48,7 @@ use std::sync::atomic::Ordering;
 use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::state::operations;
-use crate::region::state::{Known, NoRoom, RegionCore, Unresolved};
+use crate::region::state::{DirtyList, NoRoom, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
@@ -94,14 +94,14 @@ impl<S: Sys> RegionCore<S> {
             let over = operations::over_and_then([self].into_iter(), || self.take_turn());
             let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
             let signals = SignalsBlocked::new();
-            let mut known = self.known(room);
-            let came = self.go_back(frozen, &mut known);
-            drop((known, signals, between, turn));
+            let mut dirty = self.dirty_list(room);
+            let came = self.go_back(frozen, &mut dirty);
+            drop((dirty, signals, between, turn));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,
                 Err(Stop::NoRoom(no_room)) => {
-                    room = no_room.enough();
+                    room = no_room.wanted_pages();
                     continue;
                 }
                 Err(Stop::At { done, reason }) => (done, self.error(reason)),
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Bytes that resets and promises take.
     pub(crate) fn bytes_for_resets(&self) -> usize {
-        self.promises.bytes() + self.returns.known().bytes()
+        self.prepared.bytes() + self.dirty_list.lock().bytes()
     }
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
@@ -128,13 +128,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
     /// apart.
-    fn known(&self, room: usize) -> MutexGuard<'_, Known> {
-        let mut known = self.returns.known();
-        known.prepare(room, self.table.len());
+    fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
+        let mut dirty = self.dirty_list.lock();
+        dirty.prepare(room, self.table.len());
         if self.accounts.has_overlays() {
-            self.addresses.set_apart();
+            self.addresses.claim_staging();
         }
-        known
+        dirty
     }
 
     /// After a reset to a snapshot: sets blocks aside again, if that was promised.
@@ -147,10 +147,10 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// One try, under the lock that keeps snapshots and resets apart.
-    fn go_back(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> Result<(), Stop> {
+    fn go_back(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
         let is_held = !self.pool().sys.is_alone();
-        let tending = self.tending.lock();
-        if is_held && self.go_back_at_once(frozen, known) {
+        let maintenance = self.maintenance.lock();
+        if is_held && self.go_back_at_once(frozen, dirty) {
             return Ok(());
         }
         let windows = if is_held { self.table.lock_windows(0..self.table.windows()) } else { WindowsGuard::default() };
@@ -159,8 +159,8 @@ impl<S: Sys> RegionCore<S> {
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
         let place = Place::Own;
-        let came = Reset { region: self, frozen, locked, frozen_locked, known, is_held, place, done: 0 }.run();
-        drop((frozen_alone, alone, windows, tending));
+        let came = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 }.run();
+        drop((frozen_alone, alone, windows, maintenance));
         came
     }
 
@@ -168,12 +168,12 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// No entry gets another block. So it is enough that no fault, which lets go of the region lock in between, has
     /// looked at an entry: it would have its window locked by now. Whoever comes later waits for the region lock.
-    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, known: &mut Known) -> bool {
+    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> bool {
         let alone = self.lock.exclusive();
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
         let place = Place::Own;
-        let mut reset = Reset { region: self, frozen, locked, frozen_locked, known, is_held: true, place, done: 0 };
+        let mut reset = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held: true, place, done: 0 };
         !self.table.has_locked_windows() && reset.goes_at_once()
     }
 }
@@ -184,7 +184,7 @@ struct Reset<'a, S: Sys> {
     frozen: &'a SnapshotCore<S>,
     locked: Locked<'a>,
     frozen_locked: Locked<'a>,
-    known: &'a mut Known,
+    dirty: &'a mut DirtyList,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
     /// Where overlays are meanwhile.
@@ -204,31 +204,28 @@ impl<S: Sys> Reset<'_, S> {
         if self.goes_at_once() {
             return Ok(());
         }
-        let came = match self.hold() {
-            Ok(()) => self.go_back(),
-            Err(reason) => Err(reason.into()),
-        };
+        let came = self.hold().map_err(Stop::from).and_then(|()| self.go_back());
         self.release(came.is_ok());
         came
     }
 
-    /// Lets writers go on who were held, after all is done or something has failed.
+    /// Resumes writers who were held, after all is done or something has failed.
     fn release(&mut self, is_done: bool) {
         let (region, all) = (self.region, 0..self.region.table.len());
-        self.let_back();
+        self.unpark_all();
         if is_done {
-            self.let_go_on();
+            self.resume_writes();
         } else {
-            region.open_again(self.locked, all.clone(), Place::Own);
+            region.resume_after_failure(self.locked, all.clone(), Place::Own);
         }
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
 
     fn go_back(&mut self) -> Result<(), Stop> {
         let faults = self.look()?;
-        self.region.promises.end();
+        self.region.prepared.end();
         // Until all is done, what is known may be less than what there is.
-        self.known.seen_at = None;
+        self.dirty.seen_at = None;
         if !self.is_held {
             self.allow_writes()?;
         }
@@ -237,7 +234,7 @@ impl<S: Sys> Reset<'_, S> {
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.known.seen_at = Some(faults);
+        self.dirty.seen_at = Some(faults);
         Ok(())
     }
 
@@ -252,12 +249,12 @@ impl<S: Sys> Reset<'_, S> {
             });
             Ok(())
         })?;
-        if !region.shows_by_page() || !region.put_all_aside(locked, all.clone()) {
+        if !region.shows_by_page() || !region.park_all(locked, all.clone()) {
             return self.each_visible(|run| region.protect(locked, run));
         }
-        self.place = Place::Aside;
+        self.place = Place::Parked;
         for index in all.clone() {
-            self.known.aside[index] = match region.table.get(EntryIndex(index)) {
+            self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
                 Entry::Shared(..) | Entry::Overlaid(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
@@ -274,22 +271,22 @@ impl<S: Sys> Reset<'_, S> {
         unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
     }
 
-    /// Shows what lies aside where it belongs, and lets all go who wait for it.
-    fn let_back(&mut self) {
+    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    fn unpark_all(&mut self) {
         if self.place == Place::Own {
             return;
         }
-        let (region, aside, site) = (self.region, &self.known.aside, self.region.site());
-        for run in runs(0..region.table.len(), |index| aside[index]) {
-            region.mappings(run).for_each(|one| site.put_back(self.locked, &one));
+        let (region, parked, site) = (self.region, &self.dirty.parked, self.region.site());
+        for run in runs(0..region.table.len(), |index| parked[index]) {
+            region.mappings(run).for_each(|one| site.unpark(self.locked, &one));
         }
-        site.let_go(&(0..region.table.len()));
-        self.known.aside.fill(false);
+        site.resume(&(0..region.table.len()));
+        self.dirty.parked.fill(false);
         self.place = Place::Own;
     }
 
     /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
-    fn let_go_on(&mut self) {
+    fn resume_writes(&mut self) {
         let region = self.region;
         if region.accounts.limit.is_some() {
             // Each is charged to the limit when it is written to.

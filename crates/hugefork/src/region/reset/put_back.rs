@@ -1,8 +1,8 @@
 //! What a reset does with private pages over the snapshot's blocks: they get the block's bytes and stay, so that the
 //! next write to them takes no fault.
 //!
-//! Which pages are private is known from the last reset (state/returns.rs), unless a fault has come since. A page that
-//! was not written to for some resets goes back to the kernel. So what is not written any more soon costs nothing.
+//! Which pages are private is known from the last reset (state/dirty_list.rs), unless a fault has come since. A page
+//! that was not written to for some resets goes back to the kernel. So what is not written any more soon costs nothing.
 
 use std::ops::Range;
 
@@ -17,16 +17,16 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A page goes back to the kernel when it was not written to for so many resets: to look at it costs a tenth of the
 /// fault that it saves.
-const IDLE: u8 = 8;
+const IDLE_RESETS: u8 = 8;
 
 /// After so many already if most pages are not written to again: then they are others each time.
-const IDLE_AMONG_MANY: u8 = 2;
+const IDLE_RESETS_AMONG_MANY: u8 = 2;
 
-/// So many pages ahead are fetched: one is compared and copied in 200 ns.
-const AHEAD: usize = 2;
+/// One is compared and copied in 200 ns.
+const FETCHED_AHEAD_PAGES: usize = 2;
 
 /// If more pages than one in so many are private, a block of its own may do the region better.
-const MANY: usize = 4;
+const MANY_ONE_IN: usize = 4;
 
 impl<S: Sys> Reset<'_, S> {
     /// Looks which pages are private, unless no fault has made any since the last look. Returns how many faults there
@@ -34,21 +34,21 @@ impl<S: Sys> Reset<'_, S> {
     pub(super) fn look(&mut self) -> Result<u64, Stop> {
         let (region, sys) = (self.region, &self.region.pool().sys);
         let faults = sys.minor_faults();
-        if self.known.seen_at == Some(faults) {
+        if self.dirty.seen_at == Some(faults) {
             return Ok(faults);
         }
-        self.known.begin();
+        self.dirty.begin();
         let mut last = 0;
         for overlays in region.overlays(0..region.table.len()) {
             let bytes = region.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
                 let part = region.addresses.part_at(self.place, &(at..bytes.end));
-                let scanned = sys.private_pages(part, &mut self.known.runs)?;
+                let scanned = sys.private_pages(part, &mut self.dirty.runs)?;
                 for nth in 0..scanned.runs {
-                    let run = self.known.runs[nth];
+                    let run = self.dirty.runs[nth];
                     let offset = |address: u64| at + (address as usize - part.at());
-                    self.known.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, &mut last)?;
+                    self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, &mut last)?;
                 }
                 at += scanned.looked_at;
             }
@@ -64,21 +64,21 @@ impl<S: Sys> Reset<'_, S> {
 
     /// The block that page `nth` of those that are known lies in.
     fn block_of(&self, nth: usize) -> usize {
-        self.region.pool().block_size.count(self.known.pages[nth].number() * BASE_PAGE)
+        self.region.pool().block_size.count(self.dirty.pages[nth].number() * BASE_PAGE)
     }
 
     /// Puts all private pages back that cover a block of the snapshot. Those elsewhere go when the block is exchanged.
     pub(super) fn put_back(&mut self) -> Result<(), Stop> {
         let (mut nth, mut kept, mut dirty) = (0, 0, 0);
-        while nth < self.known.pages.len() {
+        while nth < self.dirty.pages.len() {
             let (first, index) = (nth, self.block_of(nth));
-            while nth < self.known.pages.len() && self.block_of(nth) == index {
+            while nth < self.dirty.pages.len() && self.block_of(nth) == index {
                 nth += 1;
             }
             let entry = self.region.table.get(EntryIndex(index));
             let Some(block) = entry.block().filter(|_| self.covers_same(index)) else { continue };
             let written = self.put_back_over(first..nth, kept, index, block);
-            if nth - first <= self.region.pool().block_size.bytes() / BASE_PAGE / MANY {
+            if nth - first <= self.region.pool().block_size.bytes() / BASE_PAGE / MANY_ONE_IN {
                 self.region.density.keep_by_page(EntryIndex(index));
             }
             match written {
@@ -90,9 +90,9 @@ impl<S: Sys> Reset<'_, S> {
                 }
             }
         }
-        self.known.pages.truncate(kept);
+        self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        self.drop_idle(if kept > 2 * dirty { IDLE_AMONG_MANY } else { IDLE });
+        self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
         Ok(())
     }
 
@@ -113,8 +113,8 @@ impl<S: Sys> Reset<'_, S> {
             }
         };
         for (by, nth) in pages.enumerate() {
-            let page = self.known.pages[nth];
-            self.expect_page(nth + AHEAD);
+            let page = self.dirty.pages[nth];
+            self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
             // SAFETY: the entry is an overlay of this block, with this access. Nobody writes to the block, since the
@@ -122,14 +122,14 @@ impl<S: Sys> Reset<'_, S> {
             let differed = unsafe { pool.sys.restore(part, access, from.add(at - start)) }?;
             dirty += usize::from(differed);
             let idle = if differed { 0 } else { page.idle().saturating_add(1) };
-            self.known.pages[to + by] = Page::new(page.number(), idle);
+            self.dirty.pages[to + by] = Page::new(page.number(), idle);
         }
         Ok(dirty)
     }
 
     /// Has the processor fetch page `nth` of those that are known, and what is below it: they lie anywhere.
     fn expect_page(&self, nth: usize) {
-        let Some(page) = self.known.pages.get(nth) else { return };
+        let Some(page) = self.dirty.pages.get(nth) else { return };
         let (size, at) = (self.region.pool().block_size, page.number() * BASE_PAGE);
         expect(self.region.addresses.part_at(self.place, &(at..at + BASE_PAGE)).at());
         if let Some(block) = self.region.table.get(EntryIndex(size.count(at))).block() {
@@ -140,24 +140,24 @@ impl<S: Sys> Reset<'_, S> {
     /// Gives pages back to the kernel that were not written to for so many resets. They show what they have shown.
     fn drop_idle(&mut self, limit: u8) {
         let (mut nth, mut kept) = (0, 0);
-        while nth < self.known.pages.len() {
-            let first = self.known.pages[nth];
+        while nth < self.dirty.pages.len() {
+            let first = self.dirty.pages[nth];
             if first.idle() < limit {
-                (self.known.pages[kept], kept, nth) = (first, kept + 1, nth + 1);
+                (self.dirty.pages[kept], kept, nth) = (first, kept + 1, nth + 1);
                 continue;
             }
             let goes_along = |(by, page): (usize, Page)| page == Page::new(first.number() + by, page.idle().max(limit));
-            let pages = self.known.pages[nth..].iter().copied().enumerate();
+            let pages = self.dirty.pages[nth..].iter().copied().enumerate();
             let count = pages.take_while(|&page| goes_along(page)).count();
             let bytes = first.number() * BASE_PAGE..(first.number() + count) * BASE_PAGE;
             let part = self.region.addresses.part_at(self.place, &bytes);
             if self.region.pool().sys.drop_private(part).is_err() {
-                self.known.pages.copy_within(nth..nth + count, kept);
+                self.dirty.pages.copy_within(nth..nth + count, kept);
                 kept += count;
             }
             nth += count;
         }
-        self.known.pages.truncate(kept);
+        self.dirty.pages.truncate(kept);
     }
 
     /// Drops the private pages over one block.

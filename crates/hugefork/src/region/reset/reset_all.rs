@@ -10,10 +10,10 @@
 //! | way | writers are kept off | set back |
 //! |---|---|---|
 //! | alone | there are none | as one region is |
-//! | apart | the private pages go at one moment (at_once.rs), what is left is protected | what was written in between |
+//! | staged | the private pages go at one moment (at_once.rs), what is left is protected | what was written since |
 //! | held | as for one region | as one region is |
 //!
-//! Pages that lie apart come back when all writers go on.
+//! Pages that are staged come back when all writers go on.
 //!
 //! The order of locks is that of a cut (cut/mod.rs): regions by age. Snapshots are locked behind all regions, by
 //! address, each once: several regions may go to the same.
@@ -26,7 +26,7 @@ use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::{EngineVec, Own};
 use crate::region::state::operations;
-use crate::region::state::{Known, RegionCore, Unresolved};
+use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
@@ -40,9 +40,9 @@ pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
 enum KeptOff {
     /// As for a reset of this region alone.
     Held,
-    /// The private pages of the run lie apart. What is left shows the snapshot, and lies in this place, if writers
+    /// The private pages of the run are staged. What is left shows the snapshot, and lies in this place, if writers
     /// could be kept off it.
-    Apart { run: Range<usize>, place: Option<Place> },
+    Staged { run: Range<usize>, place: Option<Place> },
 }
 
 /// The reset of one of the regions has ended before its end. What comes before `done` bytes of all is as the snapshots.
@@ -73,21 +73,22 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
-        let mut known = EngineVec::with_capacity_in(pairs.len(), Own);
-        known.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.known(*room)));
-        let came = go_back_all(pairs, &by_age, &mut known);
-        drop((known, signals, between, turns));
+        let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
+        dirty.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.dirty_list(*room)));
+        let came = go_back_all(pairs, &by_age, &mut dirty);
+        drop((dirty, signals, between, turns));
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
             // What was set back by now is set back once more, with the others.
-            Stop::NoRoom(no_room) => rooms[nth] = no_room.enough(),
+            Stop::NoRoom(no_room) => rooms[nth] = no_room.wanted_pages(),
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }
         }
     }
-    let reserved = pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).fold(Ok(()), Result::and);
+    let reserved =
+        pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).reduce(Result::and).unwrap_or(Ok(()));
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 
@@ -95,32 +96,32 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
 fn go_back_all<S: Sys>(
     pairs: &[Pair<'_, S>],
     by_age: &[usize],
-    known: &mut [MutexGuard<'_, Known>],
+    dirty: &mut [MutexGuard<'_, DirtyList>],
 ) -> Result<(), Failed> {
     let is_held = pairs.iter().any(|(region, _)| !region.pool().sys.is_alone());
     let mut goals: EngineVec<&SnapshotCore<S>> = EngineVec::with_capacity_in(pairs.len(), Own);
     goals.extend(pairs.iter().map(|(_, frozen)| *frozen));
     goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
     goals.dedup_by(|one, other| ptr::eq(*one, *other));
-    let mut tending = EngineVec::with_capacity_in(pairs.len(), Own);
+    let mut maintenance = EngineVec::with_capacity_in(pairs.len(), Own);
     // No lock that a fault takes may be held while memory is allocated.
     let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
     let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut kept_off: EngineVec<KeptOff> = EngineVec::with_capacity_in(pairs.len(), Own);
-    tending.extend(by_age.iter().map(|nth| pairs[*nth].0.tending.lock()));
+    maintenance.extend(by_age.iter().map(|nth| pairs[*nth].0.maintenance.lock()));
     for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
         let windows =
             if is_held { region.table.lock_windows(0..region.table.windows()) } else { WindowsGuard::default() };
         alone.push((windows, region.lock.exclusive()));
     }
     frozen_alone.extend(goals.iter().map(|frozen| frozen.lock.exclusive()));
-    for (nth, ((region, frozen), known)) in pairs.iter().zip(known).enumerate() {
+    for (nth, ((region, frozen), dirty)) in pairs.iter().zip(dirty).enumerate() {
         let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
         let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
         let (locked, frozen_locked) = (Locked::alone(&alone[age].1), Locked::alone(&frozen_alone[goal]));
         let place = Place::Own;
-        resets.push(Reset { region, frozen, locked, frozen_locked, known, is_held, place, done: 0 });
+        resets.push(Reset { region, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 });
     }
     if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
         return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });
@@ -131,8 +132,8 @@ fn go_back_all<S: Sys>(
     for (nth, (reset, kept_off)) in resets.iter_mut().zip(&kept_off).enumerate() {
         match kept_off {
             KeptOff::Held => reset.release(nth < count),
-            KeptOff::Apart { run, place } => {
-                place.iter().for_each(|place| reset.let_on(run, *place));
+            KeptOff::Staged { run, place } => {
+                place.iter().for_each(|place| reset.resume(run, *place));
                 reset.settles(run);
             }
         }
@@ -146,7 +147,7 @@ fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut EngineVec<K
         let kept = match reset.takes_at_once() {
             Some(run) => {
                 let place = reset.keep_off(&run);
-                kept_off.push(KeptOff::Apart { run, place: place.ok() });
+                kept_off.push(KeptOff::Staged { run, place: place.ok() });
                 place.map(drop)
             }
             None => {
@@ -164,8 +165,8 @@ fn set_each_back<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &[KeptOff], coun
     let mut done = 0;
     for (nth, reset) in resets.iter_mut().enumerate() {
         let came = match kept_off.get(nth) {
-            Some(KeptOff::Apart { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
-            Some(KeptOff::Apart { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
+            Some(KeptOff::Staged { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
+            Some(KeptOff::Staged { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
         };
         came.map_err(|stop| Failed { nth, done, stop })?;
         (done, *count) = (done + reset.region.len(), nth + 1);

@@ -14,11 +14,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::accounts::Accounts;
 use super::density::Density;
+use super::dirty_list::LockedDirtyList;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
-use super::promises::Promises;
-use super::returns::Returns;
+use super::prepared::Prepared;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::Site;
 use crate::mapping::edges::Shown;
@@ -43,16 +43,16 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
     /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
-    /// folds. Whoever holds it waits for no operation: threads inside of one may wait for this.
+    /// write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
-    pub(in crate::region) tending: WordLock,
+    pub(in crate::region) maintenance: WordLock,
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
-    pub(in crate::region) promises: Promises,
-    pub(in crate::region) returns: Returns,
+    pub(in crate::region) prepared: Prepared,
+    pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
@@ -100,20 +100,20 @@ impl<S: Sys> RegionCore<S> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.calls_wait && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
-            addresses.set_aside();
+            addresses.claim_parking();
         }
         let region = PinnedBox::new(RegionCore {
             addresses,
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
             freezing: WordLock::default(),
-            tending: WordLock::default(),
+            maintenance: WordLock::default(),
             accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
-            promises: Promises::default(),
-            returns: Returns::default(),
+            prepared: Prepared::default(),
+            dirty_list: LockedDirtyList::default(),
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
@@ -127,7 +127,7 @@ impl<S: Sys> RegionCore<S> {
     /// Holds all locks of the region, as threads do that are in calls and faults.
     #[cfg(test)]
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
-        let calls = (self.freezing.lock(), self.returns.known(), self.tending.lock());
+        let calls = (self.freezing.lock(), self.dirty_list.lock(), self.maintenance.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 
@@ -232,7 +232,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and this was
     /// its last holder.
-    fn let_go(&self, index: EntryIndex) -> bool {
+    fn give_back(&self, index: EntryIndex) -> bool {
         let (pool, entry) = (self.pool(), self.table.get(index));
         let Some(block) = entry.block() else { return false };
         let may_reuse = match on_drop(entry.state(), self.pins.of(index)) {
@@ -261,14 +261,14 @@ impl<S: Sys> Drop for RegionCore<S> {
         pool.unreserve_all(&self.table);
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
-            let freed = entries.filter(|&index| self.let_go(index)).count();
+            let freed = entries.filter(|&index| self.give_back(index)).count();
             self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        pool.tending.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
-        pool.tending.nudge();
+        pool.maintenance.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.maintenance.nudge();
         pool.registry.retire(&self.counters);
     }
 }

@@ -1,8 +1,8 @@
 //! Which blocks are written to so densely that a copy of the block costs less than copies of its pages.
 //!
 //! What a block was like after the last snapshot says what it will be like after the next. A block is found to be dense
-//! when it is folded, or promoted (maintain.rs). From then on the first write to it copies it as a whole. Nobody sees
-//! how many pages are written then, so now and then it is tried anew.
+//! when it is written back, or promoted (maintain.rs). From then on the first write to it copies it as a whole. Nobody
+//! sees how many pages are written then, so now and then it is tried anew.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use crate::mem::{self, EngineBox};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 /// A dense block is tried anew after so many snapshots.
-const TRIED_AFTER: u32 = 32;
+const TRIED_AFTER_SNAPSHOTS: u32 = 32;
 
 /// Once a block was dense.
 const DENSE: u8 = 1;
@@ -34,31 +34,31 @@ impl Density {
     }
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is
-    /// folded; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
-    fn enough(size: BlockSize) -> usize {
+    /// written back; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
+    fn dense_pages(size: BlockSize) -> usize {
         4 + size.bytes() / (58 << 10)
     }
 
-    /// From so many pages on, a block is promoted while it is written to. Fewer than [`Density::enough`], because the
-    /// copy is made beside the writer, and a block that has got so many pages soon will mostly get more.
-    pub(crate) fn soon_enough(size: BlockSize) -> usize {
-        Density::enough(size) * 3 / 5
+    /// From so many pages on, a block is promoted while it is written to. Fewer than [`Density::dense_pages`], because
+    /// the copy is made beside the writer, and a block that has got so many pages soon will mostly get more.
+    pub(crate) fn promoted_pages(size: BlockSize) -> usize {
+        Density::dense_pages(size) * 3 / 5
     }
 
     /// With fewer pages, a block is never promoted.
-    pub(in crate::region) fn few(size: BlockSize) -> usize {
-        Density::soon_enough(size) / 4
+    pub(in crate::region) fn never_promoted_pages(size: BlockSize) -> usize {
+        Density::promoted_pages(size) / 4
     }
 
     /// If most blocks of a region have so many pages, all are written by block from then on. 5 000 random writes to
     /// 1 GiB make 10, and some blocks have more: the median of a sample of 16 is 11 or 12 now and then.
-    pub(crate) fn everywhere(size: BlockSize) -> usize {
-        (Density::enough(size) * 2 / 5).max(2)
+    pub(crate) fn dense_everywhere_pages(size: BlockSize) -> usize {
+        (Density::dense_pages(size) * 2 / 5).max(2)
     }
 
     /// From so many pages on, the writer is to copy the block itself: nobody has come to promote it.
-    pub(crate) fn more_than_enough(size: BlockSize) -> usize {
-        Density::enough(size) * 5 / 2
+    pub(crate) fn left_to_writer_pages(size: BlockSize) -> usize {
+        Density::dense_pages(size) * 5 / 2
     }
 
     /// Whether the block was dense.
@@ -82,14 +82,14 @@ impl Density {
     /// Notes how many pages of a block were written to.
     pub(in crate::region) fn note(&self, index: EntryIndex, pages: usize, size: BlockSize) {
         if let Some(dense) = self.dense.get(index.0) {
-            dense.store(if pages >= Density::enough(size) { DENSE } else { 0 }, Ordering::Relaxed);
+            dense.store(if pages >= Density::dense_pages(size) { DENSE } else { 0 }, Ordering::Relaxed);
         }
     }
 
-    /// A snapshot was taken: forgets some blocks, each after [`TRIED_AFTER`] snapshots.
+    /// A snapshot was taken: forgets some blocks, each after [`TRIED_AFTER_SNAPSHOTS`] snapshots.
     pub(in crate::region) fn forget_some(&self) {
-        let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER;
-        self.dense.iter().skip(first as usize).step_by(TRIED_AFTER as usize).for_each(|dense| {
+        let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER_SNAPSHOTS;
+        self.dense.iter().skip(first as usize).step_by(TRIED_AFTER_SNAPSHOTS as usize).for_each(|dense| {
             dense.store(0, Ordering::Relaxed);
         });
     }
@@ -120,13 +120,13 @@ mod tests {
         assert_eq!((all(), density.is_dense(EntryIndex(7))), (39, false));
         density.forget_some();
         assert!((36..39).contains(&all()), "some are tried anew");
-        (1..TRIED_AFTER).for_each(|_| density.forget_some());
+        (1..TRIED_AFTER_SNAPSHOTS).for_each(|_| density.forget_some());
         assert_eq!(all(), 0, "each had its turn");
     }
 
     #[test]
     fn larger_blocks_take_more_pages() {
-        let enough = [BlockSize::KIB_4, BlockSize::MIB_2, BlockSize::new(1 << 30).unwrap()].map(Density::enough);
+        let enough = [BlockSize::KIB_4, BlockSize::MIB_2, BlockSize::new(1 << 30).unwrap()].map(Density::dense_pages);
         assert!((4..6).contains(&enough[0]) && (32..64).contains(&enough[1]) && enough[2] > 16_000, "{enough:?}");
     }
 }

@@ -23,17 +23,16 @@ use crate::pool::core::Manner;
 use crate::types::advice::Advice;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
-/// So many streams are followed at once.
-const STREAMS: usize = 8;
+const FOLLOWED_STREAMS: usize = 8;
 
 /// After so many faults a stream is believed.
-const BELIEVED: u32 = 2;
+const BELIEVED_FAULTS: u32 = 2;
 
 /// After so many steps in one direction, the next is expected to go there too. Random faults do so one time in 24.
-const TREND: u32 = 3;
+const TREND_STEPS: u32 = 3;
 
 /// A fault clears or copies at most so many blocks, its own among them.
-pub(crate) const MOST: usize = 4;
+pub(crate) const MOST_BLOCKS_A_FAULT: usize = 4;
 
 /// No entry has this index.
 const NONE: u32 = u32::MAX;
@@ -96,7 +95,7 @@ impl Habits {
 /// The recent faults of a region.
 #[derive(Debug)]
 struct History {
-    streams: [AtomicU64; STREAMS],
+    streams: [AtomicU64; FOLLOWED_STREAMS],
     /// The place where the next new stream is noted.
     next: AtomicUsize,
     trend: AtomicU64,
@@ -140,7 +139,7 @@ const NOTHING: u64 = Note { entry: NONE, direction: Direction::Up, count: 0 }.en
 impl Default for History {
     fn default() -> Self {
         History {
-            streams: [const { AtomicU64::new(NOTHING) }; STREAMS],
+            streams: [const { AtomicU64::new(NOTHING) }; FOLLOWED_STREAMS],
             next: AtomicUsize::new(0),
             trend: AtomicU64::new(NOTHING),
         }
@@ -162,9 +161,9 @@ impl History {
             let note = Note::decode(self.streams[slot].load(Ordering::Relaxed));
             (note.entry == index.0 as u32 && note.direction == direction).then_some((slot, note.count + 1))
         };
-        let (slot, length) = (0..STREAMS)
+        let (slot, length) = (0..FOLLOWED_STREAMS)
             .find_map(continues)
-            .unwrap_or_else(|| (self.next.fetch_add(1, Ordering::Relaxed) % STREAMS, 0));
+            .unwrap_or_else(|| (self.next.fetch_add(1, Ordering::Relaxed) % FOLLOWED_STREAMS, 0));
         Some(Stream { slot, direction, length })
     }
 
@@ -184,12 +183,12 @@ impl History {
         let direction = if entry >= last.entry { Direction::Up } else { Direction::Down };
         let count = match last.entry {
             NONE => 0,
-            _ if direction == last.direction => (last.count + 1).min(TREND),
+            _ if direction == last.direction => (last.count + 1).min(TREND_STEPS),
             _ => 1,
         };
         self.trend.store(Note { entry, direction, count }.encode(), Ordering::Relaxed);
         match direction {
-            _ if count < TREND => Side::Around,
+            _ if count < TREND_STEPS => Side::Around,
             Direction::Up => Side::After,
             Direction::Down => Side::Before,
         }
@@ -199,13 +198,13 @@ impl History {
 impl Stream {
     /// Whether the program is expected to write whole blocks.
     pub(in crate::region) fn is_believed(self) -> bool {
-        self.length >= BELIEVED
+        self.length >= BELIEVED_FAULTS
     }
 
     /// How many blocks to prepare besides the one that faulted, `most` in all. There are none until the stream is
     /// believed, then one, and more as it goes on.
     pub(crate) fn ahead(self, most: usize) -> usize {
-        if self.is_believed() { (1 << (self.length - BELIEVED + 1).min(9)).min(most) - 1 } else { 0 }
+        if self.is_believed() { (1 << (self.length - BELIEVED_FAULTS + 1).min(9)).min(most) - 1 } else { 0 }
     }
 }
 
@@ -222,7 +221,7 @@ mod tests {
         let ahead = |index| {
             let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();
             history.advance(stream, EntryIndex(index), 1);
-            stream.ahead(MOST)
+            stream.ahead(MOST_BLOCKS_A_FAULT)
         };
         indices.into_iter().map(ahead).collect()
     }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_streams_are_told_apart_and_jumps_are_no_stream() {
+    fn interleaved_streams_are_told_from_each_other_and_jumps_are_no_stream() {
         let history = History::default();
         let interleaved = (0..4).flat_map(|step| [step, 100 + step, 200 + step]);
         assert_eq!(run(&history, FIRST, interleaved), [0, 0, 0, 0, 0, 0, 1, 1, 1, 3, 3, 3]);

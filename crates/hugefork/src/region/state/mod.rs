@@ -14,17 +14,17 @@
 mod accounts;
 mod core;
 mod density;
+mod dirty_list;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
-mod promises;
-mod returns;
+mod prepared;
 mod split;
 mod store;
 mod unresolved;
 
 pub(super) use self::core::Turn;
-pub(super) use returns::{Known, NoRoom, Page};
+pub(super) use dirty_list::{DirtyList, NoRoom, Page};
 
 pub(crate) use self::core::RegionCore;
 pub(crate) use density::Density;

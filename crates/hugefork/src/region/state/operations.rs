@@ -5,8 +5,8 @@
 //!                       ▲
 //!   regions ────────────┘   a cut of any of them closes the gate meanwhile
 //! ```
-//! The gate (sync/gate.rs) is closed while a cut is made, and not while pages are folded ahead of it. Nothing here is
-//! used by a fault.
+//! The gate (sync/gate.rs) is closed while a cut is made, and not while pages are written back ahead of it. Nothing
+//! here is used by a fault.
 //!
 //! Cuts close it one at a time. How long one waits for operations is counted from its call on, also while another one
 //! waits for them before it: several that find a thread inside all give up on it when their patience is over. While

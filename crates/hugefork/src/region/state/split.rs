@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::unresolved::Unresolved;
-use crate::mapping::change::{Recount, Remapped, Right};
+use crate::mapping::change::{Recount, Right};
 use crate::pool::frames::Content;
 use crate::stats::counters::count;
-use crate::sys::{Access, Merging, Sys, SystemError};
+use crate::sys::{Access, Merging, Sys};
 use crate::table::split::{Split, SplitPage};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin};
@@ -72,19 +72,11 @@ impl<S: Sys> SplitBlock<'_, S> {
     pub(in crate::region) fn write(&self, locked: Locked<'_>, page: Option<usize>) -> Result<(), Unresolved> {
         let Some(page) = page else { return self.join(locked) };
         let was = self.pages.get(page);
-        let written = match was {
-            SplitPage::Writable => Ok(()),
-            SplitPage::Dropped => self.fill(locked, page..page + 1, Access::ReadWrite),
-            SplitPage::Lazy | SplitPage::Readable => self.allow(locked, page..page + 1),
-        };
-        match written {
-            Ok(()) => self.written(locked, was),
-            Err(reason) => Err(reason),
+        match was {
+            SplitPage::Writable => {}
+            SplitPage::Dropped => self.fill(locked, page..page + 1, Access::ReadWrite)?,
+            SplitPage::Lazy | SplitPage::Readable => self.allow(locked, page..page + 1)?,
         }
-    }
-
-    /// A page that `was` in another state is writable now.
-    fn written(&self, locked: Locked<'_>, was: SplitPage) -> Result<(), Unresolved> {
         if was == SplitPage::Lazy {
             count(&self.region.counters.bytes_cancelled, BASE_PAGE as u64);
         }
@@ -104,13 +96,7 @@ impl<S: Sys> SplitBlock<'_, S> {
 
     /// Makes the block whole again: writable, with memory for all of its pages.
     fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
-        match self.fill_all(locked, Access::ReadWrite) {
-            Ok(()) => self.allow_all(locked),
-            Err(reason) => Err(reason),
-        }
-    }
-
-    fn allow_all(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
+        self.fill_all(locked, Access::ReadWrite)?;
         let all = 0..self.pages.len();
         let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
         let stored = match allowed.right() {
@@ -144,23 +130,12 @@ impl<S: Sys> SplitBlock<'_, S> {
     /// Gives memory to these dropped pages.
     fn fill(&self, locked: Locked<'_>, pages: Range<usize>, access: Access) -> Result<(), Unresolved> {
         let start = self.region.pool().offset(self.block) + pages.start * BASE_PAGE;
-        if let Err(error) = self.obtain(start, &pages) {
-            return Err(Unresolved::OutOfMemory(error));
-        }
+        let obtained = self.region.pool().sys.obtain(start, pages.len() * BASE_PAGE, 0);
+        obtained.map_err(Unresolved::OutOfMemory)?;
         let now = if access == Access::Read { SplitPage::Readable } else { SplitPage::Writable };
-        match self.region.site().remap_pages(locked, self.index, &pages, now.shows(start)) {
-            Ok(shown) => self.publish_filled(locked, &pages, now, shown),
-            Err(refused) => return Err(refused.into()),
-        }
+        let shown = self.region.site().remap_pages(locked, self.index, &pages, now.shows(start))?;
+        shown.published(self.store_pages(locked, pages, now));
         Ok(())
-    }
-
-    fn obtain(&self, start: usize, pages: &Range<usize>) -> Result<(), SystemError> {
-        self.region.pool().sys.obtain(start, pages.len() * BASE_PAGE, 0)
-    }
-
-    fn publish_filled(&self, locked: Locked<'_>, pages: &Range<usize>, now: SplitPage, shown: Remapped<'_, S>) {
-        shown.published(self.store_pages(locked, pages.clone(), now));
     }
 
     /// Marks pages as lazily freed that have lost the right to be written. Returns how many were not before. If the

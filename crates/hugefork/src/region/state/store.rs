@@ -154,7 +154,7 @@ impl<S: Sys> RegionCore<S> {
             }
         }
         if sums.overlays != 0 {
-            self.pool().tending.count(sums.overlays);
+            self.pool().maintenance.count(sums.overlays);
         }
         if let Some(parent) = &accounts.parent {
             parent.freed(sums.freed);

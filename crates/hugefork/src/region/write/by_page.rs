@@ -35,7 +35,7 @@ impl<S: Sys> Fault<'_, S> {
     fn is_sparse(&self) -> bool {
         let region = self.region;
         let is_whole = self.outlook.manner.used == Use::Whole;
-        let is_guessed = match region.pool().tending.is_paced() {
+        let is_guessed = match region.pool().maintenance.is_paced() {
             // The thread promotes what is dense.
             true => !is_whole,
             // A write to the first or last page of a block may be part of a stream.
@@ -65,14 +65,11 @@ impl<S: Sys> Fault<'_, S> {
         let most = self.most_overlaid(entry, limit)?;
         let (_before, _after, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(&self.window, publishing);
-        let shown = match entry.is_overlay() {
-            true => self.region.unseal(locked, run, Place::Own),
-            false => self.region.overlay(locked, run, Place::Own),
-        };
-        match shown {
-            Ok(()) => Ok(Resolution::Overlaid),
-            Err(reason) => Err(reason),
+        match entry.is_overlay() {
+            true => self.region.unseal(locked, run, Place::Own)?,
+            false => self.region.overlay(locked, run, Place::Own)?,
         }
+        Ok(Resolution::Overlaid)
     }
 
     /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
@@ -85,17 +82,15 @@ impl<S: Sys> Fault<'_, S> {
 
     /// After a copy that failed: the overlay may have private pages, so it is not sealed.
     #[cold]
-    #[inline(never)] // Not on the stack below a copy.
-    pub(super) fn open_again(&mut self) {
+    pub(super) fn resume_after_failure(&mut self) {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        self.region.open_again(locked, self.index.0..self.index.0 + 1, self.place);
+        self.region.resume_after_failure(locked, self.index.0..self.index.0 + 1, self.place);
     }
 
-    /// After a fold or copy that the kernel refused: an overlay can do without, and takes the write. The next fork or
-    /// snapshot tries again, and says so if it fails too.
+    /// After a write-back or copy that the kernel refused: an overlay can do without, and takes the write. The next
+    /// fork or snapshot tries again, and says so if it fails too.
     #[cold]
-    #[inline(never)] // As above.
     pub(super) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
@@ -105,7 +100,6 @@ impl<S: Sys> Fault<'_, S> {
 
     /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
     /// to that.
-    #[inline(never)] // Not on the stack below a copy.
     pub(super) fn hold(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
@@ -114,14 +108,13 @@ impl<S: Sys> Fault<'_, S> {
         let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
         let locked = Locked::windows(&self.window, &publishing);
         if region.holds(locked, &only) {
-            self.place = Place::Aside;
+            self.place = Place::Parked;
             return Ok(());
         }
         region.seal(locked, only)
     }
 
     /// Adds the private pages of the overlay, if it is one, to its copy.
-    #[inline(never)] // As above.
     pub(super) fn patch(&self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.table.get(self.index).is_overlay() {
@@ -129,20 +122,17 @@ impl<S: Sys> Fault<'_, S> {
         }
         let new = region.pool().direct(self.taken.wanted);
         // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
-        match unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) } {
-            Ok(()) => count(&region.counters.blocks_folded, 1),
-            Err(error) => return Err(self.returned(Unresolved::Unmappable(error))),
-        }
+        unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) }
+            .map_err(|error| self.returned(Unresolved::Unmappable(error)))?;
+        count(&region.counters.blocks_written_back, 1);
         Ok(())
     }
 
-    /// Folds the private pages into the block, which this region alone holds.
-    pub(super) fn fold(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
+    /// Writes back the private pages into the block, which this region alone holds.
+    pub(super) fn write_back(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        match self.region.fold_in_place(&self.window, publishing, only, block) {
-            Ok(()) => Ok(Resolution::Reused),
-            Err(reason) => Err(reason),
-        }
+        self.region.write_back_in_place(&self.window, publishing, only, block)?;
+        Ok(Resolution::Reused)
     }
 }

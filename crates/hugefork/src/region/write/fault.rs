@@ -54,8 +54,8 @@ pub(in crate::region) enum Become {
     WritableByPage,
     /// A block of the region's own, with all that it sees.
     Own,
-    /// The same, unless writes were promised not to fault: nobody has asked for it.
-    OwnUnlessPromised,
+    /// The same, unless writes there are prepared: nobody has asked for it.
+    OwnUnlessPrepared,
 }
 
 impl Become {
@@ -143,7 +143,7 @@ impl<S: Sys> RegionCore<S> {
                 Found::None => &self.counters.failed,
                 Found::LookAgain => return Next::ComeBack,
             },
-            Err(Unresolved::CowLimit(_)) if self.fold_a_charged_one() => return Next::Again,
+            Err(Unresolved::CowLimit(_)) if self.write_back_a_charged_one() => return Next::Again,
             Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
                 if !self.revoke_from_others(index) {
                     *limit = None;
@@ -176,8 +176,8 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        // To fold or copy it, it would be sealed for a moment, and a system call that writes would fail.
-        let stays = what != Become::Own && entry.is_open_overlay() && self.promises.has(index);
+        // To write it back or copy it, it would be sealed for a moment, and a system call that writes would fail.
+        let stays = what != Become::Own && entry.is_open_overlay() && self.prepared.has(index);
         let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
             // Another thread was faster.
@@ -187,7 +187,7 @@ impl<S: Sys> RegionCore<S> {
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
-        // An overlay that is folded was counted when it became one.
+        // An overlay that is written back was counted when it became one.
         let limit = if !what.may_be_by_page() && entry.is_overlay() { None } else { limit };
         let resolved = match needed {
             OnWrite::GiveZeroed => {
@@ -198,27 +198,27 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
             OnWrite::Overlay | OnWrite::Unseal => fault.by_page(&publishing, entry, limit),
-            OnWrite::Fold => fault.fold(publishing),
+            OnWrite::WriteBack => fault.write_back(publishing),
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
         };
         if resolved.is_err() && needed == OnWrite::Copy {
-            fault.open_again();
+            fault.resume_after_failure();
         }
         // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
         // him.
-        let has_let_go = matches!(needed, OnWrite::Copy | OnWrite::Fold);
-        let is_refused = has_let_go && matches!(resolved, Err(Unresolved::Unmappable(_)));
+        let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
+        let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {
             return Ok(Resolution::Overlaid);
         }
         resolved
     }
 
-    /// Folds an overlay that costs the region nothing any more, because others have let go of its block. True if there
-    /// was one.
-    fn fold_a_charged_one(&self) -> bool {
-        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_fold(index);
+    /// Writes back an overlay that costs the region nothing any more, because others have let go of its block. True if
+    /// there was one.
+    fn write_back_a_charged_one(&self) -> bool {
+        let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_write_back(index);
         let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
         let Some(index) = indices.find(|&index| is_free(index)) else { return false };
         self.try_to_make(Become::Own, EntryIndex(index), None, None).is_ok()
@@ -243,10 +243,8 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
     fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
         let (_ahead, run) = self.unwritten();
-        match self.take_zeroed(&run) {
-            Ok(()) => self.map(Resolution::DemandZero),
-            Err(reason) => Err(reason),
-        }
+        self.take_zeroed(&run)?;
+        self.map(Resolution::DemandZero)
     }
 
     /// Makes the block writable, which this region alone holds, together with neighbours in the same state.
@@ -275,21 +273,15 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let locked = Locked::windows(&self.window, publishing);
         let Some(split) = self.region.split(self.index) else { return Ok(Resolution::Reused) };
-        match split.write(locked, self.target.map(|byte| byte / BASE_PAGE)) {
-            Ok(()) => Ok(Resolution::Reused),
-            Err(reason) => Err(reason),
-        }
+        split.write(locked, self.target.map(|byte| byte / BASE_PAGE))?;
+        Ok(Resolution::Reused)
     }
 
     /// A write to a block that others hold: makes a copy for this region alone.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
-        match self.check_limit(limit) {
-            Ok(()) => {
-                let (_ahead, run) = self.held_by_others();
-                self.copy_run(publishing, run)
-            }
-            Err(reason) => Err(reason),
-        }
+        self.check_limit(limit)?;
+        let (_ahead, run) = self.held_by_others();
+        self.copy_run(publishing, run)
     }
 
     /// Copies blocks that others hold.
@@ -298,14 +290,10 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
     /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
-        match self.seal(&publishing) {
-            Ok(()) => drop(publishing),
-            Err(reason) => return Err(reason),
-        }
-        match self.take_copies(&run) {
-            Ok(()) => self.map(Resolution::Copied),
-            Err(reason) => Err(reason),
-        }
+        self.seal(&publishing)?;
+        drop(publishing);
+        self.take_copies(&run)?;
+        self.map(Resolution::Copied)
     }
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
@@ -333,10 +321,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
-        match self.hold() {
-            Ok(()) => self.patch(),
-            Err(reason) => Err(self.returned(reason)),
-        }
+        self.hold().map_err(|reason| self.returned(reason))?;
+        self.patch()
     }
 
     /// Takes blocks, whatever is in them.
@@ -344,10 +330,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         let (pool, index) = (self.region.pool(), self.index);
         let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
         let wish = self.region.placement.hint(index, pool.frames.len());
-        match pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved) {
-            Some(taken) => self.taken = taken,
-            None => return Err(Unresolved::PoolFull),
-        }
+        let taken = pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved);
+        self.taken = taken.ok_or(Unresolved::PoolFull)?;
         self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
         pool.note_taken(self.taken);
         Ok(())
@@ -372,10 +356,8 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn zero(&self) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
-        match pool.zero(self.taken, touched, self.outlook.manner) {
-            Ok(cleared) => self.count_zeroed(cleared),
-            Err(error) => return Err(self.returned(Unresolved::OutOfMemory(error))),
-        }
+        let zeroed = pool.zero(self.taken, touched, self.outlook.manner);
+        self.count_zeroed(zeroed.map_err(|error| self.returned(Unresolved::OutOfMemory(error)))?);
         Ok(())
     }
 
@@ -383,10 +365,8 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn obtain_fresh(&self) -> Result<(), Unresolved> {
         let pool = self.region.pool();
         for (fresh, content) in pool.runs_by_content(self.taken) {
-            if content == Content::Fresh
-                && let Err(error) = pool.obtain(fresh, 0)
-            {
-                return Err(self.returned(Unresolved::OutOfMemory(error)));
+            if content == Content::Fresh {
+                pool.obtain(fresh, 0).map_err(|error| self.returned(Unresolved::OutOfMemory(error)))?;
             }
         }
         Ok(())
@@ -419,12 +399,9 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        match self.publish(locked, self.show(locked)) {
-            Ok(()) => {}
-            Err(reason) => return Err(reason),
-        }
+        self.publish(locked, self.show(locked))?;
         drop(publishing);
-        self.region.wake_waiting(&self.entries(), self.place);
+        self.region.resume(&self.entries(), self.place);
         self.follow();
         Ok(resolved)
     }
@@ -436,16 +413,10 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Has the entries say what is shown now.
     fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
-        let remapped = match shown {
-            Ok(remapped) => remapped,
-            Err(refused) => return Err(self.refused(refused)),
-        };
+        let remapped = shown.map_err(|refused| self.returned(refused.into()))?;
         let right = remapped.right();
         remapped.published(self.store(locked));
-        match right {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.not_writable(locked, error)),
-        }
+        right.map_err(|error| self.not_writable(locked, error))
     }
 
     /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.
@@ -460,10 +431,6 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     fn follow(&self) {
         self.region.habits.follow(self.outlook, self.start, self.taken.count);
-    }
-
-    fn refused(&self, refused: Refused) -> Unresolved {
-        self.returned(refused.into())
     }
 
     fn entries(&self) -> Range<usize> {

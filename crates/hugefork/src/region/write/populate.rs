@@ -12,8 +12,8 @@ use crate::types::error::RegionError;
 use crate::types::options::OnLimit;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// So many bytes of windows are held at once while writes are promised not to fault.
-const PROMISED_AT_ONCE: usize = 256 << 20;
+/// The windows that are held at once while writes are prepared.
+const PREPARED_AT_ONCE_BYTES: usize = 256 << 20;
 
 impl<S: Sys> RegionCore<S> {
     /// Gives memory to every never-written block in `range`. A revoked block is an error, because no write to it can
@@ -28,21 +28,21 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Sees to it that no write in `range` faults until the next fork, snapshot or reset. What others hold too is shown
-    /// by page where that can be done; but not where a limit counts blocks, since what is promised is not folded as
-    /// soon as nobody else holds it.
+    /// by page where that can be done; but not where a limit counts blocks, since what is prepared is not written back
+    /// as soon as nobody else holds it.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         if !self.may_overlay() || self.accounts.limit.is_some() {
             return self.prepare_blocks(range);
         }
         self.check(&range)?;
-        self.promises.prepare(self.table.len());
+        self.prepared.prepare(self.table.len());
         let entries = self.touched(&range);
         // However they were written after earlier snapshots: a copy now would take a thousand times as long.
         self.density.forget(entries.clone());
         let mut next = entries.start;
         while next < entries.end {
-            let end = entries.end.min(self.table.entries_of(self.promised_with(next)).end);
-            next = self.promise_some(next..end).map_err(|reason| self.error(reason))?;
+            let end = entries.end.min(self.table.entries_of(self.prepared_with(next)).end);
+            next = self.prepare_some(next..end).map_err(|reason| self.error(reason))?;
             if next < end {
                 // It makes neighbours writable, too.
                 self.make_until_done(Become::Writable, EntryIndex(next))?;
@@ -51,15 +51,15 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// The windows that are held at once while something in the window of this entry is promised.
-    fn promised_with(&self, entry: usize) -> Range<usize> {
+    /// The windows that are held at once while something in the window of this entry is prepared.
+    fn prepared_with(&self, entry: usize) -> Range<usize> {
         let first = self.table.window(EntryIndex(entry));
-        let count = (PROMISED_AT_ONCE / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
+        let count = (PREPARED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
         first..self.table.windows().min(first + count)
     }
 
-    /// Promises that writes to the first of `entries` do not fault, up to one where they do. Returns that, or the end.
-    fn promise_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
+    /// Prepares writes to the first of `entries`, up to one where they do. Returns that, or the end.
+    fn prepare_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
         let _signals = SignalsBlocked::new();
         let windows = self.table.lock_windows(self.windows_of(&entries));
         let publishing = self.lock.shared();
@@ -72,7 +72,7 @@ impl<S: Sys> RegionCore<S> {
             if end > next {
                 // After a failure, some that count as writable may not be. Where they are, this costs nothing.
                 self.unseal(locked, next..end, Place::Own)?;
-                self.promises.make(locked, next..end);
+                self.prepared.add(locked, next..end);
                 next = end;
             } else if matches!(get(next), Entry::Private(_)) {
                 next += 1;
@@ -99,8 +99,8 @@ impl<S: Sys> RegionCore<S> {
         (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
     }
 
-    /// Folds the overlays among `entries` that this region alone holds.
-    pub(in crate::region) fn fold_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
+    /// Writes back the overlays among `entries` that this region alone holds.
+    pub(in crate::region) fn write_back_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
         if !self.accounts.has_overlays() {
             return Ok(());
         }

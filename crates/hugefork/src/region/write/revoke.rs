@@ -130,7 +130,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut holders, mut has_lost) = (1, false);
         for holder in others() {
-            match holder.let_go(index, block) {
+            match holder.give_up(index, block) {
                 Answer::Done => {
                     has_lost = true;
                     count(&self.counters.blocks_revoked, 1);
@@ -215,8 +215,8 @@ impl<S: Sys> RegionCore<S> {
             return OnRevoke::Nothing;
         }
         let entry = self.table.get(index);
-        let promised = if self.table.is_reserved(index) { Reserve::Full } else { self.accounts.reserve };
-        on_revoke(entry.state(), entry.origin(), promised).1
+        let reserved = if self.table.is_reserved(index) { Reserve::Full } else { self.accounts.reserve };
+        on_revoke(entry.state(), entry.origin(), reserved).1
     }
 
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
@@ -255,7 +255,7 @@ impl<S: Sys> Holder for RegionCore<S> {
         )
     }
 
-    fn let_go(&self, index: EntryIndex, block: BlockId) -> Answer {
+    fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer {
         // Looked at without the lock first: whoever has not borrowed this block may be waiting for us.
         if self.on_revoke(index, block) == OnRevoke::Nothing {
             return Answer::No;

@@ -18,15 +18,15 @@ use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
 /// At most so many entries become writable in one fault that needs no clear or copy.
-const MOST_REUSED: usize = 512;
+const MOST_REUSED_ENTRIES: usize = 512;
 
 /// Small blocks are given in runs while at least one part in so many of the pool is free. Below that every block
 /// counts.
-const SCARCE: usize = 8;
+const SCARCE_ONE_IN: usize = 8;
 
-/// A write by page turns so many bytes over at once. It is what the kernel can move as one entry (sys/linux/parked.rs):
+/// What a write by page turns over at once: what the kernel can move as one entry (sys/linux/parked.rs):
 /// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
-const OVERLAID_AT_ONCE: usize = 1 << 30;
+const OVERLAID_AT_ONCE_BYTES: usize = 1 << 30;
 
 /// The entries that one fault treats, and the locks of those besides the one that faulted.
 type Run<'a> = (WindowsGuard<'a>, Range<usize>);
@@ -38,7 +38,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         if !self.leaves_enough() {
             self.only()
         } else if self.region.table.is_one_a_window() {
-            self.onward(history::MOST, is_unwritten)
+            self.onward(history::MOST_BLOCKS_A_FAULT, is_unwritten)
         } else {
             self.around(is_unwritten)
         }
@@ -63,7 +63,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             | Entry::Revoked => false,
         };
         if region.table.is_one_a_window() && self.leaves_enough() {
-            self.onward(history::MOST, is_held_by_others)
+            self.onward(history::MOST_BLOCKS_A_FAULT, is_held_by_others)
         } else if budget.fits(budget.limit() / 2) {
             self.only()
         } else {
@@ -87,7 +87,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         } else if region.table.is_one_a_window() || (is_lazy(entry) && budget.fits(budget.limit() / 2)) {
             // A write cancels lazy free for its own block only, unless it is part of a stream or each such write would
             // take one of the last mappings.
-            self.onward(MOST_REUSED, is_alike)
+            self.onward(MOST_REUSED_ENTRIES, is_alike)
         } else {
             self.around(is_alike)
         }
@@ -95,7 +95,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
     /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
-    /// [`OVERLAID_AT_ONCE`], and ends where a lock is not free.
+    /// [`OVERLAID_AT_ONCE_BYTES`], and ends where a lock is not free.
     pub(super) fn alike_by_page(
         &self,
         entry: Entry,
@@ -111,7 +111,7 @@ impl<'a, S: Sys> Fault<'a, S> {
                 && other.block().is_some_and(follows)
                 && region.held(other) == Held::ByOthersToo
         };
-        let group = size.count(OVERLAID_AT_ONCE).max(1);
+        let group = size.count(OVERLAID_AT_ONCE_BYTES).max(1);
         let start = index / group * group;
         let (mut run, own) = (index..index + 1, table.window(self.index));
         let mut windows = own..own + 1;
@@ -208,8 +208,8 @@ impl<'a, S: Sys> Fault<'a, S> {
             return false;
         }
         let frames = &region.pool().frames;
-        let ahead = self.outlook.stream.map_or(0, |stream| stream.ahead(history::MOST));
+        let ahead = self.outlook.stream.map_or(0, |stream| stream.ahead(history::MOST_BLOCKS_A_FAULT));
         let more = region.table.window_of(self.index).len() + ahead;
-        frames.available().saturating_sub(more) >= frames.len() / SCARCE
+        frames.available().saturating_sub(more) >= frames.len() / SCARCE_ONE_IN
     }
 }

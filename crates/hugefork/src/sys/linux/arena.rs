@@ -30,28 +30,28 @@ use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
 /// The size of a slot.
-const SLOT: usize = 64 << 20;
+const SLOT_BYTES: usize = 64 << 20;
 
 /// The arena starts at a multiple of the largest block size.
-const ALIGN: usize = 1 << 30;
+const ALIGN_BYTES: usize = 1 << 30;
 
 /// The size of the zeros that others are made of.
-pub(crate) const ZEROS: usize = 1 << 30;
+pub(crate) const ZEROS_BYTES: usize = 1 << 30;
 
 /// The sizes that are tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
-const SIZES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST];
+const TRIED_BYTES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST_BYTES];
 
 /// A smaller arena is not worth having.
-const LEAST: usize = 16 << 30;
+const LEAST_BYTES: usize = 16 << 30;
 
 /// How many of a process's addresses the arena takes.
-pub(crate) const TAKES: RangeInclusive<usize> = LEAST + ALIGN..=SIZES[0] + ALIGN;
+pub(crate) const TAKES_BYTES: RangeInclusive<usize> = LEAST_BYTES + ALIGN_BYTES..=TRIED_BYTES[0] + ALIGN_BYTES;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
 /// The one arena of the process.
 pub(crate) struct Arena {
-    /// All that was reserved: a little more than the slots, which begin at a multiple of [`ALIGN`].
+    /// All that was reserved: a little more than the slots, which begin at a multiple of [`ALIGN_BYTES`].
     reserved: Range<usize>,
     base: usize,
     slots: usize,
@@ -78,22 +78,22 @@ impl Arena {
 
     fn reserve() -> Result<Arena, SystemError> {
         let mut refused = Errno::NOMEM;
-        for size in SIZES {
+        for size in TRIED_BYTES {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             // SAFETY: a new anonymous mapping touches nothing that exists.
-            match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN, ProtFlags::empty(), flags) } {
+            match unsafe { mmap_anonymous(ptr::null_mut(), size + ALIGN_BYTES, ProtFlags::empty(), flags) } {
                 Ok(at) => {
-                    let (start, slots) = (at.expose_provenance(), size / SLOT);
+                    let (start, slots) = (at.expose_provenance(), size / SLOT_BYTES);
                     let arena = Arena {
-                        reserved: start..start + size + ALIGN,
-                        base: start.next_multiple_of(ALIGN),
+                        reserved: start..start + size + ALIGN_BYTES,
+                        base: start.next_multiple_of(ALIGN_BYTES),
                         slots,
                         free: Mutex::new(Ranges::new(slots)),
                     };
                     // This is the first range, and it is never given back.
-                    let zeros = arena.take(ZEROS, ALIGN)?;
+                    let zeros = arena.take(ZEROS_BYTES, ALIGN_BYTES)?;
                     debug_assert_eq!(zeros, arena.zeros());
-                    arena.show_zeros(zeros, ZEROS)?;
+                    arena.show_zeros(zeros, ZEROS_BYTES)?;
                     return Ok(arena);
                 }
                 Err(errno) => refused = errno,
@@ -106,9 +106,9 @@ impl Arena {
     pub(crate) fn take(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
-        let taken = self.free().take(slots, (align / SLOT).max(1));
+        let taken = self.free().take(slots, (align / SLOT_BYTES).max(1));
         let range = taken.ok_or(SystemError::new("taking addresses for it (raise RLIMIT_AS)", Errno::NOMEM))?;
-        Ok(self.base + range.start * SLOT)
+        Ok(self.base + range.start * SLOT_BYTES)
     }
 
     /// As [`Arena::take`]; a range of a GiB or more begins at a multiple of that, if there is such a range. The kernel
@@ -135,7 +135,7 @@ impl Arena {
         named("mprotect", unsafe { mprotect(range, len, MprotectFlags::READ) })
     }
 
-    /// [`ZEROS`] bytes of zeros, made by [`Arena::show_zeros`].
+    /// [`ZEROS_BYTES`] bytes of zeros, made by [`Arena::show_zeros`].
     pub(crate) fn zeros(&self) -> usize {
         self.base
     }
@@ -153,13 +153,13 @@ impl Arena {
 
     /// The slots of a range that was taken.
     pub(crate) fn slots_of(&self, at: usize, len: usize) -> Range<usize> {
-        let start = (at - self.base) / SLOT;
+        let start = (at - self.base) / SLOT_BYTES;
         start..start + slots_of(len)
     }
 
     /// The slot of `address`, if it lies in the arena. The fault handler calls this.
     pub(crate) fn slot_of(&self, address: usize) -> Option<usize> {
-        let slot = address.checked_sub(self.base)? / SLOT;
+        let slot = address.checked_sub(self.base)? / SLOT_BYTES;
         (slot < self.slots).then_some(slot)
     }
 
@@ -169,7 +169,7 @@ impl Arena {
     }
 
     fn range(&self) -> Range<usize> {
-        self.base..self.base + self.slots * SLOT
+        self.base..self.base + self.slots * SLOT_BYTES
     }
 
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
@@ -215,5 +215,5 @@ fn close(start: usize, len: usize) {
 
 /// The slots that a range takes. At least one byte of the last slot stays unused.
 fn slots_of(len: usize) -> usize {
-    len / SLOT + 1
+    len / SLOT_BYTES + 1
 }

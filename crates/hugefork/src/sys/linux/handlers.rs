@@ -77,13 +77,13 @@ static RESOLVER: OnceLock<&'static Resolver> = OnceLock::new();
 
 /// The handler may need so many bytes of the interrupted thread's stack, besides the registers that the kernel puts
 /// there (`tests/handler_stack.rs`).
-pub(crate) const NEEDED: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
+pub(crate) const NEEDED_STACK_BYTES: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
 
 /// A fault for which there is no stack waits for so long before it is repeated.
-const MOMENT: Duration = Duration::from_millis(1);
+const REPEATED_AFTER: Duration = Duration::from_millis(1);
 
 /// At least so much of it is used by the time that the handler checks for room.
-const BEFORE: usize = if cfg!(debug_assertions) { 256 } else { 128 };
+const USED_STACK_BYTES: usize = if cfg!(debug_assertions) { 256 } else { 128 };
 
 /// A page fault.
 pub(crate) struct Fault<'a> {
@@ -214,7 +214,7 @@ fn on_fault(
 /// Has a fault handled on a stack of the handler's own; true if it is ours.
 #[inline(never)] // What it needs is not to lie on the stack of a handler that gets what is foreign.
 fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
-    if !fault.has_room(NEEDED - BEFORE) {
+    if !fault.has_room(NEEDED_STACK_BYTES - USED_STACK_BYTES) {
         (resolver.say_no_room)();
         std::process::abort();
     }
@@ -225,7 +225,7 @@ fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
         None => {
             // The access is repeated and faults again.
             let never_changes = AtomicU32::new(0);
-            futex::wait_at_most(&never_changes, 0, MOMENT);
+            futex::wait_at_most(&never_changes, 0, REPEATED_AFTER);
             true
         }
     }

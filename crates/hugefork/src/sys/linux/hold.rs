@@ -1,14 +1,14 @@
-//! Holds whoever uses some addresses, system calls too, while what they show lies aside.
+//! Holds whoever uses some addresses, system calls too, while what they show is parked.
 //!
 //! ```text
 //!   addresses   | private mapping | ──▶ | the same, without pages | ──▶ | block          |
-//!   aside       | nothing         |     | the pages               |     | nothing        |
+//!   parking | nothing         |     | the pages               |     | nothing        |
 //!                    register, mremap(MREMAP_DONTUNMAP)        show; UFFDIO_WAKE
 //! ```
 //! The range is registered for user faults, and one `mremap` takes its pages to another place. From then on the kernel
 //! finds no page there, and puts whoever needs one to sleep (`UFFDIO_REGISTER_MODE_MINOR`: the file has the page, but
 //! no page table). Nobody reads the descriptor: the sleepers are woken when something else is shown, and look again.
-//! Pages that were swapped out stay swapped out, aside, where nothing else looks like them.
+//! Pages that were swapped out stay swapped out, parked, where nothing else looks like them.
 //!
 //! By write-protection (`UFFDIO_WRITEPROTECT`) readers would not wait. But the kernel splits huge pages for it and puts
 //! a marker into each entry of their page tables, which `PAGEMAP_SCAN` cannot tell from a page that was swapped out
@@ -24,7 +24,7 @@ use hugefork_linux::userfaultfd::{
 use rustix::io::Errno;
 
 use super::stderr::say_and_abort;
-use super::{move_high, named, number, open_again, owner};
+use super::{move_high, named, number, owner, reopen};
 use crate::sys::{Part, SystemError};
 
 /// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
@@ -44,30 +44,25 @@ impl Holder {
         self
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
-    pub(super) fn open_again(&self) -> bool {
-        open_again(&self.0.0, || Holder::open().ok().map(|new| new.0.0))
+    /// Opens it again, if the program has closed it, which did not know of it: see [`reopen`].
+    pub(super) fn reopen(&self) -> bool {
+        reopen(&self.0.0, || Holder::open().ok().map(|new| new.0.0))
     }
 
     pub(super) fn descriptor(&self) -> i32 {
         number(&self.0.0)
     }
 
-    // Plain matches: without optimisation each closure takes its own place on the fault handler's stack.
-
     /// As [`Sys::hold`](crate::sys::Sys::hold); `parking` is that of the part.
     pub(super) fn hold(&self, part: Part<'_>, parking: &Parking<'_>) -> Result<(), SystemError> {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
         }
-        match self.register(part.at(), part.len()) {
-            Ok(()) => {}
-            Err(error) => return Err(error),
-        }
+        self.register(part.at(), part.len())?;
         match parking.take() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => {
-                self.let_go(part);
+                self.resume(part);
                 Err(SystemError::new("mremap to hold a range", errno))
             }
             Err(Failure::Lost(errno)) => abort(part, errno),
@@ -76,16 +71,13 @@ impl Holder {
 
     /// From now on whoever finds no page there waits.
     pub(super) fn register(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        match self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR) {
-            Ok(()) => Ok(()),
-            Err(errno) => Err(SystemError::new("ioctl(UFFDIO_REGISTER)", errno)),
-        }
+        let registered = self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR);
+        registered.map_err(|errno| SystemError::new("ioctl(UFFDIO_REGISTER)", errno))
     }
 
     /// After a failure: all is there still, or again.
     #[cold]
-    #[inline(never)] // Not on the stack below a hold that succeeds.
-    fn let_go(&self, part: Part<'_>) {
+    fn resume(&self, part: Part<'_>) {
         match self.0.unregister(&(part.at()..part.at() + part.len())) {
             Ok(()) => self.wake(part),
             Err(errno) => abort(part, errno),
@@ -120,19 +112,19 @@ mod tests {
     use crate::sys::{Access, Shows, Sys};
     use crate::units::BASE_PAGE;
 
-    /// What lies aside is two mappings, and a call that moves both fails at the second, when the first has moved.
+    /// What is parked is two mappings, and a call that moves both fails at the second, when the first has moved.
     #[test]
     fn private_pages_come_back_though_a_call_fails_half_way() {
         const PAGES: usize = 8;
         const LEN: usize = PAGES * BASE_PAGE;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
-        let aside = match memory.set_aside(LEN, BASE_PAGE) {
-            Ok(aside) => aside,
+        let parked = match memory.claim_parking(LEN, BASE_PAGE) {
+            Ok(parked) => parked,
             Err(error) => return println!("skipped: nobody can be made to wait: {error}"),
         };
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
-        let (part, away) = (extent.part(0, LEN), aside.part(0, LEN));
+        let (part, away) = (extent.part(0, LEN), parked.part(0, LEN));
         memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
         let page = |nth: usize| pointer(part.at() + nth * BASE_PAGE).cast::<u8>();
         // SAFETY: the range is ours, and shows a private mapping.
@@ -141,12 +133,12 @@ mod tests {
         // The kernel moves what is registered only by itself, and finds that when it comes to it.
         let holder = memory.overlays.as_ref().unwrap().holder().unwrap();
         holder.register(away.at() + LEN / 2, LEN / 2).unwrap();
-        memory.put_back(part, away);
-        memory.let_go(part, away);
+        memory.unpark(part, away);
+        memory.resume(part, away);
         // SAFETY: as above.
         let seen: Vec<u8> = (0..PAGES).map(|nth| unsafe { page(nth).read_volatile() }).collect();
         assert_eq!(seen, (1..=PAGES as u8).collect::<Vec<_>>(), "private pages are gone");
         memory.release(extent).unwrap();
-        memory.release(aside).unwrap();
+        memory.release(parked).unwrap();
     }
 }

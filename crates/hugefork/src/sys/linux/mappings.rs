@@ -9,7 +9,7 @@ use hugefork_linux::procmap_query::Maps;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
 
-use super::{number, open_again};
+use super::{number, reopen};
 
 /// Which file a mapping is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,9 +73,9 @@ impl Mappings {
         None
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see [`open_again`].
-    pub(super) fn open_again(&self) -> bool {
-        self.0.as_ref().is_some_and(|maps| open_again(&maps.0, || Maps::open().ok().map(|maps| maps.0)))
+    /// Opens it again, if the program has closed it, which did not know of it: see [`reopen`].
+    pub(super) fn reopen(&self) -> bool {
+        self.0.as_ref().is_some_and(|maps| reopen(&maps.0, || Maps::open().ok().map(|maps| maps.0)))
     }
 
     pub(super) fn file(&mut self) -> Option<&mut Descriptor> {

@@ -37,7 +37,7 @@ use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// What fails where a reset puts private pages aside, and shows them again.
+/// What fails where a reset stages private pages, and shows them again.
 const PRIVATE_PAGES: &str = "mremap of private pages";
 
 /// All pools of the process share one limit.
@@ -268,8 +268,8 @@ impl Linux {
     /// refused.
     pub(super) fn collapse(&self, offset: usize) -> bool {
         /// A try fails if somebody holds or moves a page just then.
-        const TRIES: usize = 3;
-        for _ in 0..TRIES {
+        const COLLAPSE_TRIES: usize = 3;
+        for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
             match advice::collapse_now(unsafe { self.direct.at().byte_add(offset) }) {
                 Ok(()) => return true,
@@ -368,10 +368,10 @@ pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), System
 
 /// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin.
 pub(crate) fn refresh_budget() {
-    const MARGIN: usize = 1024;
+    const MARGIN_MAPPINGS: usize = 1024;
     let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
-    BUDGET.set_limit(limit.saturating_sub(others + MARGIN));
+    BUDGET.set_limit(limit.saturating_sub(others + MARGIN_MAPPINGS));
 }
 
 /// New memory for the engine's own data. It is all zeros.
@@ -521,61 +521,61 @@ impl Sys for Linux {
         self.overlays.is_ok()
     }
 
-    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+    fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         match &self.overlays {
-            Ok(overlays) => overlays.set_aside(len, align),
+            Ok(overlays) => overlays.claim_parking(len, align),
             Err(_) => named("userfaultfd", Err(Errno::NOTSUP)),
         }
     }
 
-    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+    fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
         self.check_shown(part)?;
-        overlays.hold(part, aside).inspect_err(|_| {
+        overlays.hold(part, parked).inspect_err(|_| {
             // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
-            let _ = self.hide(aside);
+            let _ = self.hide(parked);
         })
     }
 
-    fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
         if let Ok(overlays) = &self.overlays {
-            overlays.put_back(part, aside);
+            overlays.unpark(part, parked);
         }
     }
 
-    fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
+    fn resume(&self, part: Part<'_>, parked: Part<'_>) {
         if let Some(holder) = self.holder() {
             holder.wake(part);
         }
         // As in `hold`. What was there was copied, or is where it belongs.
-        let _ = self.hide(aside);
+        let _ = self.hide(parked);
     }
 
-    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+    fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         // So that a GiB moves as one entry of its page tables.
         let at = self.arena.take_in_whole_gib(len, align)?;
         // SAFETY: as in `claim`.
         Ok(unsafe { Extent::new(at, len) })
     }
 
-    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+    fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let moved = match &self.overlays {
-            Ok(overlays) if overlays.is_one_mapping(part) => overlays.parking(part, apart).take_at_once(),
+            Ok(overlays) if overlays.is_one_mapping(part) => overlays.parking(part, staging).take_at_once(),
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
         if moved.is_err() {
             // As in `hold`.
-            let _ = self.hide(apart);
+            let _ = self.hide(staging);
         }
         named(PRIVATE_PAGES, moved)
     }
 
-    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+    fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let overlays = match &self.overlays {
-            Ok(overlays) if overlays.is_one_mapping(apart) => overlays,
+            Ok(overlays) if overlays.is_one_mapping(staging) => overlays,
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
-        match overlays.parking(part, apart).bring_back_at_once() {
+        match overlays.parking(part, staging).bring_back_at_once() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
             Err(Failure::Lost(errno)) => hold::abort(part, errno),

@@ -90,7 +90,7 @@ fn number(descriptor: &Descriptor) -> i32 {
 
 /// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever
 /// uses that just then is as well off as before. False if there is no need, or somebody else has the number by now.
-fn open_again(descriptor: &Descriptor, open: impl FnOnce() -> Option<Descriptor>) -> bool {
+fn reopen(descriptor: &Descriptor, open: impl FnOnce() -> Option<Descriptor>) -> bool {
     let wanted = number(descriptor);
     if fcntl_getfd(descriptor).is_ok() {
         return false;

@@ -25,9 +25,9 @@ use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
-use super::parked::{LEAST, LEAST_BASE_PAGES, Moved, ParkedTables};
+use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
-use super::{move_high, named, number, open_again, owner, pagemap};
+use super::{move_high, named, number, owner, pagemap, reopen};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -104,7 +104,7 @@ impl Overlays {
     }
 
     /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
-    pub(super) fn show_to_heirs(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
+    pub(super) fn show_to_children(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, true);
         let (rights, flags) =
@@ -116,7 +116,7 @@ impl Overlays {
     }
 
     /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
-    /// who writes there is to fault. Children inherit it once [`Overlays::let_heirs_have`] was called.
+    /// who writes there is to fault. Children inherit it once [`Overlays::give_to_children`] was called.
     #[cold]
     pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         self.make_ready(part.len(), offset)?;
@@ -133,7 +133,7 @@ impl Overlays {
 
     /// Has children inherit what was shown.
     #[cold]
-    pub(super) fn let_heirs_have(&self, part: Part<'_>) -> Result<(), SystemError> {
+    pub(super) fn give_to_children(&self, part: Part<'_>) -> Result<(), SystemError> {
         let at = pointer(part.at());
         // SAFETY: the range is the caller's; none of this changes contents.
         unsafe {
@@ -144,11 +144,11 @@ impl Overlays {
     }
 
     /// Opens its descriptors again that the program has closed, and gives their numbers.
-    pub(super) fn open_again(&self) -> impl Iterator<Item = i32> {
-        let pagemap = open_again(&self.pagemap.0, || Pagemap::open().ok().map(|pagemap| pagemap.0));
+    pub(super) fn reopen(&self) -> impl Iterator<Item = i32> {
+        let pagemap = reopen(&self.pagemap.0, || Pagemap::open().ok().map(|pagemap| pagemap.0));
         let pagemap = pagemap.then(|| number(&self.pagemap.0));
-        let maps = self.mappings.open_again().then(|| self.mappings.descriptor()).flatten();
-        let holder = self.holder().filter(|holder| holder.open_again()).map(Holder::descriptor);
+        let maps = self.mappings.reopen().then(|| self.mappings.descriptor()).flatten();
+        let holder = self.holder().filter(|holder| holder.reopen()).map(Holder::descriptor);
         [pagemap, maps, holder].into_iter().flatten()
     }
 
@@ -159,12 +159,12 @@ impl Overlays {
             Some(parked) => parked,
             None => return None,
         };
-        let is_much = part.len() >= LEAST || may_be_base && self.has_base_pages(part);
+        let is_much = part.len() >= LEAST_PARKED_BYTES || may_be_base && self.has_base_pages(part);
         if is_much { parked.take(&self.mappings, part) } else { None }
     }
 
     fn has_base_pages(&self, part: Part<'_>) -> bool {
-        pagemap::are_base_pages::<LEAST_BASE_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
+        pagemap::are_base_pages::<LEAST_PARKED_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
     }
 
     /// What was moved out of the way goes, or comes back if nothing else is shown there.
@@ -173,8 +173,8 @@ impl Overlays {
         if is_replaced { parked.keep(moved, part) } else { parked.give_back(moved, part) }
     }
 
-    /// As [`Sys::set_aside`](crate::sys::Sys::set_aside).
-    pub(super) fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+    /// As [`Sys::claim_parking`](crate::sys::Sys::claim_parking).
+    pub(super) fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
             return named("userfaultfd", Err(Errno::PERM));
         }
@@ -192,8 +192,8 @@ impl Overlays {
         self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
     }
 
-    /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What heirs are shown is made
-    /// without it.
+    /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What children are shown is
+    /// made without it.
     pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
         named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
@@ -216,26 +216,26 @@ impl Overlays {
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
-    pub(super) fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+    pub(super) fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         match self.holder() {
-            Some(holder) => holder.hold(part, &self.parking(part, aside)),
+            Some(holder) => holder.hold(part, &self.parking(part, parked)),
             None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
         }
     }
 
-    /// As [`Sys::put_back`](crate::sys::Sys::put_back).
-    pub(super) fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
-        match self.parking(part, aside).bring_back() {
+    /// As [`Sys::unpark`](crate::sys::Sys::unpark).
+    pub(super) fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
+        match self.parking(part, parked).bring_back() {
             Ok(()) => {}
             Err(errno) => abort(part, errno),
         }
     }
 
     /// What a part shows, and where it lies for a while.
-    pub(super) fn parking(&self, part: Part<'_>, aside: Part<'_>) -> Parking<'_> {
-        // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what is aside is to go,
+    pub(super) fn parking(&self, part: Part<'_>, parked: Part<'_>) -> Parking<'_> {
+        // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what is parked is to go,
         // and that the part is held, or shows memory below its pages.
-        unsafe { Parking::new(part.at(), aside.at(), part.len(), self.mappings.maps()) }
+        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
     }
 
     /// What private mappings are made of.

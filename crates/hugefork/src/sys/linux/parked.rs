@@ -27,33 +27,32 @@ use super::mappings::Mappings;
 use super::stderr::say_and_abort;
 use crate::sys::Part;
 
-/// So many rooms at most.
 const ROOMS: usize = 16;
 
 /// The size of a room, and what it begins at a multiple of.
-const ROOM: usize = 1 << 30;
+const ROOM_BYTES: usize = 1 << 30;
 
 /// An arena of fewer slots (256 GiB) is small because the program may use few addresses. They are not for this.
-const ARENA_SLOTS: usize = 1 << 12;
+const LEAST_ARENA_SLOTS: usize = 1 << 12;
 
 /// Less than so much in huge pages is unmapped where it is.
-pub(super) const LEAST: usize = 16 << 20;
+pub(super) const LEAST_PARKED_BYTES: usize = 16 << 20;
 
 /// From so many base pages on, which take half a microsecond each, even a block is better moved.
-pub(super) const LEAST_BASE_PAGES: usize = 32;
+pub(super) const LEAST_PARKED_PAGES: usize = 32;
 
 /// So much is dropped by one call: whoever waits for the kernel's lock of all mappings waits for 0.1 ms at most.
-const AT_ONCE: usize = 64 << 20;
+const DROPPED_AT_ONCE_BYTES: usize = 64 << 20;
 
 /// A room that nobody uses.
 const FREE: usize = 0;
 
 /// A room that somebody just fills or empties. Other numbers say how many bytes from its beginning on are in use.
-const BUSY: usize = usize::MAX;
+const IN_HAND: usize = usize::MAX;
 
 /// How many rooms a part takes, one after the other.
 fn rooms_of(part: Part<'_>) -> usize {
-    (part.at() % ROOM + part.len()).div_ceil(ROOM)
+    (part.at() % ROOM_BYTES + part.len()).div_ceil(ROOM_BYTES)
 }
 
 /// Where the page tables of a part have come to lie.
@@ -75,9 +74,9 @@ impl ParkedTables {
     /// Addresses for a pool of this size, if there are plenty.
     pub(super) fn open(arena: &Arena, capacity: usize) -> Option<ParkedTables> {
         // What begins within a GiB takes a room more.
-        let count = (1 + capacity.div_ceil(ROOM)).min(ROOMS);
-        let has_plenty = arena.slots() >= ARENA_SLOTS && capacity >= LEAST;
-        let start = if has_plenty { arena.take(count * ROOM, ROOM).ok()? } else { return None };
+        let count = (1 + capacity.div_ceil(ROOM_BYTES)).min(ROOMS);
+        let has_plenty = arena.slots() >= LEAST_ARENA_SLOTS && capacity >= LEAST_PARKED_BYTES;
+        let start = if has_plenty { arena.take(count * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
         Some(ParkedTables { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
     }
 
@@ -91,9 +90,9 @@ impl ParkedTables {
         let wanted = rooms_of(part);
         let mut first = 0;
         while first + wanted <= self.count {
-            let before = self.enter(first, part.at() % ROOM);
-            let mut taken = usize::from(before != BUSY);
-            while taken > 0 && taken < wanted && self.enter(first + taken, 0) != BUSY {
+            let before = self.enter(first, part.at() % ROOM_BYTES);
+            let mut taken = usize::from(before != IN_HAND);
+            while taken > 0 && taken < wanted && self.enter(first + taken, 0) != IN_HAND {
                 taken += 1;
             }
             let moved = Moved { first, before };
@@ -110,17 +109,17 @@ impl ParkedTables {
         None
     }
 
-    /// Makes a room the caller's, if nothing lies in it from this place on. Gives how much of it was in use; [`BUSY`]
-    /// if it is not the caller's.
+    /// Makes a room the caller's, if nothing lies in it from this place on. Gives how much of it was in use;
+    /// [`IN_HAND`] if it is not the caller's.
     fn enter(&self, nth: usize, place: usize) -> usize {
         let before = self.rooms[nth].load(Ordering::Relaxed);
         // What is busy counts as full.
         if before > place {
-            return BUSY;
+            return IN_HAND;
         }
-        match self.rooms[nth].compare_exchange(before, BUSY, Ordering::Acquire, Ordering::Relaxed) {
+        match self.rooms[nth].compare_exchange(before, IN_HAND, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => before,
-            Err(_) => BUSY,
+            Err(_) => IN_HAND,
         }
     }
 
@@ -135,8 +134,8 @@ impl ParkedTables {
     /// Something else is shown at the part now: what lies in its rooms is to be dropped.
     pub(super) fn keep(&self, moved: Moved, part: Part<'_>) {
         let last = moved.first + rooms_of(part) - 1;
-        self.set(moved.first, last - moved.first, ROOM);
-        self.rooms[last].store((part.at() % ROOM + part.len() - 1) % ROOM + 1, Ordering::Release);
+        self.set(moved.first, last - moved.first, ROOM_BYTES);
+        self.rooms[last].store((part.at() % ROOM_BYTES + part.len() - 1) % ROOM_BYTES + 1, Ordering::Release);
     }
 
     /// The part shows what it showed: its page tables come back. There may be private pages among them, which are
@@ -161,17 +160,17 @@ impl ParkedTables {
     fn parking(&self, first: usize, part: Part<'_>) -> Parking<'static> {
         // SAFETY: the rooms are the caller's, who alone uses them, and the part is, too. What the part shows is not
         // changed, or comes back.
-        unsafe { Parking::new(part.at(), self.start + first * ROOM + part.at() % ROOM, part.len(), None) }
+        unsafe { Parking::new(part.at(), self.start + first * ROOM_BYTES + part.at() % ROOM_BYTES, part.len(), None) }
     }
 
     /// Drops what lies here. Not for faults.
     pub(super) fn empty(&self) {
         for (nth, room) in self.rooms.iter().enumerate() {
             let len = room.load(Ordering::Relaxed);
-            if len == FREE || len == BUSY {
+            if len == FREE || len == IN_HAND {
                 continue;
             }
-            if room.compare_exchange(len, BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            if room.compare_exchange(len, IN_HAND, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 self.empty_room(nth, len);
                 room.store(FREE, Ordering::Release);
             }
@@ -182,9 +181,11 @@ impl ParkedTables {
         // Locked pages would stay, as they do if the kernel refuses: until the next that comes here is put over them.
         // SAFETY: the room is ours alone; this changes no contents.
         let _ = unsafe { munlock(self.room(nth), len) };
-        for at in (0..len).step_by(AT_ONCE) {
+        for at in (0..len).step_by(DROPPED_AT_ONCE_BYTES) {
             // SAFETY: the room is ours alone and shows a file, whose contents stay. Nobody uses what is there.
-            let _ = unsafe { madvise(self.room(nth).byte_add(at), AT_ONCE.min(len - at), Advice::LinuxDontNeed) };
+            let _ = unsafe {
+                madvise(self.room(nth).byte_add(at), DROPPED_AT_ONCE_BYTES.min(len - at), Advice::LinuxDontNeed)
+            };
         }
         // Many mappings become one again. If the kernel refuses, the next that come here are put over them.
         // SAFETY: as above. The advice keeps the addresses from children, as it does before something comes here.
@@ -195,7 +196,7 @@ impl ParkedTables {
     }
 
     fn room(&self, nth: usize) -> *mut c_void {
-        ptr::with_exposed_provenance_mut(self.start + nth * ROOM)
+        ptr::with_exposed_provenance_mut(self.start + nth * ROOM_BYTES)
     }
 
     /// How many rooms are not free.
@@ -206,6 +207,6 @@ impl ParkedTables {
 
     /// All of it.
     pub(super) fn addresses(&self) -> Range<usize> {
-        self.start..self.start + self.count * ROOM
+        self.start..self.start + self.count * ROOM_BYTES
     }
 }

@@ -24,16 +24,15 @@ use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
 /// A pool has so many pieces at most: one for each bit.
-const PIECES: usize = 64 * WORDS;
-const WORDS: usize = 256;
+const MOST_PIECES: usize = 64 * PIECE_WORDS;
+const PIECE_WORDS: usize = 256;
 
 /// So many runs of open pieces there may be: one in so many of the mappings that the process may have, and no more than
 /// this. A pool has three such mappings, all runs of which take fewer than the budget of mappings leaves alone.
-const ONE_IN: usize = 512;
+const MAPPINGS_A_RUN: usize = 512;
 const MOST_RUNS: usize = 128;
 
-/// At most so many bytes are opened ahead.
-const AHEAD: usize = 16 << 20;
+const OPENED_AHEAD_BYTES: usize = 16 << 20;
 
 /// A mapping of a whole pool, which belongs to this value.
 pub(super) struct PoolMap {
@@ -44,7 +43,7 @@ pub(super) struct PoolMap {
     piece: usize,
     most_runs: usize,
     /// A bit for each piece that is open for good. One without may be open as well.
-    open: [AtomicU64; WORDS],
+    open: [AtomicU64; PIECE_WORDS],
     /// Somebody opens pieces that nobody has asked for, or closes some. Nobody waits for it.
     changing: AtomicBool,
 }
@@ -52,15 +51,15 @@ pub(super) struct PoolMap {
 impl PoolMap {
     /// What is mapped at `at`, all of it closed. It is to be accessed with these rights.
     pub(super) fn new(at: *mut c_void, len: usize, rights: MprotectFlags) -> PoolMap {
-        let piece = HUGE_PAGE.max(len.div_ceil(PIECES).next_power_of_two());
-        let most_runs = (settings::map_count_limit() / ONE_IN).clamp(1, MOST_RUNS);
+        let piece = HUGE_PAGE.max(len.div_ceil(MOST_PIECES).next_power_of_two());
+        let most_runs = (settings::map_count_limit() / MAPPINGS_A_RUN).clamp(1, MOST_RUNS);
         PoolMap {
             at,
             len,
             rights,
             piece,
             most_runs,
-            open: [const { AtomicU64::new(0) }; WORDS],
+            open: [const { AtomicU64::new(0) }; PIECE_WORDS],
             changing: AtomicBool::new(false),
         }
     }
@@ -90,7 +89,7 @@ impl PoolMap {
 
     /// How many pieces behind `end` to open with those from `first` on.
     fn ahead_of(&self, first: usize, end: usize) -> usize {
-        let most = (AHEAD / self.piece).min(first).min(self.len.div_ceil(self.piece) - end);
+        let most = (OPENED_AHEAD_BYTES / self.piece).min(first).min(self.len.div_ceil(self.piece) - end);
         (0..most).take_while(|ahead| self.is_open(first - 1 - ahead)).count()
     }
 

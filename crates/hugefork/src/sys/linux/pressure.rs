@@ -26,9 +26,9 @@ use crate::sys::SystemError;
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// How long [`Ask::StillShort`] looks, in nanoseconds. A shorter look is too short: the kernel weighs the CPUs by whole
+/// How long [`Ask::StillShort`] looks. A shorter look is too short: the kernel weighs the CPUs by whole
 /// jiffies of up to 10 ms, and loses what is read sooner.
-const LOOK: i64 = 50_000_000;
+const LOOK_NS: i64 = 50_000_000;
 
 /// What a watcher asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl PressureFile {
     /// Memory is short while tasks stall for as large a part of the time as the trigger says.
     fn look(&self) -> Signal {
         let (started, before) = (memory::now(), self.stalled());
-        let time = Timespec { tv_sec: 0, tv_nsec: LOOK };
+        let time = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
         if poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0) {
             return Signal::Stop;
         }

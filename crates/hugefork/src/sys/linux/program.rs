@@ -23,7 +23,7 @@ impl Linux {
     ///
     /// # Errors
     /// The kernel cannot say which file it is.
-    pub(crate) fn with_heirs(mut self) -> Result<Linux, SystemError> {
+    pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         move_high(&mut self.fd);
         if let Ok(overlays) = &mut self.overlays {
             overlays.move_high();
@@ -42,8 +42,8 @@ impl Linux {
 
     /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
     /// can have the pool's own back: what needs it is done by its mappings, or not at all.
-    pub(crate) fn open_again(&self) -> impl Iterator<Item = i32> + '_ {
-        self.overlays.iter().flat_map(Overlays::open_again)
+    pub(crate) fn reopen(&self) -> impl Iterator<Item = i32> + '_ {
+        self.overlays.iter().flat_map(Overlays::reopen)
     }
 
     /// All addresses of the process that are the engine's, which has no other memory than this.

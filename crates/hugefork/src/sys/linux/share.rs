@@ -104,11 +104,11 @@ impl Unsealed {
 /// moves pages between its lists or looks at them, since nobody else has the memory. It waits for itself for 150 ms
 /// (`memfd_wait_for_pins`), which are too few on a busy machine.
 fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    const MOST: usize = 100;
+    const MOST_TRIES: usize = 100;
     let mut tried = 1;
     loop {
         match call() {
-            Err(Errno::BUSY) if tried < MOST => tried += 1,
+            Err(Errno::BUSY) if tried < MOST_TRIES => tried += 1,
             result => return result,
         }
     }
@@ -120,7 +120,7 @@ const TMPFS: u64 = 0x0102_1994;
 
 /// What somebody's descriptor promises.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Promises {
+pub(crate) struct Guarantees {
     /// Length in bytes.
     pub(crate) len: u64,
     /// Whether who has the right to write to it may make it shorter: it is of a tmpfs, whose files cannot be sealed.
@@ -132,7 +132,7 @@ pub(crate) struct Promises {
 }
 
 /// What a descriptor promises; `None` if it is no memory.
-pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, SystemError> {
+pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, SystemError> {
     let seals = match fcntl_get_seals(fd) {
         // It is no memfd.
         Err(Errno::INVAL) => return Ok(None),
@@ -147,7 +147,7 @@ pub(crate) fn promises_of(fd: BorrowedFd<'_>) -> Result<Option<Promises>, System
     // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a
     // reason.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
-    Ok(is_pool.then_some(Promises { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
+    Ok(is_pool.then_some(Guarantees { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
 }
 
 /// Some bytes of private memory, which lie behind those before them.

@@ -59,10 +59,10 @@ impl Linux {
         let shown = match &self.overlays {
             Ok(overlays) if self.children != Children::HaveNothing => {
                 if self.check_descriptor().is_ok() {
-                    return refused(part, overlays.show_to_heirs(part, &self.fd, offset));
+                    return refused(part, overlays.show_to_children(part, &self.fd, offset));
                 }
                 refused(part, overlays.show_writable(part, offset))?;
-                return torn(overlays.let_heirs_have(part));
+                return torn(overlays.give_to_children(part));
             }
             Ok(overlays) => overlays.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
@@ -100,7 +100,7 @@ impl Linux {
     pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
         while at < end {
-            let len = arena::ZEROS.min(end - at);
+            let len = arena::ZEROS_BYTES.min(end - at);
             if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
                 if at > part.at() {
                     failure.aftermath = Aftermath::Unknown;
@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn private_pages_are_there_still_if_they_are_moved_half_way_and_nothing_else_can_be_shown() {
         show_nothing_else(16 << 20, |memory, part| {
-            let Ok(aside) = memory.set_aside(part.len(), HUGE_PAGE) else {
+            let Ok(parked) = memory.claim_parking(part.len(), HUGE_PAGE) else {
                 return println!("skipped: nobody can be made to wait");
             };
             let half = part.len() / 2;
             memory.overlays.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
-            memory.release(aside).unwrap();
+            memory.release(parked).unwrap();
         });
     }
 
@@ -265,7 +265,7 @@ mod tests {
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
-        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_heirs().unwrap();
+        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_children().unwrap();
         let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };

@@ -31,10 +31,10 @@ use super::memory;
 use crate::units::BASE_PAGE;
 
 /// Four times of what a fault needs without optimisation (`tests/handler_stack.rs`).
-const SIZE: usize = 64 << 10;
+const STACK_BYTES: usize = 64 << 10;
 
 /// One for each bit of a word.
-const IN_A_CHUNK: usize = u32::BITS as usize;
+const STACKS_A_CHUNK: usize = u32::BITS as usize;
 
 /// So many times as many threads may be in the handler at once.
 const CHUNKS: usize = 256;
@@ -67,7 +67,7 @@ pub(super) fn take() -> Option<Stack> {
     let here = 0_u8;
     // A thread is likely to get the one that it had before, whose memory is in its cache: it comes from the same place.
     let page = (&raw const here).addr() / BASE_PAGE;
-    let wish = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - IN_A_CHUNK.ilog2());
+    let wish = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - STACKS_A_CHUNK.ilog2());
     ALL.iter().take_while(|chunk| chunk.is_mapped()).find_map(|chunk| chunk.take(wish))
 }
 
@@ -79,7 +79,7 @@ impl Chunk {
             if free == 0 {
                 return None;
             }
-            let bit = (wish + free.rotate_right(wish as u32).trailing_zeros() as usize) % IN_A_CHUNK;
+            let bit = (wish + free.rotate_right(wish as u32).trailing_zeros() as usize) % STACKS_A_CHUNK;
             // Whoever had it has done with it.
             if self.taken.fetch_or(1 << bit, Ordering::Acquire) & 1 << bit == 0 {
                 return Some(Stack { chunk: self, bit });
@@ -95,12 +95,13 @@ impl Chunk {
     #[cold]
     fn map(&self) -> bool {
         // Stacks begin at multiples of their size.
-        let len = (IN_A_CHUNK + 1) * SIZE;
+        let len = (STACKS_A_CHUNK + 1) * STACK_BYTES;
         let Some(memory) = memory::map_anonymous(len) else { return false };
-        let start = memory.as_ptr().map_addr(|at| at.next_multiple_of(SIZE));
+        let start = memory.as_ptr().map_addr(|at| at.next_multiple_of(STACK_BYTES));
         // Of a huge page little would be used.
-        advise(start, IN_A_CHUNK * SIZE, libc::MADV_NOHUGEPAGE);
-        (0..IN_A_CHUNK).for_each(|stack| advise(start.wrapping_add(stack * SIZE), BASE_PAGE, MADV_GUARD_INSTALL));
+        advise(start, STACKS_A_CHUNK * STACK_BYTES, libc::MADV_NOHUGEPAGE);
+        (0..STACKS_A_CHUNK)
+            .for_each(|stack| advise(start.wrapping_add(stack * STACK_BYTES), BASE_PAGE, MADV_GUARD_INSTALL));
         let (none, order) = (ptr::null_mut(), Ordering::AcqRel);
         if self.start.compare_exchange(none, start, order, Ordering::Acquire).is_err() {
             // Another thread was faster.
@@ -124,7 +125,7 @@ impl Stack {
     /// Does some work there. All signals are blocked.
     pub(super) fn run<R>(self, work: impl FnOnce() -> R) -> R {
         let start = self.chunk.start.load(Ordering::Relaxed);
-        let end = start.wrapping_add((self.bit + 1) * SIZE).cast();
+        let end = start.wrapping_add((self.bit + 1) * STACK_BYTES).cast();
         // SAFETY: nobody else has it until `self` is dropped.
         unsafe { run_on(end, work) }
     }
@@ -143,24 +144,26 @@ mod tests {
     #[test]
     fn work_is_done_elsewhere_and_gives_what_it_gives() {
         let (stack, text) = (take().unwrap(), String::from("text"));
-        let end = stack.chunk.start.load(Ordering::Relaxed).addr() + (stack.bit + 1) * SIZE;
+        let end = stack.chunk.start.load(Ordering::Relaxed).addr() + (stack.bit + 1) * STACK_BYTES;
         let here = 0_u8;
         let (there, longer) = stack.run(|| {
-            let deep = core::hint::black_box([1_u8; SIZE / 8]);
+            let deep = core::hint::black_box([1_u8; STACK_BYTES / 8]);
             (deep.as_ptr().addr(), text + " and more")
         });
         assert_eq!(longer, "text and more");
-        assert!((end - SIZE..end).contains(&there) && !(end - SIZE..end).contains(&(&raw const here).addr()));
+        assert!(
+            (end - STACK_BYTES..end).contains(&there) && !(end - STACK_BYTES..end).contains(&(&raw const here).addr())
+        );
     }
 
     #[test]
     fn whoever_finds_all_taken_gets_one_of_another_chunk_and_no_two_get_the_same() {
-        let held: Vec<Stack> = (0..3 * IN_A_CHUNK).map(|_| take().unwrap()).collect();
-        let start = |stack: &Stack| stack.chunk.start.load(Ordering::Relaxed).addr() + stack.bit * SIZE;
+        let held: Vec<Stack> = (0..3 * STACKS_A_CHUNK).map(|_| take().unwrap()).collect();
+        let start = |stack: &Stack| stack.chunk.start.load(Ordering::Relaxed).addr() + stack.bit * STACK_BYTES;
         let mut starts: Vec<usize> = held.iter().map(start).collect();
         starts.sort_unstable();
         starts.dedup();
         assert_eq!(starts.len(), held.len());
-        assert!(starts.windows(2).all(|two| two[1] - two[0] >= SIZE));
+        assert!(starts.windows(2).all(|two| two[1] - two[0] >= STACK_BYTES));
     }
 }

@@ -6,17 +6,17 @@ use core::fmt::{self, Write};
 use rustix::stdio::stderr;
 
 /// Longer lines are cut.
-const LINE: usize = 400;
+const LONGEST_LINE_BYTES: usize = 400;
 
 /// The line so far.
 struct Line {
-    bytes: [u8; LINE],
+    bytes: [u8; LONGEST_LINE_BYTES],
     len: usize,
 }
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = LINE.min(self.len + text.len());
+        let end = LONGEST_LINE_BYTES.min(self.len + text.len());
         let part = &mut self.bytes[self.len..end];
         part.copy_from_slice(&text.as_bytes()[..part.len()]);
         self.len = end;
@@ -27,10 +27,10 @@ impl Write for Line {
 /// Writes one line. If that fails, nobody can be told.
 #[cold]
 pub(crate) fn say(message: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [b'\n'; LINE], len: 0 };
+    let mut line = Line { bytes: [b'\n'; LONGEST_LINE_BYTES], len: 0 };
     let _ = write!(line, "hugefork: {message}");
     // One byte is kept for the newline.
-    let end = line.len.min(LINE - 1);
+    let end = line.len.min(LONGEST_LINE_BYTES - 1);
     line.bytes[end] = b'\n';
     let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
 }

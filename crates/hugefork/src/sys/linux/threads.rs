@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{Stat, fstat};
 use rustix::thread::set_name;
 
-/// Bytes of a thread's stack: as many as those of std's threads have.
-const STACK: usize = 2 << 20;
+/// As many as std's threads have.
+const STACK_BYTES: usize = 2 << 20;
 
 /// The engine's threads that run.
 static OWN: AtomicUsize = AtomicUsize::new(0);
@@ -69,7 +69,7 @@ impl Thread {
         // SAFETY: the attributes are made before they are used, and destroyed after. `run` takes what it is given.
         let failed = unsafe {
             libc::pthread_attr_init(attributes.as_mut_ptr());
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
             let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
             libc::pthread_attr_destroy(attributes.as_mut_ptr());
             failed

@@ -154,8 +154,8 @@ impl Sys for SoftMmu {
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let mut state = self.called(Call::Punch)?;
         let shows = |(at, page): (&usize, &Page)| match *page {
-            // Between two resets, what lies apart is nobody's (region/reset/at_once.rs).
-            Page::Overlay { access: Access::Read, .. } if state.is_left_apart(*at) => false,
+            // Between two resets, what is staged is nobody's (region/reset/at_once.rs).
+            Page::Overlay { access: Access::Read, .. } if state.is_left_staged(*at) => false,
             Page::Memory { start, .. } | Page::Overlay { start, .. } => (offset..offset + len).contains(&start),
             Page::Zeros | Page::Hidden => false,
         };
@@ -185,7 +185,7 @@ impl Sys for SoftMmu {
             assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
             state.private.remove(&page);
         }
-        state.apart.retain(|pages| pages.start != extent.base() / BASE_PAGE);
+        state.staging.retain(|pages| pages.start != extent.base() / BASE_PAGE);
         Ok(())
     }
 
@@ -243,54 +243,54 @@ impl Sys for SoftMmu {
         self.overlays
     }
 
-    fn set_aside(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let state = self.called(Call::SetAside)?;
-        if !self.overlays || state.calls[&Call::SetAside] % self.asides != 0 {
+    fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let state = self.called(Call::ClaimParking)?;
+        if !self.overlays || state.calls[&Call::ClaimParking] % self.parkings != 0 {
             return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
         }
         Ok(SoftMmu::hidden(state, len, align))
     }
 
-    fn hold(&self, part: Part<'_>, aside: Part<'_>) -> Result<(), SystemError> {
+    fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::Hold)?;
-        state.take(part, aside);
+        state.take(part, parked);
         state.held.extend(pages_of(part.at(), part.len()));
-        state.aside.extend(pages_of(aside.at(), aside.len()));
+        state.parked.extend(pages_of(parked.at(), parked.len()));
         Ok(())
     }
 
-    fn put_back(&self, part: Part<'_>, aside: Part<'_>) {
+    fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
         let mut state = self.state();
         pages_of(part.at(), part.len()).for_each(|page| assert!(state.held.remove(&page), "it was not held"));
-        pages_of(aside.at(), aside.len()).for_each(|page| _ = state.aside.remove(&page));
-        state.take(aside, part);
+        pages_of(parked.at(), parked.len()).for_each(|page| _ = state.parked.remove(&page));
+        state.take(parked, part);
     }
 
-    fn let_go(&self, part: Part<'_>, aside: Part<'_>) {
+    fn resume(&self, part: Part<'_>, parked: Part<'_>) {
         let mut state = self.state();
         assert!(pages_of(part.at(), part.len()).all(|page| !state.held.contains(&page)), "they would wait again");
-        for page in pages_of(aside.at(), aside.len()) {
+        for page in pages_of(parked.at(), parked.len()) {
             state.pages.insert(page, Page::Hidden);
             state.private.remove(&page);
-            state.aside.remove(&page);
+            state.parked.remove(&page);
         }
         drop(state);
-        SoftMmu::ring(&self.let_go);
+        SoftMmu::ring(&self.resumed);
     }
 
-    fn set_apart(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let extent = SoftMmu::hidden(self.called(Call::SetApart)?, len, align);
-        self.state().apart.push(pages_of(extent.base(), extent.len()));
+    fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
+        let extent = SoftMmu::hidden(self.called(Call::ClaimStaging)?, len, align);
+        self.state().staging.push(pages_of(extent.base(), extent.len()));
         Ok(extent)
     }
 
-    fn take_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+    fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::TakePages)?;
         for page in pages_of(part.at(), part.len()) {
             assert!(matches!(state.pages[&page], Page::Overlay { .. }), "only overlays have private pages");
         }
         let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
-        state.take(part, apart);
+        state.take(part, staging);
         state.pages.extend(below);
         let stores = std::mem::take(&mut state.stores);
         drop(state);
@@ -298,14 +298,14 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn bring_pages(&self, part: Part<'_>, apart: Part<'_>) -> Result<(), SystemError> {
+    fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::BringPages)?;
         pages_of(part.at(), part.len()).for_each(|page| {
             state.held.remove(&page);
             state.private.remove(&page);
         });
-        let below: Vec<_> = pages_of(apart.at(), apart.len()).map(|page| (page, state.pages[&page])).collect();
-        state.take(apart, part);
+        let below: Vec<_> = pages_of(staging.at(), staging.len()).map(|page| (page, state.pages[&page])).collect();
+        state.take(staging, part);
         state.pages.extend(below);
         Ok(())
     }
@@ -338,7 +338,7 @@ impl Sys for SoftMmu {
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
             let is_open = matches!(state.pages.get(&number), Some(Page::Overlay { access: Access::ReadWrite, .. }));
-            assert!(!is_open || state.aside.contains(&number), "copied what somebody may write to");
+            assert!(!is_open || state.parked.contains(&number), "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }

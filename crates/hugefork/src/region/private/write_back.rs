@@ -1,4 +1,4 @@
-//! Folding: the private pages of overlays go back into blocks.
+//! Write-back: the private pages of overlays go back into blocks.
 //!
 //! ```text
 //!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
@@ -8,12 +8,12 @@
 //! finds is all there is.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
-//! it meets no fold half done.
+//! it meets no write-back half done.
 
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Remapped};
+use crate::mapping::change::Recount;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
@@ -22,15 +22,15 @@ use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// So many runs of pages are asked for at once. They lie on the handler's stack.
-const RUNS: usize = 4;
+/// Runs of pages that are asked for at once. They lie on the handler's stack.
+const RUNS_AT_ONCE: usize = 4;
 
-/// At most so many pages are folded at once, so that a writer there waits for a quarter of a millisecond at most; or
-/// else one block.
+/// At most so many pages are written back at once, so that a writer there waits for a quarter of a millisecond at most;
+/// or else one block.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
 
-/// Private pages are looked for in so many bytes at once: nobody can change mappings meanwhile.
-const SCANNED_AT_ONCE: usize = 128 << 20;
+/// Where private pages are looked for at once: nobody can change mappings meanwhile.
+const SCANNED_AT_ONCE_BYTES: usize = 128 << 20;
 
 /// Private pages over a block.
 #[derive(Clone, Copy, Debug)]
@@ -39,16 +39,16 @@ pub(in crate::region) struct Patched {
     pub(in crate::region) pages: usize,
 }
 
-/// What overlays become whose private pages were folded into their own blocks.
+/// What overlays become whose private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::region) enum Folded {
+pub(in crate::region) enum WrittenBack {
     /// The region shows the blocks themselves.
     Blocks,
     /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
     Overlays,
 }
 
-/// What was done of a fold.
+/// What was done of a write-back.
 struct Copied {
     looked_at: usize,
     pages: usize,
@@ -66,14 +66,13 @@ impl<S: Sys> RegionCore<S> {
         to: *mut u8,
     ) -> Result<(), SystemError> {
         // SAFETY: by contract.
-        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS], entries, place, to) }
+        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS_AT_ONCE], entries, place, to) }
     }
 
     /// As [`RegionCore::copy_private`], asking for as many runs at once as there is room for.
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
-    #[inline(always)] // A frame of its own would be one more on the handler's stack.
     pub(in crate::region) unsafe fn copy_private_by(
         &self,
         runs: &mut [PageRun],
@@ -89,7 +88,7 @@ impl<S: Sys> RegionCore<S> {
             at += copied.looked_at;
             pages += copied.pages;
         }
-        count(&self.counters.pages_folded, pages as u64);
+        count(&self.counters.pages_written_back, pages as u64);
         Ok(())
     }
 
@@ -103,21 +102,15 @@ impl<S: Sys> RegionCore<S> {
         part: Part<'_>,
         to: *mut u8,
     ) -> Result<Copied, SystemError> {
-        match self.pool().sys.private_pages(part, runs) {
-            Ok(scanned) => {
-                let (mut nth, mut pages) = (0, 0);
-                while nth < scanned.runs {
-                    let start = runs[nth].start as usize - part.at();
-                    let len = (runs[nth].end - runs[nth].start) as usize;
-                    // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
-                    unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
-                    pages += len / BASE_PAGE;
-                    nth += 1;
-                }
-                Ok(Copied { looked_at: scanned.looked_at, pages })
-            }
-            Err(error) => Err(error),
+        let scanned = self.pool().sys.private_pages(part, runs)?;
+        let mut pages = 0;
+        for run in &runs[..scanned.runs] {
+            let (start, len) = (run.start as usize - part.at(), (run.end - run.start) as usize);
+            // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+            unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
+            pages += len / BASE_PAGE;
         }
+        Ok(Copied { looked_at: scanned.looked_at, pages })
     }
 
     /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
@@ -143,7 +136,7 @@ impl<S: Sys> RegionCore<S> {
             let bytes = self.bytes_of(&overlays);
             let mut at = bytes.start;
             while at < bytes.end {
-                let part = at..bytes.end.min(at + SCANNED_AT_ONCE);
+                let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
                 let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
                 runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
                 at += scanned.looked_at;
@@ -174,14 +167,18 @@ impl<S: Sys> RegionCore<S> {
         entry.is_overlay() && self.held(entry) == Held::Alone
     }
 
-    /// Whether an overlay may be sealed for a moment and folded, though nobody has asked for that.
-    pub(in crate::region) fn may_fold(&self, index: usize) -> bool {
-        self.is_alone_with_overlay(index) && !self.promises.has(EntryIndex(index))
+    /// Whether an overlay may be sealed for a moment and written back, though nobody has asked for that.
+    pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
+        self.is_alone_with_overlay(index) && !self.prepared.has(EntryIndex(index))
     }
 
-    /// Folds the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The caller
-    /// has blocked the program's signals. Returns which they are.
-    pub(in crate::region) fn fold_run(&self, entries: Range<usize>, what: Folded) -> Result<Range<usize>, Unresolved> {
+    /// Writes back the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The
+    /// caller has blocked the program's signals. Returns which they are.
+    pub(in crate::region) fn write_back_run(
+        &self,
+        entries: Range<usize>,
+        what: WrittenBack,
+    ) -> Result<Range<usize>, Unresolved> {
         let windows = self.table.lock_windows(self.windows_of(&entries));
         let publishing = self.lock.shared();
         let mut run = entries.start..entries.start;
@@ -190,7 +187,7 @@ impl<S: Sys> RegionCore<S> {
             let by = (index - entries.start).cast_signed();
             self.table.get(EntryIndex(index)).block().zip(block).is_some_and(|(next, first)| first.is_by(by, next))
         };
-        while run.end < entries.end && self.may_fold(run.end) && follows(run.end) {
+        while run.end < entries.end && self.may_write_back(run.end) && follows(run.end) {
             run.end += 1;
         }
         if let Some(block) = block.filter(|_| !run.is_empty()) {
@@ -199,16 +196,20 @@ impl<S: Sys> RegionCore<S> {
             let may_seal = !self.accounts.calls_wait;
             match what {
                 // What is the parent's becomes this region's own: the accounts are to tell.
-                Folded::Overlays if are_own && may_seal => self.fold_below(&windows, publishing, &run, block)?,
-                Folded::Overlays | Folded::Blocks => self.fold_in_place(&windows, publishing, run.clone(), block)?,
+                WrittenBack::Overlays if are_own && may_seal => {
+                    self.write_back_below(&windows, publishing, &run, block)?
+                }
+                WrittenBack::Overlays | WrittenBack::Blocks => {
+                    self.write_back_in_place(&windows, publishing, run.clone(), block)?
+                }
             }
         }
         Ok(run)
     }
 
-    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours, and keeps the
-    /// overlays, sealed.
-    fn fold_below(
+    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours, and keeps
+    /// the overlays, sealed.
+    fn write_back_below(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
@@ -218,17 +219,17 @@ impl<S: Sys> RegionCore<S> {
         self.seal(Locked::windows(windows, &publishing), entries.clone())?;
         drop(publishing);
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        // SAFETY: as in `fold_in_place`.
+        // SAFETY: as in `write_back_in_place`.
         let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
         // Pages that stay are what the block has now, too.
         let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
-        count(&self.counters.blocks_folded, entries.len() as u64);
+        count(&self.counters.blocks_written_back, entries.len() as u64);
         Ok(())
     }
 
-    /// Folds overlays into their own blocks, which this region alone holds and which are neighbours.
-    pub(in crate::region) fn fold_in_place(
+    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours.
+    pub(in crate::region) fn write_back_in_place(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
@@ -242,44 +243,34 @@ impl<S: Sys> RegionCore<S> {
         let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
-        let shown = match copied {
-            Ok(()) => self.show_folded(locked, &entries, first),
-            Err(error) => Err(Unresolved::Unmappable(error)),
-        };
+        let copied = copied.map_err(Unresolved::Unmappable);
+        let shown = copied.and_then(|()| self.show_written_back(locked, &entries, first));
         match shown {
             Ok(()) => {
                 drop(publishing);
-                self.wake_waiting(&entries, place);
+                self.resume(&entries, place);
                 Ok(())
             }
             Err(reason) => {
-                self.open_again(locked, entries, place);
+                self.resume_after_failure(locked, entries, place);
                 Err(reason)
             }
         }
     }
 
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
-    fn show_folded(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
+    fn show_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-        match self.site().remap(locked, entries, shows) {
-            Ok(remapped) => {
-                self.publish_folded(locked, entries, remapped);
-                Ok(())
-            }
-            Err(refused) => Err(refused.into()),
-        }
-    }
-
-    fn publish_folded(&self, locked: Locked<'_>, entries: &Range<usize>, remapped: Remapped<'_, S>) {
-        count(&self.counters.blocks_folded, entries.len() as u64);
+        let remapped = self.site().remap(locked, entries, shows)?;
+        count(&self.counters.blocks_written_back, entries.len() as u64);
         let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
         remapped.published(stored);
+        Ok(())
     }
 
-    /// Folds an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that, and
-    /// shows it read-only.
-    pub(in crate::region) fn fold_read_only(
+    /// Writes back an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that,
+    /// and shows it read-only.
+    pub(in crate::region) fn write_back_read_only(
         &self,
         locked: Locked<'_>,
         index: EntryIndex,
@@ -290,7 +281,7 @@ impl<S: Sys> RegionCore<S> {
         // SAFETY: a lock keeps all others out, and writers are kept off. Nobody else holds the block, which is a new
         // copy or is covered by the private pages where they are written.
         unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
-        count(&self.counters.blocks_folded, 1);
+        count(&self.counters.blocks_written_back, 1);
         let shows = Shows::Memory { start: own, access: Access::Read };
         let remapped = self.site_at(place).remap(locked, &only, shows)?;
         let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));

@@ -1,5 +1,5 @@
-//! The thread that looks after overlays (region/maintain.rs): it folds those whose blocks nobody else holds any more,
-//! and promotes those that are written to densely.
+//! The thread that looks after overlays (region/maintain.rs): it writes those back whose blocks nobody else holds any
+//! more, and promotes those that are written to densely.
 //!
 //! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
 //! there are none. So the thread looks at pages only after the count has grown by several for each overlay, or after
@@ -25,37 +25,37 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 
 /// The time between two looks at the count while it grows.
-const SOON: Duration = Duration::from_millis(1);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The time between two looks at the count while nothing happens. A new overlay ends it.
-const LATE: Duration = Duration::from_millis(250);
+const QUIET_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// After so many looks without a change it becomes late.
-const QUIET: u32 = 16;
+/// After so many looks without a change, nothing counts as happening.
+const QUIET_LOOKS: u32 = 16;
 
 /// So many faults for each overlay are worth a look at some of them; at all it takes about 2 us for each, and a fault
 /// as much.
-const FAULTS: u64 = 2;
+const FAULTS_AN_OVERLAY: u64 = 2;
 
 /// Fewer faults are worth none.
-const FEW: u64 = 64;
+const LEAST_FAULTS: u64 = 64;
 
 /// A program is paced whose threads go to sleep so often in a millisecond, and is no more if they do so in so many.
-const SLEEPS: (u64, u64) = (1, 10);
+const PACED_SLEEPS_A_MS: (u64, u64) = (1, 10);
 
-/// It takes fewer faults in a millisecond than this. What takes more has no time for them.
-const PACED: u64 = 1_000;
+/// And that takes fewer faults in a millisecond. What takes more has no time for them.
+const PACED_FAULTS_A_MS: u64 = 1_000;
 
-/// The thread rests after so many nanoseconds of work, where the program is paced, and for this long at most.
-const WORTH_A_REST: u64 = 30_000;
+/// The thread rests after so much work, where the program is paced, and for this long at most.
+const WORTH_A_REST_NS: u64 = 30_000;
 const LONGEST_REST: Duration = Duration::from_millis(2);
 
-/// So many nanoseconds tell whether a program is paced.
-const TELLING: u64 = 4_000_000;
+/// How long the program is watched before it is said to be paced or not.
+const TELLING_NS: u64 = 4_000_000;
 
 /// What faults see of the thread.
 #[derive(Debug, Default)]
-pub(crate) struct Tending {
+pub(crate) struct Maintenance {
     parker: Parker,
     overlays: AtomicUsize,
     /// Somebody has let go of blocks, or memory is short.
@@ -76,7 +76,7 @@ struct Told {
     sleeps: AtomicU64,
 }
 
-impl Tending {
+impl Maintenance {
     /// Counts overlays of a region. The fault handler calls this.
     pub(crate) fn count(&self, more: isize) {
         // To add a wrapped negative number is to subtract.
@@ -96,8 +96,8 @@ impl Tending {
         }
     }
 
-    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread folds what it can
-    /// at once: a page that goes back into its block is free memory.
+    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread writes back what
+    /// it can at once: a page that goes back into its block is free memory.
     pub(crate) fn tell_short(&self, is_short: bool) {
         self.is_short.store(is_short, Ordering::SeqCst);
         if is_short {
@@ -128,43 +128,44 @@ impl Tending {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if there can be overlays. Without it they are folded at the next snapshot.
-    pub(crate) fn start_tending(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
+    /// Starts the thread if there can be overlays. Without it they are written back at the next snapshot.
+    pub(crate) fn start_maintenance(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
         if !this.sys.has_overlays() {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
-        Worker::start("hugefork-fold", move || working.tend(), move || telling.tending.parker.tell_to_end()).map(Some)
+        Worker::start("hugefork-maint", move || working.maintain(), move || telling.maintenance.parker.tell_to_end())
+            .map(Some)
     }
 
     /// Looks after overlays until told to stop. This is the body of the thread.
-    fn tend(&self) {
-        let tending = &self.tending;
+    fn maintain(&self) {
+        let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let mut looked = seen;
         self.tells_from(self.sys.now(), seen, self.sys.sleeps());
-        while !tending.parker.is_over() {
-            if tending.overlays() == 0 {
-                tending.parker.sleep_unless(|| tending.overlays() > 0);
+        while !maintenance.parker.is_over() {
+            if maintenance.overlays() == 0 {
+                maintenance.parker.sleep_unless(|| maintenance.overlays() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 looked = seen;
-            } else if quiet > QUIET {
-                tending.parker.rest(LATE);
+            } else if quiet > QUIET_LOOKS {
+                maintenance.parker.rest(QUIET_LOOK_EVERY);
             } else {
-                tending.parker.pause(SOON);
+                maintenance.parker.pause(LOOK_EVERY);
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
             self.tell_pace();
-            let enough = FEW.max(FAULTS * tending.overlays() as u64);
-            let is_nudged = tending.nudged.swap(false, Ordering::SeqCst);
-            let is_due = is_nudged || faults.wrapping_sub(seen) >= enough;
+            let due_faults = LEAST_FAULTS.max(FAULTS_AN_OVERLAY * maintenance.overlays() as u64);
+            let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
+            let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
             if is_due {
-                let mean = faults.wrapping_sub(looked) as usize / tending.overlays().max(1);
+                let mean = faults.wrapping_sub(looked) as usize / maintenance.overlays().max(1);
                 let is_new = is_nudged || !self.are_alike(mean);
                 if is_new {
-                    self.tend_all();
+                    self.maintain_all();
                 }
                 // Faults of this thread are not the program's.
                 seen = self.sys.minor_faults();
@@ -176,35 +177,35 @@ impl<S: Sys> PoolCore<S> {
 
     /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.
     fn tell_pace(&self) {
-        let Tending { told, is_paced, .. } = &self.tending;
+        let Maintenance { told, is_paced, .. } = &self.maintenance;
         let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
         let now = self.sys.now();
         let time = since(&told.time, now);
-        if time < TELLING {
+        if time < TELLING_NS {
             return;
         }
         // The kernel adds up what each thread of the process has, which takes longer than to ask for the time.
         let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
         let (faults_of, sleeps_of) = (since(&told.faults, faults), since(&told.sleeps, sleeps));
         self.tells_from(now, faults, sleeps);
-        if faults_of < FEW {
+        if faults_of < LEAST_FAULTS {
             return;
         }
         let milliseconds = time / 1_000_000;
         // Where most blocks are not shown by page, writes to those take no faults, and nothing can be told. Where each
         // overlay has a fault in a millisecond, it will be dense before anybody comes to promote it.
         let rate = faults_of / milliseconds;
-        let is_slow = rate < PACED && rate < self.tending.overlays() as u64;
-        if sleeps_of * SLEEPS.1 < milliseconds || !is_slow {
+        let is_slow = rate < PACED_FAULTS_A_MS && rate < self.maintenance.overlays() as u64;
+        if sleeps_of * PACED_SLEEPS_A_MS.1 < milliseconds || !is_slow {
             is_paced.store(false, Ordering::Relaxed);
-        } else if sleeps_of >= milliseconds * SLEEPS.0 && self.most_are_overlaid() {
+        } else if sleeps_of >= milliseconds * PACED_SLEEPS_A_MS.0 && self.most_are_overlaid() {
             is_paced.store(true, Ordering::Relaxed);
         }
     }
 
     /// From here on it is told anew.
     fn tells_from(&self, now: u64, faults: u64, sleeps: u64) {
-        let told = &self.tending.told;
+        let told = &self.maintenance.told;
         told.time.store(now, Ordering::Relaxed);
         told.faults.store(faults, Ordering::Relaxed);
         told.sleeps.store(sleeps, Ordering::Relaxed);
@@ -212,13 +213,13 @@ impl<S: Sys> PoolCore<S> {
 
     /// Does a piece of work. If the program is paced, the thread rests after it.
     fn work_and_rest<T>(&self, work: impl FnOnce() -> T) -> T {
-        let tending = &self.tending;
-        let may_rest = tending.is_paced() && !tending.is_short();
+        let maintenance = &self.maintenance;
+        let may_rest = maintenance.is_paced() && !maintenance.is_short();
         let begun = may_rest.then(|| self.sys.cpu_time());
         let done = work();
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
-        if took >= WORTH_A_REST {
-            tending.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
+        if took >= WORTH_A_REST_NS {
+            maintenance.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
             self.tell_pace();
         }
         done
@@ -231,7 +232,7 @@ impl<S: Sys> PoolCore<S> {
             blocks += self.visit_overlaid(id, |region| region.waited_for()).unwrap_or(0);
             region = self.next_overlaid(Some(id));
         }
-        blocks > 0 && 2 * self.tending.overlays() >= blocks
+        blocks > 0 && 2 * self.maintenance.overlays() >= blocks
     }
 
     /// Whether the overlays of each region are alike, and not dense.
@@ -245,12 +246,12 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Looks once at each overlay of the pool.
-    pub(crate) fn tend_all(&self) {
+    pub(crate) fn maintain_all(&self) {
         let mut region = self.next_overlaid(None);
         while let Some(id) = region {
             let mut from = Some(0);
-            while let Some(start) = from.filter(|_| !self.tending.parker.is_over()) {
-                from = self.work_and_rest(|| self.tend_part(id, start));
+            while let Some(start) = from.filter(|_| !self.maintenance.parker.is_over()) {
+                from = self.work_and_rest(|| self.maintain_part(id, start));
             }
             region = self.next_overlaid(Some(id));
         }
@@ -258,8 +259,8 @@ impl<S: Sys> PoolCore<S> {
 
     /// Looks at some overlays of a region, if it still lives. One visit for each part: whoever comes or goes waits for
     /// it.
-    fn tend_part(&self, id: RegionId, from: usize) -> Option<usize> {
-        self.visit_overlaid(id, |region| region.tend(from))?
+    fn maintain_part(&self, id: RegionId, from: usize) -> Option<usize> {
+        self.visit_overlaid(id, |region| region.maintain(from))?
     }
 
     /// Visits a region, if it still lives.

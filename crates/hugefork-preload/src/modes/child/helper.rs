@@ -96,7 +96,7 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     // To handle page faults is a right.
     let replacer = has_table_of_its_own().then(Replacer::open).flatten();
     rights::give_up();
-    let _ = set_name(c"hugefork-heir");
+    let _ = set_name(c"hugefork-child");
     if let Some(replacer) = replacer
         && wait_for_faults(is_orphan)
         && let Some(mut helper) = Helper::new(replacer, is_orphan)
@@ -353,7 +353,7 @@ impl Helper {
             self.heads[nth] = Some(head);
             return Ok(());
         }
-        self.let_go(&head)?;
+        self.resume(&head)?;
         if !is_write && !was_written {
             // Perhaps it reads each word before it writes it: this block will tell.
             let probe = Some(head.block);
@@ -401,7 +401,7 @@ impl Helper {
         let session = Session::begin();
         let batch = head.batch(head.to_do.min(MOST), &self.heads);
         let (Some(session), false) = (session, batch.places.is_empty()) else {
-            self.let_go(&head)?;
+            self.resume(&head)?;
             return Ok(true);
         };
         let wanted = batch.places.len() / HUGE_PAGE;
@@ -420,14 +420,14 @@ impl Helper {
         armed?;
         drop(session);
         if !goes_on || taken < wanted {
-            self.let_go(&next)?;
+            self.resume(&next)?;
         } else {
             self.heads[nth] = Some(next);
         }
         Ok(true)
     }
 
-    fn let_go(&self, head: &Head) -> Result<(), Refused> {
+    fn resume(&self, head: &Head) -> Result<(), Refused> {
         if head.is_armed { self.replacer.disarm(head.block, head.slot) } else { Ok(()) }
     }
 
@@ -435,7 +435,7 @@ impl Helper {
         for nth in 0..HEADS {
             if let Some(head) = self.heads[nth].take_if(|head| now() - head.since > GONE_NS) {
                 marks::note_tried(head.block);
-                self.let_go(&head)?;
+                self.resume(&head)?;
             }
         }
         Ok(())

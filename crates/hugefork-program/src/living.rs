@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Who holds blocks for children.
 #[derive(Debug, Default)]
-pub(crate) struct Heirs {
+pub(crate) struct LivingChildren {
     living: AtomicUsize,
     /// Whether some are gone since the last round.
     have_gone: AtomicBool,
 }
 
-impl Heirs {
+impl LivingChildren {
     /// Whether any lives.
     pub(crate) fn live(&self) -> bool {
         self.living.load(Ordering::Relaxed) > 0
@@ -24,12 +24,12 @@ impl Heirs {
 }
 
 /// That children of one fork live.
-pub(crate) struct Living(Arc<Heirs>);
+pub(crate) struct Living(Arc<LivingChildren>);
 
 impl Living {
-    pub(crate) fn begin(heirs: &Arc<Heirs>) -> Living {
-        heirs.living.fetch_add(1, Ordering::Relaxed);
-        Living(heirs.clone())
+    pub(crate) fn begin(children: &Arc<LivingChildren>) -> Living {
+        children.living.fetch_add(1, Ordering::Relaxed);
+        Living(children.clone())
     }
 }
 

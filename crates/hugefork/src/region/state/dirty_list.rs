@@ -11,24 +11,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::mem::{EngineVec, Own};
 use crate::sys::{MOST_RUNS, PageRun};
 
-/// For so many pages there is room from the first reset on.
-const FIRST: usize = 512;
+/// There is room for these from the first reset on.
+const FIRST_ROOM_PAGES: usize = 512;
 
 /// Guarded by the lock that keeps snapshots and resets apart.
 #[derive(Debug, Default)]
-pub(crate) struct Returns {
-    known: Mutex<Known>,
-}
+pub(crate) struct LockedDirtyList(Mutex<DirtyList>);
 
-impl Returns {
-    pub(in crate::region) fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+impl LockedDirtyList {
+    pub(in crate::region) fn lock(&self) -> MutexGuard<'_, DirtyList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is known.
+/// The private pages that a reset looks at, and what else it knows from the last one.
 #[derive(Debug)]
-pub(in crate::region) struct Known {
+pub(in crate::region) struct DirtyList {
     /// The private pages, in order.
     pub(in crate::region) pages: EngineVec<Page>,
     /// The pages before the last look.
@@ -41,20 +39,20 @@ pub(in crate::region) struct Known {
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
     /// written to.
     pub(in crate::region) own: EngineVec<u8>,
-    /// For each block: whether it lies aside while writers are held.
-    pub(in crate::region) aside: EngineVec<bool>,
+    /// For each block: whether it is parked while writers are held.
+    pub(in crate::region) parked: EngineVec<bool>,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known {
+impl Default for DirtyList {
+    fn default() -> DirtyList {
+        DirtyList {
             pages: EngineVec::new_in(Own),
             before: EngineVec::new_in(Own),
             seen_at: None,
             runs: EngineVec::new_in(Own),
-            wished: FIRST,
+            wished: FIRST_ROOM_PAGES,
             own: EngineVec::new_in(Own),
-            aside: EngineVec::new_in(Own),
+            parked: EngineVec::new_in(Own),
         }
     }
 }
@@ -84,12 +82,12 @@ pub(in crate::region) struct NoRoom(pub(in crate::region) usize);
 
 impl NoRoom {
     /// Room that may be enough.
-    pub(in crate::region) fn enough(self) -> usize {
-        2 * self.0.max(512)
+    pub(in crate::region) fn wanted_pages(self) -> usize {
+        2 * self.0.max(FIRST_ROOM_PAGES)
     }
 }
 
-impl Known {
+impl DirtyList {
     /// Makes room for `pages` pages at least, in a region of `blocks` blocks. Allocates.
     pub(in crate::region) fn prepare(&mut self, pages: usize, blocks: usize) {
         let pages = pages.max(self.wished);
@@ -100,15 +98,15 @@ impl Known {
         }
         self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
-        self.aside.resize(blocks, false);
+        self.parked.resize(blocks, false);
     }
 
     /// Has the next reset make room for so many pages, and some more.
     pub(in crate::region) fn wish_for(&mut self, pages: usize) {
-        self.wished = NoRoom(pages).enough();
+        self.wished = NoRoom(pages).wanted_pages();
     }
 
-    /// Begins a look: there are no pages, until they are [found](Known::find).
+    /// Begins a look: there are no pages, until they are [found](DirtyList::find).
     pub(in crate::region) fn begin(&mut self) {
         self.seen_at = None;
         std::mem::swap(&mut self.pages, &mut self.before);
@@ -138,7 +136,7 @@ impl Known {
         pages * size_of::<Page>()
             + self.runs.capacity() * size_of::<PageRun>()
             + self.own.capacity()
-            + self.aside.capacity()
+            + self.parked.capacity()
     }
 }
 
@@ -148,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_page_that_is_found_again_keeps_its_age_and_a_full_list_says_so() {
-        let mut known = Known::default();
+        let mut known = DirtyList::default();
         known.prepare(4, 1);
         known.begin();
         assert_eq!(known.find(3..7, &mut 0), Ok(()));

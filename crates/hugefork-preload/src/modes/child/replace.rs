@@ -234,7 +234,7 @@ fn bring_back(aside: usize, place: usize) {
     }
 }
 
-/// Gives up what lies aside, and keeps the addresses.
+/// Gives up what is parked, and keeps the addresses.
 fn empty(at: usize, len: usize) {
     // SAFETY: our own addresses. If the kernel refuses, the next that comes there takes its place.
     let _ = unsafe { clear(at, len) };
