@@ -7,7 +7,8 @@
 //! | … to be written to | as above | if only the right to write is missing: the entries published say so |
 //! | `reprotect` | the right to write | the entries published are correct with the right and without it |
 //!
-//! All code that changes what is visible calls one of them.
+//! What a region shows changes by these, but for its private pages; what a fork or a snapshot's view shows first, by
+//! [`Addresses::show_frozen`].
 //!
 //! Meanwhile those who use the addresses can be made to wait, system calls too ([`Site::park`]).
 

@@ -403,7 +403,7 @@ fn every_call_may_fail() {
                     world.check();
                 }
                 let is_due = match Call::ALL[call] {
-                    // `what_was_promised_at_exhaustion` makes it fail.
+                    // `rows_test::exhaustion` makes it fail.
                     Call::Hide => false,
                     // These pools are smaller than a huge page; `huge_blocks_behave_like_vectors` makes it fail.
                     Call::MakeHuge => false,

@@ -311,7 +311,8 @@ impl Frames {
         None
     }
 
-    /// Takes exactly `block` out of the free list, if it is free; otherwise as [`Frames::take_used`].
+    /// Takes exactly `block` out of the free list; false if it is not free. It stays available, as with
+    /// [`Frames::take_used`].
     pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
         self.claim(block)
     }

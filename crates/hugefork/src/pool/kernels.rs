@@ -1,6 +1,6 @@
 //! Which kernels a pool clears and copies with. They are measured once in a process, on memory of the first pool that
 //! has 8 MiB of it in huge pages, or the environment names them. For blocks that are written as a whole they are only a
-//! beginning: streams learn (`A/B tests`), unless the environment names one.
+//! beginning: streams learn (`ab_tests`), unless the environment names one.
 //!
 //! | variable | names | example |
 //! |---|---|---|

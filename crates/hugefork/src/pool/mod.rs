@@ -15,7 +15,7 @@
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `maintenance` | the thread that writes back and promotes overlays |
-//! | `A/B tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
+//! | `ab_tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
 pub(crate) mod ab_tests;

@@ -31,7 +31,7 @@ impl<S: Sys> SnapshotCore<S> {
     /// Hides the entry, if its bytes are visible at an address. False if that cannot be done.
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
         let store = || {
-            // EngineArc first, so that whoever sees the entry gone finds out why.
+            // Counted first, so that whoever sees the entry gone finds out why.
             self.revoked.fetch_add(1, Ordering::Release);
             self.entries.set(index, Entry::Revoked);
         };

@@ -1,4 +1,4 @@
-//! The places at which threads of a test may take turns. `orders_test` runs engine threads as tasks of a checker
+//! The places at which threads of a test may take turns. `rows_test::orders` runs engine threads as tasks of a checker
 //! (shuttle): one at a time, and at each step the checker decides which. Other tests go past these places.
 //!
 //! | step | where |

@@ -205,8 +205,7 @@ impl<S: Sys> RegionCore<S> {
         if resolved.is_err() && needed == OnWrite::Copy {
             fault.resume_after_failure();
         }
-        // Only these two have given the region lock back: whoever takes it twice waits for a snapshot that waits for
-        // him.
+        // After these two the region lock is free: whoever takes it twice waits for a snapshot that waits for him.
         let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
         let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {

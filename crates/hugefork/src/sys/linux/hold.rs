@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   addresses   | private mapping | ──▶ | the same, without pages | ──▶ | block          |
-//!   parking | nothing         |     | the pages               |     | nothing        |
+//!   parking     | nothing         |     | the pages               |     | nothing        |
 //!                    register, mremap(MREMAP_DONTUNMAP)        show; UFFDIO_WAKE
 //! ```
 //! The range is registered for user faults, and one `mremap` takes its pages to another place. From then on the kernel
