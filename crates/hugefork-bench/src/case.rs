@@ -40,7 +40,7 @@ pub trait Case: Debug + Sync {
 
     /// Whether `subject` can take part.
     fn has(&self, subject: &Subject) -> bool {
-        self.subjects(Scope::Sweep).contains(subject)
+        self.subjects(Scope::Full).contains(subject)
     }
 
     /// Whether hugefork takes part with a pool.
@@ -65,16 +65,6 @@ pub trait Case: Debug + Sync {
 
     /// Whether figures depend on what is in the caches when a sample begins.
     fn feels_caches(&self) -> bool {
-        true
-    }
-
-    /// Whether [`Scope::Sweep`] asks for more than [`Scope::Full`].
-    fn sweeps(&self) -> bool {
-        false
-    }
-
-    /// Whether `subject` does something on blocks of `block` bytes that no other subject of a sweep does.
-    fn differs(&self, _subject: &Subject, _block: BlockSize) -> bool {
         true
     }
 

@@ -43,10 +43,6 @@ pub enum Subject {
     RunCollapse,
     /// The same under `hugefork run --mode pool`.
     RunPool,
-    /// Write-protection by `userfaultfd(2)`, and a thread that copies 4 KiB at each fault.
-    UffdWp4k,
-    /// The same with 2 MiB at each fault.
-    UffdWp2m,
     /// A `memfd` that is mapped privately at the snapshot.
     MemfdPrivate,
     /// The same work where nothing has to be cleared, copied or mapped.
@@ -57,8 +53,6 @@ pub enum Subject {
     Memcpy,
     /// libc's `memcmp`.
     Memcmp,
-    /// The kernel's marks of pages that were written (`/proc/self/clear_refs`).
-    SoftDirty,
     /// The kernel's marks of written pages (`PAGEMAP_SCAN`), and copies of these.
     PagemapScan,
     /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
@@ -81,7 +75,7 @@ pub enum Stock {
 
 impl Subject {
     /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 24] = [
+    pub const NAMED: [Subject; 21] = [
         Subject::Hugefork,
         Subject::HugeforkDefault,
         Subject::HugeforkZeroed,
@@ -97,14 +91,11 @@ impl Subject {
         Subject::Fork4k,
         Subject::RunCollapse,
         Subject::RunPool,
-        Subject::UffdWp4k,
-        Subject::UffdWp2m,
         Subject::MemfdPrivate,
         Subject::Limit,
         Subject::Memset,
         Subject::Memcpy,
         Subject::Memcmp,
-        Subject::SoftDirty,
         Subject::PagemapScan,
     ];
 
@@ -126,14 +117,11 @@ impl Subject {
             Subject::Fork4k => "fork-4k",
             Subject::RunCollapse => "run-collapse",
             Subject::RunPool => "run-pool",
-            Subject::UffdWp4k => "uffd-wp-4k",
-            Subject::UffdWp2m => "uffd-wp-2m",
             Subject::MemfdPrivate => "memfd-private",
             Subject::Limit => "limit",
             Subject::Memset => "memset",
             Subject::Memcpy => "memcpy",
             Subject::Memcmp => "memcmp",
-            Subject::SoftDirty => "soft-dirty",
             Subject::PagemapScan => "pagemap-scan",
             Subject::Kernel(_) => return None,
         })

@@ -58,7 +58,7 @@ impl Case for AnonCowSeq {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 512 << 20,
+            Scope::Full => 512 << 20,
         }
     }
 

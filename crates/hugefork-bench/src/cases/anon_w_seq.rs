@@ -57,7 +57,7 @@ impl Case for AnonWSeq {
         let mut subjects = vec![Subject::Hugefork, Subject::HugeforkZeroed];
         match scope {
             Scope::Quick => {}
-            Scope::Full | Scope::Sweep => subjects.push(Subject::HugeforkRefilling),
+            Scope::Full => subjects.push(Subject::HugeforkRefilling),
         }
         subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k, Subject::Limit]);
         subjects
@@ -66,7 +66,7 @@ impl Case for AnonWSeq {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 

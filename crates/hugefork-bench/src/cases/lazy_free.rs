@@ -64,7 +64,7 @@ impl Case for LazyFree {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -89,7 +89,7 @@ impl Case for LazyFree {
         match scope {
             // What the kernel offers to any user, without a change of settings.
             Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
-            Scope::Full | Scope::Sweep => blocks(),
+            Scope::Full => blocks(),
         }
     }
 

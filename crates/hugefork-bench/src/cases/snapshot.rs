@@ -47,7 +47,7 @@ impl Case for Snapshot {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 512 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 

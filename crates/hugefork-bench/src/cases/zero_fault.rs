@@ -80,7 +80,7 @@ impl Case for ZeroFault {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 512 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 

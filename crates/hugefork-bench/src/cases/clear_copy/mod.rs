@@ -15,14 +15,12 @@
 
 mod area;
 mod disturb;
-mod sweep;
 mod tool;
 mod victim;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hugefork::BlockSize;
 use hugefork_kernels::{Kernel, every_kernel};
 use statrs::statistics::{Data, OrderStatistics};
 
@@ -74,7 +72,7 @@ impl Case for ClearCopy {
     }
 
     /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
-    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window.
+    /// block. The full scope has every kernel of the machine.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
@@ -84,7 +82,6 @@ impl Case for ClearCopy {
         let kernels: Vec<Kernel> = match scope {
             Scope::Quick => vec![linux_order(), one_call()],
             Scope::Full => every_kernel().collect(),
-            Scope::Sweep => sweep::kernels().collect(),
         };
         subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
         subjects
@@ -93,7 +90,7 @@ impl Case for ClearCopy {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -112,7 +109,7 @@ impl Case for ClearCopy {
         let maker = Maker::new(self.0, job, host);
         let uses: &[Use] = match job.scope {
             Scope::Quick => &[Use::Near],
-            Scope::Full | Scope::Sweep => &[Use::Near, Use::Block],
+            Scope::Full => &[Use::Near, Use::Block],
         };
         let mut entries: Vec<Entry> = Vec::new();
         for used in uses.iter().copied() {
@@ -131,7 +128,7 @@ impl Case for ClearCopy {
     fn has(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Kernel(kernel) => self.can_use(kernel),
-            named => self.subjects(Scope::Sweep).contains(named),
+            named => self.subjects(Scope::Quick).contains(named),
         }
     }
 
@@ -142,21 +139,6 @@ impl Case for ClearCopy {
 
     fn rotates(&self) -> bool {
         true
-    }
-
-    fn sweeps(&self) -> bool {
-        true
-    }
-
-    fn differs(&self, subject: &Subject, block: BlockSize) -> bool {
-        sweep::differs(subject, block)
-    }
-
-    fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
-        match scope {
-            Scope::Quick | Scope::Full => vec![BlockSize::MIB_2],
-            Scope::Sweep => sweep::BLOCKS.to_vec(),
-        }
     }
 
     fn works_differ_by_block(&self) -> bool {
@@ -295,6 +277,8 @@ impl Work for Timed {
 
 #[cfg(test)]
 mod tests {
+    use hugefork::BlockSize;
+
     use super::*;
     use crate::memory::folios::Settings;
     use crate::plan::job::Keep;

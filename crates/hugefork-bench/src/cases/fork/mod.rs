@@ -66,7 +66,7 @@ impl Case for Fork {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -115,7 +115,7 @@ impl Case for Fork {
         let third = |density| Writes { epoch: Epoch::Third, ..Writes::first(density) };
         match scope {
             Scope::Quick => vec![third(Density::SPARSE)],
-            Scope::Full | Scope::Sweep => {
+            Scope::Full => {
                 let both = [Density::SPARSE, Density::DENSE];
                 both.map(Writes::first).into_iter().chain(both.map(third)).collect()
             }

@@ -125,7 +125,7 @@ impl Case for Paced {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -146,7 +146,7 @@ impl Case for Paced {
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], _: &Host) -> Vec<Entry> {
         let (period, some) = match job.scope {
             Scope::Quick => (Duration::from_millis(250), 3),
-            Scope::Full | Scope::Sweep => (Duration::from_secs(1), 4),
+            Scope::Full => (Duration::from_secs(1), 4),
         };
         let of = |(keys, snapshots): (Option<usize>, u32)| {
             let schedule = Schedule { size: job.size, keys, period, snapshots };

@@ -11,7 +11,6 @@
 //! | subject | puts it back by |
 //! |---|---|
 //! | `hugefork` | `Region::reset_to` |
-//! | `memcpy` | copying all of it from a copy |
 //! | `memfd-private` | `MADV_DONTNEED` of a private mapping of a file |
 //! | `pagemap-scan` | `PAGEMAP_SCAN`, which tells what was written and protects it again, and copies of these pages |
 //! | `fork-thp` | the end of a child of `fork(2)`, which does the writing: its `reset` is the whole round |
@@ -35,7 +34,7 @@ use hugefork::ByteSize;
 
 use self::program::ResetProgram;
 pub use self::program::run as run_program;
-use self::rivals::{Copied, File, Forked};
+use self::rivals::{File, Forked};
 use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
 use self::scan::Scanned;
 use crate::case::Case;
@@ -60,7 +59,7 @@ pub struct Reset;
 fn works(scope: Scope) -> &'static [(usize, bool)] {
     match scope {
         Scope::Quick => &[(44, false), (1_000, false)],
-        Scope::Full | Scope::Sweep => &[
+        Scope::Full => &[
             (10, false),
             (44, false),
             (100, false),
@@ -83,7 +82,7 @@ impl Case for Reset {
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
-        let rivals = [Subject::Memcpy, Subject::MemfdPrivate, Subject::PagemapScan, Subject::ForkThp];
+        let rivals = [Subject::MemfdPrivate, Subject::PagemapScan, Subject::ForkThp];
         let mut subjects = vec![Subject::Hugefork];
         if scope != Scope::Quick {
             subjects.push(Subject::HugeforkPage);
@@ -95,7 +94,7 @@ impl Case for Reset {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -123,7 +122,6 @@ impl Case for Reset {
                     (Some(choice), _) => {
                         return Box::new(ResetProcess { command: job.command.clone(), setup, choice });
                     }
-                    (None, Subject::Memcpy) => |setup| Ok(Box::new(Copied::open(setup)?)),
                     (None, Subject::MemfdPrivate) => |setup| Ok(Box::new(File::open(setup)?)),
                     (None, Subject::PagemapScan) => |setup| Ok(Box::new(Scanned::open(setup)?)),
                     (None, Subject::ForkThp) => |setup| Ok(Box::new(Forked::open(setup)?)),

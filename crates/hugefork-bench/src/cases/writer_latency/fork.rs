@@ -4,7 +4,6 @@ use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
 use crate::measure::warm::{warm, warm_page_tables};
 use crate::memory::holder::Holder;
 use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
@@ -59,7 +58,7 @@ impl Rival for Fork {
         self.area().as_ptr()
     }
 
-    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
+    fn ready(&mut self) -> Result<(), BenchError> {
         self.area().inherit(Inherit::Yes)
     }
 
@@ -70,7 +69,7 @@ impl Rival for Fork {
         unsafe { Holder::fork(|| words.check_kept(read).is_ok()) }
     }
 
-    fn copied(&self, _: &Holder, words: &Words, minor_faults: usize) -> Option<usize> {
+    fn copied(&self, words: &Words, minor_faults: usize) -> Option<usize> {
         copied_by_faults(minor_faults, self.copied_at_once(), words)
     }
 
@@ -82,9 +81,8 @@ impl Rival for Fork {
         }
     }
 
-    fn let_go(&mut self, child: Holder, _: &Words) -> Result<CpuTime, BenchError> {
-        child.let_go()?;
-        Ok(CpuTime::default())
+    fn let_go(&mut self, child: Holder, _: &Words) -> Result<(), BenchError> {
+        child.let_go()
     }
 
     fn release(&mut self) {

@@ -13,7 +13,6 @@ use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
 use crate::measure::work;
 use crate::memory::engine::{self, Populated};
 use crate::plan::job::EngineChoice;
@@ -82,7 +81,7 @@ impl Rival for Hugefork {
         self.held().region.as_mut_ptr()
     }
 
-    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
+    fn ready(&mut self) -> Result<(), BenchError> {
         self.earlier = self.counted();
         Ok(())
     }
@@ -95,7 +94,7 @@ impl Rival for Hugefork {
         (self.counted().paused - self.earlier.paused).as_secs_f64() * 1e3
     }
 
-    fn copied(&self, _: &Snapshot, words: &Words, minor_faults: usize) -> Option<usize> {
+    fn copied(&self, words: &Words, minor_faults: usize) -> Option<usize> {
         let now = self.counted();
         let blocks = now.blocks - self.earlier.blocks;
         Some(now.bytes - self.earlier.bytes + self.pages_copied(blocks, words, minor_faults))
@@ -108,10 +107,9 @@ impl Rival for Hugefork {
         Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
-    fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<CpuTime, BenchError> {
+    fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<(), BenchError> {
         // SAFETY: the snapshot is as long as the region.
-        words.check_kept(unsafe { reader(snapshot.map()?.as_ptr()) })?;
-        Ok(CpuTime::default())
+        words.check_kept(unsafe { reader(snapshot.map()?.as_ptr()) })
     }
 
     fn release(&mut self) {

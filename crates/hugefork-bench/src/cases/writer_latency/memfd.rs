@@ -18,7 +18,7 @@ use super::fork::copied_by_faults;
 use super::rival::{Ground, Rival};
 use super::words::{BIAS, Words, reader};
 use crate::error::BenchError;
-use crate::measure::clock::{self, CpuTime};
+use crate::measure::clock;
 use crate::measure::warm::warm;
 use crate::measure::work;
 use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
@@ -159,14 +159,13 @@ impl Rival for MemfdPrivate {
         self.pause
     }
 
-    fn copied(&self, (): &(), words: &Words, minor_faults: usize) -> Option<usize> {
+    fn copied(&self, words: &Words, minor_faults: usize) -> Option<usize> {
         copied_by_faults(minor_faults, PAGE, words)
     }
 
-    fn let_go(&mut self, (): (), words: &Words) -> Result<CpuTime, BenchError> {
+    fn let_go(&mut self, (): (), words: &Words) -> Result<(), BenchError> {
         // SAFETY: our own mapping of the file.
-        words.check_kept(unsafe { reader(self.held().look.as_ptr()) })?;
-        Ok(CpuTime::default())
+        words.check_kept(unsafe { reader(self.held().look.as_ptr()) })
     }
 
     fn release(&mut self) {

@@ -21,7 +21,7 @@
 //! | `amplification` | bytes copied over bytes dirtied, which are those of the distinct words |
 //! | `extra` | memory held beyond the area itself when all was written |
 //!
-//! A pause is the whole call of `fork(2)`, `memcpy` and `userfaultfd(2)`, and the new mapping of `memfd-private`.
+//! A pause is the whole call of `fork(2)` and `memcpy`, and the new mapping of `memfd-private`.
 //!
 //! The time of a write is that between two fenced readings of the clock: one write and one reading, which takes 0.05
 //! us. There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
@@ -56,8 +56,6 @@ mod hugefork;
 mod memcpy;
 mod memfd;
 mod rival;
-mod uffd;
-mod userfault;
 mod words;
 mod writer;
 
@@ -66,11 +64,9 @@ use self::hugefork::Hugefork;
 use self::memcpy::Memcpy;
 use self::memfd::MemfdPrivate;
 use self::rival::{Ground, Measured};
-use self::uffd::UffdWp;
 pub(super) use self::writer::TAKEN;
 use crate::case::Case;
 use crate::host::Host;
-use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Pattern, Writes};
 use crate::results::metric::Metric;
@@ -96,13 +92,7 @@ impl Case for WriterLatency {
         subjects.extend([Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]);
         match scope {
             Scope::Quick => {}
-            Scope::Full | Scope::Sweep => subjects.extend([
-                Subject::HugeforkBlock,
-                Subject::HugeforkPage,
-                Subject::UffdWp4k,
-                Subject::UffdWp2m,
-                Subject::MemfdPrivate,
-            ]),
+            Scope::Full => subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage, Subject::MemfdPrivate]),
         }
         subjects
     }
@@ -110,7 +100,7 @@ impl Case for WriterLatency {
     fn usual_size(&self, scope: Scope) -> usize {
         match scope {
             Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
+            Scope::Full => 1 << 30,
         }
     }
 
@@ -152,7 +142,7 @@ impl Case for WriterLatency {
         let some = [Density::SPARSE, Density::HALF_DENSE, Density::DENSE];
         match scope {
             Scope::Quick => some.map(Writes::first).to_vec(),
-            Scope::Full | Scope::Sweep => {
+            Scope::Full => {
                 let third = some.map(|density| Writes { epoch: Epoch::Third, ..Writes::first(density) });
                 let clustered = Writes { pattern: Pattern::Clustered, ..Writes::first(Density::SPARSE) };
                 Density::ALL.into_iter().map(Writes::first).chain(third).chain([clustered]).collect()
@@ -166,13 +156,10 @@ impl Case for WriterLatency {
 }
 
 fn work(planned: &SubjectPlan, ground: Ground, writes: Writes) -> Box<dyn Work> {
-    let page = |grain, kind| Box::new(Measured::new(UffdWp::new(grain, kind), ground, writes));
     match (planned.engine, &planned.subject) {
         (Some(choice), _) => Box::new(Measured::new(Hugefork::new(choice), ground, writes)),
         (None, Subject::Memcpy) => Box::new(Measured::new(Memcpy::default(), ground, writes)),
         (None, Subject::MemfdPrivate) => Box::new(Measured::new(MemfdPrivate::default(), ground, writes)),
-        (None, Subject::UffdWp4k) => page(4096, PageKind::Base),
-        (None, Subject::UffdWp2m) => page(HUGE_PAGE, PageKind::Thp),
         (None, _) => Box::new(Measured::new(Fork::new(planned.pages()), ground, writes)),
     }
 }

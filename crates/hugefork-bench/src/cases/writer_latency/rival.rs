@@ -7,7 +7,6 @@ use super::words::Words;
 use super::writer;
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
 use crate::measure::random::Random;
 use crate::plan::writes::Writes;
 use crate::results::curve::Curve;
@@ -43,7 +42,7 @@ pub(super) trait Rival {
     fn start(&self) -> *mut u8;
 
     /// What a program does once, long before it takes a snapshot. Not timed.
-    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
+    fn ready(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
@@ -56,16 +55,15 @@ pub(super) trait Rival {
     }
 
     /// Bytes copied for a snapshot, where the writer took so many minor faults; none if nobody can say.
-    fn copied(&self, held: &Self::Snapshot, words: &Words, minor_faults: usize) -> Option<usize>;
+    fn copied(&self, words: &Words, minor_faults: usize) -> Option<usize>;
 
     /// Bytes held now, with a snapshot or without; none if nobody can say.
     fn memory(&self, _: Option<&Self::Snapshot>) -> Option<usize> {
         Footprint::by_this().map(|held| held.alone())
     }
 
-    /// Checks what a snapshot holds, and lets go of it. Gives the time that other threads of this process have spent on
-    /// it.
-    fn let_go(&mut self, held: Self::Snapshot, words: &Words) -> Result<CpuTime, BenchError>;
+    /// Checks what a snapshot holds, and lets go of it.
+    fn let_go(&mut self, held: Self::Snapshot, words: &Words) -> Result<(), BenchError>;
 
     /// Gives the memory back.
     fn release(&mut self);
@@ -106,15 +104,15 @@ impl<R: Rival> Measured<R> {
     /// Takes a snapshot and writes, once. Gives what was measured.
     fn epoch(&mut self, words: &mut Words) -> Result<Vec<Measure>, BenchError> {
         let rival = &mut self.rival;
-        rival.ready(&self.ground)?;
+        rival.ready()?;
         let start = rival.start();
         // SAFETY: the rival's own area of `size` bytes, for which `words` were made; it has memory for copies.
         let (held, written) = unsafe { writer::run(self.ground.cpu, start, words, |words| rival.take(words)) }?;
         let pause = rival.pause(written.call);
         let extra = rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
-        let copied = rival.copied(&held, words, written.minor_faults);
-        let beside = rival.let_go(held, words)?;
-        let (mut measures, curves) = written.told(pause, beside, words);
+        let copied = rival.copied(words, written.minor_faults);
+        rival.let_go(held, words)?;
+        let (mut measures, curves) = written.told(pause, words);
         let changed = (words.distinct(8) * 8) as f64;
         measures.extend(copied.map(|copied| Measure::new(AMPLIFICATION, copied as f64 / changed)));
         measures.extend(extra.map(|bytes| Measure::new(Metric::EXTRA, bytes.max(0.0) / f64::from(1 << 20))));

@@ -6,6 +6,7 @@ use super::rival::{AMPLIFICATION, Rival};
 use super::words::Words;
 use super::*;
 use crate::measure::random::Random;
+use crate::memory::kernel_memory::HUGE_PAGE;
 use crate::plan::job::{EngineChoice, Keep};
 use crate::results::metric::Measure;
 use crate::subject::Stock;
@@ -74,8 +75,8 @@ fn amplification_is_what_the_module_says() {
     let writes = Writes::first(Density::SPARSE);
     let words = words(writes, 3);
     let of = |piece: usize| (words.distinct(piece) * piece) as f64 / (words.distinct(8) * 8) as f64;
-    let pages = [Subject::Fork4k, Subject::ForkThp, Subject::UffdWp4k, Subject::MemfdPrivate];
-    let blocks = [Subject::HugeforkBlock, Subject::UffdWp2m];
+    let pages = [Subject::Fork4k, Subject::ForkThp, Subject::MemfdPrivate];
+    let blocks = [Subject::HugeforkBlock];
     for (subjects, piece) in [(&pages[..], 4096), (&blocks[..], HUGE_PAGE)] {
         for subject in subjects {
             let Some(measures) = sampled(subject, writes) else { continue };

@@ -28,7 +28,7 @@ use crate::settings::tune::Tuning;
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let mut host = Host::read();
-    let mut plan = Plan::new(&options(args)?, &host)?;
+    let mut plan = Plan::new(&options(args), &host)?;
     let is_json = |csv: &&PathBuf| args.json.as_ref().is_some_and(|json| is_same(json, csv));
     if let Some(path) = args.csv.as_ref().filter(is_json) {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
@@ -107,19 +107,11 @@ pub(crate) fn reset_program(words: &[String]) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &BenchArgs) -> Result<Options, Failure> {
-    let sweeps = args.cases.iter().any(|case| case.sweeps());
-    if args.sweep && !sweeps {
-        return Err(Failure::Usage("--sweep: goes over clear and copy; name one of them, or both".to_owned()));
-    }
-    let scope = match (args.cases.is_empty(), args.sweep) {
-        (true, _) => Scope::Quick,
-        (false, false) => Scope::Full,
-        (false, true) => Scope::Sweep,
-    };
-    Ok(Options {
-        cases: if scope == Scope::Quick { cases::ALL.to_vec() } else { args.cases.clone() },
-        scope,
+fn options(args: &BenchArgs) -> Options {
+    let is_quick = args.cases.is_empty();
+    Options {
+        cases: if is_quick { cases::ALL.to_vec() } else { args.cases.clone() },
+        scope: if is_quick { Scope::Quick } else { Scope::Full },
         sizes: args.size.iter().flatten().map(|size| size.0).collect(),
         tasks: args.tasks,
         block_sizes: args.block_size.clone(),
@@ -133,7 +125,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         time_budget: args.time_budget,
         subjects: args.subjects.clone(),
         command: std::env::current_exe().ok(),
-    })
+    }
 }
 
 /// The command as it can be typed again, without the path that it was called by.
