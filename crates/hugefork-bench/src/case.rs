@@ -26,8 +26,8 @@ pub trait Case: Debug + Sync {
     /// Its subjects, hugefork first.
     fn subjects(&self, scope: Scope) -> Vec<Subject>;
 
-    /// The size of an area on a machine that has enough memory.
-    fn usual_size(&self, scope: Scope) -> usize;
+    /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
+    fn usual_sizes(&self) -> [usize; 2];
 
     /// The most bytes that `subject` needs at one time; none if they are too many to be counted.
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;

@@ -129,11 +129,8 @@ impl Case for Changes {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     /// The area, and a copy of all of it.
@@ -158,7 +155,7 @@ impl Case for Changes {
             ]);
             let setup = ChangesSetup { size, cpu, written };
             sample::entries(subjects, &params, |planned| match planned.engine {
-                Some(choice) => Box::new(Hugefork { setup, choice, shared: Rc::clone(&pool), pool: None }),
+                Some(choice) => Box::new(ChangedRegion { setup, choice, shared: Rc::clone(&pool), pool: None }),
                 None => Box::new(Memcmp { setup }),
             })
         };
@@ -193,7 +190,7 @@ fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
     if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done: "found", bytes, expected }) }
 }
 
-struct Hugefork {
+struct ChangedRegion {
     setup: ChangesSetup,
     choice: EngineChoice,
     shared: Rc<RefCell<Option<Pool>>>,
@@ -205,7 +202,7 @@ fn count(changed: Changed<'_>) -> Result<usize, RegionError> {
     changed.map(|range| range.map(|range| range.len() / PAGE)).sum()
 }
 
-impl Work for Hugefork {
+impl Work for ChangedRegion {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.pool.is_none() {
             let mut shared = self.shared.borrow_mut();

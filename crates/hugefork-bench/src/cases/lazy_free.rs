@@ -61,11 +61,8 @@ impl Case for LazyFree {
         vec![Subject::Hugefork, Subject::KernelFolios]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -80,7 +77,7 @@ impl Case for LazyFree {
         let params = params([("size", Param::size(job.size)), ("block_size", Param::text(job.block_size))]);
         let (size, block, settings, cpu) = (job.size, job.block_size, job.settings, host.cpu_numbers[0]);
         sample::entries(subjects, &params, |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { size, choice, cpu, pool: None }),
+            Some(choice) => Box::new(FreedRegion { size, choice, cpu, pool: None }),
             None => Box::new(Folios { size, block, settings, cpu, seen: false }),
         })
     }
@@ -212,14 +209,14 @@ impl Work for Folios {
     fn release(&mut self) {}
 }
 
-struct Hugefork {
+struct FreedRegion {
     size: usize,
     choice: EngineChoice,
     cpu: usize,
     pool: Option<Pool>,
 }
 
-impl Hugefork {
+impl FreedRegion {
     /// A new region in which every word was written and which was then lazily freed, and the time that freeing it took.
     fn marked(&self, pool: &Pool, watch: &mut Stopwatch) -> Result<(Region, f64), BenchError> {
         let region = engine::written(pool, self.size, BIAS)?;
@@ -235,7 +232,7 @@ fn check(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchE
     if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
 }
 
-impl Work for Hugefork {
+impl Work for FreedRegion {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.pool.is_none() {
             // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small

@@ -1,5 +1,5 @@
 //! The cases. The file of each says what one sample is, which subjects take part, and what they need. `footprint`,
-//! `limit`, `list` and `overhead` are what several of them share.
+//! `limit`, `list`, `overhead`, `program` and `rival` are what several of them share.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
@@ -12,7 +12,9 @@ mod limit;
 mod list;
 mod overhead;
 pub mod paced;
+mod program;
 pub mod reset;
+mod rival;
 pub mod snapshot;
 pub mod writer_latency;
 pub mod zero_fault;

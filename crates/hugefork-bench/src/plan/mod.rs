@@ -251,7 +251,9 @@ fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<Strin
 
 /// A size at which every subject of the case fits into memory, also on small machines.
 fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
-    let wanted = case.usual_size(scope).max(if case.rotates() { rotation } else { 0 });
+    let [quick, full] = case.usual_sizes();
+    let usual = if scope == Scope::Quick { quick } else { full };
+    let wanted = usual.max(if case.rotates() { rotation } else { 0 });
     // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
     let fits = host.available_bytes / KEEP_SHARE / (tasks + 1);
     (wanted.min(fits) / unit * unit).max(unit)

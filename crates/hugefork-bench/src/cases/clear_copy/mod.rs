@@ -21,13 +21,13 @@ mod victim;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hugefork_kernels::{Kernel, every_kernel};
+use hugefork_kernels::{Kernel, Use, every_kernel};
 use statrs::statistics::{Data, OrderStatistics};
 
 use self::area::{RcCell, SharedArea};
 use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
-use self::tool::{Operation, Tool, Use};
+use self::tool::{Operation, Tool, use_param};
 use self::victim::{Victim, VictimPlan};
 use super::limit;
 use crate::case::Case;
@@ -87,11 +87,8 @@ impl Case for ClearCopy {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -109,7 +106,7 @@ impl Case for ClearCopy {
         let maker = Maker::new(self.0, job, host);
         let uses: &[Use] = match job.scope {
             Scope::Quick => &[Use::Near],
-            Scope::Full => &[Use::Near, Use::Block],
+            Scope::Full => &[Use::Near, Use::Whole],
         };
         let mut entries: Vec<Entry> = Vec::new();
         for used in uses.iter().copied() {
@@ -181,7 +178,7 @@ impl Maker {
     /// An entry that times one operation after the other, each with the block `used` after it.
     fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
         self.entry(planned, used, |tool, params| {
-            params.insert("use".to_owned(), used.param(self.job.block_size.bytes()));
+            params.insert("use".to_owned(), use_param(used, self.job.block_size.bytes()));
             Ok(Box::new(Timed { area: Rc::clone(&self.area), tool, used, cpu: self.cpu }))
         })
     }
@@ -251,9 +248,10 @@ impl Work for Timed {
                 let start = clock::now_fenced();
                 self.tool.run(to, from, block, target);
                 let done = clock::now_fenced();
-                match self.used {
-                    Use::Near => work::near_use(to, block, target),
-                    Use::Block => work::write_words(to.cast(), block / 8, 0),
+                if self.used == Use::Whole {
+                    work::write_words(to.cast(), block / 8, 0);
+                } else {
+                    work::near_use(to, block, target);
                 }
                 [start, done, clock::now_fenced()]
             };

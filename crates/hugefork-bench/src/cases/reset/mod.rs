@@ -18,11 +18,11 @@
 //! The pages are random, and the same in each round. Where `read` is `all`, each page of the area is read before the
 //! rounds that count, so that all of it is in the page tables.
 //!
-//! hugefork's program (`program.rs`) is a process of its own for each sample: the bench has a thread that waits for
+//! hugefork's program (`resetter.rs`) is a process of its own for each sample: the bench has a thread that waits for
 //! signals, and beside another thread a reset takes some 20 us more.
 //! `cargo run --release -p hugefork --example reset_cost -- 1024 beside` measures that.
 
-mod program;
+mod resetter;
 mod rivals;
 mod rounds;
 mod scan;
@@ -30,13 +30,12 @@ mod scan;
 use std::path::PathBuf;
 use std::process::Command;
 
-use hugefork::ByteSize;
-
-use self::program::ResetProgram;
-pub use self::program::run as run_program;
+use self::resetter::ResetProgram;
+pub use self::resetter::run as run_program;
 use self::rivals::{File, Forked};
 use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
 use self::scan::Scanned;
+use super::program;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
@@ -91,11 +90,8 @@ impl Case for Reset {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     /// The area, and a copy of all of it or of what is written.
@@ -178,25 +174,11 @@ impl Work for ResetProcess {
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let hugefork = self.command.as_ref().ok_or_else(|| {
-            BenchError::CannotRun(
-                "its program is a part of the command `hugefork`: run `hugefork bench reset`".to_owned(),
-            )
-        })?;
-        let program = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
-        let output = Command::new(hugefork).arg(COMMAND).args(program.words()).output();
-        let output = output.map_err(|error| BenchError::system("starting a program", error))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = RoundFigures::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
-            let why = String::from_utf8_lossy(&output.stderr);
-            BenchError::CannotRun(format!(
-                "a program with {} ended with {}: {}",
-                ByteSize(self.setup.size),
-                output.status,
-                why.trim().lines().last().unwrap_or("it said nothing"),
-            ))
-        })?;
-        Ok(outcome.measures())
+        let hugefork = program::hugefork(&self.command, "reset")?;
+        let asked = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
+        let mut command = Command::new(hugefork);
+        command.arg(COMMAND).args(asked.words());
+        Ok(program::run(&mut command, self.setup.size, RoundFigures::parse)?.measures())
     }
 
     /// It holds nothing between samples.

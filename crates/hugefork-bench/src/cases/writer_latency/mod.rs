@@ -28,12 +28,12 @@
 //! words are written again before the snapshot, with what they hold already. What another thread would write during the
 //! pause is not measured: some subjects would let it write without copying, and be ahead afterwards.
 //!
-//! For the `amplification`, hugefork counts what it copies (`hugefork.rs` says how pages come into it), and so does the
-//! thread beside `userfaultfd(2)`; `memcpy` has copied everything. The kernel does not count, but while a child holds
-//! all pages, each fault copies one: so it is the thread's minor faults (`getrusage`) times the page size. With
-//! transparent huge pages a page is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If
-//! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
-//! includes a fault or two of the thread's own stack.
+//! For the `amplification`, hugefork counts what it copies (`rival/hugefork.rs` says how pages come into it), and
+//! `memcpy` has copied everything. The kernel does not count, but while a child holds all pages, each fault copies one:
+//! so it is the thread's minor faults (`getrusage`) times the page size. With transparent huge pages a page is 4 KiB,
+//! too, since Linux 5.8 and newer split a huge page at the first such write. If there are fewer faults than pages
+//! written, the kernel has copied larger pieces, and the metric is left out. It includes a fault or two of the thread's
+//! own stack.
 //!
 //! `extra` is anonymous memory and hugetlb pages of the process and its child (`footprint.rs`), less what the process
 //! held when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
@@ -51,26 +51,24 @@
 //! program has that uses the defaults: a new pool every time, in which the area has just been written for the first
 //! time. The other blocks get their memory when copies need it or, from the pool's thread, before.
 
-mod fork;
-mod hugefork;
+mod measured;
 mod memcpy;
 mod memfd;
-mod rival;
 mod words;
 mod writer;
 
-use self::fork::Fork;
-use self::hugefork::Hugefork;
-use self::memcpy::Memcpy;
+use self::measured::{Ground, Measured};
+use self::memcpy::MemcpyRival;
 use self::memfd::MemfdPrivate;
-use self::rival::{Ground, Measured};
 pub(super) use self::writer::TAKEN;
+use super::rival::fork::ForkRival;
+use super::rival::hugefork::HugeforkRival;
 use crate::case::Case;
 use crate::host::Host;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Pattern, Writes};
 use crate::results::metric::Metric;
-use crate::results::result::{Param, Params, params, shown};
+use crate::results::result::{Params, shown};
 use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
@@ -97,11 +95,8 @@ impl Case for WriterLatency {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     /// The area, and a copy of all of it.
@@ -121,15 +116,8 @@ impl Case for WriterLatency {
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let writes = job.writes.expect("this case is planned by its writes");
-        let params = params([
-            ("size", Param::size(job.size)),
-            ("density", Param::Number(writes.density.to_a_gib() as u64)),
-            ("pattern", Param::text(writes.pattern.name())),
-            ("epoch", Param::Number(writes.epoch.number() as u64)),
-            ("writes", Param::Number(writes.density.writes(job.size) as u64)),
-        ]);
         let ground = Ground { size: job.size, cpu: host.cpu_numbers[0] };
-        sample::entries(subjects, &params, |planned| work(planned, ground, writes))
+        sample::entries(subjects, &writes.params(job.size), |planned| work(planned, ground, writes))
     }
 
     fn forks(&self) -> bool {
@@ -157,10 +145,10 @@ impl Case for WriterLatency {
 
 fn work(planned: &SubjectPlan, ground: Ground, writes: Writes) -> Box<dyn Work> {
     match (planned.engine, &planned.subject) {
-        (Some(choice), _) => Box::new(Measured::new(Hugefork::new(choice), ground, writes)),
-        (None, Subject::Memcpy) => Box::new(Measured::new(Memcpy::default(), ground, writes)),
+        (Some(choice), _) => Box::new(Measured::new(HugeforkRival::new(choice), ground, writes)),
+        (None, Subject::Memcpy) => Box::new(Measured::new(MemcpyRival::default(), ground, writes)),
         (None, Subject::MemfdPrivate) => Box::new(Measured::new(MemfdPrivate::default(), ground, writes)),
-        (None, _) => Box::new(Measured::new(Fork::new(planned.pages()), ground, writes)),
+        (None, _) => Box::new(Measured::new(ForkRival::new(planned.pages()), ground, writes)),
     }
 }
 

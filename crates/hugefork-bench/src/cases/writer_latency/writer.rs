@@ -1,10 +1,10 @@
 //! The writer, which is the same for every subject: it takes the snapshot, writes, and times each write.
 
-use super::words::{Words, after, before, reader};
+use super::words::{Words, after, before};
 use crate::error::BenchError;
 use crate::measure::affinity::Pinned;
 use crate::measure::clock::{self, CpuTime, Stopwatch};
-use crate::measure::work;
+use crate::measure::work::{self, reader};
 use crate::results::curve::{self, Curve, Mean, nearest_rank};
 use crate::results::metric::{Measure, Metric};
 

@@ -1,57 +1,53 @@
 //! `fork(2)`: the child holds the memory, and sleeps until it is asked whether it still does.
 
-use super::rival::{Ground, Rival};
-use super::words::{BIAS, Words, reader};
+use super::{Read, Rival};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
 use crate::measure::warm::{warm, warm_page_tables};
+use crate::measure::work::reader;
 use crate::memory::holder::Holder;
 use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
 
-pub(super) struct Fork {
+pub(in crate::cases) struct ForkRival {
     kind: PageKind,
     area: Option<KernelMemory>,
 }
 
-impl Fork {
-    pub(super) fn new(kind: PageKind) -> Fork {
-        Fork { kind, area: None }
+impl ForkRival {
+    pub(in crate::cases) fn new(kind: PageKind) -> ForkRival {
+        ForkRival { kind, area: None }
     }
 
     fn area(&self) -> &KernelMemory {
         self.area.as_ref().expect("populated before used")
     }
-
-    /// What the kernel copies at a write to a shared page.
-    fn copied_at_once(&self) -> usize {
-        match self.kind {
-            PageKind::Hugetlb => HUGE_PAGE,
-            PageKind::Base | PageKind::Thp => 4096,
-        }
-    }
 }
 
 /// Bytes that the kernel has copied, if each of `faults` has copied a page of `page` bytes. None if there are fewer
 /// faults than pages that were written: then it has copied larger pieces.
-pub(super) fn copied_by_faults(faults: usize, page: usize, words: &Words) -> Option<usize> {
-    (faults >= words.distinct(page)).then_some(faults * page)
+pub(in crate::cases) fn copied_by_faults(
+    faults: usize,
+    page: usize,
+    distinct: &dyn Fn(usize) -> usize,
+) -> Option<usize> {
+    (faults >= distinct(page)).then_some(faults * page)
 }
 
-impl Rival for Fork {
+impl Rival for ForkRival {
     type Snapshot = Holder;
 
-    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
+    fn populate(&mut self, size: usize, bias: u64) -> Result<(), BenchError> {
         self.area = None;
-        let area = KernelMemory::written(self.kind, ground.size, BIAS)?;
+        let area = KernelMemory::written(self.kind, size, bias)?;
         area.check_huge()?;
         self.area = Some(area);
         Ok(())
     }
 
-    fn warm(&self, ground: &Ground) -> Result<(), BenchError> {
+    fn warm(&self, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
         let copies = if self.kind == PageKind::Hugetlb { PageKind::Hugetlb } else { PageKind::Base };
-        warm(copies, ground.size, 1, &[ground.cpu])?;
-        warm_page_tables(ground.cpu)
+        warm(copies, (size / cpus.len()).next_multiple_of(HUGE_PAGE), cpus.len(), cpus)?;
+        cpus.iter().copied().try_for_each(warm_page_tables)
     }
 
     fn start(&self) -> *mut u8 {
@@ -62,15 +58,17 @@ impl Rival for Fork {
         self.area().inherit(Inherit::Yes)
     }
 
-    fn take(&mut self, words: &Words) -> Result<Holder, BenchError> {
+    fn take(&mut self, is_kept: impl Fn(Read<'_>) -> bool) -> Result<Holder, BenchError> {
         // SAFETY: the child's own copy of the mapping.
         let read = unsafe { reader(self.start()) };
-        // SAFETY: the child compares words.
-        unsafe { Holder::fork(|| words.check_kept(read).is_ok()) }
+        // SAFETY: the child reads and compares.
+        unsafe { Holder::fork(|| is_kept(&read)) }
     }
 
-    fn copied(&self, words: &Words, minor_faults: usize) -> Option<usize> {
-        copied_by_faults(minor_faults, self.copied_at_once(), words)
+    fn copied(&self, distinct: &dyn Fn(usize) -> usize, minor_faults: usize) -> Option<usize> {
+        // What the kernel copies at a write to a shared page.
+        let page = if self.kind == PageKind::Hugetlb { HUGE_PAGE } else { 4096 };
+        copied_by_faults(minor_faults, page, distinct)
     }
 
     fn memory(&self, held: Option<&Holder>) -> Option<usize> {
@@ -81,7 +79,8 @@ impl Rival for Fork {
         }
     }
 
-    fn let_go(&mut self, child: Holder, _: &Words) -> Result<(), BenchError> {
+    /// The child has checked it.
+    fn let_go(&mut self, child: Holder, _: impl FnOnce(Read<'_>) -> Result<(), BenchError>) -> Result<(), BenchError> {
         child.let_go()
     }
 
