@@ -14,7 +14,7 @@ use crate::interposed::libcs::Libcs;
 use crate::sandbox::seal;
 use crate::{Mode, config, fork};
 
-type Fork = unsafe extern "C" fn() -> libc::pid_t;
+type ForkFunction = unsafe extern "C" fn() -> libc::pid_t;
 
 static FORK: Libcs = Libcs::new(c"fork");
 static BARE_FORK: Libcs = Libcs::new(c"_Fork");
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         fork::prepare();
     }
     // SAFETY: libc's function has this type, and the rest is the caller's.
-    let child = unsafe { mem::transmute::<usize, Fork>(libcs.get())() };
+    let child = unsafe { mem::transmute::<usize, ForkFunction>(libcs.get())() };
     // Nobody seals in the middle of a fork.
     if is_ours && !seal::is_sealed() {
         quietly(|| if child == 0 { fork::child() } else { fork::parent() });
@@ -78,7 +78,7 @@ pub(crate) fn resolve() {
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
     // SAFETY: libc's `fork` has this type, and the rest is the caller's.
-    let child = unsafe { mem::transmute::<usize, Fork>(FORK.find())() };
+    let child = unsafe { mem::transmute::<usize, ForkFunction>(FORK.find())() };
     // Also if it has failed: what was prepared for it is to be taken back.
     if child != 0 {
         quietly(fork::afterwards);
