@@ -10,11 +10,10 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
-use hugefork_bench::cases::{fork, reset};
 use hugefork_bench::plan::writes::AskedWrites;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
-use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
+use hugefork_bench::{BenchError, Host, Options, Plan, Report, Scope, Settings, cases};
 
 use self::progress::{Ending, Teller, Telling};
 use self::signals::Signals;
@@ -93,17 +92,9 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
     process::exit(status)
 }
 
-/// The program of the case `fork`.
-pub(crate) fn fork_program(words: &[String]) -> Result<ExitCode, Failure> {
-    let line = fork::run_program(words).map_err(|error| anyhow!(error))?;
-    print(&format!("{line}\n"))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// That of the case `reset`.
-pub(crate) fn reset_program(words: &[String]) -> Result<ExitCode, Failure> {
-    let line = reset::run_program(words).map_err(|error| anyhow!(error))?;
-    print(&format!("{line}\n"))?;
+/// Prints what the program of a case has found.
+pub(crate) fn print_program(line: Result<String, BenchError>) -> Result<ExitCode, Failure> {
+    print(&format!("{}\n", line.map_err(|error| anyhow!(error))?))?;
     Ok(ExitCode::SUCCESS)
 }
 
