@@ -29,14 +29,17 @@ pub trait Case: Debug + Sync {
     /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
     fn usual_sizes(&self) -> [usize; 2];
 
-    /// The most bytes that `subject` needs at one time; none if they are too many to be counted.
-    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;
-
     /// What was done, in a few words, where `params` are those of a result.
     fn in_words(&self, params: &Params) -> String;
 
     /// Makes the subjects ready to run on `host`.
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry>;
+
+    /// The most bytes that `subject` needs at one time; none if they are too many to be counted. Mostly the area, and a
+    /// copy of all of it.
+    fn memory(&self, job: &Job, _subject: &Subject) -> Option<usize> {
+        job.size.checked_mul(2)
+    }
 
     /// Whether `subject` can take part.
     fn has(&self, subject: &Subject) -> bool {

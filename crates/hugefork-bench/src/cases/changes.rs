@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use hugefork::{ByteSize, Changed, Pool, RegionError};
+use hugefork::{Changed, Pool, RegionError};
 use hugefork_kernels::Kernel;
 
 use crate::case::Case;
@@ -133,11 +133,6 @@ impl Case for Changes {
         [128 << 20, 1 << 30]
     }
 
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
-    }
-
     fn in_words(&self, params: &Params) -> String {
         let place = if shown(params, "pattern") == Where::Piece.name() { " in one piece" } else { "" };
         format!("{} of {} changed{place}", shown(params, "changed"), shown(params, "size"))
@@ -186,8 +181,7 @@ impl ChangesSetup {
 
 /// Checks that all pages were found, and no others.
 fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
-    let (bytes, expected) = (ByteSize(found * PAGE), ByteSize(written.len() * PAGE));
-    if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done: "found", bytes, expected }) }
+    BenchError::unless_all("found", found * PAGE, written.len() * PAGE)
 }
 
 struct ChangedRegion {

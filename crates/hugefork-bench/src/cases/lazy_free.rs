@@ -16,7 +16,7 @@
 //! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time it
 //! is checked that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
 
-use hugefork::{BlockSize, ByteSize, Pool, Region};
+use hugefork::{BlockSize, Pool, Region};
 use hugefork_kernels::Kernel;
 
 use crate::case::Case;
@@ -221,15 +221,9 @@ impl FreedRegion {
     fn marked(&self, pool: &Pool, watch: &mut Stopwatch) -> Result<(Region, f64), BenchError> {
         let region = engine::written(pool, self.size, BIAS)?;
         let (marked, mark) = watch.time(|| region.lazy_free(0..self.size));
-        check("marked", marked?.freed, self.size)?;
+        BenchError::unless_all("marked", marked?.freed, self.size)?;
         Ok((region, mark))
     }
-}
-
-/// Checks that as much was marked or reclaimed as expected.
-fn check(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchError> {
-    let (bytes, expected) = (ByteSize(bytes), ByteSize(expected));
-    if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
 }
 
 impl Work for FreedRegion {
@@ -253,14 +247,14 @@ impl Work for FreedRegion {
         let (region, mark) = self.marked(pool, &mut watch)?;
         // SAFETY: our own region; each block has its memory.
         let ((), rewrite) = watch.time(|| unsafe { work::rewrite_blocks(region.as_mut_ptr(), size, block.bytes()) });
-        check("reclaimed", pool.reclaim(size)?, 0)?;
+        BenchError::unless_all("reclaimed", pool.reclaim(size)?, 0)?;
         // SAFETY: our own region.
         unsafe { check_kept(region.as_ptr(), size, block) }?;
         drop(region);
 
         let (region, mark_again) = self.marked(pool, &mut watch)?;
         let (reclaimed, reclaim) = watch.time(|| pool.reclaim(size));
-        check("reclaimed", reclaimed?, size)?;
+        BenchError::unless_all("reclaimed", reclaimed?, size)?;
         // SAFETY: our own region.
         unsafe { work::check_zeros(region.as_ptr(), size) }?;
         Ok(measures(mark, rewrite, mark_again + reclaim, &watch))

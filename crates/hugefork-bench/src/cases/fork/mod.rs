@@ -66,11 +66,6 @@ impl Case for Fork {
         [128 << 20, 1 << 30]
     }
 
-    /// The memory, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
-    }
-
     fn in_words(&self, params: &Params) -> String {
         let (size, writes, epoch) = (shown(params, "size"), shown(params, "writes"), shown(params, "epoch"));
         let clustered = if shown(params, "pattern") == "clustered" { "clustered " } else { "" };

@@ -124,11 +124,6 @@ impl Case for Paced {
         [256 << 20, 1 << 30]
     }
 
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
-    }
-
     fn in_words(&self, params: &Params) -> String {
         let (rate, keys, size) = (shown(params, "rate"), shown(params, "keys"), shown(params, "size"));
         let snapshots = match shown(params, "snapshots").as_str() {

@@ -94,11 +94,6 @@ impl Case for Reset {
         [128 << 20, 1 << 30]
     }
 
-    /// The area, and a copy of all of it or of what is written.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
-    }
-
     fn in_words(&self, params: &Params) -> String {
         let read = if shown(params, "read") == "all" { ", all read" } else { "" };
         format!("{} pages of {}{read}", shown(params, "written"), shown(params, "size"))

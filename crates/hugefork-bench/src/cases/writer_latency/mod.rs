@@ -99,11 +99,6 @@ impl Case for WriterLatency {
         [128 << 20, 1 << 30]
     }
 
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
-    }
-
     fn in_words(&self, params: &Params) -> String {
         let how = match (shown(params, "pattern").as_str(), shown(params, "epoch").as_str()) {
             ("" | "random", "" | "1") => String::new(),
