@@ -26,11 +26,8 @@ pub trait Case: Debug + Sync {
     /// Its subjects, hugefork first.
     fn subjects(&self, scope: Scope) -> Vec<Subject>;
 
-    /// The size of an area on a machine that has enough memory.
-    fn usual_size(&self, scope: Scope) -> usize;
-
-    /// The most bytes that `subject` needs at one time; none if they are too many to be counted.
-    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize>;
+    /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
+    fn usual_sizes(&self) -> [usize; 2];
 
     /// What was done, in a few words, where `params` are those of a result.
     fn in_words(&self, params: &Params) -> String;
@@ -38,9 +35,15 @@ pub trait Case: Debug + Sync {
     /// Makes the subjects ready to run on `host`.
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry>;
 
+    /// The most bytes that `subject` needs at one time; none if they are too many to be counted. Mostly the area, and a
+    /// copy of all of it.
+    fn memory(&self, job: &Job, _subject: &Subject) -> Option<usize> {
+        job.size.checked_mul(2)
+    }
+
     /// Whether `subject` can take part.
     fn has(&self, subject: &Subject) -> bool {
-        self.subjects(Scope::Sweep).contains(subject)
+        self.subjects(Scope::Full).contains(subject)
     }
 
     /// Whether hugefork takes part with a pool.
@@ -65,16 +68,6 @@ pub trait Case: Debug + Sync {
 
     /// Whether figures depend on what is in the caches when a sample begins.
     fn feels_caches(&self) -> bool {
-        true
-    }
-
-    /// Whether [`Scope::Sweep`] asks for more than [`Scope::Full`].
-    fn sweeps(&self) -> bool {
-        false
-    }
-
-    /// Whether `subject` does something on blocks of `block` bytes that no other subject of a sweep does.
-    fn differs(&self, _subject: &Subject, _block: BlockSize) -> bool {
         true
     }
 

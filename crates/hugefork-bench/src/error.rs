@@ -99,6 +99,12 @@ impl BenchError {
         BenchError::System { what, source: source.into() }
     }
 
+    /// Checks that as many bytes were `done` as expected.
+    pub(crate) fn unless_all(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchError> {
+        let (bytes, expected) = (ByteSize(bytes), ByteSize(expected));
+        if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
+    }
+
     /// Whether the machine lacks something. The subject is then listed as not run, and not as failed.
     pub(crate) fn is_lack(&self) -> bool {
         matches!(self, BenchError::CannotRun(_) | BenchError::Build(_))

@@ -9,60 +9,76 @@ use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 use crate::memory::kernel_memory::PageKind;
 use crate::nearest;
 
-/// One contestant. Names are stable: results are compared across releases by them.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub enum Subject {
+/// The subjects that have a fixed name.
+macro_rules! subjects {
+    ($($(#[$what:meta])* $one:ident = $name:literal,)*) => {
+        /// One contestant. Names are stable: results are compared across releases by them.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub enum Subject {
+            $($(#[$what])* $one,)*
+            /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
+            Kernel(Kernel),
+        }
+
+        impl Subject {
+            /// Every subject that has a fixed name.
+            pub const NAMED: &[Subject] = &[$(Subject::$one),*];
+
+            /// The fixed name; none for a single kernel, whose name says what it does.
+            fn fixed_name(&self) -> Option<&'static str> {
+                Some(match self {
+                    $(Subject::$one => $name,)*
+                    Subject::Kernel(_) => return None,
+                })
+            }
+        }
+    };
+}
+
+subjects! {
     /// hugefork as it comes: in `clear` and `copy`, the kernel that it would choose on this machine.
-    Hugefork,
+    Hugefork = "hugefork",
     /// hugefork with every default of its pools: a new one for each sample, which has no memory yet.
-    HugeforkDefault,
+    HugeforkDefault = "hugefork-default",
     /// hugefork with a stock of zeroed blocks, filled before each sample.
-    HugeforkZeroed,
+    HugeforkZeroed = "hugefork-zeroed",
     /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills during it.
-    HugeforkRefilling,
+    HugeforkRefilling = "hugefork-refilling",
     /// hugefork with copies of whole blocks only.
-    HugeforkBlock,
+    HugeforkBlock = "hugefork-block",
     /// hugefork with copies of single pages only.
-    HugeforkPage,
+    HugeforkPage = "hugefork-page",
     /// Anonymous memory with transparent huge pages.
-    KernelThp,
+    KernelThp = "kernel-thp",
     /// Anonymous memory of hugetlb pages.
-    KernelHugetlb,
+    KernelHugetlb = "kernel-hugetlb",
     /// Anonymous memory of 4 KiB pages.
-    Kernel4k,
+    Kernel4k = "kernel-4k",
     /// Anonymous memory in folios of the case's block size.
-    KernelFolios,
+    KernelFolios = "kernel",
     /// `fork(2)` over transparent huge pages.
-    ForkThp,
+    ForkThp = "fork-thp",
     /// `fork(2)` over hugetlb pages.
-    ForkHugetlb,
+    ForkHugetlb = "fork-hugetlb",
     /// `fork(2)` over 4 KiB pages.
-    Fork4k,
+    Fork4k = "fork-4k",
     /// An unmodified program under `hugefork run --mode collapse`.
-    RunCollapse,
+    RunCollapse = "run-collapse",
     /// The same under `hugefork run --mode pool`.
-    RunPool,
-    /// Write-protection by `userfaultfd(2)`, and a thread that copies 4 KiB at each fault.
-    UffdWp4k,
-    /// The same with 2 MiB at each fault.
-    UffdWp2m,
+    RunPool = "run-pool",
     /// A `memfd` that is mapped privately at the snapshot.
-    MemfdPrivate,
+    MemfdPrivate = "memfd-private",
     /// The same work where nothing has to be cleared, copied or mapped.
-    Limit,
+    Limit = "limit",
     /// libc's `memset`.
-    Memset,
+    Memset = "memset",
     /// libc's `memcpy`.
-    Memcpy,
+    Memcpy = "memcpy",
     /// libc's `memcmp`.
-    Memcmp,
-    /// The kernel's marks of pages that were written (`/proc/self/clear_refs`).
-    SoftDirty,
+    Memcmp = "memcmp",
     /// The kernel's marks of written pages (`PAGEMAP_SCAN`), and copies of these.
-    PagemapScan,
-    /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
-    Kernel(Kernel),
+    PagemapScan = "pagemap-scan",
 }
 
 /// What a pool of hugefork does about blocks that were used before.
@@ -80,65 +96,6 @@ pub enum Stock {
 }
 
 impl Subject {
-    /// Every subject that has a fixed name.
-    pub const NAMED: [Subject; 24] = [
-        Subject::Hugefork,
-        Subject::HugeforkDefault,
-        Subject::HugeforkZeroed,
-        Subject::HugeforkRefilling,
-        Subject::HugeforkBlock,
-        Subject::HugeforkPage,
-        Subject::KernelThp,
-        Subject::KernelHugetlb,
-        Subject::Kernel4k,
-        Subject::KernelFolios,
-        Subject::ForkThp,
-        Subject::ForkHugetlb,
-        Subject::Fork4k,
-        Subject::RunCollapse,
-        Subject::RunPool,
-        Subject::UffdWp4k,
-        Subject::UffdWp2m,
-        Subject::MemfdPrivate,
-        Subject::Limit,
-        Subject::Memset,
-        Subject::Memcpy,
-        Subject::Memcmp,
-        Subject::SoftDirty,
-        Subject::PagemapScan,
-    ];
-
-    /// The fixed name; none for a single kernel, whose name says what it does.
-    fn fixed_name(&self) -> Option<&'static str> {
-        Some(match self {
-            Subject::Hugefork => "hugefork",
-            Subject::HugeforkDefault => "hugefork-default",
-            Subject::HugeforkZeroed => "hugefork-zeroed",
-            Subject::HugeforkRefilling => "hugefork-refilling",
-            Subject::HugeforkBlock => "hugefork-block",
-            Subject::HugeforkPage => "hugefork-page",
-            Subject::KernelThp => "kernel-thp",
-            Subject::KernelHugetlb => "kernel-hugetlb",
-            Subject::Kernel4k => "kernel-4k",
-            Subject::KernelFolios => "kernel",
-            Subject::ForkThp => "fork-thp",
-            Subject::ForkHugetlb => "fork-hugetlb",
-            Subject::Fork4k => "fork-4k",
-            Subject::RunCollapse => "run-collapse",
-            Subject::RunPool => "run-pool",
-            Subject::UffdWp4k => "uffd-wp-4k",
-            Subject::UffdWp2m => "uffd-wp-2m",
-            Subject::MemfdPrivate => "memfd-private",
-            Subject::Limit => "limit",
-            Subject::Memset => "memset",
-            Subject::Memcpy => "memcpy",
-            Subject::Memcmp => "memcmp",
-            Subject::SoftDirty => "soft-dirty",
-            Subject::PagemapScan => "pagemap-scan",
-            Subject::Kernel(_) => return None,
-        })
-    }
-
     /// How hugefork's pool gets zeroed blocks; none for the other subjects.
     pub fn stock(&self) -> Option<Stock> {
         match self {
@@ -190,8 +147,8 @@ impl FromStr for Subject {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(named) = Self::NAMED.into_iter().find(|subject| subject.fixed_name() == Some(text)) {
-            return Ok(named);
+        if let Some(named) = Self::NAMED.iter().find(|subject| subject.fixed_name() == Some(text)) {
+            return Ok(named.clone());
         }
         // Names of kernels have a slash; a name without one is a slip in a fixed name.
         if !text.contains('/') {
@@ -227,7 +184,7 @@ mod tests {
 
     #[test]
     fn every_name_reads_back() {
-        for subject in Subject::NAMED.into_iter().chain(every_kernel().map(Subject::Kernel)) {
+        for subject in Subject::NAMED.iter().cloned().chain(every_kernel().map(Subject::Kernel)) {
             assert_eq!(subject.to_string().parse::<Subject>().unwrap(), subject);
         }
     }

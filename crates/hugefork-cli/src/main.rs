@@ -34,6 +34,7 @@ use args::bench::BenchCommand;
 use args::{Asked, Command};
 use commands::{bench, bench_compare, doctor, manual, report, stats};
 use failure::Failure;
+use hugefork_bench::cases::{fork, reset};
 use output::stdout::print;
 use settings::guardian;
 use signal_hook::consts::SIGXFSZ;
@@ -68,8 +69,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
-        Command::ForkProgram { words } => bench::fork_program(&words),
-        Command::ResetProgram { words } => bench::reset_program(&words),
+        Command::ForkProgram { words } => bench::print_program(fork::run_program(&words)),
+        Command::ResetProgram { words } => bench::print_program(reset::run_program(&words)),
         Command::TuneGuardian(args) => guardian::run(&args),
     }
 }

@@ -483,19 +483,11 @@ fn a_named_kernel_is_measured_near_and_whole() {
 }
 
 #[test]
-fn a_sweep_goes_over_blocks_that_fit_and_says_which_do_not() {
-    let file = Scratch::new("sweep");
-    let output = hugefork(
-        "bench clear --sweep --size 8MiB --runs 1 --subjects hugefork,target-last/rep,memset --details --json",
-    )
-    .arg(&file.0)
-    .assert()
-    .success()
-    .get_output()
-    .clone();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let why = "clear hugefork, target-last/rep, memset: not run: --size 8MiB is not a whole number of blocks of 1GiB";
-    assert_eq!(text.matches(why).count(), 1, "{text}");
+fn clear_goes_over_all_block_sizes_that_are_named() {
+    let file = Scratch::new("blocks");
+    let line =
+        "bench clear --block-size 4KiB,64KiB,2MiB --size 8MiB --runs 1 --subjects hugefork,target-last/rep,memset";
+    hugefork(line).arg("--json").arg(&file.0).assert().success();
     let json = file.json();
     let results = json["results"].as_array().unwrap();
     for subject in ["hugefork", "target-last/rep", "memset"] {

@@ -37,123 +37,72 @@ pub const STATS_SIGNAL: &str = "HUGEFORK_STATS_SIGNAL";
 /// Bytes from which on a mapping is looked after, if nobody asks for others.
 pub const USUAL_MIN_SIZE: usize = 1 << 20;
 
-/// What the library does about the program's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Plain anonymous memory in transparent huge pages, which are put together again after each `fork(2)`.
-    Collapse,
-    /// Big memory on a pool of huge pages, of which `fork(2)` copies no page tables.
-    Pool,
-}
-
-impl Mode {
-    /// Every mode, the usual one first.
-    pub const ALL: [Mode; 2] = [Mode::Collapse, Mode::Pool];
-
-    /// The name in options and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Collapse => "collapse",
-            Mode::Pool => "pool",
+/// Choices of the user's, each with its name in options and variables.
+macro_rules! choices {
+    ($($(#[$of_kind:meta])* $kind:ident, $what:literal, $count:literal {
+        $($(#[$of_one:meta])* $one:ident = $name:literal,)*
+    })*) => {$(
+        $(#[$of_kind])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum $kind {
+            $($(#[$of_one])* $one,)*
         }
-    }
-}
 
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
+        impl $kind {
+            /// All of them, the usual one first.
+            pub const ALL: [$kind; $count] = [$($kind::$one),*];
 
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Mode::ALL.map(Mode::name).join(", ");
-        Mode::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| format!("not a mode: take {}", names()))
-    }
-}
-
-/// Whose `malloc` programs get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Malloc {
-    /// mimalloc in mode `pool`, for programs that would have libc's; otherwise what they have.
-    Auto,
-    /// What they have.
-    Keep,
-    /// mimalloc, whatever they have.
-    Mimalloc,
-}
-
-impl Malloc {
-    /// Every choice, the usual one first.
-    pub const ALL: [Malloc; 3] = [Malloc::Auto, Malloc::Keep, Malloc::Mimalloc];
-
-    /// The name in options and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Malloc::Auto => "auto",
-            Malloc::Keep => "keep",
-            Malloc::Mimalloc => "mimalloc",
+            /// The name in options and variables.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($kind::$one => $name,)*
+                }
+            }
         }
-    }
-}
 
-impl fmt::Display for Malloc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Malloc {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Malloc::ALL.map(Malloc::name).join(", ");
-        Malloc::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| format!("not a choice: take {}", names()))
-    }
-}
-
-/// What the child of a fork gets of the library while its parent lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Children {
-    /// No thread: it may enter sandboxes and change its rights as it could without the library.
-    Alone,
-    /// A thread that takes over what the child writes densely, and one that looks after its own forks.
-    Helped,
-}
-
-impl Children {
-    /// Every choice, the usual one first.
-    pub const ALL: [Children; 2] = [Children::Alone, Children::Helped];
-
-    /// The name in options and variables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Children::Alone => "alone",
-            Children::Helped => "helped",
+        impl fmt::Display for $kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
         }
-    }
+
+        impl FromStr for $kind {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let refused = || format!("not a {}: take {}", $what, $kind::ALL.map($kind::name).join(", "));
+                $kind::ALL.into_iter().find(|one| one.name() == text).ok_or_else(refused)
+            }
+        }
+    )*};
 }
 
-impl fmt::Display for Children {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+choices! {
+    /// What the library does about the program's memory.
+    Mode, "mode", 2 {
+        /// Plain anonymous memory in transparent huge pages, which are put together again after each `fork(2)`.
+        Collapse = "collapse",
+        /// Big memory on a pool of huge pages, of which `fork(2)` copies no page tables.
+        Pool = "pool",
     }
-}
 
-impl FromStr for Children {
-    type Err = String;
+    /// Whose `malloc` programs get.
+    Malloc, "choice", 3 {
+        /// mimalloc in mode `pool`, for programs that would have libc's; otherwise what they have.
+        Auto = "auto",
+        /// What they have.
+        Keep = "keep",
+        /// mimalloc, whatever they have.
+        Mimalloc = "mimalloc",
+    }
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let names = || Children::ALL.map(Children::name).join(", ");
-        Children::ALL
-            .into_iter()
-            .find(|one| one.name() == text)
-            .ok_or_else(|| format!("not a choice: take {}", names()))
+    /// What the child of a fork gets of the library while its parent lives.
+    Children, "choice", 2 {
+        /// No thread: it may enter sandboxes and change its rights as it could without the library.
+        Alone = "alone",
+        /// A thread that takes over what the child writes densely, and one that looks after its own forks.
+        Helped = "helped",
     }
 }
 

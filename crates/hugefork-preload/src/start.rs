@@ -9,7 +9,7 @@ use std::ptr;
 use crate::config::{self, Config};
 use crate::fork;
 use crate::fork::origin;
-use crate::interposed::{entry, pins};
+use crate::interposed::{forks, pins};
 use crate::line::Line;
 use crate::stats::own as stats;
 
@@ -40,7 +40,7 @@ extern "C" fn start() {
     if let Some(signal) = config.signal {
         answer(signal);
     }
-    entry::resolve();
+    forks::resolve();
     pins::resolve();
     begin_malloc();
     origin::note_this();

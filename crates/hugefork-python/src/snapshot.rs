@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
+use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 
 /// So many bytes are copied from a snapshot at once, to be checked and written: they stay in the cache of one CPU, and
@@ -114,10 +115,7 @@ impl RegionSnapshot {
         use std::io::Write;
         use std::mem::ManuallyDrop;
         use std::os::fd::FromRawFd;
-        let snapshot = self.get()?;
-        if fd < 0 {
-            return Err(pyo3::exceptions::PyValueError::new_err("give a descriptor that is open").into());
-        }
+        let (snapshot, _) = (self.get()?, borrowed(fd)?);
         py.detach(|| -> Result<u32, Failure> {
             // SAFETY: the caller's descriptor, which is not closed here.
             let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use statrs::statistics::{Data, OrderStatistics};
 
-use crate::record::{Absent, Curve, Entry, Host, Params, Record};
+use crate::record::{Curve, Entry, Params, Record};
 
 /// The schema that this crate reads.
 pub const SCHEMA: u64 = 1;
@@ -113,7 +113,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Record, LoadError> {
         Err(error) if error.is_eof() => return Err(LoadError::Truncated { file, line: error.line() }),
         Err(error) => return Err(LoadError::Malformed { file, what: clean(&error.to_string()) }),
     };
-    let Value::Object(mut fields) = value else {
+    let Value::Object(mut fields) = cleaned(value) else {
         return Err(LoadError::Foreign { file, what: "it is not an object with `schema` and `results`".to_owned() });
     };
     match fields.get("schema") {
@@ -121,7 +121,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Record, LoadError> {
         Some(schema) => return Err(LoadError::Schema { file, schema: short(schema) }),
         None => return Err(LoadError::Foreign { file, what: "it has no `schema`".to_owned() }),
     }
-    record(&file, &mut fields).map_err(|(place, what)| LoadError::Damaged { file, place, what: clean(&what) })
+    record(&file, &mut fields).map_err(|(place, what)| LoadError::Damaged { file, place, what })
 }
 
 /// A place in the file, and what is wrong there.
@@ -140,26 +140,18 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
         .into_iter()
         .enumerate()
         .map(|(index, value)| curve(value).map_err(|what| (format!("curves[{index}]"), what)));
-    let absent = |mut list: Vec<Absent>| {
-        for Absent { case, subject, why } in &mut list {
-            [case, subject, why].into_iter().for_each(clean_in_place);
-        }
-        list
-    };
-    let mut warnings: Vec<String> = part(fields, "warnings")?;
-    warnings.iter_mut().for_each(clean_in_place);
     Ok(Record {
         name: file.to_owned(),
-        version: clean(&part::<String>(fields, "version")?),
-        commit: clean(&part::<String>(fields, "commit")?),
-        date: clean(&part::<String>(fields, "date")?),
-        command: clean(&part::<String>(fields, "command")?),
-        host: host(part(fields, "host")?),
+        version: part(fields, "version")?,
+        commit: part(fields, "commit")?,
+        date: part(fields, "date")?,
+        command: part(fields, "command")?,
+        host: part(fields, "host")?,
         entries: entries.collect::<Result<_, _>>()?,
         curves: curves.collect::<Result<_, _>>()?,
-        not_run: absent(part(fields, "not_run")?),
-        failed: absent(part(fields, "failed")?),
-        warnings,
+        not_run: part(fields, "not_run")?,
+        failed: part(fields, "failed")?,
+        warnings: part(fields, "warnings")?,
         interrupted: part(fields, "interrupted")?,
     })
 }
@@ -194,11 +186,11 @@ fn entry(value: Value) -> Result<Entry, String> {
         return Err(format!("{value:e} is more than can be measured"));
     }
     Ok(Entry {
-        case: clean(&raw.case),
-        subject: clean(&raw.subject),
-        params: params(&raw.params),
-        metric: clean(&raw.metric),
-        unit: clean(&raw.unit),
+        case: raw.case,
+        subject: raw.subject,
+        params: params(raw.params),
+        metric: raw.metric,
+        unit: raw.unit,
         samples: raw.samples,
         median,
     })
@@ -232,38 +224,34 @@ fn curve(value: Value) -> Result<Curve, String> {
         return Err(format!("{value:e} is more than can be measured"));
     }
     Ok(Curve {
-        case: clean(&raw.case),
-        subject: clean(&raw.subject),
-        params: params(&raw.params),
-        metric: clean(&raw.metric),
-        unit: clean(&raw.unit),
-        over: clean(&raw.over),
+        case: raw.case,
+        subject: raw.subject,
+        params: params(raw.params),
+        metric: raw.metric,
+        unit: raw.unit,
+        over: raw.over,
         rounds: raw.rounds,
         points: raw.at.into_iter().zip(raw.median).collect(),
     })
 }
 
-fn params(raw: &Map<String, Value>) -> Params {
-    raw.iter().map(|(name, value)| (clean(name), shown(value))).collect()
+/// Parameters as text: words as they are, anything else as JSON.
+fn params(raw: Map<String, Value>) -> Params {
+    let shown = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    raw.into_iter().map(|(name, value)| (name, shown(value))).collect()
 }
 
-/// A parameter as text: words as they are, anything else as JSON.
-fn shown(value: &Value) -> String {
+/// All texts of a file, fit to be shown.
+fn cleaned(value: Value) -> Value {
     match value {
-        Value::String(text) => clean(text),
-        other => clean(&other.to_string()),
+        Value::String(text) => Value::String(clean(&text)),
+        Value::Array(list) => list.into_iter().map(cleaned).collect(),
+        Value::Object(fields) => fields.into_iter().map(|(name, value)| (clean(&name), cleaned(value))).collect(),
+        other => other,
     }
-}
-
-fn host(mut host: Host) -> Host {
-    let Host { cpu, caches, kernel, memory, thp, hugetlb, governor, hypervisor, cpus: _ } = &mut host;
-    [cpu, kernel, memory, &mut thp.enabled, &mut thp.defrag, &mut thp.shmem_enabled]
-        .into_iter()
-        .for_each(clean_in_place);
-    governor.iter_mut().chain(hypervisor).for_each(clean_in_place);
-    caches.iter_mut().flat_map(|cache| [&mut cache.kind, &mut cache.size]).for_each(clean_in_place);
-    hugetlb.iter_mut().for_each(|pool| clean_in_place(&mut pool.page));
-    host
 }
 
 /// Replaces characters that a terminal would obey, that XML forbids, or that turn the direction of text.
@@ -274,13 +262,9 @@ fn clean(text: &str) -> String {
     text.replace(bad, "\u{fffd}")
 }
 
-fn clean_in_place(text: &mut String) {
-    *text = clean(text);
-}
-
 /// The beginning of a value that may be anything.
 fn short(value: &Value) -> String {
-    let text = clean(&value.to_string());
+    let text = value.to_string();
     if text.chars().count() <= 20 { text } else { text.chars().take(20).chain(['…']).collect() }
 }
 

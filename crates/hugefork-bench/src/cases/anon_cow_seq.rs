@@ -55,11 +55,8 @@ impl Case for AnonCowSeq {
         vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Limit]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 512 << 20,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 512 << 20]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -74,9 +71,11 @@ impl Case for AnonCowSeq {
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let cpus = &host.cpu_numbers;
         sample::entries(subjects, &params(job), |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), held: None }),
+            Some(choice) => Box::new(ForkedRegions { job: job.clone(), choice, cpus: cpus.clone(), held: None }),
             None if planned.subject == Subject::Limit => Box::new(Limit::new(job, cpus)),
-            None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone(), original: None }),
+            None => {
+                Box::new(ForkedMappings { job: job.clone(), kind: planned.pages(), cpus: cpus.clone(), original: None })
+            }
         })
     }
 
@@ -93,14 +92,14 @@ impl Case for AnonCowSeq {
     }
 }
 
-struct Processes {
+struct ForkedMappings {
     job: Job,
     kind: PageKind,
     cpus: Vec<usize>,
     original: Option<KernelMemory>,
 }
 
-impl Work for Processes {
+impl Work for ForkedMappings {
     fn prepare(&mut self) -> Result<(), BenchError> {
         let original = match self.original.take() {
             Some(held) => held,
@@ -135,7 +134,7 @@ impl Work for Processes {
     }
 }
 
-struct Hugefork {
+struct ForkedRegions {
     job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
@@ -152,7 +151,7 @@ struct CowMemory {
     next: usize,
 }
 
-impl Hugefork {
+impl ForkedRegions {
     fn overhead(&mut self, targets: &mut Random) -> Result<Option<Measure>, BenchError> {
         let block = self.choice.block_size.bytes();
         let stride = self.job.stride();
@@ -178,7 +177,7 @@ impl Hugefork {
     }
 }
 
-impl Work for Hugefork {
+impl Work for ForkedRegions {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if let Some(held) = &self.held {
             // As for the kernel's subjects, it is written between forks.

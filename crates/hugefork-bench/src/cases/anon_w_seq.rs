@@ -57,17 +57,14 @@ impl Case for AnonWSeq {
         let mut subjects = vec![Subject::Hugefork, Subject::HugeforkZeroed];
         match scope {
             Scope::Quick => {}
-            Scope::Full | Scope::Sweep => subjects.push(Subject::HugeforkRefilling),
+            Scope::Full => subjects.push(Subject::HugeforkRefilling),
         }
         subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k, Subject::Limit]);
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -81,9 +78,9 @@ impl Case for AnonWSeq {
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let cpus = &host.cpu_numbers;
         sample::entries(subjects, &params(job), |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpus: cpus.clone(), pool: None }),
+            Some(choice) => Box::new(NewRegions { job: job.clone(), choice, cpus: cpus.clone(), pool: None }),
             None if planned.subject == Subject::Limit => Box::new(Limit::new(job, cpus)),
-            None => Box::new(Processes { job: job.clone(), kind: planned.pages(), cpus: cpus.clone() }),
+            None => Box::new(NewMappings { job: job.clone(), kind: planned.pages(), cpus: cpus.clone() }),
         })
     }
 
@@ -107,13 +104,13 @@ pub(super) fn measures(job: &Job, create_ms: f64, outcome: Outcome) -> Vec<Measu
     Measure::sample([(Metric::THROUGHPUT, gib / outcome.seconds), (Metric::CREATE, create_ms)], outcome.cpu)
 }
 
-struct Processes {
+struct NewMappings {
     job: Job,
     kind: PageKind,
     cpus: Vec<usize>,
 }
 
-impl Work for Processes {
+impl Work for NewMappings {
     fn prepare(&mut self) -> Result<(), BenchError> {
         // This also sees that there are huge pages: children do not say whether they got any.
         warm(self.kind, self.job.size, self.job.tasks, &self.cpus)
@@ -138,14 +135,14 @@ impl Work for Processes {
     fn release(&mut self) {}
 }
 
-struct Hugefork {
+struct NewRegions {
     job: Job,
     choice: EngineChoice,
     cpus: Vec<usize>,
     pool: Option<Pool>,
 }
 
-impl Hugefork {
+impl NewRegions {
     /// Bytes that all tasks write.
     fn capacity(&self) -> usize {
         self.job.size * self.job.tasks
@@ -166,7 +163,7 @@ impl Hugefork {
     }
 }
 
-impl Work for Hugefork {
+impl Work for NewRegions {
     fn prepare(&mut self) -> Result<(), BenchError> {
         match &self.pool {
             Some(pool) => engine::use_blocks(pool, self.capacity())?,

@@ -5,26 +5,20 @@
 //!
 //! | metric | |
 //! |---|---|
-//! | `pages` | finding the pages by `Snapshot::changed_since`, `memcmp` of each and its copy, or `/proc/self/pagemap` |
+//! | `pages` | finding the pages by `Snapshot::changed_since`, or `memcmp` of each and its copy |
 //! | `blocks` | of hugefork: the blocks alone |
 //! | `live` | of hugefork: the pages before the second snapshot, by `Region::changed_since` |
-//! | `mark` | of `soft-dirty`: writing 4 to `/proc/self/clear_refs`, which comes in place of a snapshot |
 //!
-//! `memcmp` has to keep a copy of everything, and finds what differs; `soft-dirty` finds what was written, has nothing
-//! of what was there before, and slows each first write to a page down. It is 4 KiB pages, since with huge ones the
-//! kernel tells no single pages.
+//! `memcmp` has to keep a copy of everything, and finds what differs.
 //!
 //! One thread does everything, and only the calls are timed. In every sample as many pages must be found as were
 //! written. Each sample has new memory for the area, since a huge page that was split does not come back by itself.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
-use hugefork::{ByteSize, Changed, Pool, RegionError};
+use hugefork::{Changed, Pool, RegionError};
 use hugefork_kernels::Kernel;
 
 use crate::case::Case;
@@ -53,9 +47,6 @@ const BLOCKS: Metric = Metric::new("blocks", "us");
 
 /// Finding the pages before there is a snapshot.
 const LIVE: Metric = Metric::new("live", "ms");
-
-/// Beginning to follow writes.
-const MARK: Metric = Metric::new("mark", "ms");
 
 const PAGE: usize = 4096;
 
@@ -92,7 +83,7 @@ impl WriteSet {
         let of = |place| move |share| WriteSet { share, place };
         match scope {
             Scope::Quick => [1, 100, 10_000].map(of(Where::Random)).to_vec(),
-            Scope::Full | Scope::Sweep => {
+            Scope::Full => {
                 let random = [1, 10, 100, 1_000, 10_000].map(of(Where::Random));
                 random.into_iter().chain([of(Where::Piece)(100)]).collect()
             }
@@ -131,23 +122,15 @@ impl Case for Changes {
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
-        let mut subjects = vec![Subject::Hugefork, Subject::Memcmp, Subject::SoftDirty];
+        let mut subjects = vec![Subject::Hugefork, Subject::Memcmp];
         if scope != Scope::Quick {
             subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage]);
         }
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
-    }
-
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
-        if *subject == Subject::SoftDirty { Some(job.size) } else { job.size.checked_mul(2) }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -166,20 +149,12 @@ impl Case for Changes {
                 ("pattern", Param::text(written.place.name())),
             ]);
             let setup = ChangesSetup { size, cpu, written };
-            sample::entries(subjects, &params, |planned| match (planned.engine, &planned.subject) {
-                (Some(choice), _) => Box::new(Hugefork { setup, choice, shared: Rc::clone(&pool), pool: None }),
-                (None, Subject::SoftDirty) => Box::new(SoftDirty { setup }),
-                (None, _) => Box::new(Memcmp { setup }),
+            sample::entries(subjects, &params, |planned| match planned.engine {
+                Some(choice) => Box::new(ChangedRegion { setup, choice, shared: Rc::clone(&pool), pool: None }),
+                None => Box::new(Memcmp { setup }),
             })
         };
         WriteSet::all(job.scope).into_iter().flat_map(of).collect()
-    }
-
-    fn aside(&self, subject: &Subject) -> Option<&'static str> {
-        match subject {
-            Subject::SoftDirty => Some("finds pages that were written, and has nothing of what was there before"),
-            _ => None,
-        }
     }
 }
 
@@ -206,11 +181,10 @@ impl ChangesSetup {
 
 /// Checks that all pages were found, and no others.
 fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
-    let (bytes, expected) = (ByteSize(found * PAGE), ByteSize(written.len() * PAGE));
-    if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done: "found", bytes, expected }) }
+    BenchError::unless_all("found", found * PAGE, written.len() * PAGE)
 }
 
-struct Hugefork {
+struct ChangedRegion {
     setup: ChangesSetup,
     choice: EngineChoice,
     shared: Rc<RefCell<Option<Pool>>>,
@@ -222,7 +196,7 @@ fn count(changed: Changed<'_>) -> Result<usize, RegionError> {
     changed.map(|range| range.map(|range| range.len() / PAGE)).sum()
 }
 
-impl Work for Hugefork {
+impl Work for ChangedRegion {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.pool.is_none() {
             let mut shared = self.shared.borrow_mut();
@@ -296,63 +270,6 @@ impl Work for Memcmp {
 
     /// It holds nothing between samples.
     fn release(&mut self) {}
-}
-
-struct SoftDirty {
-    setup: ChangesSetup,
-}
-
-/// Bit 55 of an entry of `/proc/self/pagemap`.
-const SOFT_DIRTY: u64 = 1 << 55;
-
-/// Entries of `/proc/self/pagemap` that are read at once.
-const ENTRIES: usize = 1 << 15;
-
-/// How many pages were written since the last mark.
-fn soft_dirty(pagemap: &File, area: &KernelMemory) -> io::Result<usize> {
-    let mut bytes = vec![0; ENTRIES * 8];
-    let (first, count) = (area.as_ptr().addr() / PAGE, area.len() / PAGE);
-    let mut found = 0;
-    for start in (0..count).step_by(ENTRIES) {
-        let some = &mut bytes[..(count - start).min(ENTRIES) * 8];
-        pagemap.read_exact_at(some, ((first + start) * 8) as u64)?;
-        let words = some.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
-        found += words.filter(|entry| entry & SOFT_DIRTY != 0).count();
-    }
-    Ok(found)
-}
-
-impl Work for SoftDirty {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let ChangesSetup { size, cpu, written } = self.setup;
-        let _pinned = Pinned::to(cpu)?;
-        let pages = written.pages(size, targets);
-        let area = KernelMemory::written(PageKind::Base, size, BIAS)?;
-        let pagemap = File::open("/proc/self/pagemap").map_err(|error| lacks(&error.to_string()))?;
-        let mut watch = Stopwatch::default();
-        let (marked, mark) = watch.time(|| std::fs::write("/proc/self/clear_refs", "4"));
-        marked.map_err(|error| lacks(&error.to_string()))?;
-        // SAFETY: our own mapping.
-        unsafe { self.setup.write(area.as_ptr(), &pages) };
-        let (found, all) = watch.time(|| soft_dirty(&pagemap, &area));
-        let found = found.map_err(|error| BenchError::system("read /proc/self/pagemap", error))?;
-        if found == 0 {
-            return Err(lacks("no page that was written is marked"));
-        }
-        check(found, &pages)?;
-        Ok(Measure::sample([(PAGES, all), (MARK, mark)], watch.cpu()))
-    }
-
-    /// It holds nothing between samples.
-    fn release(&mut self) {}
-}
-
-fn lacks(why: &str) -> BenchError {
-    BenchError::CannotRun(format!("this kernel does not follow writes ({why}): it takes CONFIG_MEM_SOFT_DIRTY"))
 }
 
 #[cfg(test)]

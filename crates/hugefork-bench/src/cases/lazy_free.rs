@@ -16,7 +16,7 @@
 //! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time it
 //! is checked that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
 
-use hugefork::{BlockSize, ByteSize, Pool, Region};
+use hugefork::{BlockSize, Pool, Region};
 use hugefork_kernels::Kernel;
 
 use crate::case::Case;
@@ -61,11 +61,8 @@ impl Case for LazyFree {
         vec![Subject::Hugefork, Subject::KernelFolios]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -80,7 +77,7 @@ impl Case for LazyFree {
         let params = params([("size", Param::size(job.size)), ("block_size", Param::text(job.block_size))]);
         let (size, block, settings, cpu) = (job.size, job.block_size, job.settings, host.cpu_numbers[0]);
         sample::entries(subjects, &params, |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { size, choice, cpu, pool: None }),
+            Some(choice) => Box::new(FreedRegion { size, choice, cpu, pool: None }),
             None => Box::new(Folios { size, block, settings, cpu, seen: false }),
         })
     }
@@ -89,7 +86,7 @@ impl Case for LazyFree {
         match scope {
             // What the kernel offers to any user, without a change of settings.
             Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
-            Scope::Full | Scope::Sweep => blocks(),
+            Scope::Full => blocks(),
         }
     }
 
@@ -212,30 +209,24 @@ impl Work for Folios {
     fn release(&mut self) {}
 }
 
-struct Hugefork {
+struct FreedRegion {
     size: usize,
     choice: EngineChoice,
     cpu: usize,
     pool: Option<Pool>,
 }
 
-impl Hugefork {
+impl FreedRegion {
     /// A new region in which every word was written and which was then lazily freed, and the time that freeing it took.
     fn marked(&self, pool: &Pool, watch: &mut Stopwatch) -> Result<(Region, f64), BenchError> {
         let region = engine::written(pool, self.size, BIAS)?;
         let (marked, mark) = watch.time(|| region.lazy_free(0..self.size));
-        check("marked", marked?.freed, self.size)?;
+        BenchError::unless_all("marked", marked?.freed, self.size)?;
         Ok((region, mark))
     }
 }
 
-/// Checks that as much was marked or reclaimed as expected.
-fn check(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchError> {
-    let (bytes, expected) = (ByteSize(bytes), ByteSize(expected));
-    if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
-}
-
-impl Work for Hugefork {
+impl Work for FreedRegion {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.pool.is_none() {
             // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small
@@ -256,14 +247,14 @@ impl Work for Hugefork {
         let (region, mark) = self.marked(pool, &mut watch)?;
         // SAFETY: our own region; each block has its memory.
         let ((), rewrite) = watch.time(|| unsafe { work::rewrite_blocks(region.as_mut_ptr(), size, block.bytes()) });
-        check("reclaimed", pool.reclaim(size)?, 0)?;
+        BenchError::unless_all("reclaimed", pool.reclaim(size)?, 0)?;
         // SAFETY: our own region.
         unsafe { check_kept(region.as_ptr(), size, block) }?;
         drop(region);
 
         let (region, mark_again) = self.marked(pool, &mut watch)?;
         let (reclaimed, reclaim) = watch.time(|| pool.reclaim(size));
-        check("reclaimed", reclaimed?, size)?;
+        BenchError::unless_all("reclaimed", reclaimed?, size)?;
         // SAFETY: our own region.
         unsafe { work::check_zeros(region.as_ptr(), size) }?;
         Ok(measures(mark, rewrite, mark_again + reclaim, &watch))

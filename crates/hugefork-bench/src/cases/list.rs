@@ -17,6 +17,7 @@ pub(super) struct List<T> {
 pub(super) trait Number: Copy + Default {}
 impl Number for u32 {}
 impl Number for usize {}
+impl Number for (usize, u64) {}
 
 impl<T: Number> List<T> {
     /// A list of `len` numbers, in memory that is present and writable.

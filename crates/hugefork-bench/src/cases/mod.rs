@@ -1,5 +1,5 @@
 //! The cases. The file of each says what one sample is, which subjects take part, and what they need. `footprint`,
-//! `limit`, `list` and `overhead` are what several of them share.
+//! `limit`, `list`, `overhead`, `program` and `rival` are what several of them share.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
@@ -12,7 +12,9 @@ mod limit;
 mod list;
 mod overhead;
 pub mod paced;
+mod program;
 pub mod reset;
+mod rival;
 pub mod snapshot;
 pub mod writer_latency;
 pub mod zero_fault;
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn every_case_has_hugefork_and_a_rival() {
         for case in ALL {
-            for scope in [Scope::Quick, Scope::Full, Scope::Sweep] {
+            for scope in [Scope::Quick, Scope::Full] {
                 let subjects = case.subjects(scope);
                 assert!(subjects[0].is_ours(), "{case}");
                 assert!(subjects.len() >= 2);

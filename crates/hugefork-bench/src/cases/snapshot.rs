@@ -44,11 +44,8 @@ impl Case for Snapshot {
         vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 512 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [512 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -66,9 +63,9 @@ impl Case for Snapshot {
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let (size, cpu) = (job.size, host.cpu_numbers[0]);
         sample::entries(subjects, &params([("size", Param::size(size))]), |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { size, choice, cpu, held: None }),
-            None if planned.subject == Subject::Memcpy => Box::new(Memcpy { size, cpu, held: None }),
-            None => Box::new(Fork { size, kind: planned.pages(), cpu, area: None }),
+            Some(choice) => Box::new(RegionPause { size, choice, cpu, held: None }),
+            None if planned.subject == Subject::Memcpy => Box::new(MemcpyPause { size, cpu, held: None }),
+            None => Box::new(ForkPause { size, kind: planned.pages(), cpu, area: None }),
         })
     }
 
@@ -94,14 +91,14 @@ fn timed<T>(cpu: usize, call: impl FnOnce() -> Result<T, BenchError>) -> Result<
     Ok((taken?, Measure::sample([(Metric::PAUSE, pause)], watch.cpu())))
 }
 
-struct Fork {
+struct ForkPause {
     size: usize,
     kind: PageKind,
     cpu: usize,
     area: Option<KernelMemory>,
 }
 
-impl Work for Fork {
+impl Work for ForkPause {
     fn prepare(&mut self) -> Result<(), BenchError> {
         match &self.area {
             // SAFETY: our own mapping; the last child is gone.
@@ -126,13 +123,13 @@ impl Work for Fork {
     }
 }
 
-struct Memcpy {
+struct MemcpyPause {
     size: usize,
     cpu: usize,
     held: Option<(KernelMemory, KernelMemory)>,
 }
 
-impl Work for Memcpy {
+impl Work for MemcpyPause {
     fn prepare(&mut self) -> Result<(), BenchError> {
         match &self.held {
             // SAFETY: our own mapping.
@@ -161,14 +158,14 @@ impl Work for Memcpy {
     }
 }
 
-struct Hugefork {
+struct RegionPause {
     size: usize,
     choice: EngineChoice,
     cpu: usize,
     held: Option<Populated>,
 }
 
-impl Work for Hugefork {
+impl Work for RegionPause {
     fn prepare(&mut self) -> Result<(), BenchError> {
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.

@@ -77,11 +77,8 @@ impl Case for ZeroFault {
         ]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 512 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [512 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -103,7 +100,7 @@ impl Case for ZeroFault {
             ("stride", Param::size(job.stride())),
         ]);
         sample::entries(subjects, &params, |planned| match planned.engine {
-            Some(choice) => Box::new(Hugefork { job: job.clone(), choice, cpu, held: None }),
+            Some(choice) => Box::new(RegionFaults { job: job.clone(), choice, cpu, held: None }),
             None => {
                 let present = if planned.subject == Subject::Limit { Present::All } else { Present::Nothing };
                 Box::new(KernelFaults { job: job.clone(), kind: planned.pages(), present, cpu, fresh: None })
@@ -206,7 +203,7 @@ impl Work for KernelFaults {
     }
 }
 
-struct Hugefork {
+struct RegionFaults {
     job: Job,
     choice: EngineChoice,
     cpu: usize,
@@ -226,7 +223,7 @@ struct Reference {
     next: usize,
 }
 
-impl Hugefork {
+impl RegionFaults {
     /// The second pass: faults alone, each followed by a direct clear.
     fn overhead(&mut self, targets: &mut Random) -> Result<Option<Measure>, BenchError> {
         let block = self.choice.block_size.bytes();
@@ -253,7 +250,7 @@ impl Hugefork {
     }
 }
 
-impl Work for Hugefork {
+impl Work for RegionFaults {
     fn prepare(&mut self) -> Result<(), BenchError> {
         if self.choice.stock == Stock::Unused {
             // The old pool's memory is freed before the new pool gets any.

@@ -102,6 +102,15 @@ pub(crate) unsafe fn check_zeros(area: *const u8, len: usize) -> Result<(), Benc
     Ok(())
 }
 
+/// Reads words of an area.
+///
+/// # Safety
+/// `area` is valid for reads of a word at each offset that is asked for, aligned to 8; nobody writes it meanwhile.
+pub(crate) unsafe fn reader(area: *const u8) -> impl Fn(usize) -> u64 {
+    // SAFETY: by contract.
+    move |offset| unsafe { area.add(offset).cast::<u64>().read_volatile() }
+}
+
 /// The first write to a block: one word at `offset`.
 ///
 /// # Safety

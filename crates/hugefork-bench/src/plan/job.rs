@@ -16,8 +16,6 @@ pub enum Scope {
     Quick,
     /// The sizes that figures are published for.
     Full,
-    /// As `Full`. Cases that [sweep](crate::Case::sweeps) also run every window, and blocks from 4 KiB to 1 GiB.
-    Sweep,
 }
 
 /// How much a case does.

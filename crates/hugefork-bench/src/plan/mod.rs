@@ -50,8 +50,6 @@ pub struct CasePlan {
     pub job: Job,
     /// The sizes that it may be cut to, the largest first; none if its size was asked for.
     pub smaller: Vec<usize>,
-    /// Why none of its subjects can run.
-    pub lack: Option<String>,
     /// Its subjects.
     pub subjects: Vec<SubjectPlan>,
 }
@@ -79,10 +77,6 @@ impl CasePlan {
     /// Shares out what `host` has right now, first to the subjects that keep it.
     fn settle(&mut self, host: &Host, settings: Settings) {
         self.job.settings = settings;
-        if self.lack.is_some() {
-            self.subjects.iter_mut().for_each(|subject| subject.lack.clone_from(&self.lack));
-            return;
-        }
         let mut pages = host.hugetlb_free();
         for turn in [Keep::Held, Keep::Freed] {
             for subject in self.subjects.iter_mut().filter(|subject| subject.keep == turn) {
@@ -122,7 +116,7 @@ impl Plan {
                 for group in blocks.chunks(at_once) {
                     for writes in options.writes(case) {
                         let planned = plan_case(case, asked, group, writes, options, host)?;
-                        warnings.extend(caveats(&planned, host).into_iter().filter(|_| planned.lack.is_none()));
+                        warnings.extend(caveats(&planned, host));
                         cases.push(planned);
                     }
                 }
@@ -182,16 +176,10 @@ fn plan_case(
         case,
         job,
         smaller: if asked.is_some() { Vec::new() } else { smaller_sizes(size, cold(host) / tasks.max(1), unit) },
-        lack: (!size.is_multiple_of(unit)).then(|| {
-            format!("--size {} is not a whole number of blocks of {}; leave --size out", ByteSize(size), ByteSize(unit))
-        }),
         subjects: Vec::new(),
     };
     let subjects: Vec<Subject> = match &options.subjects {
         Some(only) => only.iter().filter(|subject| case.has(subject)).cloned().collect(),
-        None if options.scope == Scope::Sweep => {
-            case.subjects(options.scope).into_iter().filter(|subject| case.differs(subject, block_size)).collect()
-        }
         None => case.subjects(options.scope),
     };
     for subject in subjects {
@@ -263,7 +251,9 @@ fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<Strin
 
 /// A size at which every subject of the case fits into memory, also on small machines.
 fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
-    let wanted = case.usual_size(scope).max(if case.rotates() { rotation } else { 0 });
+    let [quick, full] = case.usual_sizes();
+    let usual = if scope == Scope::Quick { quick } else { full };
+    let wanted = usual.max(if case.rotates() { rotation } else { 0 });
     // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
     let fits = host.available_bytes / KEEP_SHARE / (tasks + 1);
     (wanted.min(fits) / unit * unit).max(unit)

@@ -125,7 +125,6 @@ pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
 }
 
 fn check_size(options: &Options, size: usize, host: &Host) -> Result<(), UsageError> {
-    // A sweep's own block sizes were not asked for: `plan_case` leaves out those that do not fit.
     let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
     if size == 0 {
         return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));

@@ -10,7 +10,6 @@ use crate::plan::writes::{AskedWrites, Density, Epoch, Pattern};
 use crate::subject::Stock;
 
 const CLEAR: &dyn Case = &clear_copy::CLEAR;
-const COPY: &dyn Case = &clear_copy::COPY;
 const ZERO_FAULT: &dyn Case = &zero_fault::ZeroFault;
 const ANON_W_SEQ: &dyn Case = &anon_w_seq::AnonWSeq;
 const ANON_COW_SEQ: &dyn Case = &anon_cow_seq::AnonCowSeq;
@@ -224,41 +223,20 @@ fn several_blocks_are_works_of_clear_and_subjects_of_pools() {
 }
 
 #[test]
-fn a_sweep_goes_over_its_blocks_and_leaves_out_what_does_not_fit() {
-    let mut options = options(&[CLEAR, COPY, ZERO_FAULT]);
-    options.scope = Scope::Sweep;
-    let sizes = |plan: &Plan, case: &dyn Case| -> Vec<(BlockSize, usize)> {
-        plan.cases.iter().filter(|planned| planned.case == case).map(|p| (p.job.block_size, p.job.size)).collect()
-    };
-    let host = host(24, 0);
-    let plan = Plan::new(&options, &host).unwrap();
-    let area = 1 << 30;
-    for case in [CLEAR, COPY] {
-        assert_eq!(
-            sizes(&plan, case),
-            case.usual_blocks(Scope::Sweep).into_iter().map(|block| (block, area)).collect::<Vec<_>>(),
-            "{case}"
-        );
-    }
-    assert_eq!(sizes(&plan, ZERO_FAULT), [(BlockSize::MIB_2, area)]);
-    assert!(plan.cases.iter().all(|case| case.lack.is_none()));
-
-    // It does not fit by --size, or by memory.
-    let lacks = |options: &Options, host: &Host| -> Vec<Option<String>> {
-        let mut plan = Plan::new(options, host).unwrap();
+fn a_block_that_memory_has_no_room_for_does_not_run() {
+    let mut options = options(&[CLEAR]);
+    options.block_sizes = Some(vec![BlockSize::KIB_4, BlockSize::MIB_2, BlockSize::GIB_1]);
+    let lacks = |host: &Host| -> Vec<Option<String>> {
+        let mut plan = Plan::new(&options, host).unwrap();
         plan.settle(host, Settings::Fixed);
-        plan.cases.iter().take(4).map(|case| case.subjects[0].lack.clone()).collect()
+        plan.cases.iter().map(|case| case.subjects[0].lack.clone()).collect()
     };
-    options.sizes = vec![256 << 20];
-    let found = lacks(&options, &host);
-    assert_eq!(found[..3], [None, None, None]);
-    assert!(found[3].as_ref().unwrap().contains("not a whole number of blocks of 1GiB"), "{found:?}");
-    options.sizes = Vec::new();
-    let mut small = host;
+    let mut small = host(24, 0);
+    assert_eq!(lacks(&small), [None, None, None]);
     small.available_bytes = 512 << 20;
-    let found = lacks(&options, &small);
-    assert_eq!(found[..3], [None, None, None]);
-    assert!(found[3].as_ref().unwrap().contains("needs 1GiB of memory"), "{found:?}");
+    let found = lacks(&small);
+    assert_eq!(found[..2], [None, None]);
+    assert!(found[2].as_ref().unwrap().contains("needs 1GiB of memory"), "{found:?}");
 }
 
 #[test]

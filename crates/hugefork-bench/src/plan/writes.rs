@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::nearest;
+use crate::results::result::{Param, Params, params};
 
 /// How many words are written after a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +142,17 @@ pub struct Writes {
 }
 
 impl Writes {
+    /// The parameters of a case that writes so to an area of `size` bytes.
+    pub(crate) fn params(self, size: usize) -> Params {
+        params([
+            ("size", Param::size(size)),
+            ("density", Param::Number(self.density.to_a_gib() as u64)),
+            ("pattern", Param::text(self.pattern.name())),
+            ("epoch", Param::Number(self.epoch.number() as u64)),
+            ("writes", Param::Number(self.density.writes(size) as u64)),
+        ])
+    }
+
     /// Random writes after the first snapshot.
     pub const fn first(density: Density) -> Writes {
         Writes { density, pattern: Pattern::Random, epoch: Epoch::First }

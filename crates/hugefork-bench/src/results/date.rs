@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const DAY: u64 = 24 * 60 * 60;
-
 /// Now, by the system's clock.
 pub(crate) fn now() -> String {
     iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
@@ -11,24 +9,12 @@ pub(crate) fn now() -> String {
 
 /// `seconds` after the beginning of 1970, such as `2026-11-21T14:53:23Z`.
 fn iso(seconds: u64) -> String {
-    let (mut day, second) = (seconds / DAY, seconds % DAY);
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let mut year = 1970;
-    while day >= 365 + u64::from(is_leap(year)) {
-        day -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let february = 28 + u64::from(is_leap(year));
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", day + 1)
+    // SAFETY: `tm` is plain numbers and a pointer, for which all-zero bytes are a value.
+    let mut date: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: the call reads a number and writes to a live `tm`.
+    unsafe { libc::gmtime_r(&(seconds as libc::time_t), &mut date) };
+    let libc::tm { tm_year, tm_mon, tm_mday, tm_hour, tm_min, tm_sec, .. } = date;
+    format!("{:04}-{:02}-{tm_mday:02}T{tm_hour:02}:{tm_min:02}:{tm_sec:02}Z", tm_year + 1900, tm_mon + 1)
 }
 
 #[cfg(test)]

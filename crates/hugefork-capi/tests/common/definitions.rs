@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use syn::parse::{Parse, ParseStream};
+
 use crate::common::folder;
 use crate::declarations::{Declarations, squeezed};
 
@@ -29,6 +31,10 @@ impl Declarations {
                 let fields: String = item.fields.iter().map(field).collect();
                 self.structs.insert(item.ident.to_string(), squeezed(&fields));
             }
+            syn::Item::Macro(item) if item.mac.path.is_ident("figures") => {
+                let structs: Figures = item.mac.parse_body().unwrap();
+                self.structs.extend(structs.0);
+            }
             syn::Item::Type(item) if item.ident.to_string().starts_with("hf_") => {
                 self.structs.insert(item.ident.to_string(), "opaque".to_owned());
             }
@@ -39,6 +45,39 @@ impl Declarations {
             }
             _ => {}
         }
+    }
+}
+
+/// The structs that `figures!` of stats.rs makes, each with its fields as C declares them.
+struct Figures(Vec<(String, String)>);
+
+impl Parse for Figures {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Figures> {
+        let mut found = Vec::new();
+        while !input.is_empty() {
+            input.call(syn::Attribute::parse_outer)?;
+            let name: syn::Ident = input.parse()?;
+            // The first size, and which figures of the engine's it is of.
+            input.parse::<syn::Token![,]>()?;
+            input.parse::<syn::LitInt>()?;
+            input.parse::<syn::Token![,]>()?;
+            input.parse::<syn::Ident>()?;
+            input.parse::<syn::Token![:]>()?;
+            input.parse::<syn::Ident>()?;
+            let body;
+            syn::braced!(body in input);
+            let mut fields = "size_t size;".to_owned();
+            while !body.is_empty() {
+                let field: syn::Ident = body.parse()?;
+                body.parse::<syn::Token![:]>()?;
+                fields += &(declared(&body.parse()?, &field.to_string()) + ";");
+                body.parse::<syn::Token![=]>()?;
+                body.parse::<syn::Expr>()?;
+                body.parse::<syn::Token![,]>()?;
+            }
+            found.push((name.to_string(), squeezed(&fields)));
+        }
+        Ok(Figures(found))
     }
 }
 

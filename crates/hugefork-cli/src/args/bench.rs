@@ -40,10 +40,8 @@ Subjects:
   kernel                                 anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k        fork(2) over anonymous memory
   run-collapse, run-pool                 the program under `hugefork run --mode …`
-  uffd-wp-4k, uffd-wp-2m                 userfaultfd(2), and a thread that copies at each fault
   memfd-private                          a memfd that is mapped privately at the snapshot
   memset, memcpy, memcmp                 those of the C library
-  soft-dirty                             the kernel's marks of written pages (clear_refs)
   pagemap-scan                           the kernel's marks of written pages (PAGEMAP_SCAN)
   limit                                  nothing to clear, copy or map: the best that is possible
   For clear and copy also any kernel, such as target-last/rep or hybrid/avx512-nt+rep@256KiB.
@@ -56,7 +54,7 @@ Examples:
   sudo hugefork bench --tune --json here.json      also the subjects that need settings
   hugefork bench zero-fault snapshot --size 4GiB   two cases, larger
   hugefork bench writer-latency --densities 10,dense --epochs 1,3
-  hugefork bench clear --sweep --time-budget 2m    every kernel, order, window and block that fits
+  hugefork bench clear --block-size 4KiB,2MiB      every kernel, on blocks of two sizes
   hugefork report here.json                        the results as a page
 
 Sizes are written as 64KiB, 512MiB, 1GiB or in bytes; 64k, 512mb and 1G mean the same.
@@ -87,10 +85,6 @@ pub(crate) struct BenchArgs {
     /// [default: 2MiB; lazy-free: every folio size]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(crate) block_size: Option<Vec<BlockSize>>,
-
-    /// Clear and copy with every window too, on blocks of 4KiB, 64KiB, 2MiB and, where memory allows, 1GiB
-    #[arg(long)]
-    pub(crate) sweep: bool,
 
     /// Memory of hugefork's pools: auto, hugetlb, shmem-thp or shmem-base; several are compared
     #[arg(long, value_name = "BACKING", value_delimiter = ',', default_value = "auto")]

@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn everything_can_be_asked_for() {
         let line = "hugefork bench clear snapshot --size 256MiB,1GiB --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
-                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --sweep --time-budget 1.5m";
+                    --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --time-budget 1.5m";
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("bench was asked for");
         };
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(args.block_size, Some(vec![BlockSize::KIB_64, BlockSize::GIB_1]));
         assert_eq!(args.backing, [Backing::Hugetlb, Backing::ShmemHuge]);
         assert_eq!(args.subjects.unwrap().len(), 2);
-        assert!(args.tune && args.sweep);
+        assert!(args.tune);
         assert_eq!(args.time_budget, Some(Duration::from_secs(90)));
     }
 

@@ -4,8 +4,12 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use crate::interposed::entry::{close, dup2, fork, madvise, mmap};
+use crate::interposed::descriptors::{close, dup2};
+use crate::interposed::forks::fork;
+use crate::interposed::kernel::{errno, quietly};
 use crate::interposed::limits::{prlimit, setrlimit};
+use crate::interposed::memory::advise::madvise;
+use crate::interposed::memory::map::mmap;
 use crate::interposed::pins::{fcntl, mkostemp, mkostemps, open, openat};
 
 /// Functions that pass their arguments on: one for each name, exported where the flag of the build is set.
@@ -52,8 +56,6 @@ pub unsafe extern "C" fn posix_madvise(start: *mut c_void, len: usize, advice: c
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    crate::interposed::entry::quietly(|| {
-        // SAFETY: the caller's, and this thread's own.
-        unsafe { if madvise(start, len, advice) == 0 { 0 } else { *libc::__errno_location() } }
-    })
+    // SAFETY: the caller's.
+    quietly(|| if unsafe { madvise(start, len, advice) } == 0 { 0 } else { errno() })
 }

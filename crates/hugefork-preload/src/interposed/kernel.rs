@@ -53,22 +53,24 @@ macro_rules! kernel {
 
 pub(crate) use kernel;
 
+/// Why the last call failed.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
 /// As libc says that a call has failed.
-pub(crate) fn failed(errno: c_int) -> c_long {
+pub(crate) fn failed<T: From<i8>>(errno: c_int) -> T {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = errno };
-    -1
+    T::from(-1)
 }
 
 /// Does `work`, and leaves `errno` as it was: the program's thread is to find in it what it left there.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let before = unsafe { *errno };
+    let before = errno();
     let done = work();
-    // SAFETY: as above.
-    unsafe { *errno = before };
+    failed::<c_int>(before);
     done
 }
 

@@ -15,39 +15,15 @@
 //!
 //! Programs that pin memory in other ways are told by their libraries, before there is any (modes/pool/engine.rs).
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::environment::Mode;
 use crate::interposed::doors::are_readable;
-use crate::interposed::entry::{make_plain, quietly};
-use crate::interposed::kernel::kernel;
+use crate::interposed::kernel::{kernel, quietly};
+use crate::interposed::libcs::Libcs;
+use crate::interposed::memory::parts::make_plain;
 use crate::{config, modes};
-
-/// A function of libc's, by its address; 0 before it was looked for.
-pub(crate) struct Libcs {
-    name: &'static CStr,
-    address: AtomicUsize,
-}
-
-impl Libcs {
-    pub(crate) const fn new(name: &'static CStr) -> Libcs {
-        Libcs { name, address: AtomicUsize::new(0) }
-    }
-
-    pub(crate) fn find(&self) -> usize {
-        let known = self.address.load(Ordering::Relaxed);
-        if known != 0 {
-            return known;
-        }
-        // SAFETY: a name that ends.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
-        assert!(found != 0, "libc has all that it had when the program was linked");
-        self.address.store(found, Ordering::Relaxed);
-        found
-    }
-}
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, c_uint) -> c_int;
 type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint) -> c_int;

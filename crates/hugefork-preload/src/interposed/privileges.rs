@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
 
-use crate::interposed::pins::Libcs;
+use crate::interposed::libcs::Libcs;
 use crate::sandbox;
 
 /// Functions of libc's, with the calls that they make.

@@ -78,7 +78,7 @@ pub unsafe extern "C" fn realloc(old: *mut c_void, len: usize) -> *mut c_void {
 pub unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, len: usize) -> *mut c_void {
     if choice::made() == Choice::Theirs {
         // SAFETY: the caller's.
-        return unsafe { theirs::reallocarray(old, count, len) };
+        return unsafe { theirs::three(Function::Reallocarray, old, count, len) };
     }
     match count.checked_mul(len) {
         // SAFETY: the caller's.
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn free(old: *mut c_void) {
 pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
     if choice::made() == Choice::Theirs {
         // SAFETY: the caller's.
-        return unsafe { theirs::posix_memalign(to, alignment, len) };
+        return unsafe { theirs::three(Function::PosixMemalign, to, alignment, len) };
     }
     if !alignment.is_power_of_two() || !alignment.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;

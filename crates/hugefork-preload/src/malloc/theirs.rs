@@ -1,6 +1,6 @@
 //! The functions that the process would have without this library: those of the next one that has them.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -96,32 +96,13 @@ pub(super) unsafe fn two<A, B>(function: Function, first: A, second: B) -> *mut 
     unsafe { function(first, second) }
 }
 
-/// Calls `reallocarray`.
+/// Calls a function of three arguments.
 ///
 /// # Safety
 /// As [`one`].
-pub(super) unsafe fn reallocarray(old: *mut c_void, count: usize, len: usize) -> *mut c_void {
-    // SAFETY: it has this type.
-    let function = unsafe {
-        mem::transmute::<usize, unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void>(address(
-            Function::Reallocarray,
-        ))
-    };
+pub(super) unsafe fn three<A, R>(function: Function, first: A, second: usize, third: usize) -> R {
+    // SAFETY: an address of a function of this type, by contract.
+    let function = unsafe { mem::transmute::<usize, unsafe extern "C" fn(A, usize, usize) -> R>(address(function)) };
     // SAFETY: the caller's.
-    unsafe { function(old, count, len) }
-}
-
-/// Calls `posix_memalign`.
-///
-/// # Safety
-/// As [`one`].
-pub(super) unsafe fn posix_memalign(to: *mut *mut c_void, alignment: usize, len: usize) -> c_int {
-    // SAFETY: it has this type.
-    let function = unsafe {
-        mem::transmute::<usize, unsafe extern "C" fn(*mut *mut c_void, usize, usize) -> c_int>(address(
-            Function::PosixMemalign,
-        ))
-    };
-    // SAFETY: the caller's.
-    unsafe { function(to, alignment, len) }
+    unsafe { function(first, second, third) }
 }

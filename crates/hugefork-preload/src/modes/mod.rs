@@ -3,7 +3,7 @@
 //!
 //! | happens | told by | may not |
 //! |---|---|---|
-//! | [`map`], [`unmap`] and so on | `entry`, maybe in the program's `malloc` | allocate by it, start a thread |
+//! | [`map`], [`unmap`] and so on | `interposed`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`in_child`] | `fork`, under the lock that all three share | the same |
 //! | [`gone`], [`maintain`], [`pass`], [`grown`] | `worker`; the last two while no child lives | use thread-locals |
 

@@ -207,6 +207,13 @@ fn lines_of(
     }
 }
 
+/// The range of the first word of a line.
+pub(crate) fn addresses(word: &str) -> Option<Range<usize>> {
+    let (start, end) = word.split_once('-')?;
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    Some(number(start)?..number(end)?)
+}
+
 /// The range of a line, if it is private anonymous memory that the program can write to.
 ///
 /// `7f0a1c000000-7f0a5c000000 rw-p 00000000 00:00 0                          [heap]`
@@ -214,8 +221,7 @@ fn parse(line: &[u8]) -> Option<Range<usize>> {
     // Names come last, and need not be text.
     let text = line.iter().position(|byte| !byte.is_ascii()).map_or(line, |end| &line[..end]);
     let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
-    let (from, to) = words.next()?.split_once('-')?;
-    let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+    let range = addresses(words.next()?)?;
     let rights = words.next()?;
     let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
     let is_memory = match words.next() {
@@ -231,8 +237,7 @@ fn parse(line: &[u8]) -> Option<Range<usize>> {
 /// `7f0a1c000000-7f0a5c000000 rw-p 00200000 00:01 2051      /memfd:hugefork (deleted)`
 fn parse_inherited(line: &[u8]) -> Option<(Range<usize>, ProtFlags)> {
     let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let (from, to) = words.next()?.split_once('-')?;
-    let range = usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?;
+    let range = addresses(words.next()?)?;
     let [read, write, run, kind] = words.next()?.as_bytes() else { return None };
     let named = [(read, b'r', ProtFlags::READ), (write, b'w', ProtFlags::WRITE), (run, b'x', ProtFlags::EXEC)];
     let rights = named.into_iter().filter(|(has, name, _)| *has == name).map(|(.., right)| right).collect();

@@ -21,7 +21,7 @@ use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
 use crate::fork::origin::{self, Who};
-use crate::interposed::kernel::quietly;
+use crate::interposed::kernel::{failed, quietly};
 use crate::threads::{thread, worker};
 use crate::{config, fork, modes};
 
@@ -35,6 +35,24 @@ enum Kind {
     /// It filters calls.
     Filter,
 }
+
+/// The calls that change rights or namespaces, whatever their arguments.
+pub(crate) const CHANGES: [c_long; 14] = [
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_setns,
+    libc::SYS_unshare,
+    libc::SYS_chroot,
+    libc::SYS_landlock_restrict_self,
+];
 
 fn kind(call: c_long, args: &[c_long; 6]) -> Kind {
     match call {
@@ -53,20 +71,7 @@ fn kind(call: c_long, args: &[c_long; 6]) -> Kind {
             }
             _ => Kind::Other,
         },
-        libc::SYS_setuid
-        | libc::SYS_setgid
-        | libc::SYS_setreuid
-        | libc::SYS_setregid
-        | libc::SYS_setresuid
-        | libc::SYS_setresgid
-        | libc::SYS_setfsuid
-        | libc::SYS_setfsgid
-        | libc::SYS_setgroups
-        | libc::SYS_capset
-        | libc::SYS_setns
-        | libc::SYS_unshare
-        | libc::SYS_chroot
-        | libc::SYS_landlock_restrict_self => Kind::Change,
+        _ if CHANGES.contains(&call) => Kind::Change,
         _ => Kind::Other,
     }
 }
@@ -87,11 +92,7 @@ pub(crate) unsafe fn make(call: c_long, args: [c_long; 6]) -> c_long {
     after.done(made.is_err());
     match made {
         Ok(made) => made as c_long,
-        Err(errno) => {
-            // SAFETY: this thread's own.
-            unsafe { *libc::__errno_location() = errno.into_raw() };
-            -1
-        }
+        Err(errno) => failed(errno.into_raw()),
     }
 }
 

@@ -22,38 +22,102 @@ const LAYOUT: u64 = 1;
 const WORDS: usize = BASE_PAGE / 8;
 const HISTOGRAM: usize = 64;
 
-/// The place of a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Word {
-    Magic,
-    Layout,
-    /// The process whose page it is, by the number that it has for itself.
-    Process,
-    /// The mode, by its place in `Mode::ALL`.
-    Mode,
-    Mappings,
-    MappedBytes,
-    Forks,
-    PauseLast,
-    PauseMax,
-    PauseSum,
-    Outstanding,
-    Passes,
-    Collapsed,
-    NotCollapsed,
-    ThpDisablesKept,
-    PoolMappings,
-    PoolRefused,
-    PoolHandedOver,
-    PoolUnseen,
-    PagesWrittenBack,
-    Promoted,
-    PoolHuge,
-    PoolLeft,
-    PoolBytes,
-    PoolKept,
-    TakenOver,
+/// The words that count, in their places, each with what it counts.
+macro_rules! counters {
+    ($($(#[$what:meta])* $word:ident $field:ident,)*) => {
+        /// The place of a word.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub(crate) enum Word {
+            Magic,
+            Layout,
+            /// The process whose page it is, by the number that it has for itself.
+            Process,
+            /// The mode, by its place in `Mode::ALL`.
+            Mode,
+            $($word,)*
+        }
+
+        /// What a page said at one moment.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counters {
+            /// The process whose page it is, by the number that it has for itself.
+            pub process: u32,
+            /// The mode.
+            pub mode: &'static str,
+            /// The number of forks that took less than 1, 2, 4, 8… us, and not less than the one before.
+            pub fork_usec_histogram: Vec<u64>,
+            $($(#[$what])* pub $field: u64,)*
+        }
+
+        impl Counters {
+            /// What was counted, by its name.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*].into_iter()
+            }
+
+            fn from(word: impl Fn(usize) -> u64) -> Option<Counters> {
+                let of = |place: Word| word(place as usize);
+                if (of(Word::Magic), of(Word::Layout)) != (MAGIC, LAYOUT) {
+                    return None;
+                }
+                Some(Counters {
+                    process: u32::try_from(of(Word::Process)).ok()?,
+                    mode: crate::Mode::ALL.get(of(Word::Mode) as usize)?.name(),
+                    fork_usec_histogram: (0..BUCKETS).map(|bucket| word(HISTOGRAM + bucket)).collect(),
+                    $($field: of(Word::$word),)*
+                })
+            }
+        }
+    };
+}
+
+counters! {
+    /// Mappings for which huge pages were asked; those of libc's own `malloc` are not among them.
+    Mappings mappings,
+    /// Their bytes.
+    MappedBytes mapped_bytes,
+    /// Forks with big memory, named as in Redis's INFO.
+    Forks total_forks,
+    /// What the last one kept the forking thread, in microseconds, named as in Redis's INFO.
+    PauseLast latest_fork_usec,
+    /// The longest.
+    PauseMax longest_fork_usec,
+    /// All together.
+    PauseSum all_forks_usec,
+    /// Forks of which something still lives, as far as is known.
+    Outstanding forks_alive,
+    /// How often blocks were looked for that can be collapsed.
+    Passes passes,
+    /// Blocks of 2 MiB that were put together again.
+    Collapsed blocks_collapsed,
+    /// Blocks for which the kernel had no huge page.
+    NotCollapsed blocks_not_collapsed,
+    /// How often the program was kept from switching its huge pages off.
+    ThpDisablesKept thp_disables_kept,
+    /// Mappings that lie on the pool, in mode `pool`.
+    PoolMappings pool_mappings,
+    /// 1 if there can be no pool in this process, and all is left to the kernel.
+    PoolRefused pool_refused,
+    /// Blocks of the pool of which the program wanted what only the kernel has, so that it has them now.
+    PoolHandedOver blocks_handed_over,
+    /// Blocks that the kernel refused to show to a child, which crashes if it uses them.
+    PoolUnseen blocks_unseen,
+    /// Pages that were copied for writers, and that went back into their blocks since.
+    PagesWrittenBack pages_written_back,
+    /// Blocks that were copied as a whole while a child shared them.
+    Promoted blocks_promoted,
+    /// Blocks of the pool that were made huge pages, where the kernel does not do so by itself.
+    PoolHuge blocks_made_huge,
+    /// 1 if the program does what the pool's memory is not fit for, and all is left to the kernel since.
+    PoolLeft pool_left,
+    /// Bytes of memory that the pool has. The kernel counts them as shared memory.
+    PoolBytes pool_bytes,
+    /// Bytes of those that are kept for the copies of the next child.
+    PoolKept pool_kept_bytes,
+    /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
+    TakenOver blocks_taken_over,
 }
 
 /// The page.
@@ -98,103 +162,12 @@ impl Page {
     }
 }
 
-/// What a page said at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// The process whose page it is, by the number that it has for itself.
-    pub process: u32,
-    /// The mode.
-    pub mode: &'static str,
-    /// Mappings for which huge pages were asked; those of libc's own `malloc` are not among them.
-    pub mappings: u64,
-    /// Their bytes.
-    pub mapped_bytes: u64,
-    /// Forks with big memory, named as in Redis's INFO.
-    pub total_forks: u64,
-    /// What the last one kept the forking thread, in microseconds, named as in Redis's INFO.
-    pub latest_fork_usec: u64,
-    /// The longest.
-    pub longest_fork_usec: u64,
-    /// All together.
-    pub all_forks_usec: u64,
-    /// The number of forks that took less than 1, 2, 4, 8… us, and not less than the one before.
-    pub fork_usec_histogram: Vec<u64>,
-    /// Forks of which something still lives, as far as is known.
-    pub forks_alive: u64,
-    /// How often blocks were looked for that can be collapsed.
-    pub passes: u64,
-    /// Blocks of 2 MiB that were put together again.
-    pub blocks_collapsed: u64,
-    /// Blocks for which the kernel had no huge page.
-    pub blocks_not_collapsed: u64,
-    /// How often the program was kept from switching its huge pages off.
-    pub thp_disables_kept: u64,
-    /// Mappings that lie on the pool, in mode `pool`.
-    pub pool_mappings: u64,
-    /// 1 if there can be no pool in this process, and all is left to the kernel.
-    pub pool_refused: u64,
-    /// Blocks of the pool of which the program wanted what only the kernel has, so that it has them now.
-    pub blocks_handed_over: u64,
-    /// Blocks that the kernel refused to show to a child, which crashes if it uses them.
-    pub blocks_unseen: u64,
-    /// Pages that were copied for writers, and that went back into their blocks since.
-    pub pages_written_back: u64,
-    /// Blocks that were copied as a whole while a child shared them.
-    pub blocks_promoted: u64,
-    /// Blocks of the pool that were made huge pages, where the kernel does not do so by itself.
-    pub blocks_made_huge: u64,
-    /// 1 if the program does what the pool's memory is not fit for, and all is left to the kernel since.
-    pub pool_left: u64,
-    /// Bytes of memory that the pool has. The kernel counts them as shared memory.
-    pub pool_bytes: u64,
-    /// Bytes of those that are kept for the copies of the next child.
-    pub pool_kept_bytes: u64,
-    /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
-    pub blocks_taken_over: u64,
-}
-
 impl Counters {
     /// Reads bytes of a page; none if it is not one that this version knows.
     pub fn from_bytes(bytes: &[u8]) -> Option<Counters> {
         let word = |place: usize| bytes.get(place * 8..place * 8 + 8)?.try_into().ok().map(u64::from_le_bytes);
         (bytes.len() >= BASE_PAGE).then_some(())?;
         Counters::from(|place| word(place).unwrap_or(0))
-    }
-
-    fn from(word: impl Fn(usize) -> u64) -> Option<Counters> {
-        let of = |place: Word| word(place as usize);
-        if (of(Word::Magic), of(Word::Layout)) != (MAGIC, LAYOUT) {
-            return None;
-        }
-        let mode = crate::Mode::ALL.get(of(Word::Mode) as usize)?;
-        Some(Counters {
-            process: u32::try_from(of(Word::Process)).ok()?,
-            mode: mode.name(),
-            mappings: of(Word::Mappings),
-            mapped_bytes: of(Word::MappedBytes),
-            total_forks: of(Word::Forks),
-            latest_fork_usec: of(Word::PauseLast),
-            longest_fork_usec: of(Word::PauseMax),
-            all_forks_usec: of(Word::PauseSum),
-            fork_usec_histogram: (0..BUCKETS).map(|bucket| word(HISTOGRAM + bucket)).collect(),
-            forks_alive: of(Word::Outstanding),
-            passes: of(Word::Passes),
-            blocks_collapsed: of(Word::Collapsed),
-            blocks_not_collapsed: of(Word::NotCollapsed),
-            thp_disables_kept: of(Word::ThpDisablesKept),
-            pool_mappings: of(Word::PoolMappings),
-            pool_refused: of(Word::PoolRefused),
-            blocks_handed_over: of(Word::PoolHandedOver),
-            blocks_unseen: of(Word::PoolUnseen),
-            pages_written_back: of(Word::PagesWrittenBack),
-            blocks_promoted: of(Word::Promoted),
-            blocks_made_huge: of(Word::PoolHuge),
-            pool_left: of(Word::PoolLeft),
-            pool_bytes: of(Word::PoolBytes),
-            pool_kept_bytes: of(Word::PoolKept),
-            blocks_taken_over: of(Word::TakenOver),
-        })
     }
 }
 

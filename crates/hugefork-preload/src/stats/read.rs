@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, MemfdFlags, StatxFlags, memfd_create, statx};
 use rustix::process::Pid;
 
 use super::page::{Counters, NAME};
+use crate::proc::mappings::addresses;
 use crate::{BASE_PAGE, LIBRARY};
 
 /// Why nothing is known of a process.
@@ -168,19 +169,12 @@ impl Mapped {
             let text = String::from_utf8_lossy(&line);
             seen.has_library |= text.contains(LIBRARY);
             if seen.page.is_none() && text.contains(NAME) {
-                seen.page = addresses(&text);
+                seen.page = text.split_whitespace().next().and_then(addresses);
             }
             line.clear();
         }
         Ok(seen)
     }
-}
-
-/// The addresses of a line of `maps`.
-fn addresses(line: &str) -> Option<Range<usize>> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    let number = |digits| usize::from_str_radix(digits, 16).ok();
-    Some(number(start)?..number(end)?)
 }
 
 /// The number that a process has for itself: the last, if it lives in a container.

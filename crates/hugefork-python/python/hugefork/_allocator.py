@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import TracebackType
 
 from . import _fork, _native
 from ._pool import Pool, Size, parse_size
@@ -87,9 +86,7 @@ class numpy_allocator:
         _before.set((*_before.get(), self._native.install()))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_how: object) -> None:
         *earlier, before = _before.get()
         _before.set(tuple(earlier))
         self._native.restore(before)

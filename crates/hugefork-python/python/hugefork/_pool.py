@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -271,9 +270,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_how: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

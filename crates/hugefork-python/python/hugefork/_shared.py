@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from multiprocessing import reduction
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -55,9 +54,7 @@ class Shared:
     def __enter__(self) -> Shared:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_how: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any, NoReturn, overload
 
 import numpy as np
@@ -110,9 +109,7 @@ class Snapshot:
     def __enter__(self) -> Snapshot:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_how: object) -> None:
         self._parts = None
 
     def __repr__(self) -> str:

@@ -15,21 +15,19 @@
 
 mod area;
 mod disturb;
-mod sweep;
 mod tool;
 mod victim;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hugefork::BlockSize;
-use hugefork_kernels::{Kernel, every_kernel};
+use hugefork_kernels::{Kernel, Use, every_kernel};
 use statrs::statistics::{Data, OrderStatistics};
 
 use self::area::{RcCell, SharedArea};
 use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
-use self::tool::{Operation, Tool, Use};
+use self::tool::{Operation, Tool, use_param};
 use self::victim::{Victim, VictimPlan};
 use super::limit;
 use crate::case::Case;
@@ -74,7 +72,7 @@ impl Case for ClearCopy {
     }
 
     /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
-    /// block. The full scope has every kernel of the machine. The sweep has each of those with every window.
+    /// block. The full scope has every kernel of the machine.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
@@ -84,17 +82,13 @@ impl Case for ClearCopy {
         let kernels: Vec<Kernel> = match scope {
             Scope::Quick => vec![linux_order(), one_call()],
             Scope::Full => every_kernel().collect(),
-            Scope::Sweep => sweep::kernels().collect(),
         };
         subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -112,7 +106,7 @@ impl Case for ClearCopy {
         let maker = Maker::new(self.0, job, host);
         let uses: &[Use] = match job.scope {
             Scope::Quick => &[Use::Near],
-            Scope::Full | Scope::Sweep => &[Use::Near, Use::Block],
+            Scope::Full => &[Use::Near, Use::Whole],
         };
         let mut entries: Vec<Entry> = Vec::new();
         for used in uses.iter().copied() {
@@ -131,7 +125,7 @@ impl Case for ClearCopy {
     fn has(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Kernel(kernel) => self.can_use(kernel),
-            named => self.subjects(Scope::Sweep).contains(named),
+            named => self.subjects(Scope::Quick).contains(named),
         }
     }
 
@@ -142,21 +136,6 @@ impl Case for ClearCopy {
 
     fn rotates(&self) -> bool {
         true
-    }
-
-    fn sweeps(&self) -> bool {
-        true
-    }
-
-    fn differs(&self, subject: &Subject, block: BlockSize) -> bool {
-        sweep::differs(subject, block)
-    }
-
-    fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
-        match scope {
-            Scope::Quick | Scope::Full => vec![BlockSize::MIB_2],
-            Scope::Sweep => sweep::BLOCKS.to_vec(),
-        }
     }
 
     fn works_differ_by_block(&self) -> bool {
@@ -199,7 +178,7 @@ impl Maker {
     /// An entry that times one operation after the other, each with the block `used` after it.
     fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
         self.entry(planned, used, |tool, params| {
-            params.insert("use".to_owned(), used.param(self.job.block_size.bytes()));
+            params.insert("use".to_owned(), use_param(used, self.job.block_size.bytes()));
             Ok(Box::new(Timed { area: Rc::clone(&self.area), tool, used, cpu: self.cpu }))
         })
     }
@@ -269,9 +248,10 @@ impl Work for Timed {
                 let start = clock::now_fenced();
                 self.tool.run(to, from, block, target);
                 let done = clock::now_fenced();
-                match self.used {
-                    Use::Near => work::near_use(to, block, target),
-                    Use::Block => work::write_words(to.cast(), block / 8, 0),
+                if self.used == Use::Whole {
+                    work::write_words(to.cast(), block / 8, 0);
+                } else {
+                    work::near_use(to, block, target);
                 }
                 [start, done, clock::now_fenced()]
             };
@@ -295,6 +275,8 @@ impl Work for Timed {
 
 #[cfg(test)]
 mod tests {
+    use hugefork::BlockSize;
+
     use super::*;
     use crate::memory::folios::Settings;
     use crate::plan::job::Keep;

@@ -1,6 +1,6 @@
 //! What is done to a block, what does it, and how the block is used afterwards. `limit` does nothing.
 
-use hugefork_kernels::{Kernel, Order, Target};
+use hugefork_kernels::{Kernel, Order, Target, Use};
 
 use crate::measure::work;
 use crate::results::result::{Param, Params};
@@ -23,23 +23,10 @@ impl Operation {
     }
 }
 
-/// What happens to the block after the operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// Read-modify-write of the 64 KiB around the target.
-    Near,
-    /// Every word of the block written in order.
-    Block,
-}
-
-impl Use {
-    /// The use as results have it.
-    pub(super) fn param(self, block: usize) -> Param {
-        match self {
-            Use::Near => Param::size(work::NEAR.min(block)),
-            Use::Block => Param::text("block"),
-        }
-    }
+/// What happens to the block after the operation, as results have it: read-modify-write of the 64 KiB around the
+/// target, or every word of the block written in order.
+pub(super) fn use_param(used: Use, block: usize) -> Param {
+    if used == Use::Whole { Param::text("block") } else { Param::size(work::NEAR.min(block)) }
 }
 
 /// A kernel of hugefork, libc, or nothing at all.
@@ -56,10 +43,6 @@ impl Tool {
         Ok(match subject {
             Subject::Kernel(kernel) => Tool::Kernel(*kernel),
             Subject::Hugefork => {
-                let used = match used {
-                    Use::Near => hugefork_kernels::Use::Near,
-                    Use::Block => hugefork_kernels::Use::Whole,
-                };
                 let kernels = hugefork::machine::kernels().map_err(|error| error.to_string())?;
                 Tool::Kernel(match operation {
                     Operation::Clear => kernels.clear(block, used),

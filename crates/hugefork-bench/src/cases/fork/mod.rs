@@ -1,7 +1,7 @@
 //! `fork`: what `fork(2)` and the writes after it take from a program that saves itself again and again, as it is and
 //! under `hugefork run`.
 //!
-//! The program is one of ours (`program.rs`), a process of its own for each sample, so that nothing of the bench is
+//! The program is one of ours (`saver.rs`), a process of its own for each sample, so that nothing of the bench is
 //! copied with it. It has `size` bytes of anonymous memory from libc's `mmap`, all of it written. In each round it
 //! forks a child that holds its snapshot, writes words of the memory, one after the other, and lets the child go, which
 //! checks what it holds. Then it waits until its huge pages have stayed what they are for a quarter of a second, as a
@@ -17,15 +17,14 @@
 //!
 //! `kernel-4k` and `kernel-thp` have such pages by `madvise(2)`; under `hugefork run` the program asks for nothing.
 
-mod program;
+mod saver;
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use hugefork::ByteSize;
-
-pub use self::program::run as run_program;
-use self::program::{Pages, Program, RoundTimes};
+pub use self::saver::run as run_program;
+use self::saver::{Pages, Program, RoundTimes};
+use super::program;
 use super::writer_latency::TAKEN;
 use crate::case::Case;
 use crate::error::BenchError;
@@ -36,7 +35,7 @@ use crate::memory::kernel_memory::PageKind;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Writes};
 use crate::results::metric::{Measure, Metric};
-use crate::results::result::{Param, Params, params, shown};
+use crate::results::result::{Params, shown};
 use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
@@ -63,16 +62,8 @@ impl Case for Fork {
         vec![Subject::RunPool, Subject::RunCollapse, Subject::KernelThp, Subject::Kernel4k]
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
-    }
-
-    /// The memory, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -83,14 +74,7 @@ impl Case for Fork {
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let writes = job.writes.expect("this case is planned by its writes");
-        let params = params([
-            ("size", Param::size(job.size)),
-            ("density", Param::Number(writes.density.to_a_gib() as u64)),
-            ("pattern", Param::text(writes.pattern.name())),
-            ("epoch", Param::Number(writes.epoch.number() as u64)),
-            ("writes", Param::Number(writes.density.writes(job.size) as u64)),
-        ]);
-        sample::entries(subjects, &params, |planned| {
+        sample::entries(subjects, &writes.params(job.size), |planned| {
             let command = job.command.clone();
             Box::new(Process {
                 command,
@@ -115,7 +99,7 @@ impl Case for Fork {
         let third = |density| Writes { epoch: Epoch::Third, ..Writes::first(density) };
         match scope {
             Scope::Quick => vec![third(Density::SPARSE)],
-            Scope::Full | Scope::Sweep => {
+            Scope::Full => {
                 let both = [Density::SPARSE, Density::DENSE];
                 both.map(Writes::first).into_iter().chain(both.map(third)).collect()
             }
@@ -135,11 +119,7 @@ struct Process {
 
 impl Process {
     fn command(&self, seed: u64) -> Result<Command, BenchError> {
-        let hugefork = self.command.as_ref().ok_or_else(|| {
-            BenchError::CannotRun(
-                "its program is a part of the command `hugefork`: run `hugefork bench fork`".to_owned(),
-            )
-        })?;
+        let hugefork = program::hugefork(&self.command, "fork")?;
         let (mode, pages) = match &self.subject {
             Subject::RunCollapse => (Some("collapse"), Pages::AsTheyCome),
             Subject::RunPool => (Some("pool"), Pages::AsTheyCome),
@@ -172,17 +152,7 @@ impl Work for Process {
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let seed = targets.below(usize::MAX) as u64;
-        let output = self.command(seed)?.output().map_err(|error| BenchError::system("starting a program", error))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = RoundTimes::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
-            let why = String::from_utf8_lossy(&output.stderr);
-            BenchError::CannotRun(format!(
-                "a program with {} ended with {}: {}",
-                ByteSize(self.size),
-                output.status,
-                why.trim().lines().last().unwrap_or("it said nothing"),
-            ))
-        })?;
+        let outcome = program::run(&mut self.command(seed)?, self.size, RoundTimes::parse)?;
         let taken = outcome.pause + outcome.total;
         let values = [(Metric::PAUSE, outcome.pause), (TOTAL, outcome.total), (TAKEN, taken)];
         Ok(Measure::sample(values, outcome.cpu))

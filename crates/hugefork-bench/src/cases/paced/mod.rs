@@ -17,15 +17,10 @@
 //! Whether a thread had the CPU is what the kernel says (`/proc/thread-self/schedstat`); it is asked after each put
 //! that took 50 us. Time in which a hypervisor runs something else is in no such account.
 //!
-//! With `HUGEFORK_BENCH_SLOWEST=10` in the environment each sample prints its ten slowest puts to standard error, with
-//! what is known of each: when it was done, the faults that it took, and for how long it waited for a CPU.
-//!
 //! In the end the area must hold what was put last, and the last snapshot what had been put when it was taken. A put
 //! writes its own number into each word of its slot, so a snapshot that lacks an earlier put or has a later one shows.
 
-mod keeper;
 mod puts;
-mod slowest;
 mod writer;
 
 use std::thread;
@@ -34,15 +29,18 @@ use std::time::Duration;
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use self::keeper::{Fork, Hugefork, Keeper};
-use self::puts::{Cut, Puts};
-use self::slowest::Slowest;
-use self::writer::{AreaStart, Pace, Writer};
+use self::puts::{BIAS, Cut, Puts};
+use self::writer::{AreaStart, Noted, Pace};
+use super::rival::Rival;
+use super::rival::fork::ForkRival;
+use super::rival::hugefork::HugeforkRival;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
+use crate::measure::affinity::allowed_cpus;
 use crate::measure::clock::{self, CpuTime};
 use crate::measure::random::Random;
+use crate::measure::work::reader;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::results::curve::{self, Curve, nearest_rank};
 use crate::results::metric::{Measure, Metric};
@@ -122,16 +120,8 @@ impl Case for Paced {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 256 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
-    }
-
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
+    fn usual_sizes(&self) -> [usize; 2] {
+        [256 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -146,7 +136,7 @@ impl Case for Paced {
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], _: &Host) -> Vec<Entry> {
         let (period, some) = match job.scope {
             Scope::Quick => (Duration::from_millis(250), 3),
-            Scope::Full | Scope::Sweep => (Duration::from_secs(1), 4),
+            Scope::Full => (Duration::from_secs(1), 4),
         };
         let of = |(keys, snapshots): (Option<usize>, u32)| {
             let schedule = Schedule { size: job.size, keys, period, snapshots };
@@ -159,8 +149,8 @@ impl Case for Paced {
                 ("snapshots", Param::Number(snapshots.into())),
             ]);
             sample::entries(subjects, &params, move |planned| match planned.engine {
-                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), schedule)) as Box<dyn Work>,
-                None => Box::new(Paces::new(Fork::new(planned.pages()), schedule)),
+                Some(choice) => Box::new(Paces::new(HugeforkRival::new(choice), schedule)) as Box<dyn Work>,
+                None => Box::new(Paces::new(ForkRival::new(planned.pages()), schedule)),
             })
         };
         [(None, 1), (None, some), (Some(HOT), 1), (Some(HOT), some)].into_iter().flat_map(of).collect()
@@ -172,8 +162,8 @@ impl Case for Paced {
 }
 
 /// A subject at work.
-struct Paces<K> {
-    keeper: K,
+struct Paces<R> {
+    rival: R,
     schedule: Schedule,
     puts: Vec<Puts>,
     /// Bytes held before anything was shared.
@@ -181,38 +171,38 @@ struct Paces<K> {
     curves: Vec<Curve>,
 }
 
-impl<K: Keeper> Paces<K> {
-    fn new(keeper: K, schedule: Schedule) -> Paces<K> {
-        Paces { keeper, schedule, puts: Vec::new(), alone: None, curves: Vec::new() }
+impl<R: Rival> Paces<R> {
+    fn new(rival: R, schedule: Schedule) -> Paces<R> {
+        Paces { rival, schedule, puts: Vec::new(), alone: None, curves: Vec::new() }
     }
 
     /// Takes snapshots at their times while others put.
-    fn take_all(&self, start: u64) -> Result<Snapshots<K::Snapshot>, BenchError> {
-        let period = self.schedule.period.as_nanos() as u64;
-        let (mut longest, mut asked, mut held) = (0.0f64, Vec::new(), None);
-        for nth in 0..u64::from(self.schedule.snapshots) {
+    fn take_all(&mut self, start: u64) -> Result<Snapshots<R::Snapshot>, BenchError> {
+        let Paces { rival, puts: all, schedule, .. } = self;
+        let period = schedule.period.as_nanos() as u64;
+        let (mut longest, mut held) = (0.0f64, None);
+        for nth in 0..u64::from(schedule.snapshots) {
             writer::sleep_until(start + nth * period);
             drop(held.take());
-            let before: Vec<usize> = self.puts.iter().map(Puts::done).collect();
+            let before: Vec<usize> = all.iter().map(Puts::done).collect();
             let from = clock::now();
-            asked.push(from);
-            held = Some(self.keeper.take(&self.puts)?);
+            held = Some(rival.take(|read| all.iter().all(|puts| !puts.is_asked() || puts.check_kept(read).is_ok()))?);
             longest = longest.max(clock::ms(from, clock::now()));
-            for (puts, before) in self.puts.iter().zip(before) {
+            for (puts, before) in all.iter().zip(before) {
                 puts.cut(Cut { before, until: puts.done() + 1 }, nth == 0);
             }
         }
-        writer::sleep_until(start + u64::from(self.schedule.snapshots) * period);
+        writer::sleep_until(start + u64::from(schedule.snapshots) * period);
         // If this came late, the threads have something left.
-        while self.puts.iter().any(|puts| puts.latencies().is_empty()) {
+        while all.iter().any(|puts| puts.latencies().is_empty()) {
             thread::yield_now();
         }
-        Ok(Snapshots { held: held.expect("there is a snapshot"), longest, asked })
+        Ok(Snapshots { held: held.expect("there is a snapshot"), longest })
     }
 
     /// Runs the threads, and what `take_all` does beside them.
-    fn run(&self) -> Result<(Snapshots<K::Snapshot>, Vec<Writer>), BenchError> {
-        let area = AreaStart(self.keeper.start());
+    fn run(&mut self) -> Result<(Snapshots<R::Snapshot>, Vec<Noted>), BenchError> {
+        let area = AreaStart(self.rival.start());
         let start = clock::now() + Duration::from_millis(5).as_nanos() as u64;
         let pace = Pace { start, tick: TICK.as_nanos() as u64, puts: self.schedule.puts_a_tick() };
         let shared: Vec<_> = self.puts.iter().map(Puts::shared).collect();
@@ -240,17 +230,16 @@ struct Snapshots<H> {
     held: H,
     /// Milliseconds of the longest call.
     longest: f64,
-    /// When each was asked for, as the clock tells it.
-    asked: Vec<u64>,
 }
 
-impl<K: Keeper> Work for Paces<K> {
+impl<R: Rival> Work for Paces<R> {
     fn prepare(&mut self) -> Result<(), BenchError> {
         let puts = || Puts::new(self.schedule.puts());
         self.puts = (0..WRITERS).map(|_| puts()).collect::<Result<_, _>>()?;
-        self.keeper.populate(self.schedule.size)?;
-        self.alone = self.keeper.memory(None);
-        self.keeper.warm(self.schedule.size)
+        self.rival.populate(self.schedule.size, BIAS)?;
+        self.alone = self.rival.memory(None);
+        self.rival.ready()?;
+        self.rival.warm(self.schedule.size, &allowed_cpus())
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
@@ -260,33 +249,33 @@ impl<K: Keeper> Work for Paces<K> {
         }
         self.puts = puts;
         let before = CpuTime::of_this_process_and_children();
-        let (taken, writers) = self.run()?;
-        let Snapshots { held, longest: call, .. } = &taken;
+        let (taken, noted) = self.run()?;
+        let Snapshots { held, longest: call } = taken;
         let cpu = CpuTime::of_this_process_and_children().since(before);
-        let extra = self.keeper.memory(Some(held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
+        let extra = self.rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
         for puts in &self.puts {
-            // SAFETY: the keeper's own area, to which nobody writes any more.
-            puts.check_written(unsafe { puts::reader(self.keeper.start()) })?;
+            // SAFETY: the rival's own area, to which nobody writes any more.
+            puts.check_written(unsafe { reader(self.rival.start()) })?;
         }
         let mut sorted: Vec<u32> = self.puts.iter().flat_map(|puts| puts.latencies().to_vec()).collect();
         sorted.sort_unstable();
-        let slowest = Slowest::of(writers, &self.puts);
-        slowest.print(&taken.asked);
+        let own = noted.iter().zip(&self.puts).map(|(noted, puts)| noted.own_max(puts.first())).max().unwrap_or(0);
         let rank = |part| f64::from(nearest_rank(&sorted, part)) / 1e3;
         let values = [
             (Metric::P50, rank(0.5)),
             (Metric::P99, rank(0.99)),
             (Metric::P999, rank(0.999)),
             (Metric::MAX, rank(1.0)),
-            (OWN_MAX, slowest.own_max()),
-            (Metric::CALL, *call),
+            (OWN_MAX, own as f64 / 1e3),
+            (Metric::CALL, call),
         ];
         let mut measures = Measure::sample(values, cpu);
         measures.extend(extra.map(|bytes| Measure::new(Metric::EXTRA, bytes.max(0.0) / f64::from(1 << 20))));
         self.curves = vec![curve::by_percentile(&sorted)];
-        self.keeper.let_go(taken.held, &self.puts)?;
+        self.puts.iter().for_each(Puts::ask);
+        self.rival.let_go(held, |read| self.puts.iter().try_for_each(|puts| puts.check_kept(read)))?;
         // What others fork is not to have this area too.
-        self.keeper.release();
+        self.rival.release();
         Ok(measures)
     }
 
@@ -296,11 +285,11 @@ impl<K: Keeper> Work for Paces<K> {
 
     fn release(&mut self) {
         self.puts = Vec::new();
-        self.keeper.release();
+        self.rival.release();
     }
 
     fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
-        self.keeper.pool()
+        self.rival.pool()
     }
 }
 

@@ -223,12 +223,3 @@ impl Shared {
         unsafe { AtomicUsize::from_ptr(self.notes.add(STOP)) }.load(Ordering::Relaxed) != 0
     }
 }
-
-/// Reads words of an area.
-///
-/// # Safety
-/// `area` is valid for reads of a word at each offset that is asked for, aligned to 8; nobody writes it meanwhile.
-pub(super) unsafe fn reader(area: *const u8) -> impl Fn(usize) -> u64 {
-    // SAFETY: by contract.
-    move |offset| unsafe { area.add(offset).cast::<u64>().read_volatile() }
-}

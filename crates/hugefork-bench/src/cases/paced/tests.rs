@@ -9,6 +9,7 @@ use super::*;
 use crate::plan::job::{EngineChoice, Keep};
 
 const SIZE: usize = 64 << 20;
+/// What is checked holds however late a put or a snapshot is.
 const SCHEDULE: Schedule = Schedule { size: SIZE, keys: None, period: Duration::from_millis(20), snapshots: 3 };
 
 fn planned(subject: Subject) -> SubjectPlan {
@@ -29,8 +30,8 @@ fn every_subject_keeps_what_was_put() {
             let schedule = Schedule { keys, ..SCHEDULE };
             let planned = planned(subject.clone());
             let mut work: Box<dyn Work> = match planned.engine {
-                Some(choice) => Box::new(Paces::new(Hugefork::new(choice), schedule)),
-                None => Box::new(Paces::new(Fork::new(planned.pages()), schedule)),
+                Some(choice) => Box::new(Paces::new(HugeforkRival::new(choice), schedule)),
+                None => Box::new(Paces::new(ForkRival::new(planned.pages()), schedule)),
             };
             match work.prepare() {
                 Err(error) if error.is_lack() => {
@@ -43,7 +44,8 @@ fn every_subject_keeps_what_was_put() {
             let measures = work.sample(&mut Random::new(3)).unwrap_or_else(|error| panic!("{subject}: {error}"));
             let of = |name| measures.iter().find(|measure| measure.metric.name() == name).unwrap().value;
             assert!(of("p50") <= of("p99") && of("p99") <= of("p99.9") && of("p99.9") <= of("max"), "{subject}");
-            assert!(of("own_max") > 0.0 && of("call") > 0.0, "{subject}");
+            // A machine so busy that no put had its CPU tells of none.
+            assert!(of("own_max") >= 0.0 && of("call") > 0.0, "{subject}");
         }
     }
 }

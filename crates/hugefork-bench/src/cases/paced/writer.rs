@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustix::thread::{ClockId, NanosleepRelativeResult, clock_nanosleep_relative};
 
 use super::puts::{SLOT, Shared, value};
-use super::slowest::Slow;
 use crate::measure::clock::{self, now};
 
 /// A put that took this long itself is looked into.
@@ -37,11 +36,33 @@ pub(super) struct AreaStart(pub(super) *mut u8);
 // SAFETY: who makes one says who may write to the area, and when.
 unsafe impl Send for AreaStart {}
 
+/// A put that took long.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    /// The number of the put.
+    nth: usize,
+    /// Nanoseconds that it took.
+    took: u64,
+    /// Nanoseconds for which the thread waited for a CPU since its last slow put, or since the tick began.
+    waited: u64,
+}
+
+/// A thread had the CPU all the while if it waited for no more than this, in nanoseconds.
+const OWN: u64 = 5_000;
+
 /// What a thread noted.
-pub(super) struct Writer {
-    pub(super) slow: Vec<Slow>,
+pub(super) struct Noted {
+    slow: Vec<Slow>,
     /// Nanoseconds of the longest put that was not slow.
-    pub(super) longest: u64,
+    longest: u64,
+}
+
+impl Noted {
+    /// Nanoseconds of the longest put from number `first` on that had the CPU all the while.
+    pub(super) fn own_max(&self, first: usize) -> u64 {
+        let own = self.slow.iter().filter(|slow| slow.nth >= first && slow.waited <= OWN);
+        own.map(|slow| slow.took).max().unwrap_or(0).max(self.longest)
+    }
 }
 
 /// Sleeps until the clock says `time`.
@@ -66,9 +87,9 @@ pub(super) fn sleep_until(time: u64) {
 /// # Safety
 /// The lists that `puts` is of live; nobody else has it. `area` holds every slot, aligned to 8, and nobody else writes
 /// to these; every write to it finds memory.
-pub(super) unsafe fn run(area: AreaStart, puts: Shared, pace: Pace) -> Writer {
+pub(super) unsafe fn run(area: AreaStart, puts: Shared, pace: Pace) -> Noted {
     let waits = Waits::open();
-    let mut noted = Writer { slow: Vec::with_capacity(NOTED), longest: 0 };
+    let mut noted = Noted { slow: Vec::with_capacity(NOTED), longest: 0 };
     let mut nth = 0;
     for tick in 0.. {
         let due = pace.start + tick * pace.tick;
@@ -82,15 +103,11 @@ pub(super) unsafe fn run(area: AreaStart, puts: Shared, pace: Pace) -> Writer {
             continue;
         }
         sleep_until(due.saturating_sub(AWAKE));
-        let mut before = (waits.read(), clock::minor_faults());
+        let mut before = waits.read();
         while now() < due {
             std::hint::spin_loop();
         }
         let mut last = clock::now_fenced();
-        if last - due > SLOW && noted.slow.len() < NOTED {
-            // The thread itself came late: it slept for too long, or the last tick's puts took until now.
-            noted.slow.push(Slow { nth, ended: last, took: last - due, waited: 0, faults: 0, is_put: false });
-        }
         for _ in 0..pace.puts.min(puts.count() - nth) {
             // SAFETY: by contract; `nth` is below the count.
             let slot = unsafe { area.0.add(puts.offset(nth)) }.cast::<u64>();
@@ -106,10 +123,9 @@ pub(super) unsafe fn run(area: AreaStart, puts: Shared, pace: Pace) -> Writer {
             if took < SLOW {
                 noted.longest = noted.longest.max(took);
             } else if noted.slow.len() < NOTED {
-                let now = (waits.read(), clock::minor_faults());
-                let (waited, faults) = (now.0 - before.0, now.1 - before.1);
+                let now = waits.read();
+                noted.slow.push(Slow { nth, took, waited: now - before });
                 before = now;
-                noted.slow.push(Slow { nth, ended, took, waited, faults, is_put: true });
                 last = clock::now_fenced();
             }
             nth += 1;

@@ -11,7 +11,6 @@
 //! | subject | puts it back by |
 //! |---|---|
 //! | `hugefork` | `Region::reset_to` |
-//! | `memcpy` | copying all of it from a copy |
 //! | `memfd-private` | `MADV_DONTNEED` of a private mapping of a file |
 //! | `pagemap-scan` | `PAGEMAP_SCAN`, which tells what was written and protects it again, and copies of these pages |
 //! | `fork-thp` | the end of a child of `fork(2)`, which does the writing: its `reset` is the whole round |
@@ -19,11 +18,11 @@
 //! The pages are random, and the same in each round. Where `read` is `all`, each page of the area is read before the
 //! rounds that count, so that all of it is in the page tables.
 //!
-//! hugefork's program (`program.rs`) is a process of its own for each sample: the bench has a thread that waits for
+//! hugefork's program (`resetter.rs`) is a process of its own for each sample: the bench has a thread that waits for
 //! signals, and beside another thread a reset takes some 20 us more.
 //! `cargo run --release -p hugefork --example reset_cost -- 1024 beside` measures that.
 
-mod program;
+mod resetter;
 mod rivals;
 mod rounds;
 mod scan;
@@ -31,13 +30,12 @@ mod scan;
 use std::path::PathBuf;
 use std::process::Command;
 
-use hugefork::ByteSize;
-
-use self::program::ResetProgram;
-pub use self::program::run as run_program;
-use self::rivals::{Copied, File, Forked};
+use self::resetter::ResetProgram;
+pub use self::resetter::run as run_program;
+use self::rivals::{File, Forked};
 use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
 use self::scan::Scanned;
+use super::program;
 use crate::case::Case;
 use crate::error::BenchError;
 use crate::host::Host;
@@ -60,7 +58,7 @@ pub struct Reset;
 fn works(scope: Scope) -> &'static [(usize, bool)] {
     match scope {
         Scope::Quick => &[(44, false), (1_000, false)],
-        Scope::Full | Scope::Sweep => &[
+        Scope::Full => &[
             (10, false),
             (44, false),
             (100, false),
@@ -83,7 +81,7 @@ impl Case for Reset {
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
-        let rivals = [Subject::Memcpy, Subject::MemfdPrivate, Subject::PagemapScan, Subject::ForkThp];
+        let rivals = [Subject::MemfdPrivate, Subject::PagemapScan, Subject::ForkThp];
         let mut subjects = vec![Subject::Hugefork];
         if scope != Scope::Quick {
             subjects.push(Subject::HugeforkPage);
@@ -92,16 +90,8 @@ impl Case for Reset {
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
-    }
-
-    /// The area, and a copy of all of it or of what is written.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -123,7 +113,6 @@ impl Case for Reset {
                     (Some(choice), _) => {
                         return Box::new(ResetProcess { command: job.command.clone(), setup, choice });
                     }
-                    (None, Subject::Memcpy) => |setup| Ok(Box::new(Copied::open(setup)?)),
                     (None, Subject::MemfdPrivate) => |setup| Ok(Box::new(File::open(setup)?)),
                     (None, Subject::PagemapScan) => |setup| Ok(Box::new(Scanned::open(setup)?)),
                     (None, Subject::ForkThp) => |setup| Ok(Box::new(Forked::open(setup)?)),
@@ -180,25 +169,11 @@ impl Work for ResetProcess {
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let hugefork = self.command.as_ref().ok_or_else(|| {
-            BenchError::CannotRun(
-                "its program is a part of the command `hugefork`: run `hugefork bench reset`".to_owned(),
-            )
-        })?;
-        let program = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
-        let output = Command::new(hugefork).arg(COMMAND).args(program.words()).output();
-        let output = output.map_err(|error| BenchError::system("starting a program", error))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let outcome = RoundFigures::parse(&said).filter(|_| output.status.success()).ok_or_else(|| {
-            let why = String::from_utf8_lossy(&output.stderr);
-            BenchError::CannotRun(format!(
-                "a program with {} ended with {}: {}",
-                ByteSize(self.setup.size),
-                output.status,
-                why.trim().lines().last().unwrap_or("it said nothing"),
-            ))
-        })?;
-        Ok(outcome.measures())
+        let hugefork = program::hugefork(&self.command, "reset")?;
+        let asked = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
+        let mut command = Command::new(hugefork);
+        command.arg(COMMAND).args(asked.words());
+        Ok(program::run(&mut command, self.setup.size, RoundFigures::parse)?.measures())
     }
 
     /// It holds nothing between samples.

@@ -1,7 +1,6 @@
 //! The kernel's ways to put an area back.
 
 use std::os::fd::OwnedFd;
-use std::ptr;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -11,38 +10,6 @@ use crate::error::BenchError;
 use crate::measure::tasks::{fork_child, wait_for};
 use crate::measure::work;
 use crate::memory::kernel_memory::{Inherit, KernelMemory, PageKind, Reserve};
-
-/// An area, and a copy of all of it.
-pub(super) struct Copied {
-    area: KernelMemory,
-    copy: KernelMemory,
-}
-
-impl Copied {
-    pub(super) fn open(setup: ResetSetup) -> Result<Copied, BenchError> {
-        let huge = || KernelMemory::written(PageKind::Thp, setup.size, BIAS);
-        Ok(Copied { area: huge()?, copy: huge()? })
-    }
-}
-
-impl Resettable for Copied {
-    fn write(&mut self, pages: &[usize]) -> Result<(), BenchError> {
-        // SAFETY: our own mapping.
-        unsafe { write_words(self.area.as_ptr(), pages) };
-        Ok(())
-    }
-
-    fn reset(&mut self) -> Result<(), BenchError> {
-        // SAFETY: two mappings of our own, of this length.
-        unsafe { ptr::copy_nonoverlapping(self.copy.as_ptr(), self.area.as_ptr(), self.area.len()) };
-        Ok(())
-    }
-
-    fn word(&self, page: usize) -> u64 {
-        // SAFETY: our own mapping.
-        unsafe { word_of(self.area.as_ptr(), page) }
-    }
-}
 
 /// A private mapping of a file, which stays as it is.
 pub(super) struct File {

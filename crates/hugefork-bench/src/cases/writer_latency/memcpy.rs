@@ -1,33 +1,31 @@
 //! `memcpy` of the whole area, to memory that is present.
 
-use super::rival::{Ground, Rival};
-use super::words::{BIAS, Words, reader};
+use crate::cases::rival::{Read, Rival};
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
-use crate::measure::work;
+use crate::measure::work::{self, reader};
 use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 #[derive(Default)]
-pub(super) struct Memcpy {
+pub(super) struct MemcpyRival {
     held: Option<(KernelMemory, KernelMemory)>,
 }
 
-impl Memcpy {
+impl MemcpyRival {
     fn held(&self) -> &(KernelMemory, KernelMemory) {
         self.held.as_ref().expect("populated before used")
     }
 }
 
-impl Rival for Memcpy {
+impl Rival for MemcpyRival {
     type Snapshot = ();
 
-    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
+    fn populate(&mut self, size: usize, bias: u64) -> Result<(), BenchError> {
         match &self.held {
             // SAFETY: our own mapping.
-            Some((from, _)) => unsafe { work::write_words(from.as_ptr().cast(), ground.size / 8, BIAS) },
+            Some((from, _)) => unsafe { work::write_words(from.as_ptr().cast(), size / 8, bias) },
             None => {
-                let huge = |bias| KernelMemory::written(PageKind::Thp, ground.size, bias);
-                self.held = Some((huge(BIAS)?, huge(0)?));
+                let huge = |bias| KernelMemory::written(PageKind::Thp, size, bias);
+                self.held = Some((huge(bias)?, huge(0)?));
             }
         }
         Ok(())
@@ -37,14 +35,14 @@ impl Rival for Memcpy {
         self.held().0.as_ptr()
     }
 
-    fn take(&mut self, _: &Words) -> Result<(), BenchError> {
+    fn take(&mut self, _: impl Fn(Read<'_>) -> bool) -> Result<(), BenchError> {
         let (from, to) = self.held();
         // SAFETY: two mappings of our own of the same length.
         unsafe { libc::memcpy(to.as_ptr().cast(), from.as_ptr().cast(), from.len()) };
         Ok(())
     }
 
-    fn copied(&self, (): &(), _: &Words, _: usize) -> Option<usize> {
+    fn copied(&self, _: &dyn Fn(usize) -> usize, _: usize) -> Option<usize> {
         Some(self.held().0.len())
     }
 
@@ -53,10 +51,9 @@ impl Rival for Memcpy {
         Some(held.map_or(0, |()| self.held().1.len()))
     }
 
-    fn let_go(&mut self, (): (), words: &Words) -> Result<CpuTime, BenchError> {
+    fn let_go(&mut self, (): (), check: impl FnOnce(Read<'_>) -> Result<(), BenchError>) -> Result<(), BenchError> {
         // SAFETY: our own mapping.
-        words.check_kept(unsafe { reader(self.held().1.as_ptr()) })?;
-        Ok(CpuTime::default())
+        check(&unsafe { reader(self.held().1.as_ptr()) })
     }
 
     fn release(&mut self) {

@@ -14,13 +14,12 @@ use std::ptr;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
-use super::fork::copied_by_faults;
-use super::rival::{Ground, Rival};
-use super::words::{BIAS, Words, reader};
+use crate::cases::rival::fork::copied_by_faults;
+use crate::cases::rival::{Read, Rival};
 use crate::error::BenchError;
-use crate::measure::clock::{self, CpuTime};
+use crate::measure::clock;
 use crate::measure::warm::warm;
-use crate::measure::work;
+use crate::measure::work::{self, reader};
 use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 #[derive(Default)]
@@ -49,7 +48,7 @@ impl MemfdPrivate {
 }
 
 impl MappedFile {
-    fn new(size: usize) -> Result<MappedFile, BenchError> {
+    fn new(size: usize, bias: u64) -> Result<MappedFile, BenchError> {
         let file = memfd_create("bench", MemfdFlags::CLOEXEC)
             .map_err(|errno| BenchError::CannotRun(format!("memfd_create: {errno}")))?;
         ftruncate(&file, size as u64).map_err(|errno| BenchError::system("sizing a memfd", errno))?;
@@ -58,7 +57,7 @@ impl MappedFile {
         held.put(&held.look, MapFlags::SHARED)?;
         held.ask_for_huge_pages();
         // SAFETY: our own mapping of a new file.
-        unsafe { work::write_words(held.look.as_ptr().cast(), size / 8, BIAS) };
+        unsafe { work::write_words(held.look.as_ptr().cast(), size / 8, bias) };
         held.collapse();
         held.put(&held.live, MapFlags::SHARED)?;
         // SAFETY: our own mapping.
@@ -129,21 +128,21 @@ fn is_private(entry: u64) -> bool {
 impl Rival for MemfdPrivate {
     type Snapshot = ();
 
-    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
+    fn populate(&mut self, size: usize, bias: u64) -> Result<(), BenchError> {
         self.held = None;
-        self.held = Some(MappedFile::new(ground.size)?);
+        self.held = Some(MappedFile::new(size, bias)?);
         Ok(())
     }
 
-    fn warm(&self, ground: &Ground) -> Result<(), BenchError> {
-        warm(PageKind::Base, ground.size, 1, &[ground.cpu])
+    fn warm(&self, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
+        warm(PageKind::Base, size, 1, cpus)
     }
 
     fn start(&self) -> *mut u8 {
         self.held().live.as_ptr()
     }
 
-    fn take(&mut self, _: &Words) -> Result<(), BenchError> {
+    fn take(&mut self, _: impl Fn(Read<'_>) -> bool) -> Result<(), BenchError> {
         let held = self.held.as_mut().expect("populated before used");
         if held.is_private {
             held.put_back()?;
@@ -159,14 +158,13 @@ impl Rival for MemfdPrivate {
         self.pause
     }
 
-    fn copied(&self, (): &(), words: &Words, minor_faults: usize) -> Option<usize> {
-        copied_by_faults(minor_faults, PAGE, words)
+    fn copied(&self, distinct: &dyn Fn(usize) -> usize, minor_faults: usize) -> Option<usize> {
+        copied_by_faults(minor_faults, PAGE, distinct)
     }
 
-    fn let_go(&mut self, (): (), words: &Words) -> Result<CpuTime, BenchError> {
+    fn let_go(&mut self, (): (), check: impl FnOnce(Read<'_>) -> Result<(), BenchError>) -> Result<(), BenchError> {
         // SAFETY: our own mapping of the file.
-        words.check_kept(unsafe { reader(self.held().look.as_ptr()) })?;
-        Ok(CpuTime::default())
+        check(&unsafe { reader(self.held().look.as_ptr()) })
     }
 
     fn release(&mut self) {
@@ -189,11 +187,9 @@ mod tests {
     #[test]
     fn written_pages_are_private_until_they_are_put_back() {
         let mut rival = MemfdPrivate::default();
-        rival.populate(&Ground { size: 2 * HUGE_PAGE, cpu: crate::measure::affinity::allowed_cpus()[0] }).unwrap();
+        rival.populate(2 * HUGE_PAGE, 1).unwrap();
         assert_eq!(private_pages(&rival.held().live).unwrap(), Vec::<usize>::new());
-        let words =
-            Words::new(HUGE_PAGE, crate::plan::writes::Writes::first(crate::plan::writes::Density::SPARSE)).unwrap();
-        rival.take(&words).unwrap();
+        rival.take(|_| true).unwrap();
         let word = |memory: &KernelMemory, page: usize| {
             // SAFETY: our own mapping.
             unsafe { memory.as_ptr().add(page * PAGE).cast::<u64>() }
@@ -205,7 +201,7 @@ mod tests {
             assert_ne!(unsafe { word(&rival.held().look, page).read() }, 7, "the snapshot stays");
         }
         assert_eq!(private_pages(&rival.held().live).unwrap(), [3, 700]);
-        rival.take(&words).unwrap();
+        rival.take(|_| true).unwrap();
         assert_eq!(private_pages(&rival.held().live).unwrap(), Vec::<usize>::new());
         // SAFETY: as above.
         assert_eq!(unsafe { word(&rival.held().look, 700).read() }, 7, "the next snapshot has it");

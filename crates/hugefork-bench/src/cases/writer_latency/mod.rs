@@ -21,19 +21,19 @@
 //! | `amplification` | bytes copied over bytes dirtied, which are those of the distinct words |
 //! | `extra` | memory held beyond the area itself when all was written |
 //!
-//! A pause is the whole call of `fork(2)`, `memcpy` and `userfaultfd(2)`, and the new mapping of `memfd-private`.
+//! A pause is the whole call of `fork(2)` and `memcpy`, and the new mapping of `memfd-private`.
 //!
 //! The time of a write is that between two fenced readings of the clock: one write and one reading, which takes 0.05
 //! us. There are also two curves: `latency` by percentile, and `cost` by time around the snapshot. For the latter, some
 //! words are written again before the snapshot, with what they hold already. What another thread would write during the
 //! pause is not measured: some subjects would let it write without copying, and be ahead afterwards.
 //!
-//! For the `amplification`, hugefork counts what it copies (`hugefork.rs` says how pages come into it), and so does the
-//! thread beside `userfaultfd(2)`; `memcpy` has copied everything. The kernel does not count, but while a child holds
-//! all pages, each fault copies one: so it is the thread's minor faults (`getrusage`) times the page size. With
-//! transparent huge pages a page is 4 KiB, too, since Linux 5.8 and newer split a huge page at the first such write. If
-//! there are fewer faults than pages written, the kernel has copied larger pieces, and the metric is left out. It
-//! includes a fault or two of the thread's own stack.
+//! For the `amplification`, hugefork counts what it copies (`rival/hugefork.rs` says how pages come into it), and
+//! `memcpy` has copied everything. The kernel does not count, but while a child holds all pages, each fault copies one:
+//! so it is the thread's minor faults (`getrusage`) times the page size. With transparent huge pages a page is 4 KiB,
+//! too, since Linux 5.8 and newer split a huge page at the first such write. If there are fewer faults than pages
+//! written, the kernel has copied larger pieces, and the metric is left out. It includes a fault or two of the thread's
+//! own stack.
 //!
 //! `extra` is anonymous memory and hugetlb pages of the process and its child (`footprint.rs`), less what the process
 //! held when the area was populated; of hugefork also the blocks that are in use beyond those of the area, whether a
@@ -51,30 +51,24 @@
 //! program has that uses the defaults: a new pool every time, in which the area has just been written for the first
 //! time. The other blocks get their memory when copies need it or, from the pool's thread, before.
 
-mod fork;
-mod hugefork;
+mod measured;
 mod memcpy;
 mod memfd;
-mod rival;
-mod uffd;
-mod userfault;
 mod words;
 mod writer;
 
-use self::fork::Fork;
-use self::hugefork::Hugefork;
-use self::memcpy::Memcpy;
+use self::measured::{Ground, Measured};
+use self::memcpy::MemcpyRival;
 use self::memfd::MemfdPrivate;
-use self::rival::{Ground, Measured};
-use self::uffd::UffdWp;
 pub(super) use self::writer::TAKEN;
+use super::rival::fork::ForkRival;
+use super::rival::hugefork::HugeforkRival;
 use crate::case::Case;
 use crate::host::Host;
-use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Pattern, Writes};
 use crate::results::metric::Metric;
-use crate::results::result::{Param, Params, params, shown};
+use crate::results::result::{Params, shown};
 use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
 
@@ -96,27 +90,13 @@ impl Case for WriterLatency {
         subjects.extend([Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]);
         match scope {
             Scope::Quick => {}
-            Scope::Full | Scope::Sweep => subjects.extend([
-                Subject::HugeforkBlock,
-                Subject::HugeforkPage,
-                Subject::UffdWp4k,
-                Subject::UffdWp2m,
-                Subject::MemfdPrivate,
-            ]),
+            Scope::Full => subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage, Subject::MemfdPrivate]),
         }
         subjects
     }
 
-    fn usual_size(&self, scope: Scope) -> usize {
-        match scope {
-            Scope::Quick => 128 << 20,
-            Scope::Full | Scope::Sweep => 1 << 30,
-        }
-    }
-
-    /// The area, and a copy of all of it.
-    fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
-        job.size.checked_mul(2)
+    fn usual_sizes(&self) -> [usize; 2] {
+        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -131,15 +111,8 @@ impl Case for WriterLatency {
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let writes = job.writes.expect("this case is planned by its writes");
-        let params = params([
-            ("size", Param::size(job.size)),
-            ("density", Param::Number(writes.density.to_a_gib() as u64)),
-            ("pattern", Param::text(writes.pattern.name())),
-            ("epoch", Param::Number(writes.epoch.number() as u64)),
-            ("writes", Param::Number(writes.density.writes(job.size) as u64)),
-        ]);
         let ground = Ground { size: job.size, cpu: host.cpu_numbers[0] };
-        sample::entries(subjects, &params, |planned| work(planned, ground, writes))
+        sample::entries(subjects, &writes.params(job.size), |planned| work(planned, ground, writes))
     }
 
     fn forks(&self) -> bool {
@@ -152,7 +125,7 @@ impl Case for WriterLatency {
         let some = [Density::SPARSE, Density::HALF_DENSE, Density::DENSE];
         match scope {
             Scope::Quick => some.map(Writes::first).to_vec(),
-            Scope::Full | Scope::Sweep => {
+            Scope::Full => {
                 let third = some.map(|density| Writes { epoch: Epoch::Third, ..Writes::first(density) });
                 let clustered = Writes { pattern: Pattern::Clustered, ..Writes::first(Density::SPARSE) };
                 Density::ALL.into_iter().map(Writes::first).chain(third).chain([clustered]).collect()
@@ -166,14 +139,11 @@ impl Case for WriterLatency {
 }
 
 fn work(planned: &SubjectPlan, ground: Ground, writes: Writes) -> Box<dyn Work> {
-    let page = |grain, kind| Box::new(Measured::new(UffdWp::new(grain, kind), ground, writes));
     match (planned.engine, &planned.subject) {
-        (Some(choice), _) => Box::new(Measured::new(Hugefork::new(choice), ground, writes)),
-        (None, Subject::Memcpy) => Box::new(Measured::new(Memcpy::default(), ground, writes)),
+        (Some(choice), _) => Box::new(Measured::new(HugeforkRival::new(choice), ground, writes)),
+        (None, Subject::Memcpy) => Box::new(Measured::new(MemcpyRival::default(), ground, writes)),
         (None, Subject::MemfdPrivate) => Box::new(Measured::new(MemfdPrivate::default(), ground, writes)),
-        (None, Subject::UffdWp4k) => page(4096, PageKind::Base),
-        (None, Subject::UffdWp2m) => page(HUGE_PAGE, PageKind::Thp),
-        (None, _) => Box::new(Measured::new(Fork::new(planned.pages()), ground, writes)),
+        (None, _) => Box::new(Measured::new(ForkRival::new(planned.pages()), ground, writes)),
     }
 }
 

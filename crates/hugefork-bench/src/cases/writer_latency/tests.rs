@@ -2,10 +2,12 @@
 
 use ::hugefork::{Backing, BlockSize, CopyGrain, Fallback};
 
-use super::rival::{AMPLIFICATION, Rival};
-use super::words::Words;
+use super::measured::AMPLIFICATION;
+use super::words::{BIAS, Words};
 use super::*;
+use crate::cases::rival::Rival;
 use crate::measure::random::Random;
+use crate::memory::kernel_memory::HUGE_PAGE;
 use crate::plan::job::{EngineChoice, Keep};
 use crate::results::metric::Measure;
 use crate::subject::Stock;
@@ -74,8 +76,8 @@ fn amplification_is_what_the_module_says() {
     let writes = Writes::first(Density::SPARSE);
     let words = words(writes, 3);
     let of = |piece: usize| (words.distinct(piece) * piece) as f64 / (words.distinct(8) * 8) as f64;
-    let pages = [Subject::Fork4k, Subject::ForkThp, Subject::UffdWp4k, Subject::MemfdPrivate];
-    let blocks = [Subject::HugeforkBlock, Subject::UffdWp2m];
+    let pages = [Subject::Fork4k, Subject::ForkThp, Subject::MemfdPrivate];
+    let blocks = [Subject::HugeforkBlock];
     for (subjects, piece) in [(&pages[..], 4096), (&blocks[..], HUGE_PAGE)] {
         for subject in subjects {
             let Some(measures) = sampled(subject, writes) else { continue };
@@ -91,7 +93,9 @@ fn pages_that_the_kernel_copies_for_hugefork_count_once() {
     let choice = |grain| EngineChoice { grain, ..planned(Subject::Hugefork).engine.unwrap() };
     let words = words(Writes::first(Density::SPARSE), 3);
     let (blocks, pages) = (words.distinct(HUGE_PAGE), words.distinct(4096));
-    let counted = |grain, copied, faults| Hugefork::new(choice(grain)).pages_copied(copied, &words, faults) / 4096;
+    let counted = |grain, copied, faults| {
+        HugeforkRival::new(choice(grain)).pages_copied(copied, &|piece| words.distinct(piece), faults) / 4096
+    };
     assert_eq!(counted(CopyGrain::Page, 0, pages - 5), pages - 5);
     assert_eq!(counted(CopyGrain::Auto, 3, 13), 10, "each block that was copied is mapped by a fault");
     assert_eq!(counted(CopyGrain::Page, 0, pages + 100), pages);
@@ -101,17 +105,17 @@ fn pages_that_the_kernel_copies_for_hugefork_count_once() {
 
 #[test]
 fn a_pool_that_may_stay_is_used_again() {
-    let mut rival = Hugefork::new(planned(Subject::Hugefork).engine.unwrap());
+    let mut rival = HugeforkRival::new(planned(Subject::Hugefork).engine.unwrap());
     assert_eq!(rival.pool().map(|_| ()), None);
-    rival.populate(&ground()).unwrap();
+    rival.populate(SIZE, BIAS).unwrap();
     let start = rival.start();
     rival.end_sample();
-    rival.populate(&ground()).unwrap();
+    rival.populate(SIZE, BIAS).unwrap();
     assert_eq!(rival.start(), start);
     let unused = EngineChoice { stock: Stock::Unused, ..planned(Subject::Hugefork).engine.unwrap() };
-    let mut rival = Hugefork::new(unused);
-    rival.populate(&ground()).unwrap();
-    rival.populate(&ground()).unwrap();
+    let mut rival = HugeforkRival::new(unused);
+    rival.populate(SIZE, BIAS).unwrap();
+    rival.populate(SIZE, BIAS).unwrap();
     rival.release();
     assert!(rival.pool().is_none());
 }

@@ -144,15 +144,6 @@ fn check(offsets: &[usize], expected: fn(usize) -> u64, read: impl Fn(usize) -> 
     Ok(())
 }
 
-/// Reads words of an area.
-///
-/// # Safety
-/// `area` is valid for reads of a word at each offset that is asked for, aligned to 8; nobody writes it meanwhile.
-pub(super) unsafe fn reader(area: *const u8) -> impl Fn(usize) -> u64 {
-    // SAFETY: by contract.
-    move |offset| unsafe { area.add(offset).cast::<u64>().read_volatile() }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -1,10 +1,10 @@
 //! The writer, which is the same for every subject: it takes the snapshot, writes, and times each write.
 
-use super::words::{Words, after, before, reader};
+use super::words::{Words, after, before};
 use crate::error::BenchError;
 use crate::measure::affinity::Pinned;
 use crate::measure::clock::{self, CpuTime, Stopwatch};
-use crate::measure::work;
+use crate::measure::work::{self, reader};
 use crate::results::curve::{self, Curve, Mean, nearest_rank};
 use crate::results::metric::{Measure, Metric};
 
@@ -75,8 +75,8 @@ pub(super) unsafe fn run<T>(
 }
 
 impl Written {
-    /// Metrics and curves, where writers waited for `pause` milliseconds of the call, and other threads took `beside`.
-    pub(super) fn told(&self, pause: f64, beside: CpuTime, words: &Words) -> (Vec<Measure>, Vec<Curve>) {
+    /// Metrics and curves, where writers waited for `pause` milliseconds of the call.
+    pub(super) fn told(&self, pause: f64, words: &Words) -> (Vec<Measure>, Vec<Curve>) {
         let mut sorted = words.latencies.as_slice().to_vec();
         let over_time = curve::over_time(self.before, pause * 1e6, &sorted);
         sorted.sort_unstable();
@@ -93,6 +93,6 @@ impl Written {
             (Metric::CALL, self.call),
             (ALL, self.call + self.total),
         ];
-        (Measure::sample(values, self.cpu.and(beside)), vec![curve::by_percentile(&sorted), over_time])
+        (Measure::sample(values, self.cpu), vec![curve::by_percentile(&sorted), over_time])
     }
 }

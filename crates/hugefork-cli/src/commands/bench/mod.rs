@@ -10,11 +10,10 @@ use std::process::{self, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
-use hugefork_bench::cases::{fork, reset};
 use hugefork_bench::plan::writes::AskedWrites;
 use hugefork_bench::result::Absent;
 use hugefork_bench::runner::{self, Kept};
-use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases};
+use hugefork_bench::{BenchError, Host, Options, Plan, Report, Scope, Settings, cases};
 
 use self::progress::{Ending, Teller, Telling};
 use self::signals::Signals;
@@ -28,7 +27,7 @@ use crate::settings::tune::Tuning;
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let mut host = Host::read();
-    let mut plan = Plan::new(&options(args)?, &host)?;
+    let mut plan = Plan::new(&options(args), &host)?;
     let is_json = |csv: &&PathBuf| args.json.as_ref().is_some_and(|json| is_same(json, csv));
     if let Some(path) = args.csv.as_ref().filter(is_json) {
         return Err(Failure::Usage(format!("--csv {}: is where --json goes; name another file", path.display())));
@@ -93,33 +92,17 @@ fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
     process::exit(status)
 }
 
-/// The program of the case `fork`.
-pub(crate) fn fork_program(words: &[String]) -> Result<ExitCode, Failure> {
-    let line = fork::run_program(words).map_err(|error| anyhow!(error))?;
-    print(&format!("{line}\n"))?;
+/// Prints what the program of a case has found.
+pub(crate) fn print_program(line: Result<String, BenchError>) -> Result<ExitCode, Failure> {
+    print(&format!("{}\n", line.map_err(|error| anyhow!(error))?))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// That of the case `reset`.
-pub(crate) fn reset_program(words: &[String]) -> Result<ExitCode, Failure> {
-    let line = reset::run_program(words).map_err(|error| anyhow!(error))?;
-    print(&format!("{line}\n"))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn options(args: &BenchArgs) -> Result<Options, Failure> {
-    let sweeps = args.cases.iter().any(|case| case.sweeps());
-    if args.sweep && !sweeps {
-        return Err(Failure::Usage("--sweep: goes over clear and copy; name one of them, or both".to_owned()));
-    }
-    let scope = match (args.cases.is_empty(), args.sweep) {
-        (true, _) => Scope::Quick,
-        (false, false) => Scope::Full,
-        (false, true) => Scope::Sweep,
-    };
-    Ok(Options {
-        cases: if scope == Scope::Quick { cases::ALL.to_vec() } else { args.cases.clone() },
-        scope,
+fn options(args: &BenchArgs) -> Options {
+    let is_quick = args.cases.is_empty();
+    Options {
+        cases: if is_quick { cases::ALL.to_vec() } else { args.cases.clone() },
+        scope: if is_quick { Scope::Quick } else { Scope::Full },
         sizes: args.size.iter().flatten().map(|size| size.0).collect(),
         tasks: args.tasks,
         block_sizes: args.block_size.clone(),
@@ -133,7 +116,7 @@ fn options(args: &BenchArgs) -> Result<Options, Failure> {
         time_budget: args.time_budget,
         subjects: args.subjects.clone(),
         command: std::env::current_exe().ok(),
-    })
+    }
 }
 
 /// The command as it can be typed again, without the path that it was called by.

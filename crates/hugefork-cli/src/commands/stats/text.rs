@@ -6,38 +6,20 @@ use serde_json::json;
 /// For programs.
 pub(super) fn json(pid: u32, report: &Report) -> serde_json::Value {
     let counted = &report.counters;
-    json!({
+    let mut all = json!({
         "schema": 1,
         "pid": pid,
         "mode": counted.mode,
-        "mappings": counted.mappings,
-        "mapped_bytes": counted.mapped_bytes,
-        "total_forks": counted.total_forks,
-        "latest_fork_usec": counted.latest_fork_usec,
-        "longest_fork_usec": counted.longest_fork_usec,
-        "all_forks_usec": counted.all_forks_usec,
         "fork_usec_histogram": counted.fork_usec_histogram,
-        "forks_alive": counted.forks_alive,
-        "passes": counted.passes,
-        "blocks_collapsed": counted.blocks_collapsed,
-        "blocks_not_collapsed": counted.blocks_not_collapsed,
-        "thp_disables_kept": counted.thp_disables_kept,
-        "pool_mappings": counted.pool_mappings,
-        "pool_refused": counted.pool_refused,
-        "blocks_handed_over": counted.blocks_handed_over,
-        "blocks_unseen": counted.blocks_unseen,
-        "pages_written_back": counted.pages_written_back,
-        "blocks_promoted": counted.blocks_promoted,
-        "blocks_made_huge": counted.blocks_made_huge,
-        "pool_left": counted.pool_left,
-        "pool_bytes": counted.pool_bytes,
-        "pool_kept_bytes": counted.pool_kept_bytes,
-        "blocks_taken_over": counted.blocks_taken_over,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
         "huge_bytes": report.huge_bytes,
-    })
+    });
+    for (name, value) in counted.named() {
+        all[name] = value.into();
+    }
+    all
 }
 
 /// For people.

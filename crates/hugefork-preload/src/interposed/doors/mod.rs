@@ -19,8 +19,9 @@ use std::mem::MaybeUninit;
 use hugefork_linux::userfaultfd::{Register, UFFDIO_REGISTER};
 
 use crate::environment::Mode;
-use crate::interposed::entry::{madvise, make_own, quietly, refused, special};
-use crate::interposed::kernel::{failed, is_readable, kernel};
+use crate::interposed::kernel::{failed, is_readable, kernel, quietly};
+use crate::interposed::memory::advise::madvise;
+use crate::interposed::memory::parts::{make_own, refused, special};
 use crate::{BASE_PAGE, config, modes};
 
 /// As many pieces the kernel takes in one call.
@@ -77,7 +78,7 @@ pub unsafe extern "C" fn process_madvise(
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mseal(start: *mut c_void, len: usize, flags: c_ulong) -> c_int {
     if !make_own(start, len) {
-        return failed(libc::ENOMEM) as c_int;
+        return failed(libc::ENOMEM);
     }
     // SAFETY: the caller's.
     unsafe { kernel!(libc::SYS_mseal, start, len, flags) as c_int }
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn remap_file_pages(
     flags: c_int,
 ) -> c_int {
     if !make_own(start, len) {
-        return failed(libc::ENOMEM) as c_int;
+        return failed(libc::ENOMEM);
     }
     // SAFETY: the caller's.
     unsafe { kernel!(libc::SYS_remap_file_pages, start, len, rights, page, flags) as c_int }
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_v
         let wanted = unsafe { argument.cast::<Register>().read_unaligned() }.range;
         // What moves blocks would take the registration away. Where it cannot be plain memory, there is none to lose.
         if !make_own(wanted.start as *mut c_void, wanted.len as usize) {
-            return failed(libc::ENOMEM) as c_int;
+            return failed(libc::ENOMEM);
         }
     }
     // SAFETY: the caller's.

@@ -11,13 +11,15 @@
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{ioctl, mbind, mseal, process_madvise, remap_file_pages, set_mempolicy_home_node, shmat};
+use crate::config;
 use crate::environment::Mode;
 use crate::interposed::kernel::{failed, is_readable, kernel};
-use crate::interposed::{entry, limits, pins};
-use crate::{config, sandbox};
+use crate::interposed::memory::{advise, map, remap, rights};
+use crate::interposed::{descriptors, limits, pins, prctl};
+use crate::sandbox::{self, CHANGES};
 
-/// What the library stands in for, of those that all architectures have.
-const NUMBERS: [c_long; 47] = [
+/// What the library stands in for, of those that all architectures have, beside [`CHANGES`].
+const NUMBERS: [c_long; 33] = [
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -50,22 +52,7 @@ const NUMBERS: [c_long; 47] = [
     libc::SYS_io_uring_register,
     libc::SYS_setrlimit,
     libc::SYS_prlimit64,
-    // What concerns rights and sandboxes.
     libc::SYS_seccomp,
-    libc::SYS_landlock_restrict_self,
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_capset,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_chroot,
 ];
 
 /// The same on all architectures.
@@ -76,19 +63,20 @@ const END: usize = 512;
 
 /// A bit for each number.
 static TABLE: [u8; END / 8] = {
-    let mut table = [0; END / 8];
-    let mut nth = 0;
-    while nth < NUMBERS.len() {
-        table[NUMBERS[nth] as usize / 8] |= 1 << (NUMBERS[nth] % 8);
-        nth += 1;
-    }
+    let table = with(with([0; END / 8], &NUMBERS), &CHANGES);
     #[cfg(target_arch = "x86_64")]
-    {
-        table[libc::SYS_dup2 as usize / 8] |= 1 << (libc::SYS_dup2 % 8);
-        table[libc::SYS_open as usize / 8] |= 1 << (libc::SYS_open % 8);
-    }
+    let table = with(table, &[libc::SYS_dup2, libc::SYS_open]);
     table
 };
+
+const fn with(mut table: [u8; END / 8], numbers: &[c_long]) -> [u8; END / 8] {
+    let mut nth = 0;
+    while nth < numbers.len() {
+        table[numbers[nth] as usize / 8] |= 1 << (numbers[nth] % 8);
+        nth += 1;
+    }
+    table
+}
 
 /// As libc's `syscall`.
 ///
@@ -223,21 +211,21 @@ unsafe extern "C" fn stand_in(
     unsafe {
         match number {
             libc::SYS_mmap if int(d) & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => {
-                entry::mmap(at, len, int(c), int(d), int(e), f) as c_long
+                map::mmap(at, len, int(c), int(d), int(e), f) as c_long
             }
             // Who asks the kernel for memory wants the kernel's.
             libc::SYS_mmap => kernel!(libc::SYS_mmap, a, b, c, d, e, f),
-            libc::SYS_munmap => entry::munmap(at, len).into(),
-            libc::SYS_mremap => entry::mremap(at, len, c as usize, int(d), e as *mut c_void) as c_long,
-            libc::SYS_madvise => entry::madvise(at, len, int(c)).into(),
-            libc::SYS_mprotect => entry::mprotect(at, len, int(c)).into(),
-            libc::SYS_pkey_mprotect => entry::pkey_mprotect(at, len, int(c), int(d)).into(),
-            libc::SYS_mlock => entry::mlock(at, len).into(),
-            libc::SYS_mlock2 => entry::mlock2(at, len, c as c_uint).into(),
-            libc::SYS_mlockall => entry::mlockall(int(a)).into(),
-            libc::SYS_munlock => entry::munlock(at, len).into(),
-            libc::SYS_msync => entry::msync(at, len, int(c)).into(),
-            libc::SYS_mincore => entry::mincore(at, len, c as *mut u8).into(),
+            libc::SYS_munmap => map::munmap(at, len).into(),
+            libc::SYS_mremap => remap::mremap(at, len, c as usize, int(d), e as *mut c_void) as c_long,
+            libc::SYS_madvise => advise::madvise(at, len, int(c)).into(),
+            libc::SYS_mprotect => rights::mprotect(at, len, int(c)).into(),
+            libc::SYS_pkey_mprotect => rights::pkey_mprotect(at, len, int(c), int(d)).into(),
+            libc::SYS_mlock => rights::mlock(at, len).into(),
+            libc::SYS_mlock2 => rights::mlock2(at, len, c as c_uint).into(),
+            libc::SYS_mlockall => rights::mlockall(int(a)).into(),
+            libc::SYS_munlock => rights::munlock(at, len).into(),
+            libc::SYS_msync => rights::msync(at, len, int(c)).into(),
+            libc::SYS_mincore => rights::mincore(at, len, c as *mut u8).into(),
             libc::SYS_process_madvise => {
                 process_madvise(int(a), b as *const libc::iovec, c as usize, int(d), e as c_uint) as c_long
             }
@@ -247,10 +235,10 @@ unsafe extern "C" fn stand_in(
             libc::SYS_remap_file_pages => remap_file_pages(at, len, int(c), d as usize, int(e)).into(),
             libc::SYS_shmat => shmat(int(a), b as *const c_void, int(c)) as c_long,
             libc::SYS_ioctl => ioctl(int(a), b as c_ulong, c as *mut c_void).into(),
-            libc::SYS_close => entry::close(int(a)).into(),
-            libc::SYS_close_range => entry::close_range(a as c_uint, b as c_uint, int(c)).into(),
-            libc::SYS_dup3 => entry::dup3(int(a), int(b), int(c)).into(),
-            libc::SYS_prctl => entry::prctl(int(a), b as c_ulong, c as c_ulong, d as c_ulong, e as c_ulong).into(),
+            libc::SYS_close => descriptors::close(int(a)).into(),
+            libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, int(c)).into(),
+            libc::SYS_dup3 => descriptors::dup3(int(a), int(b), int(c)).into(),
+            libc::SYS_prctl => prctl::prctl(int(a), b as c_ulong, c as c_ulong, d as c_ulong, e as c_ulong).into(),
             libc::SYS_openat => {
                 pins::look(int(c));
                 kernel!(libc::SYS_openat, a, b, c, d)
@@ -288,27 +276,13 @@ unsafe extern "C" fn stand_in(
                 limits::prlimit(int(a), b as c_uint, c as *const libc::rlimit64, d as *mut libc::rlimit64).into()
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => entry::dup2(int(a), int(b)).into(),
+            libc::SYS_dup2 => descriptors::dup2(int(a), int(b)).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_open => {
                 pins::look(int(b));
                 kernel!(libc::SYS_open, a, b, c)
             }
-            libc::SYS_seccomp
-            | libc::SYS_landlock_restrict_self
-            | libc::SYS_setuid
-            | libc::SYS_setgid
-            | libc::SYS_setreuid
-            | libc::SYS_setregid
-            | libc::SYS_setresuid
-            | libc::SYS_setresgid
-            | libc::SYS_setfsuid
-            | libc::SYS_setfsgid
-            | libc::SYS_setgroups
-            | libc::SYS_capset
-            | libc::SYS_setns
-            | libc::SYS_unshare
-            | libc::SYS_chroot => sandbox::make(number, [a, b, c, d, e, f]),
+            _ if number == libc::SYS_seccomp || CHANGES.contains(&number) => sandbox::make(number, [a, b, c, d, e, f]),
             _ => failed(libc::ENOSYS),
         }
     }
@@ -322,7 +296,7 @@ mod tests {
     #[test]
     fn each_number_has_its_function() {
         let x86 = [libc::SYS_dup2, libc::SYS_open];
-        for number in NUMBERS.into_iter().chain(x86) {
+        for number in NUMBERS.into_iter().chain(CHANGES).chain(x86) {
             // SAFETY: descriptors and addresses that nobody has, and lengths of nothing.
             let answer = unsafe { syscall(number, -1, 0, 0, 0, -1, 0) };
             // SAFETY: this thread's own.
@@ -330,7 +304,7 @@ mod tests {
             assert!(answer != -1 || errno != libc::ENOSYS || number == libc::SYS_mseal, "{number}");
         }
         let in_table: u32 = TABLE.iter().map(|byte| byte.count_ones()).sum();
-        assert_eq!(in_table as usize, NUMBERS.len() + x86.len());
+        assert_eq!(in_table as usize, NUMBERS.len() + CHANGES.len() + x86.len());
     }
 
     #[test]

@@ -9,17 +9,15 @@ use std::time::Duration;
 use hugefork::{CopyGrain, Pool, Snapshot};
 use hugefork_kernels::Kernel;
 
-use super::rival::{Ground, Rival};
-use super::words::{BIAS, Words, reader};
+use super::{Read, Rival};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
-use crate::measure::work;
+use crate::measure::work::{self, reader};
 use crate::memory::engine::{self, Populated};
 use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
 
-pub(super) struct Hugefork {
+pub(in crate::cases) struct HugeforkRival {
     choice: EngineChoice,
     held: Option<Populated>,
     /// Where the counters stood before the last snapshot.
@@ -34,9 +32,9 @@ struct Counted {
     bytes: usize,
 }
 
-impl Hugefork {
-    pub(super) fn new(choice: EngineChoice) -> Hugefork {
-        Hugefork { choice, held: None, earlier: Counted::default() }
+impl HugeforkRival {
+    pub(in crate::cases) fn new(choice: EngineChoice) -> HugeforkRival {
+        HugeforkRival { choice, held: None, earlier: Counted::default() }
     }
 
     fn held(&self) -> &Populated {
@@ -49,21 +47,26 @@ impl Hugefork {
     }
 
     /// Bytes of the pages that the kernel has copied, where hugefork has copied so many blocks.
-    pub(super) fn pages_copied(&self, blocks: usize, words: &Words, minor_faults: usize) -> usize {
-        if self.choice.grain == CopyGrain::Block || blocks >= words.distinct(self.choice.block_size.bytes()) {
+    pub(in crate::cases) fn pages_copied(
+        &self,
+        blocks: usize,
+        distinct: &dyn Fn(usize) -> usize,
+        minor_faults: usize,
+    ) -> usize {
+        if self.choice.grain == CopyGrain::Block || blocks >= distinct(self.choice.block_size.bytes()) {
             return 0;
         }
-        minor_faults.saturating_sub(blocks).min(words.distinct(4096)) * 4096
+        minor_faults.saturating_sub(blocks).min(distinct(4096)) * 4096
     }
 }
 
-impl Rival for Hugefork {
+impl Rival for HugeforkRival {
     type Snapshot = Snapshot;
 
-    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError> {
-        let (choice, size) = (self.choice, ground.size);
+    fn populate(&mut self, size: usize, bias: u64) -> Result<(), BenchError> {
+        let choice = self.choice;
         // Room for the area, and for a copy of each of its blocks.
-        let new = |pool: Pool| Populated::new(pool, choice.grain, size, BIAS);
+        let new = |pool: Pool| Populated::new(pool, choice.grain, size, bias);
         if choice.stock == Stock::Unused {
             // The old pool's memory is freed before the new pool gets any.
             self.held = None;
@@ -72,7 +75,7 @@ impl Rival for Hugefork {
         }
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
-            Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, BIAS) },
+            Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, bias) },
             None => self.held = Some(new(engine::warm_pool(choice, 2 * size)?)?),
         }
         Ok(())
@@ -82,12 +85,12 @@ impl Rival for Hugefork {
         self.held().region.as_mut_ptr()
     }
 
-    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
+    fn ready(&mut self) -> Result<(), BenchError> {
         self.earlier = self.counted();
         Ok(())
     }
 
-    fn take(&mut self, _: &Words) -> Result<Snapshot, BenchError> {
+    fn take(&mut self, _: impl Fn(Read<'_>) -> bool) -> Result<Snapshot, BenchError> {
         Ok(self.held().region.snapshot()?)
     }
 
@@ -95,10 +98,10 @@ impl Rival for Hugefork {
         (self.counted().paused - self.earlier.paused).as_secs_f64() * 1e3
     }
 
-    fn copied(&self, _: &Snapshot, words: &Words, minor_faults: usize) -> Option<usize> {
+    fn copied(&self, distinct: &dyn Fn(usize) -> usize, minor_faults: usize) -> Option<usize> {
         let now = self.counted();
         let blocks = now.blocks - self.earlier.blocks;
-        Some(now.bytes - self.earlier.bytes + self.pages_copied(blocks, words, minor_faults))
+        Some(now.bytes - self.earlier.bytes + self.pages_copied(blocks, distinct, minor_faults))
     }
 
     /// The blocks in use, whether their memory was there before or not, and private pages.
@@ -108,10 +111,14 @@ impl Rival for Hugefork {
         Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
-    fn let_go(&mut self, snapshot: Snapshot, words: &Words) -> Result<CpuTime, BenchError> {
+    fn let_go(
+        &mut self,
+        snapshot: Snapshot,
+        check: impl FnOnce(Read<'_>) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        let view = snapshot.map()?;
         // SAFETY: the snapshot is as long as the region.
-        words.check_kept(unsafe { reader(snapshot.map()?.as_ptr()) })?;
-        Ok(CpuTime::default())
+        check(&unsafe { reader(view.as_ptr()) })
     }
 
     fn release(&mut self) {

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use hugefork::ByteSize;
 
+use crate::cases::list::List;
+use crate::cases::program::parsed;
 use crate::error::BenchError;
 use crate::measure::clock::{CpuTime, Stopwatch};
 use crate::measure::random::Random;
@@ -79,51 +81,47 @@ impl Program {
         let words = self.size / 8;
         // SAFETY: new memory of our own.
         unsafe { write_words(area.start(), words, BIAS) };
-        let list = WordList::map(self.writes)?;
+        let mut list = List::new(self.writes)?;
         let mut random = Random::new(self.seed);
         let mut outcome = None;
         for round in 0..self.rounds {
             if round > 0 {
                 settle();
             }
-            list.fill(|| {
+            list.as_mut_slice().fill_with(|| {
                 let word = self.place(&mut random);
                 // SAFETY: within the area.
                 (word, unsafe { area.start().add(word).read_volatile() })
             });
-            outcome = Some(self.round(&area, &list, round)?);
+            outcome = Some(self.round(&area, list.as_slice(), round)?);
         }
         outcome.ok_or_else(|| BenchError::CannotRun("it has no round".to_owned()))
     }
 
-    fn round(&self, area: &LibcMemory, list: &WordList, round: usize) -> Result<RoundTimes, BenchError> {
+    fn round(&self, area: &LibcMemory, list: &[ListedWord], round: usize) -> Result<RoundTimes, BenchError> {
         let start = area.start();
         let new = |word: usize| word as u64 ^ (round as u64 + 1) << 48;
         let mut watch = Stopwatch::default();
         // SAFETY: the child only reads and compares.
         let fork = || unsafe {
             // A word that is listed twice had the same contents both times.
-            Holder::fork(|| list.all(|word, before| start.add(word).read_volatile() == before))
+            Holder::fork(|| list.iter().all(|&(word, before)| start.add(word).read_volatile() == before))
         };
         let (child, pause) = watch.time(fork);
         let child = child?;
         let ((), total) = watch.time(|| {
-            list.all(|word, _| {
+            for &(word, _) in list {
                 // SAFETY: within the area, and nobody else accesses it.
                 unsafe { start.add(word).write_volatile(new(word)) };
-                true
-            });
+            }
         });
         child.let_go()?;
         // SAFETY: as above.
         let found = |word: usize| unsafe { start.add(word).read_volatile() };
-        let mut wrong = None;
-        list.all(|word, _| {
-            wrong = (found(word) != new(word)).then_some(word);
-            wrong.is_none()
-        });
-        match wrong {
-            Some(word) => Err(BenchError::WrongContents { offset: word * 8, found: found(word), expected: new(word) }),
+        match list.iter().find(|(word, _)| found(*word) != new(*word)) {
+            Some(&(word, _)) => {
+                Err(BenchError::WrongContents { offset: word * 8, found: found(word), expected: new(word) })
+            }
             None => Ok(RoundTimes { pause, total, cpu: watch.cpu() }),
         }
     }
@@ -174,10 +172,7 @@ impl fmt::Display for RoundTimes {
 /// # Errors
 /// What was wrong.
 pub fn run(words: &[String]) -> Result<String, BenchError> {
-    let program = Program::parse(words);
-    let program =
-        program.ok_or_else(|| BenchError::CannotRun("this is for `hugefork bench fork` to call".to_owned()))?;
-    program.run().map(|outcome| outcome.to_string())
+    parsed(Program::parse(words), "fork")?.run().map(|outcome| outcome.to_string())
 }
 
 /// Anonymous memory from libc's `mmap`, which is where a library can stand in for it.
@@ -190,7 +185,13 @@ struct LibcMemory {
 impl LibcMemory {
     fn map(size: usize, pages: Pages) -> Result<LibcMemory, BenchError> {
         let len = size + HUGE_PAGE;
-        let mapped = map(len, libc::MAP_PRIVATE)?;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping where the kernel likes.
+        let mapped = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
+            let (len, error) = (ByteSize(len), std::io::Error::last_os_error());
+            return Err(BenchError::CannotRun(format!("there is no memory for {len}: {error}")));
+        }
         let advice = match pages {
             Pages::Of(PageKind::Thp) => Some(libc::MADV_HUGEPAGE),
             Pages::Of(_) => Some(libc::MADV_NOHUGEPAGE),
@@ -218,53 +219,8 @@ impl Drop for LibcMemory {
     }
 }
 
-fn map(len: usize, kind: libc::c_int) -> Result<*mut libc::c_void, BenchError> {
-    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, kind | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping where the kernel likes.
-    match unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) } {
-        libc::MAP_FAILED => Err(BenchError::CannotRun(format!(
-            "there is no memory for {}: {}",
-            ByteSize(len),
-            std::io::Error::last_os_error()
-        ))),
-        mapped => Ok(mapped),
-    }
-}
-
-/// Words to write, and what they held before, in memory that `fork(2)` does not copy.
-struct WordList {
-    entries: *mut (usize, u64),
-    len: usize,
-}
-
-impl WordList {
-    fn map(len: usize) -> Result<WordList, BenchError> {
-        Ok(WordList { entries: map(len * size_of::<(usize, u64)>(), libc::MAP_SHARED)?.cast(), len })
-    }
-
-    fn fill(&self, mut entry: impl FnMut() -> (usize, u64)) {
-        for place in 0..self.len {
-            // SAFETY: within our own mapping.
-            unsafe { self.entries.add(place).write(entry()) };
-        }
-    }
-
-    /// Whether `holds` of all entries; asks no more after the first of which it does not.
-    fn all(&self, mut holds: impl FnMut(usize, u64) -> bool) -> bool {
-        (0..self.len).all(|place| {
-            // SAFETY: within our own mapping, all of which was filled.
-            let (word, before) = unsafe { self.entries.add(place).read() };
-            holds(word, before)
-        })
-    }
-}
-
-impl Drop for WordList {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, and nothing refers to it any more.
-        unsafe { libc::munmap(self.entries.cast(), self.len * size_of::<(usize, u64)>()) };
-    }
-}
+/// A word to write, and what it held before.
+type ListedWord = (usize, u64);
 
 /// Waits until the huge pages of this process have stayed what they are.
 fn settle() {

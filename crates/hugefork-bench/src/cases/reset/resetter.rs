@@ -3,6 +3,7 @@
 use hugefork::{CopyGrain, Fallback, Snapshot};
 
 use super::rounds::{BIAS, ResetSetup, Resettable, RoundFigures, measure, word_of, write_words};
+use crate::cases::program::parsed;
 use crate::error::BenchError;
 use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
@@ -72,10 +73,7 @@ impl ResetProgram {
 /// # Errors
 /// What was wrong.
 pub fn run(words: &[String]) -> Result<String, BenchError> {
-    let program = ResetProgram::parse(words);
-    let program =
-        program.ok_or_else(|| BenchError::CannotRun("this is for `hugefork bench reset` to call".to_owned()))?;
-    program.run().map(|outcome| outcome.to_string())
+    parsed(ResetProgram::parse(words), "reset")?.run().map(|outcome| outcome.to_string())
 }
 
 /// A region, and what it goes back to.

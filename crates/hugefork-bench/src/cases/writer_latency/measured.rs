@@ -1,13 +1,12 @@
-//! What a way to take snapshots must do to be measured, and how it is: epoch by epoch, of which the last counts.
+//! A way to take snapshots at work: epoch by epoch, of which the last counts.
 
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use super::words::Words;
+use super::words::{BIAS, Words};
 use super::writer;
-use crate::cases::footprint::Footprint;
+use crate::cases::rival::Rival;
 use crate::error::BenchError;
-use crate::measure::clock::CpuTime;
 use crate::measure::random::Random;
 use crate::plan::writes::Writes;
 use crate::results::curve::Curve;
@@ -24,66 +23,6 @@ pub(super) struct Ground {
     pub(super) size: usize,
     /// The CPU that writes.
     pub(super) cpu: usize,
-}
-
-/// A way to take snapshots of an area that is written to afterwards.
-pub(super) trait Rival {
-    /// A snapshot.
-    type Snapshot;
-
-    /// Makes the area, or writes it again, so that it holds what [`Words`] expects. Not timed.
-    fn populate(&mut self, ground: &Ground) -> Result<(), BenchError>;
-
-    /// Warms the memory that copies go to. Not timed.
-    fn warm(&self, _: &Ground) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    /// The first byte of the area.
-    fn start(&self) -> *mut u8;
-
-    /// What a program does once, long before it takes a snapshot. Not timed.
-    fn ready(&mut self, _: &Ground) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    /// Takes a snapshot.
-    fn take(&mut self, words: &Words) -> Result<Self::Snapshot, BenchError>;
-
-    /// Milliseconds for which the last [`take`](Rival::take), which took `call`, kept writers waiting.
-    fn pause(&self, call: f64) -> f64 {
-        call
-    }
-
-    /// Bytes copied for a snapshot, where the writer took so many minor faults; none if nobody can say.
-    fn copied(&self, held: &Self::Snapshot, words: &Words, minor_faults: usize) -> Option<usize>;
-
-    /// Bytes held now, with a snapshot or without; none if nobody can say.
-    fn memory(&self, _: Option<&Self::Snapshot>) -> Option<usize> {
-        Footprint::by_this().map(|held| held.alone())
-    }
-
-    /// Checks what a snapshot holds, and lets go of it. Gives the time that other threads of this process have spent on
-    /// it.
-    fn let_go(&mut self, held: Self::Snapshot, words: &Words) -> Result<CpuTime, BenchError>;
-
-    /// Gives the memory back.
-    fn release(&mut self);
-
-    /// Gives back what the next sample must have new.
-    fn end_sample(&mut self) {
-        self.release();
-    }
-
-    /// As [`Work::pool`].
-    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
-        None
-    }
-
-    /// What a reader must know of its figures.
-    fn caveat(&self) -> Option<String> {
-        None
-    }
 }
 
 /// A rival at work.
@@ -106,15 +45,17 @@ impl<R: Rival> Measured<R> {
     /// Takes a snapshot and writes, once. Gives what was measured.
     fn epoch(&mut self, words: &mut Words) -> Result<Vec<Measure>, BenchError> {
         let rival = &mut self.rival;
-        rival.ready(&self.ground)?;
+        rival.ready()?;
         let start = rival.start();
         // SAFETY: the rival's own area of `size` bytes, for which `words` were made; it has memory for copies.
-        let (held, written) = unsafe { writer::run(self.ground.cpu, start, words, |words| rival.take(words)) }?;
+        let (held, written) = unsafe {
+            writer::run(self.ground.cpu, start, words, |words| rival.take(|read| words.check_kept(read).is_ok()))
+        }?;
         let pause = rival.pause(written.call);
         let extra = rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
-        let copied = rival.copied(&held, words, written.minor_faults);
-        let beside = rival.let_go(held, words)?;
-        let (mut measures, curves) = written.told(pause, beside, words);
+        let copied = rival.copied(&|piece| words.distinct(piece), written.minor_faults);
+        rival.let_go(held, |read| words.check_kept(read))?;
+        let (mut measures, curves) = written.told(pause, words);
         let changed = (words.distinct(8) * 8) as f64;
         measures.extend(copied.map(|copied| Measure::new(AMPLIFICATION, copied as f64 / changed)));
         measures.extend(extra.map(|bytes| Measure::new(Metric::EXTRA, bytes.max(0.0) / f64::from(1 << 20))));
@@ -126,12 +67,12 @@ impl<R: Rival> Measured<R> {
 impl<R: Rival> Work for Measured<R> {
     fn prepare(&mut self) -> Result<(), BenchError> {
         self.words = Some(Words::new(self.ground.size, self.writes)?);
-        self.rival.populate(&self.ground)?;
+        self.rival.populate(self.ground.size, BIAS)?;
         self.caveat = self.rival.caveat();
         // Before memory is warmed: to read this goes over page tables and the kernel's notes on pages, and warming goes
         // over everything else again.
         self.alone = self.rival.memory(None);
-        self.rival.warm(&self.ground)
+        self.rival.warm(self.ground.size, &[self.ground.cpu])
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {

@@ -1,0 +1,96 @@
+//! `madvise`: the mode empties what it gave, and leaves to the kernel what changes more than contents.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use super::parts::{AtHole, by_parts, special};
+use crate::interposed::kernel::{errno, failed, kernel, quietly};
+use crate::modes::{self, Emptied};
+use crate::proc::mappings;
+
+/// As libc's `madvise`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    let at_hole = match advice {
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => AtHole::Stop,
+        _ => AtHole::GoOn,
+    };
+    // SAFETY: the caller's.
+    by_parts(start as usize, len, at_hole, |start, len| unsafe { advise(start as *mut c_void, len, advice) })
+}
+
+/// `MADV_GUARD_INSTALL` (Linux 6.13).
+const GUARD_INSTALL: c_int = 102;
+
+/// The same about a part of it at which something is mapped everywhere.
+///
+/// # Safety
+/// As libc's `madvise`.
+unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+    if let Some(range) = special(start, len) {
+        let said = Cell::new(0);
+        let plain = |others: Range<usize>| {
+            // SAFETY: the caller's.
+            let done = unsafe { kernel!(libc::SYS_madvise, others.start, others.len(), advice) } == 0;
+            if !done {
+                said.set(errno());
+            }
+            // It goes on where nothing is mapped.
+            done || said.get() == libc::ENOMEM
+        };
+        let is_done = match advice {
+            // The kernel may drop what was freed at any time, so also now.
+            libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
+                match quietly(|| modes::empty(&range, plain)) {
+                    Emptied::All if said.get() == 0 => true,
+                    Emptied::Plain => false,
+                    Emptied::All | Emptied::Refused => {
+                        // Of its own parts, what the kernel has said; else as it does where it lacks something for the
+                        // moment.
+                        return failed(if said.get() != 0 { said.get() } else { libc::EAGAIN });
+                    }
+                }
+            }
+            libc::MADV_NORMAL
+            | libc::MADV_RANDOM
+            | libc::MADV_SEQUENTIAL
+            | libc::MADV_WILLNEED
+            | libc::MADV_HUGEPAGE
+            | libc::MADV_COLD
+            | libc::MADV_PAGEOUT
+            | libc::MADV_DODUMP
+            | libc::MADV_DOFORK => quietly(|| modes::is_all_ours(&range)),
+            libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
+            GUARD_INSTALL => {
+                // The kernel drops what is there, and what a child has inherited would be there again without guards.
+                if !quietly(|| modes::make_own(&range)) {
+                    return failed(libc::EAGAIN);
+                }
+                false
+            }
+            _ => {
+                modes::keep_flags();
+                quietly(|| modes::hand_over(&range));
+                false
+            }
+        };
+        if is_done {
+            return 0;
+        }
+    }
+    // SAFETY: the caller's.
+    let done = unsafe { kernel!(libc::SYS_madvise, start, len, advice) as c_int };
+    // What a child has inherited is private memory of a file, of which the kernel says so; of any other, `EINVAL`.
+    if done != 0
+        && advice == libc::MADV_REMOVE
+        && let Some(range) = special(start, len)
+        && quietly(|| mappings::is_partly_inherited(&range) == Ok(true))
+    {
+        return failed(libc::EINVAL);
+    }
+    done
+}

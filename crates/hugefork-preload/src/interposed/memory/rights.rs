@@ -1,0 +1,118 @@
+//! What changes rights and locks of memory, or asks for it by page: `mprotect`, `mlock`, `msync`, `mincore` and their
+//! like.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::parts::{AtHole, by_parts, by_parts_from_within, make_plain, special};
+use crate::interposed::kernel::{kernel, quietly};
+use crate::{BASE_PAGE, modes};
+
+/// As libc's `mprotect`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mprotect(start: *mut c_void, len: usize, rights: c_int) -> c_int {
+    by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        if let Some(range) = special(start as *mut c_void, len) {
+            if quietly(|| modes::has_rights(&range, rights)) {
+                return 0;
+            }
+            quietly(|| modes::hand_over(&range));
+        }
+        // SAFETY: the caller's.
+        unsafe { kernel!(libc::SYS_mprotect, start, len, rights) as c_int }
+    })
+}
+
+/// As libc's `pkey_mprotect`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c_int, key: c_int) -> c_int {
+    if key == -1 {
+        // SAFETY: the caller's.
+        return unsafe { mprotect(start, len, rights) };
+    }
+    by_parts(start as usize, len, AtHole::Stop, |start, len| {
+        modes::keep_flags();
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { kernel!(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
+    })
+}
+
+/// As libc's `mlock`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
+    by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { kernel!(libc::SYS_mlock, start, len) as c_int }
+    })
+}
+
+/// As libc's `mlock2`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
+    by_parts_from_within(start, len, |start, len| {
+        modes::keep_flags();
+        make_plain(start as *mut c_void, len);
+        // SAFETY: the caller's.
+        unsafe { kernel!(libc::SYS_mlock2, start, len, flags) as c_int }
+    })
+}
+
+/// As libc's `mlockall`. All is handed over, as by `mlock`, and what comes is the kernel's.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    modes::keep_flags();
+    quietly(modes::leave_it_all_to_the_kernel);
+    // SAFETY: the caller's.
+    unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
+}
+
+/// As libc's `munlock`. What is locked was handed over.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
+    // SAFETY: the caller's.
+    by_parts_from_within(start, len, |start, len| unsafe { kernel!(libc::SYS_munlock, start, len) as c_int })
+}
+
+/// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn msync(start: *mut c_void, len: usize, flags: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let sync = |start: usize, len: usize| unsafe { kernel!(libc::SYS_msync, start, len, flags) as c_int };
+    by_parts(start as usize, len, AtHole::GoOn, sync)
+}
+
+/// As libc's `mincore`, by which programs ask whether something is mapped.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn mincore(start: *mut c_void, len: usize, seen: *mut u8) -> c_int {
+    by_parts(start as usize, len, AtHole::Stop, |part, len| {
+        let seen = seen.wrapping_add(part.wrapping_sub(start as usize) / BASE_PAGE);
+        // SAFETY: the caller's; it has a byte for each page.
+        unsafe { kernel!(libc::SYS_mincore, part, len, seen) as c_int }
+    })
+}
