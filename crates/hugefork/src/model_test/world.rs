@@ -71,7 +71,8 @@ impl Shape {
 /// The options of regions and forks.
 fn options(with: usize, block: usize) -> RegionOptions {
     let grain = [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block][with / 6 % 3];
-    let options = RegionOptions::new().copy_grain(grain).calls_wait((with / 18).is_multiple_of(2));
+    let waits = (grain == CopyGrain::Page) == (with / 18).is_multiple_of(2);
+    let options = RegionOptions::new().copy_grain(grain).calls_wait(waits);
     match with % 6 {
         0 => options.reserve(Reserve::Full),
         1 => options.max_cow_bytes(block, OnLimit::Revoke),
