@@ -82,7 +82,7 @@ fn the_library_is_built_from_its_package_alone() {
     std::fs::create_dir_all(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
     // What it depends on would be published before it.
-    let names = ["hugefork-kernels", "hugefork-linux", "hugefork", "hugefork-preload"];
+    let names = ["hugefork-kernels", "hugefork-linux", "hugefork", "hugefork-program", "hugefork-preload"];
     let named: Vec<&str> = names.iter().flat_map(|name| ["--package", name]).collect();
     let options = ["package", "--no-verify", "--allow-dirty", "--offline", "--target-dir", directory];
     cargo(&[options.as_slice(), &named].concat());
@@ -94,7 +94,7 @@ fn the_library_is_built_from_its_package_alone() {
     }
     let package = scratch.join(format!("hugefork-preload-{version}"));
     let mut manifest = std::fs::read_to_string(package.join("Cargo.toml")).unwrap() + "\n[patch.crates-io]\n";
-    for name in &names[..3] {
+    for name in &names[..4] {
         manifest += &format!("{name} = {{ path = {:?} }}\n", scratch.join(format!("{name}-{version}")));
     }
     // Nobody runs what comes of it.

@@ -114,6 +114,8 @@ impl Cutter<'_> {
                 match Imported::map(&export, export.extents()) {
                     Ok(imported) => (export, imported),
                     Err(ImportError::System(_) | ImportError::TooManyMappings { .. }) => return None,
+                    // The call that would find the page was refused.
+                    Err(ImportError::NoPages { .. }) if self.plan.may_fail => return None,
                     Err(error) => panic!("an export cannot be mapped: {error}"),
                 }
             }
