@@ -29,8 +29,8 @@ use crate::types::error::BuildError;
 use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BlockId, BlockSize, EntryIndex};
 
-/// What the memory is made of: [`Linux`], or the software MMU of the tests.
-#[expect(private_bounds, reason = "what the engine asks of it is between the two")]
+/// What the memory is made of. So far [`Linux`] is all there is.
+#[expect(private_bounds, reason = "what the engine asks of the system is the engine's affair")]
 pub trait Machine: ProgramSys {}
 
 impl Machine for Linux {}

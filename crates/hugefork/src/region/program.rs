@@ -5,8 +5,9 @@
 //! ```text
 //!          open                 share, before a fork(2)
 //!   Zero ────────▶ Private ──────────────────────────────▶ Overlaid: the kernel copies pages, here and in the child
-//!    ▲  close, hand_over │  ◀───────────────────────────────── │
-//!    └───────────────────┴── write-back, once no child is left; promotion ◀┘
+//!    ▲  close, hand_over │ ▲                                  │
+//!    └───────────────────┘ └─ write-back, when no child is ───┘
+//!                             left, or promotion
 //! ```
 //! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
 //! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.

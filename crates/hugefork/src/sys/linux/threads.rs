@@ -52,6 +52,11 @@ impl Drop for OfEngine {
 /// A thread of the engine's, which has the signal mask of the thread that starts it.
 pub(crate) struct Thread(libc::pthread_t);
 
+// SAFETY: any other thread may join it. The C library may name it by a pointer, which only that library follows.
+unsafe impl Send for Thread {}
+// SAFETY: as above; a shared reference allows nothing.
+unsafe impl Sync for Thread {}
+
 /// What a thread is given.
 struct Start {
     name: CString,
@@ -66,14 +71,17 @@ impl Thread {
     pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let start = Box::into_raw(Box::new(Start { name: CString::new(name)?, work: Box::new(work) }));
         let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the attributes are made before they are used, and destroyed after. `run` takes what it is given.
-        let failed = unsafe {
-            libc::pthread_attr_init(attributes.as_mut_ptr());
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
-            let failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
-            libc::pthread_attr_destroy(attributes.as_mut_ptr());
-            failed
-        };
+        // SAFETY: it makes the attributes, or nothing.
+        let mut failed = unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
+        if failed == 0 {
+            // SAFETY: the attributes are made, and destroyed after. `run` takes what it is given. A stack of another
+            // size, if this one is refused, is as good.
+            unsafe {
+                libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
+                failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
+                libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            }
+        }
         if failed != 0 {
             // SAFETY: no thread was given it.
             drop(unsafe { Box::from_raw(start) });
