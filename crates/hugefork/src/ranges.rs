@@ -63,12 +63,13 @@ impl Ranges {
     }
 }
 
-/// The longest runs of places in `within` that are as `is` says. Each is looked for when it is asked for.
+/// The longest runs of places in `within` that are as `is` says. Each is looked for when it is asked for. Each place is
+/// asked about once, so a run is never empty, though others may change what `is` says meanwhile.
 pub(crate) fn runs(within: Range<usize>, is: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
     let mut rest = within;
     std::iter::from_fn(move || {
         let start = rest.clone().find(|&place| is(place))?;
-        rest.start = (start..rest.end).find(|&place| !is(place)).unwrap_or(rest.end);
+        rest.start = (start + 1..rest.end).find(|&place| !is(place)).unwrap_or(rest.end);
         Some(start..rest.start)
     })
 }
@@ -76,6 +77,13 @@ pub(crate) fn runs(within: Range<usize>, is: impl Fn(usize) -> bool) -> impl Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_run_is_empty_though_its_first_place_changes() {
+        let asked = std::cell::Cell::new(0);
+        let only_at_first = |_| asked.replace(asked.get() + 1) == 0;
+        assert_eq!(runs(0..4, only_at_first).next(), Some(0..1));
+    }
 
     #[test]
     fn ranges_are_disjoint_aligned_and_merge_when_they_come_back() {
