@@ -9,7 +9,7 @@
 //! fork/         prepare, parent, child                      threads/   the worker, and how such threads are made
 //! modes/        what is done about memory: collapse, pool
 //! proc/         what the kernel tells about the process and its memory
-//! descriptors   the library's own                           line       a text on the stack
+//! descriptors/  the library's own                           line       a text on the stack
 //! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
 //! ```
 //!

@@ -1,9 +1,14 @@
-/* Children name what they have of their parent's: a descriptor of its memory, or of what /proc says of it. */
+/* Children name what they have of their parent's: a descriptor of its memory, or of what /proc says of it. So do those
+ * that are forked while another thread has the library read /proc, whose descriptors are in nobody's way either: a file
+ * that is put at the lowest free number stays there. */
 #define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +27,43 @@ static int inherited(pid_t of) {
         }
     }
     return count;
+}
+
+static atomic_int ends_now;
+
+/* What the kernel refuses of anonymous memory, it may have refused of inherited memory: the library looks. */
+static void *reads_proc(void *page) {
+    while (!ends_now) madvise(page, 4096, MADV_REMOVE);
+    return NULL;
+}
+
+static int forked_beside(pid_t parent) {
+    int bad = 0, status;
+    for (int nth = 0; nth < 100; nth++) {
+        pid_t child = fork();
+        if (child == 0) _exit(inherited(parent));
+        if (waitpid(child, &status, 0) != child || status) bad++;
+    }
+    return bad;
+}
+
+static int put_beside(int file) {
+    struct stat wanted, found;
+    int bad = 0;
+    fstat(file, &wanted);
+    for (int nth = 0; nth < 20000; nth++) {
+        int lowest = dup(file);
+        close(lowest);
+        if (dup2(file, lowest) != lowest) bad++;
+        for (int look = 0; look < 10; look++) {
+            if (fstat(lowest, &found) || found.st_ino != wanted.st_ino) {
+                bad++;
+                break;
+            }
+        }
+        close(lowest);
+    }
+    return bad;
 }
 
 int main(void) {
@@ -46,6 +88,11 @@ int main(void) {
     }
     close(ends[1]);
     while (wait(&status) > 0) bad += WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    pthread_t reader;
+    if (pthread_create(&reader, NULL, reads_proc, memory)) return 65;
+    bad += forked_beside(parent) + put_beside(ends[0]);
+    ends_now = 1;
+    pthread_join(reader, NULL);
     printf("%d bad\n", bad);
     return bad != 0;
 }

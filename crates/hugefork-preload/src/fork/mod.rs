@@ -25,12 +25,13 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::descriptors::{self, passing};
 use crate::sandbox::seal;
 use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
 use crate::threads::{signals, thread, worker};
-use crate::{config, descriptors, modes};
+use crate::{config, modes};
 use liveness::{Outstanding, Token};
 
 /// What is known of forks.
@@ -165,12 +166,14 @@ pub(crate) extern "C" fn prepare() {
     }
     // Without one, the descendants of this fork count as gone in mode `collapse`, and never do in mode `pool`.
     state.token = if state.is_followed { Token::next(&state.outstanding).ok() } else { None };
+    passing::prepare();
 }
 
 /// In a copy of the process that no handler was told of.
 pub(crate) fn notice_copy() {
     // Whoever had the lock is not in this process.
     STATE.reset();
+    passing::in_child();
     NESTED.store(0, Ordering::Relaxed);
     modes::in_unnoticed_copy();
     STATE.with(|state| {
@@ -191,6 +194,7 @@ pub(crate) extern "C" fn parent() {
     if is_nested() {
         return;
     }
+    passing::parent();
     // SAFETY: `prepare` has taken it, in this thread.
     let state = unsafe { STATE.held() };
     state.copied = None;
@@ -217,6 +221,7 @@ pub(crate) extern "C" fn child() {
     if state.is_followed && sched_getcpu() == state.processor {
         let_the_parent_go_first();
     }
+    passing::in_child();
     state.begin_anew();
     modes::in_child();
     let (mask, is_followed) = (state.mask.take(), state.is_followed);

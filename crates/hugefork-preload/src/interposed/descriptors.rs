@@ -2,12 +2,18 @@
 
 use std::ffi::{c_int, c_uint};
 
+use crate::descriptors::passing;
 use crate::interposed::kernel::{failed, kernel};
 use crate::{Mode, config, descriptors};
 
 /// Whether a descriptor is the library's, and the program must not have it.
 fn is_ours(number: c_int) -> bool {
     config::mode() == Some(Mode::Pool) && descriptors::is_ours(number)
+}
+
+/// Puts another file in the place of a number, while the library has none that is low.
+fn put(another: impl FnOnce() -> c_int) -> c_int {
+    if config::mode().is_none() { another() } else { passing::undisturbed(another) }
 }
 
 /// As libc's `close`.
@@ -42,10 +48,10 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     // As libc: a filter may know the one and not the other.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's.
-    return unsafe { kernel!(libc::SYS_dup2, from, to) as c_int };
+    return put(|| unsafe { kernel!(libc::SYS_dup2, from, to) as c_int });
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: the caller's.
-    return unsafe { kernel!(libc::SYS_dup3, from, to, 0) as c_int };
+    return put(|| unsafe { kernel!(libc::SYS_dup3, from, to, 0) as c_int });
 }
 
 /// As libc's `dup3`. As for [`dup2`].
@@ -59,7 +65,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         return failed(libc::EBADF);
     }
     // SAFETY: the caller's.
-    unsafe { kernel!(libc::SYS_dup3, from, to, flags) as c_int }
+    put(|| unsafe { kernel!(libc::SYS_dup3, from, to, flags) as c_int })
 }
 
 /// As libc's `close_range`.

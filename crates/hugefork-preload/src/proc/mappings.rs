@@ -7,14 +7,14 @@
 
 use std::ffi::CStr;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, IntoRawFd};
 
+use hugefork_linux::Descriptor;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
 use super::queries::Maps;
-use crate::sandbox::seal;
+use crate::descriptors::passing::Passing;
 
 /// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
 /// its beginning.
@@ -161,14 +161,9 @@ fn lines_of_maps(mut each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
-    seal::allows_calls()?;
-    let number = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into_raw_fd();
-    // SAFETY: opened above. Not owned, since an owned one is closed by libc, which may touch `errno`.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let read = lines_of(|piece| rustix::io::read(file, piece), each);
-    // SAFETY: opened above, and not used again.
-    unsafe { rustix::io::close(number) };
-    read
+    let open = || open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Descriptor::from);
+    let file = Passing::open(open)?;
+    lines_of(|piece| rustix::io::read(&*file, piece), each)
 }
 
 /// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.

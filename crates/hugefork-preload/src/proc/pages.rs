@@ -9,7 +9,7 @@ use std::ops::Range;
 use hugefork_linux::pagemap_scan::{self, PageRun, Scan};
 use rustix::io::Errno;
 
-use crate::sandbox::seal;
+use crate::descriptors::passing::Passing;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// So many base pages of 512 must be there for a block to be collapsed, which gives it the others too: it may cost a
@@ -17,7 +17,7 @@ use crate::{BASE_PAGE, HUGE_PAGE};
 pub(crate) const ENOUGH: usize = 448;
 
 /// `/proc/thread-self/pagemap`, open.
-pub(crate) struct Pagemap(pagemap_scan::Pagemap);
+pub(crate) struct Pagemap(Passing<pagemap_scan::Pagemap>);
 
 impl Pagemap {
     /// Opens the file of this process.
@@ -25,8 +25,7 @@ impl Pagemap {
     /// # Errors
     /// It cannot be opened.
     pub(crate) fn open() -> Result<Pagemap, Errno> {
-        seal::allows_calls()?;
-        pagemap_scan::Pagemap::open().map(Pagemap)
+        Passing::open(pagemap_scan::Pagemap::open).map(Pagemap)
     }
 
     /// Calls `each` with the start of every block in `range` that has enough base pages, until that says false.

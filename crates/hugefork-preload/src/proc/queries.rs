@@ -7,7 +7,7 @@ use hugefork_linux::procmap_query::{self, EXECUTABLE, READABLE, SHARED, WRITABLE
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-use crate::sandbox::seal;
+use crate::descriptors::passing::Passing;
 
 /// A mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Vma {
 }
 
 /// `/proc/thread-self/maps`, to ask.
-pub(crate) struct Maps(procmap_query::Maps);
+pub(crate) struct Maps(Passing<procmap_query::Maps>);
 
 impl Maps {
     /// Opens it.
@@ -27,8 +27,7 @@ impl Maps {
     /// # Errors
     /// The process has no descriptor left, or no `/proc`.
     pub(crate) fn open() -> Result<Maps, Errno> {
-        seal::allows_calls()?;
-        procmap_query::Maps::open().map(Maps)
+        Passing::open(procmap_query::Maps::open).map(Maps)
     }
 
     /// The mapping at an address, or the first behind it; none if there is none.

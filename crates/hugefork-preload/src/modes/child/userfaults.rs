@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use crate::sandbox::seal;
+use crate::descriptors::passing::Passing;
 
 /// A fault that somebody waits with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(crate) struct Fault {
 }
 
 /// What faults are handled with.
-pub(crate) struct UserFaults(Userfaultfd);
+pub(crate) struct UserFaults(Passing<Userfaultfd>);
 
 impl UserFaults {
     /// Opens it, if the process may handle the faults of system calls.
@@ -38,8 +38,7 @@ impl UserFaults {
     }
 
     fn open_with(features: u64) -> Result<UserFaults, Errno> {
-        seal::allows_calls()?;
-        let faults = Userfaultfd::open(Faults::OfCallsToo)?;
+        let faults = Passing::open(|| Userfaultfd::open(Faults::OfCallsToo))?;
         faults.enable(features)?;
         Ok(UserFaults(faults))
     }
