@@ -474,7 +474,7 @@ typedef struct hf_fault_stats {
     /* Writes to a block that nobody else held any more: no copy. */
     uint64_t reused;
     /* Writes to a shared block from which on the kernel copies single pages. */
-    uint64_t overlaid;
+    uint64_t cow_mapped;
     /* Faults whose work another thread had done. */
     uint64_t raced;
     /* Faults that could not be resolved. */
@@ -954,7 +954,7 @@ typedef struct hf_region_stats {
     /* Blocks that were lazily freed in part. */
     size_t blocks_split;
     /* Blocks of which the kernel copies the pages that are written. */
-    size_t blocks_overlaid;
+    size_t blocks_cow_mapped;
     /* Pages that the kernel has copied so and that are not back in blocks, of 4 KiB each:
      * memory of the process, not of the pool. 0 if the kernel does not tell. */
     size_t pages_private;

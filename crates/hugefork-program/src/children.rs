@@ -65,9 +65,9 @@ impl<S: Machine> ProgramMemory<S> {
         let from = match self.round {
             Some(from) => from,
             None => {
-                let overlays = self.region.overlays() as u64;
+                let cow_mappings = self.region.cow_mappings() as u64;
                 let faults = self.region.faults();
-                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * overlays);
+                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * cow_mappings);
                 let have_gone = self.living.have_gone();
                 if !are_many && !have_gone && self.living.live() {
                     return false;
@@ -83,7 +83,7 @@ impl<S: Machine> ProgramMemory<S> {
 
     /// Whether anything is shown through private mappings still.
     pub fn is_shared(&self) -> bool {
-        self.region.overlays() > 0
+        self.region.cow_mappings() > 0
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn of_region<'py>(py: Python<'py>, stats: &RegionStats) -> PyResult<B
     put!(dict,
         "blocks": stats.blocks, "blocks_present": stats.blocks_present, "blocks_shared": stats.blocks_shared,
         "blocks_lazy": stats.blocks_lazy, "blocks_split": stats.blocks_split,
-        "blocks_overlaid": stats.blocks_overlaid, "pages_private": stats.pages_private,
+        "blocks_cow_mapped": stats.blocks_cow_mapped, "pages_private": stats.pages_private,
         "blocks_reserved": stats.blocks_reserved, "blocks_revoked": stats.blocks_revoked,
         "bytes_lazy": stats.bytes_lazy, "cow_bytes": stats.cow_bytes,
         "mappings": stats.mappings, "metadata_bytes": stats.metadata_bytes,
@@ -53,7 +53,7 @@ pub(crate) fn of_region<'py>(py: Python<'py>, stats: &RegionStats) -> PyResult<B
 fn put_faults(dict: &Bound<'_, PyDict>, faults: &FaultStats) -> PyResult<()> {
     put!(dict,
         "faults": faults.faults(), "faults_demand_zero": faults.demand_zero, "faults_copied": faults.copied,
-        "faults_reused": faults.reused, "faults_overlaid": faults.overlaid, "faults_raced": faults.raced,
+        "faults_reused": faults.reused, "faults_cow_mapped": faults.cow_mapped, "faults_raced": faults.raced,
         "faults_failed": faults.failed, "blocks_zeroed_before": faults.blocks_zeroed_before,
         "blocks_cleared": faults.blocks_cleared, "blocks_copied": faults.blocks_copied,
         "bytes_cleared": faults.bytes_cleared, "bytes_copied": faults.bytes_copied, "snapshots": faults.snapshots,

@@ -14,7 +14,7 @@ use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
-use crate::pool::holders::OverlayHolder;
+use crate::pool::holders::CowMappingHolder;
 use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
 use crate::region::state::RegionCore;
@@ -203,8 +203,8 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// How many entries are shown through private mappings.
-    pub fn overlays(&self) -> usize {
-        self.0.accounts.overlays.load(Ordering::Relaxed)
+    pub fn cow_mappings(&self) -> usize {
+        self.0.accounts.cow_mappings.load(Ordering::Relaxed)
     }
 
     /// Looks after some of those, from an entry on. Says where to go on.

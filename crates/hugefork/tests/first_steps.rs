@@ -144,7 +144,7 @@ fn blocks_of_every_size_work() {
         assert!((0..8 << 20).step_by(333_333).all(|at| region.as_mut_slice()[at] == 2), "{size}");
         assert_eq!(snapshot.iter().map(|&byte| byte as usize).sum::<usize>(), (8usize << 20).div_ceil(333_333));
         let faults = region.stats().faults;
-        assert!(faults.copied + faults.overlaid > 0, "{faults:?}");
+        assert!(faults.copied + faults.cow_mapped > 0, "{faults:?}");
         drop((region, snapshot));
         assert_eq!(pool.stats().blocks_free, pool.stats().blocks);
     }

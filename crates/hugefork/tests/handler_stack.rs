@@ -164,16 +164,16 @@ fn by_page(pool: &Pool) -> [Used; 4] {
     let mut region = pool.region(8 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    let overlay = used_by(|| region.as_mut_slice()[size / 2] = 2);
+    let cow_mapping = used_by(|| region.as_mut_slice()[size / 2] = 2);
     // The neighbours are shown by page too, and have no private pages.
     let second = region.snapshot().unwrap();
-    let unseal = used_by(|| region.as_mut_slice()[3 * size / 2] = 2);
+    let allow_writes = used_by(|| region.as_mut_slice()[3 * size / 2] = 2);
     let third = region.snapshot().unwrap();
     region.advise(Advice::Whole);
     let copy = used_by(|| region.as_mut_slice()[5 * size / 2] = 2);
     drop((first, second, third));
     let write_back = used_by(|| region.as_mut_slice()[7 * size / 2] = 2);
-    [overlay, unseal, copy, write_back]
+    [cow_mapping, allow_writes, copy, write_back]
 }
 
 /// A write that finds the pool full and copies into what a fork by page has lent.
@@ -212,7 +212,7 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("{block_size} on {}: zero {zero:?}, copy {copy:?}, reuse {reuse:?}", pool.backing());
         most = most.most(zero).most(copy).most(reuse);
         let by_page = by_page(&pool);
-        println!("  by page: overlay, unseal, copy, write back {by_page:?}");
+        println!("  by page: cow_mapping, allow_writes, copy, write back {by_page:?}");
         most = by_page.into_iter().fold(most, Used::most);
     }
     let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));

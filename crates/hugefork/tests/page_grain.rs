@@ -35,9 +35,9 @@ fn paged(backing: Backing, capacity: usize, size: BlockSize) -> Option<Pool> {
     region.as_mut_slice()[PAGE] = 1;
     let snapshot = region.snapshot().unwrap();
     region.as_mut_slice()[PAGE] = 2;
-    let overlaid = region.stats().faults.overlaid;
+    let cow_mapped = region.stats().faults.cow_mapped;
     drop((region, snapshot));
-    if overlaid > 0 {
+    if cow_mapped > 0 {
         return Some(pool);
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -75,7 +75,7 @@ impl Random {
 }
 
 const WRITERS: usize = 3;
-/// More than one run of blocks that become overlays at once.
+/// More than one run of blocks that become CoW mappings at once.
 const LEN: usize = 40 << 20;
 const WORDS: usize = LEN / 8;
 const CUTS: usize = 20;
@@ -182,7 +182,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain) {
     });
     let faults = region.stats().faults;
     println!("{} of {}, {grain:?}: {faults:?}", pool.backing(), pool.block_size());
-    assert_eq!(faults.overlaid + faults.pages_written_back > 0, grain != CopyGrain::Block);
+    assert_eq!(faults.cow_mapped + faults.pages_written_back > 0, grain != CopyGrain::Block);
     drop(region);
     check_all_is_back(pool);
 }
@@ -314,15 +314,15 @@ fn by_choice_system_calls_write_wherever_that_was_prepared_beside_a_thread_that_
     }
 }
 
-/// It goes past the protection of what a snapshot has sealed, and no fault tells of it.
+/// It goes past the protection of what a snapshot has write-protected, and no fault tells of it.
 #[test]
-fn a_debuggers_write_to_what_a_snapshot_has_sealed_is_kept_and_in_the_next_snapshot() {
+fn a_debuggers_write_to_what_a_snapshot_has_write_protected_is_kept_and_in_the_next_snapshot() {
     for pool in pools(|size| 16 * size.bytes()) {
         let block = pool.block_size().bytes();
         let mut region = pool.region_with(4 * block, grained(CopyGrain::Auto)).unwrap();
         region.as_mut_slice().fill(1);
         let first = region.snapshot().unwrap();
-        // Shows all by page, which the next snapshot seals.
+        // Shows all by page, which the next snapshot write-protects.
         region.as_mut_slice()[5 * PAGE] = 2;
         let second = region.snapshot().unwrap();
         let before = region.stats().faults;
@@ -333,7 +333,7 @@ fn a_debuggers_write_to_what_a_snapshot_has_sealed_is_kept_and_in_the_next_snaps
             println!("skipped: /proc/self/mem does not write to read-only memory here: {written:?}");
             return;
         }
-        assert_eq!(region.stats().faults.overlaid, before.overlaid, "a fault came to hugefork");
+        assert_eq!(region.stats().faults.cow_mapped, before.cow_mapped, "a fault came to hugefork");
         assert_eq!(at.map(|at| (first[at], second[at], region.as_mut_slice()[at])), [(1, 1, 9); 2]);
         let third = region.snapshot().unwrap();
         region.as_mut_slice()[6 * PAGE] = 3;
@@ -497,19 +497,19 @@ fn an_observer_that_comes_after_a_snapshot_is_told_of_every_change_too() {
         let observer = Arc::new(Counting::default());
         region.observe(observer.clone()).unwrap();
         // The kernel copies no page any more: what is written now lies in blocks of the region's own.
-        assert_eq!(region.stats().blocks_overlaid, 0);
+        assert_eq!(region.stats().blocks_cow_mapped, 0);
         assert_ne!(observer.0.load(Ordering::Relaxed), 0, "it was not told of the blocks that took their place");
         region.as_mut_slice()[block + PAGE] = 2;
         assert_eq!((snapshot[block + PAGE], region.as_mut_slice()[5]), (1, 2));
         let (later, told) = (region.snapshot().unwrap(), observer.0.load(Ordering::Relaxed));
         region.as_mut_slice()[block + PAGE] = 3;
         assert_ne!(observer.0.load(Ordering::Relaxed), told, "it was not told of the copy");
-        assert_eq!((later[block + PAGE], region.stats().blocks_overlaid), (2, 0));
+        assert_eq!((later[block + PAGE], region.stats().blocks_cow_mapped), (2, 0));
     }
 }
 
 /// Blocks that were copied, and blocks that were shown by page, while `write` wrote to a region that a snapshot holds.
-fn copied_and_overlaid(pool: &Pool, advice: Option<Advice>, write: impl Fn(&mut [u8])) -> (u64, u64) {
+fn copied_and_cow_mapped(pool: &Pool, advice: Option<Advice>, write: impl Fn(&mut [u8])) -> (u64, u64) {
     let mut region = pool.region(LEN).unwrap();
     region.as_mut_slice().fill(1);
     if let Some(advice) = advice {
@@ -520,7 +520,7 @@ fn copied_and_overlaid(pool: &Pool, advice: Option<Advice>, write: impl Fn(&mut 
     write(region.as_mut_slice());
     let after = region.stats().faults;
     assert!(snapshot[..] == vec![1; LEN]);
-    (after.blocks_copied - before.blocks_copied, after.overlaid - before.overlaid)
+    (after.blocks_copied - before.blocks_copied, after.cow_mapped - before.cow_mapped)
 }
 
 #[test]
@@ -528,8 +528,9 @@ fn by_default_random_writes_copy_pages() {
     for pool in pools(|_| 3 * LEN) {
         let mut random = Random(5);
         let places: Vec<usize> = (0..200).map(|_| random.below(LEN / PAGE) * PAGE + 100).collect();
-        let (copied, overlaid) = copied_and_overlaid(&pool, None, |bytes| places.iter().for_each(|&at| bytes[at] = 2));
-        assert_eq!((copied, overlaid > 0), (0, true));
+        let (copied, cow_mapped) =
+            copied_and_cow_mapped(&pool, None, |bytes| places.iter().for_each(|&at| bytes[at] = 2));
+        assert_eq!((copied, cow_mapped > 0), (0, true));
         check_all_is_back(&pool);
     }
 }
@@ -538,7 +539,7 @@ fn by_default_random_writes_copy_pages() {
 fn a_region_that_is_to_be_written_as_a_whole_copies_blocks() {
     for pool in pools(|_| 3 * LEN) {
         let blocks = (LEN / pool.block_size().bytes()) as u64;
-        let done = copied_and_overlaid(&pool, Some(Advice::Whole), |bytes| bytes.fill(2));
+        let done = copied_and_cow_mapped(&pool, Some(Advice::Whole), |bytes| bytes.fill(2));
         assert_eq!(done, (blocks, 0));
         check_all_is_back(&pool);
     }
@@ -548,7 +549,7 @@ fn a_region_that_is_to_be_written_as_a_whole_copies_blocks() {
 fn writes_in_order_copy_blocks_once_they_are_known_to_be_in_order() {
     for pool in pools(|_| 3 * LEN) {
         let blocks = (LEN / pool.block_size().bytes()) as u64;
-        let (copied, _) = copied_and_overlaid(&pool, None, |bytes| bytes.fill(2));
+        let (copied, _) = copied_and_cow_mapped(&pool, None, |bytes| bytes.fill(2));
         assert!(copied >= blocks / 2, "{copied} of {blocks} blocks were copied");
         check_all_is_back(&pool);
     }

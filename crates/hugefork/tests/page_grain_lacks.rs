@@ -56,7 +56,7 @@ fn check_blocks_alone(pool: &Pool, call: &str) {
         }
         fork.as_mut_slice()[7] = 3;
         let stats = region.stats();
-        assert_eq!((stats.blocks_overlaid, stats.pages_private, stats.faults.overlaid), (0, 0, 0));
+        assert_eq!((stats.blocks_cow_mapped, stats.pages_private, stats.faults.cow_mapped), (0, 0, 0));
         assert_eq!((stats.faults.bytes_copied, stats.faults.failed), (3 * BLOCK as u64, 0));
         assert_eq!(fork.stats().faults.bytes_copied, BLOCK as u64);
         let mut expected = vec![1; LEN];

@@ -231,7 +231,7 @@ static void grains(hf_pool *pool)
         if (grain == HF_COPY_GRAIN_PAGE)
             CHECK(faults.copied == (hf_pool_has_page_grain(pool) ? 0 : 1));
         if (grain == HF_COPY_GRAIN_BLOCK)
-            CHECK(faults.copied == 1 && faults.overlaid == 0);
+            CHECK(faults.copied == 1 && faults.cow_mapped == 0);
         hf_snapshot_close(saved);
         hf_region_close(region);
     }

@@ -19,7 +19,7 @@ class _Faults:
     """Writes to a block that a fork or snapshot held: it was copied."""
     faults_reused: int
     """Writes to a block that nobody else held any more."""
-    faults_overlaid: int
+    faults_cow_mapped: int
     """Writes to a block that a fork or snapshot held, from which on the kernel copies single pages."""
     faults_raced: int
     """Faults whose work another thread had done."""
@@ -118,7 +118,7 @@ class RegionStats(_Faults):
     """Of those, blocks that a fork or snapshot may hold too."""
     blocks_lazy: int
     blocks_split: int
-    blocks_overlaid: int
+    blocks_cow_mapped: int
     """Blocks of which the kernel copies single pages."""
     pages_private: int
     """Pages of 4 KiB that it has copied so."""

@@ -72,7 +72,7 @@ impl Pool {
     /// pools of hugetlb pages, of which the kernel copies whole ones, and not before Linux 6.7 or without a readable
     /// `/proc/self/pagemap`. Then they copy blocks. [`Pool::no_page_grain`] says why.
     pub fn has_page_grain(&self) -> bool {
-        self.core.sys.has_overlays()
+        self.core.sys.has_cow_mappings()
     }
 
     /// Why writes cannot copy single pages, in words; `None` if they can.

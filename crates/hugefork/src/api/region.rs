@@ -40,7 +40,7 @@ use crate::types::snapshot_id::SnapshotId;
 /// table.as_mut_slice()[5000] = 3; // no fault that hugefork sees
 /// assert_eq!((before[100], before[5000]), (1, 0));
 /// let faults = table.stats().faults;
-/// assert_eq!((faults.demand_zero, faults.overlaid + faults.copied), (1, 1)); // copied, where single pages cannot be
+/// assert_eq!((faults.demand_zero, faults.cow_mapped + faults.copied), (1, 1)); // copied, where single pages cannot be
 /// # Ok(())
 /// # }
 /// ```
@@ -292,7 +292,7 @@ impl Region {
     pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)?;
-        self.core().end_overlays()
+        self.core().end_cow_mappings()
     }
 
     /// Whether the parent of this fork has taken a part of it away. That happens when the pool is empty and the parent

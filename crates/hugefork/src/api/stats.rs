@@ -44,7 +44,7 @@ pub struct RegionStats {
     pub blocks_split: usize,
     /// Blocks that are shown through private mappings: the kernel copies the pages of them that are written
     /// ([`CopyGrain::Page`](crate::CopyGrain)).
-    pub blocks_overlaid: usize,
+    pub blocks_cow_mapped: usize,
     /// Pages that the kernel has copied so and that were not written back into blocks yet, of 4 KiB each. They are not
     /// the pool's memory but the process's own. 0 if the kernel does not tell. Pages that go without having been
     /// written back, with a discard or with the region, are counted nowhere: the kernel drops them together with their
@@ -80,7 +80,9 @@ impl RegionStats {
         // In a fork(2) child no page is its own, and another thread may have been in a reset at the fork.
         let (private, for_resets) = match owner::is_forked_child() {
             true => (0, 0),
-            false if core.accounts.has_overlays() => (core.private_page_count().unwrap_or(0), core.bytes_for_resets()),
+            false if core.accounts.has_cow_mappings() => {
+                (core.private_page_count().unwrap_or(0), core.bytes_for_resets())
+            }
             false => (0, core.bytes_for_resets()),
         };
         let size = core.pool().block_size.bytes();
@@ -91,7 +93,7 @@ impl RegionStats {
             blocks_shared: shared,
             blocks_lazy: lazy,
             blocks_split: split,
-            blocks_overlaid: core.accounts.overlays.load(Ordering::Relaxed),
+            blocks_cow_mapped: core.accounts.cow_mappings.load(Ordering::Relaxed),
             pages_private: private,
             blocks_reserved: core.table.reserved(),
             blocks_revoked: core.accounts.revoked.load(Ordering::Relaxed),

@@ -113,9 +113,9 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Remapped { addresses: self.addresses, right, _changing: changing })
     }
 
-    fn covers_overlay(&self, bytes: &Range<usize>) -> bool {
+    fn covers_cow_mapping(&self, bytes: &Range<usize>) -> bool {
         let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
-        self.shown.has_overlay(size.count(blocks.start)..size.count(blocks.end))
+        self.shown.has_cow_mapping(size.count(blocks.start)..size.count(blocks.end))
     }
 
     /// The bytes of all blocks that `bytes` touches: the observer is told of whole blocks.
@@ -141,7 +141,7 @@ impl<'a, S: Sys> Site<'a, S> {
         match failure.aftermath {
             Aftermath::Unchanged => Err(Refused::Call(failure.error)),
             Aftermath::NotWritable => Ok(Err(failure.error)),
-            Aftermath::Unknown if self.covers_overlay(bytes) => Ok(self.show_once_more(bytes, shows)),
+            Aftermath::Unknown if self.covers_cow_mapping(bytes) => Ok(self.show_once_more(bytes, shows)),
             Aftermath::Unknown => {
                 self.restore(bytes);
                 Err(Refused::Call(failure.error))
@@ -201,7 +201,7 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one overlay, is
+    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one CoW mapping, is
     /// parked from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
     /// are mappings enough.
     pub(crate) fn park(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
@@ -228,8 +228,8 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// Takes the private pages of these entries, which are one overlay, to the staging. False if that cannot be done,
-    /// and then nothing has changed. The caller has seen that there are mappings enough.
+    /// Takes the private pages of these entries, which are one CoW mapping, to the staging. False if that cannot be
+    /// done, and then nothing has changed. The caller has seen that there are mappings enough.
     pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
         match self.addresses.staging(&bytes) {
@@ -256,7 +256,7 @@ impl<'a, S: Sys> Site<'a, S> {
 
 impl<S: Sys> Remapped<'_, S> {
     /// Whether the access that was asked for is in place. It is, unless the memory was to be writable and is an
-    /// overlay, or its mappings do not merge.
+    /// CoW mapping, or its mappings do not merge.
     pub(crate) fn right(&self) -> Result<(), SystemError> {
         self.right
     }

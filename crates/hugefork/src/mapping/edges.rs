@@ -8,9 +8,9 @@
 //! Two neighbours are one mapping if the second shows what follows in the pool on what the first shows. So each place
 //! in the pool is a number, and a face has two of them: what is shown first, and what would continue the last.
 //!
-//! The kernel may keep two neighbouring overlays apart that are counted as one here: if both had private pages before
-//! they became neighbours. There is at most one such place for each run that became an overlay at once (1 GiB), and the
-//! budget has a margin.
+//! The kernel may keep two neighbouring CoW mappings apart that are counted as one here: if both had private pages
+//! before they became neighbours. There is at most one such place for each run that became a CoW mapping at once (1
+//! GiB), and the budget has a margin.
 
 use std::ops::Range;
 
@@ -82,8 +82,8 @@ impl<'a> Shown<'a> {
     }
 
     /// Whether any of `entries` is shown through a private mapping.
-    pub(crate) fn has_overlay(&self, entries: Range<usize>) -> bool {
-        entries.map(EntryIndex).any(|index| self.entries.get(index).is_overlay())
+    pub(crate) fn has_cow_mapping(&self, entries: Range<usize>) -> bool {
+        entries.map(EntryIndex).any(|index| self.entries.get(index).is_cow_mapping())
     }
 
     /// What `len` bytes show that begin at `start` of the pool.
@@ -93,11 +93,13 @@ impl<'a> Shown<'a> {
             (Shows::Hidden, _) => (HIDDEN, HIDDEN),
             (Shows::Memory { start, access }, Merging::Merge) => (key(start, access), key(start + len, access)),
             (Shows::Memory { start, access }, Merging::Separate) => (key(start, access), NOTHING),
-            (Shows::Overlay { start, access }, _) => (key(start, access) | OVERLAY, key(start + len, access) | OVERLAY),
+            (Shows::CowMapping { start, access }, _) => {
+                (key(start, access) | COW_MAPPING, key(start + len, access) | COW_MAPPING)
+            }
         };
         let blocks = match (shows, self.merging) {
             (Shows::Memory { .. }, Merging::Separate) => self.size.count(len),
-            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden | Shows::Overlay { .. }, _) => 1,
+            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden | Shows::CowMapping { .. }, _) => 1,
         };
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
@@ -110,7 +112,7 @@ impl<'a> Shown<'a> {
             | Entry::Private(_)
             | Entry::Shared(..)
             | Entry::Lazy(_)
-            | Entry::Overlaid(..)
+            | Entry::CowMapped(..)
             | Entry::Revoked => {
                 let shows = self.shows(first).unwrap_or(Shows::Hidden);
                 self.face(self.in_pool(shows), self.size.len_of(count))
@@ -288,4 +290,4 @@ fn key(start: usize, access: Access) -> u64 {
 }
 
 /// Added to the number of a place that is shown through a private mapping.
-const OVERLAY: u64 = 0b10;
+const COW_MAPPING: u64 = 0b10;

@@ -86,7 +86,7 @@ impl World {
             let differs = bytes[at..at + block] != old.bytes[at..at + block];
             let is_told = has(&blocks.ranges, at);
             assert!(is_told || !differs, "block {index} differs");
-            let is_the_same = entry(index).block() == old_entry(index).block() && !entry(index).is_overlay();
+            let is_the_same = entry(index).block() == old_entry(index).block() && !entry(index).is_cow_mapping();
             assert!(!is_told || !is_the_same, "block {index} is the same");
         }
         assert_eq!(self.references(), references, "whoever compares holds blocks only meanwhile");

@@ -40,7 +40,7 @@ impl World {
             let atomic = |count: &AtomicUsize| count.load(Ordering::Relaxed);
             assert_eq!(atomic(&space.accounts.lazy_blocks), count(|entry| matches!(entry, Entry::Lazy(_))));
             assert_eq!(atomic(&space.accounts.revoked), count(|entry| *entry == Entry::Revoked));
-            assert_eq!(atomic(&space.accounts.overlays), count(|entry| entry.is_overlay()));
+            assert_eq!(atomic(&space.accounts.cow_mappings), count(|entry| entry.is_cow_mapping()));
             assert_eq!(atomic(&space.accounts.charged), count(|entry| entry.is_charged()));
             mappings += space.addresses.mappings();
         }
@@ -149,9 +149,9 @@ impl World {
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
                 }
                 // It is read-only only if a call has failed.
-                (Entry::Overlaid(block, _, Access::ReadWrite), Page::Overlay { start: at, .. })
+                (Entry::CowMapped(block, _, Access::ReadWrite), Page::CowMapping { start: at, .. })
                     if at == offset(block) => {}
-                (Entry::Overlaid(block, _, Access::Read), Page::Overlay { start: at, access: Access::Read }) => {
+                (Entry::CowMapped(block, _, Access::Read), Page::CowMapping { start: at, access: Access::Read }) => {
                     assert_eq!(at, offset(block));
                 }
                 (Entry::Lazy(block), Page::Memory { start: at, access: Access::Read }) if at == offset(block) => {}

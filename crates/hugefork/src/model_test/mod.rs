@@ -119,7 +119,7 @@ enum Op {
     },
     /// From now on others may write meanwhile, or nobody does.
     BeAlone(bool),
-    /// The thread that looks after overlays looks once.
+    /// The thread that looks after CoW mappings looks once.
     Maintain,
     DropRegion {
         region: usize,
@@ -410,7 +410,7 @@ fn every_call_may_fail() {
                     // Blocks of one page do not split, and with few mappings none does.
                     Call::Punch => shape.block == SPLITTING.block,
                     // There is nothing below a page.
-                    Call::Overlay | Call::Scan | Call::ClaimParking | Call::Hold | Call::WriteThrough => {
+                    Call::CowMapping | Call::Scan | Call::ClaimParking | Call::Hold | Call::WriteThrough => {
                         shape.block != SMALL.block
                     }
                     // With few mappings there are none to spare.

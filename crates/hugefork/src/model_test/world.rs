@@ -91,7 +91,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(shape: Shape) -> World {
         let mmu = SoftMmu::new(shape.block * shape.blocks, shape.merging, shape.mappings);
-        let mmu = mmu.with_overlays().with_few_parkings();
+        let mmu = mmu.with_cow_mappings().with_few_parkings();
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());

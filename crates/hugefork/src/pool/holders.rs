@@ -31,8 +31,8 @@ pub(crate) trait Holder: Sync {
         None
     }
 
-    /// Its overlays, if it can have some.
-    fn overlaid(&self) -> Option<&dyn OverlayHolder> {
+    /// Its CoW mappings, if it can have some.
+    fn with_cow_mappings(&self) -> Option<&dyn CowMappingHolder> {
         None
     }
 
@@ -104,12 +104,12 @@ pub(crate) trait LazyHolder {
     fn recall_lazy(&self, changes: u64) -> bool;
 }
 
-/// What a region is asked that may have overlays.
-pub(crate) trait OverlayHolder {
+/// What a region is asked that may have CoW mappings.
+pub(crate) trait CowMappingHolder {
     /// Whether it has any.
-    fn has_overlays(&self) -> bool;
+    fn has_cow_mappings(&self) -> bool;
 
-    /// How many blocks it has that writers may have to copy, overlays or not: none where no write may fault.
+    /// How many blocks it has that writers may have to copy, CoW mappings or not: none where no write may fault.
     fn waited_for(&self) -> usize;
 
     /// Looks at some of them, and whether they are alike: then nobody has to look at all when there were `mean` faults

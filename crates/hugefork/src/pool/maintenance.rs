@@ -1,11 +1,11 @@
-//! The thread that looks after overlays (region/maintain.rs): it writes those back whose blocks nobody else holds any
-//! more, and promotes those that are written to densely.
+//! The thread that looks after CoW mappings (region/maintain.rs): it writes those back whose blocks nobody else holds
+//! any more, and promotes those that are written to densely.
 //!
 //! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
-//! there are none. So the thread looks at pages only after the count has grown by several for each overlay, or after
-//! somebody has let go of blocks. Even then it looks at some overlays first: if these have as many pages as there were
-//! faults for each, so have the others. It sleeps without a timer while there are no overlays, and looks four times a
-//! second while nothing happens to them.
+//! there are none. So the thread looks at pages only after the count has grown by several for each CoW mapping, or
+//! after somebody has let go of blocks. Even then it looks at some CoW mappings first: if these have as many pages as
+//! there were faults for each, so have the others. It sleeps without a timer while there are no CoW mappings, and looks
+//! four times a second while nothing happens to them.
 //!
 //! It also tells how the program writes. One that writes as fast as it can gets its blocks by the least work: the
 //! writers copy whole blocks. One that is *paced*, whose threads sleep between writes, gets them by the shortest waits:
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::core::PoolCore;
-use super::holders::{Holder, OverlayHolder};
+use super::holders::{CowMappingHolder, Holder};
 use super::lineage::RegionId;
 use super::worker::{Parker, Worker};
 use crate::mem::EngineArc;
@@ -27,15 +27,15 @@ use crate::sys::Sys;
 /// The time between two looks at the count while it grows.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// The time between two looks at the count while nothing happens. A new overlay ends it.
+/// The time between two looks at the count while nothing happens. A new CoW mapping ends it.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// After so many looks without a change, nothing counts as happening.
 const QUIET_LOOKS: u32 = 16;
 
-/// So many faults for each overlay are worth a look at some of them; at all it takes about 2 us for each, and a fault
-/// as much.
-const FAULTS_AN_OVERLAY: u64 = 2;
+/// So many faults for each CoW mapping are worth a look at some of them; at all it takes about 2 us for each, and a
+/// fault as much.
+const FAULTS_A_COW_MAPPING: u64 = 2;
 
 /// Fewer faults are worth none.
 const LEAST_FAULTS: u64 = 64;
@@ -57,10 +57,10 @@ const TELLING_NS: u64 = 4_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Maintenance {
     parker: Parker,
-    overlays: AtomicUsize,
+    cow_mappings: AtomicUsize,
     /// Somebody has let go of blocks, or memory is short.
     nudged: AtomicBool,
-    /// Memory is short: an overlay costs less of it than a block.
+    /// Memory is short: a CoW mapping costs less of it than a block.
     is_short: AtomicBool,
     /// The program's threads sleep between writes.
     is_paced: AtomicBool,
@@ -77,18 +77,18 @@ struct Told {
 }
 
 impl Maintenance {
-    /// Counts overlays of a region. The fault handler calls this.
+    /// Counts CoW mappings of a region. The fault handler calls this.
     pub(crate) fn count(&self, more: isize) {
         // To add a wrapped negative number is to subtract.
-        self.overlays.fetch_add(more.cast_unsigned(), Ordering::SeqCst);
+        self.cow_mappings.fetch_add(more.cast_unsigned(), Ordering::SeqCst);
         if more > 0 && self.parker.is_asleep() {
             self.parker.wake();
         }
     }
 
-    /// Tells the thread that somebody has let go of blocks, which may be over overlays.
+    /// Tells the thread that somebody has let go of blocks, which may be over CoW mappings.
     pub(crate) fn nudge(&self) {
-        if self.overlays() > 0 {
+        if self.cow_mappings() > 0 {
             self.nudged.store(true, Ordering::SeqCst);
             if self.parker.is_asleep() {
                 self.parker.wake();
@@ -121,16 +121,16 @@ impl Maintenance {
         self.is_paced.store(is_paced, Ordering::Relaxed);
     }
 
-    /// How many overlays there are.
-    pub(super) fn overlays(&self) -> usize {
-        self.overlays.load(Ordering::SeqCst)
+    /// How many CoW mappings there are.
+    pub(super) fn cow_mappings(&self) -> usize {
+        self.cow_mappings.load(Ordering::SeqCst)
     }
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if there can be overlays. Without it they are written back at the next snapshot.
+    /// Starts the thread if there can be CoW mappings. Without it they are written back at the next snapshot.
     pub(crate) fn start_maintenance(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
-        if !this.sys.has_overlays() {
+        if !this.sys.has_cow_mappings() {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
@@ -138,15 +138,15 @@ impl<S: Sys> PoolCore<S> {
             .map(Some)
     }
 
-    /// Looks after overlays until told to stop. This is the body of the thread.
+    /// Looks after CoW mappings until told to stop. This is the body of the thread.
     fn maintain(&self) {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let mut looked = seen;
         self.tells_from(self.sys.now(), seen, self.sys.sleeps());
         while !maintenance.parker.is_over() {
-            if maintenance.overlays() == 0 {
-                maintenance.parker.sleep_unless(|| maintenance.overlays() > 0);
+            if maintenance.cow_mappings() == 0 {
+                maintenance.parker.sleep_unless(|| maintenance.cow_mappings() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 looked = seen;
             } else if quiet > QUIET_LOOKS {
@@ -157,12 +157,12 @@ impl<S: Sys> PoolCore<S> {
             self.sys.tidy();
             let faults = self.sys.minor_faults();
             self.tell_pace();
-            let due_faults = LEAST_FAULTS.max(FAULTS_AN_OVERLAY * maintenance.overlays() as u64);
+            let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
             if is_due {
-                let mean = faults.wrapping_sub(looked) as usize / maintenance.overlays().max(1);
+                let mean = faults.wrapping_sub(looked) as usize / maintenance.cow_mappings().max(1);
                 let is_new = is_nudged || !self.are_alike(mean);
                 if is_new {
                     self.maintain_all();
@@ -193,12 +193,12 @@ impl<S: Sys> PoolCore<S> {
         }
         let milliseconds = time / 1_000_000;
         // Where most blocks are not shown by page, writes to those take no faults, and nothing can be told. Where each
-        // overlay has a fault in a millisecond, it will be dense before anybody comes to promote it.
+        // CoW mapping has a fault in a millisecond, it will be dense before anybody comes to promote it.
         let rate = faults_of / milliseconds;
-        let is_slow = rate < PACED_FAULTS_A_MS && rate < self.maintenance.overlays() as u64;
+        let is_slow = rate < PACED_FAULTS_A_MS && rate < self.maintenance.cow_mappings() as u64;
         if sleeps_of * PACED_SLEEPS_A_MS.1 < milliseconds || !is_slow {
             is_paced.store(false, Ordering::Relaxed);
-        } else if sleeps_of >= milliseconds * PACED_SLEEPS_A_MS.0 && self.most_are_overlaid() {
+        } else if sleeps_of >= milliseconds * PACED_SLEEPS_A_MS.0 && self.most_are_cow_mapped() {
             is_paced.store(true, Ordering::Relaxed);
         }
     }
@@ -225,57 +225,58 @@ impl<S: Sys> PoolCore<S> {
         done
     }
 
-    /// Whether most blocks of regions that have overlays are overlays, and writers may have to copy some.
-    fn most_are_overlaid(&self) -> bool {
-        let (mut region, mut blocks) = (self.next_overlaid(None), 0);
+    /// Whether most blocks of regions that have CoW mappings are CoW mappings, and writers may have to copy some.
+    fn most_are_cow_mapped(&self) -> bool {
+        let (mut region, mut blocks) = (self.next_cow_mapped(None), 0);
         while let Some(id) = region {
-            blocks += self.visit_overlaid(id, |region| region.waited_for()).unwrap_or(0);
-            region = self.next_overlaid(Some(id));
+            blocks += self.visit_cow_mapped(id, |region| region.waited_for()).unwrap_or(0);
+            region = self.next_cow_mapped(Some(id));
         }
-        blocks > 0 && 2 * self.maintenance.overlays() >= blocks
+        blocks > 0 && 2 * self.maintenance.cow_mappings() >= blocks
     }
 
-    /// Whether the overlays of each region are alike, and not dense.
+    /// Whether the CoW mappings of each region are alike, and not dense.
     fn are_alike(&self, mean: usize) -> bool {
-        let (mut region, mut are_alike) = (self.next_overlaid(None), true);
+        let (mut region, mut are_alike) = (self.next_cow_mapped(None), true);
         while let Some(id) = region {
-            are_alike &= self.visit_overlaid(id, |region| region.are_alike(mean)).unwrap_or(true);
-            region = self.next_overlaid(Some(id));
+            are_alike &= self.visit_cow_mapped(id, |region| region.are_alike(mean)).unwrap_or(true);
+            region = self.next_cow_mapped(Some(id));
         }
         are_alike
     }
 
-    /// Looks once at each overlay of the pool.
+    /// Looks once at each CoW mapping of the pool.
     pub(crate) fn maintain_all(&self) {
-        let mut region = self.next_overlaid(None);
+        let mut region = self.next_cow_mapped(None);
         while let Some(id) = region {
             let mut from = Some(0);
             while let Some(start) = from.filter(|_| !self.maintenance.parker.is_over()) {
                 from = self.work_and_rest(|| self.maintain_part(id, start));
             }
-            region = self.next_overlaid(Some(id));
+            region = self.next_cow_mapped(Some(id));
         }
     }
 
-    /// Looks at some overlays of a region, if it still lives. One visit for each part: whoever comes or goes waits for
-    /// it.
+    /// Looks at some CoW mappings of a region, if it still lives. One visit for each part: whoever comes or goes waits
+    /// for it.
     fn maintain_part(&self, id: RegionId, from: usize) -> Option<usize> {
-        self.visit_overlaid(id, |region| region.maintain(from))?
+        self.visit_cow_mapped(id, |region| region.maintain(from))?
     }
 
     /// Visits a region, if it still lives.
-    fn visit_overlaid<T>(&self, id: RegionId, visit: impl FnOnce(&dyn OverlayHolder) -> T) -> Option<T> {
+    fn visit_cow_mapped<T>(&self, id: RegionId, visit: impl FnOnce(&dyn CowMappingHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
         let held = self.holders.visit();
         let region = held.family.members().find(|holder| holder.id() == Some(id))?;
-        region.overlaid().map(visit)
+        region.with_cow_mappings().map(visit)
     }
 
-    /// The region with overlays that comes next after this one.
-    fn next_overlaid(&self, after: Option<RegionId>) -> Option<RegionId> {
+    /// The region with CoW mappings that comes next after this one.
+    fn next_cow_mapped(&self, after: Option<RegionId>) -> Option<RegionId> {
         let _signals = SignalsBlocked::new();
         let visit = self.holders.visit();
-        let has_overlays = |holder: &&dyn Holder| holder.overlaid().is_some_and(OverlayHolder::has_overlays);
-        visit.family.members().filter(has_overlays).filter_map(Holder::id).filter(|id| Some(*id) > after).min()
+        let has_cow_mappings =
+            |holder: &&dyn Holder| holder.with_cow_mappings().is_some_and(CowMappingHolder::has_cow_mappings);
+        visit.family.members().filter(has_cow_mappings).filter_map(Holder::id).filter(|id| Some(*id) > after).min()
     }
 }

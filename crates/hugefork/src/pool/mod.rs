@@ -14,7 +14,7 @@
 //! | `reservation` | blocks that only certain entries may take |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
-//! | `maintenance` | the thread that writes back and promotes overlays |
+//! | `maintenance` | the thread that writes back and promotes CoW mappings |
 //! | `ab_tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 

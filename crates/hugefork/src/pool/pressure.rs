@@ -227,7 +227,7 @@ fn watch_for_pressure<S: Sys>(
         }
         ask = match core.relieve(step, counters) {
             // As long as memory is short, none is taken for blocks that can be had as pages.
-            Ok(0) if core.maintenance.overlays() > 0 => Ask::StillShort,
+            Ok(0) if core.maintenance.cow_mappings() > 0 => Ask::StillShort,
             Ok(0) => Ask::WhenShort,
             Ok(_) => Ask::StillShort,
             Err(error) => {
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn while_memory_is_short_pages_go_back_into_their_blocks_and_no_block_is_copied_for_them() {
-        let mmu = SoftMmu::new(8 * BLOCK, Merging::Merge, 1000).with_overlays();
+        let mmu = SoftMmu::new(8 * BLOCK, Merging::Merge, 1000).with_cow_mappings();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "test".to_owned(), BlockSize::MIB_2, 8, kernels, Stock::default());
         let pool = EngineArc::new(core);

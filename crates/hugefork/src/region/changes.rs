@@ -5,7 +5,7 @@
 //! | `Zero` | the same | zeros are compared |
 //! | `Private`, `Shared`, `Lazy` | the same | the block is compared |
 //! | `Split` | the same | as above, but dropped pages are zeros |
-//! | `Overlaid` | private pages are compared | these, and the block where no page is private |
+//! | `CowMapped` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
 //!
 //! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being written
@@ -104,28 +104,28 @@ impl<S: Sys> RegionCore<S> {
         let _signals = SignalsBlocked::new();
         // While these are locked, entries say what is shown, and private pages lie where they belong.
         let _windows = self.table.lock_windows(self.windows_of(&entries));
-        let mut overlays = 0..0;
+        let mut cow_mappings = 0..0;
         for index in entries {
             let (is_the_same, now) = older.has_the_same(EntryIndex(index), || self.table.get(EntryIndex(index)))?;
             if !is_the_same {
                 marks.add(index);
-            } else if now.is_overlay() {
-                if overlays.end < index {
-                    self.mark_patched(overlays, &mut marks);
-                    overlays = index..index;
+            } else if now.is_cow_mapping() {
+                if cow_mappings.end < index {
+                    self.mark_patched(cow_mappings, &mut marks);
+                    cow_mappings = index..index;
                 }
-                overlays.end = index + 1;
+                cow_mappings.end = index + 1;
             }
         }
-        self.mark_patched(overlays, &mut marks);
+        self.mark_patched(cow_mappings, &mut marks);
         Ok(marks)
     }
 
-    /// Marks those of `overlays` that have private pages.
-    fn mark_patched(&self, overlays: Range<usize>, marks: &mut Marks) {
+    /// Marks those of `cow_mappings` that have private pages.
+    fn mark_patched(&self, cow_mappings: Range<usize>, marks: &mut Marks) {
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         let mut at_once = RUNS_AT_ONCE;
-        let mut bytes = self.bytes_of(&overlays);
+        let mut bytes = self.bytes_of(&cow_mappings);
         while !bytes.is_empty() {
             let Ok(scanned) = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut runs[..at_once]) else {
                 // If the kernel does not say, each may have some.
@@ -172,7 +172,7 @@ impl<S: Sys> Looked<'_, S> {
             }
             Entry::Split(_) if is_the_same => {}
             Entry::Split(_) => self.compare_split(below, differing),
-            Entry::Overlaid(..) => self.compare_overlay(below, differing),
+            Entry::CowMapped(..) => self.compare_cow_mapping(below, differing),
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ impl<S: Sys> Looked<'_, S> {
     }
 
     /// Compares private pages, and what is below where there are none.
-    fn compare_overlay(&self, below: Showing, differing: &mut Pages) {
+    fn compare_cow_mapping(&self, below: Showing, differing: &mut Pages) {
         let start = self.region.pool().block_size.len_of(self.piece.index.0);
         let (mut at, end) = (self.piece.within.start, self.piece.within.end);
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
@@ -236,7 +236,7 @@ impl<S: Sys> Looked<'_, S> {
             Showing::Private => {
                 let start = pool.block_size.len_of(self.piece.index.0) + at;
                 let part = self.region.addresses.part(&(start..start + BASE_PAGE));
-                // SAFETY: an overlay can be read, and stays there under the window's lock.
+                // SAFETY: a CoW mapping can be read, and stays there under the window's lock.
                 unsafe { pool.sys.shown_differs(part, old) }
             }
         }

@@ -1,21 +1,21 @@
-//! What the pool's thread does for the overlays of a region (pool/maintenance.rs).
+//! What the pool's thread does for the CoW mappings of a region (pool/maintenance.rs).
 //!
-//! | overlay | what |
+//! | CoW mapping | what |
 //! |---|---|
 //! | the region alone holds its block | writes it back: the kernel gets its pages back, and the block is huge again |
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
-//! | as before, and it has even more by now | seals it: the next write copies the block |
-//! | others hold it, and so it is with most overlays of the region | seals all, and copies blocks beside the writer |
+//! | as before, and it has even more by now | write-protects it: the next write copies the block |
+//! | others hold it, as it is with most in the region | write-protects all, and copies blocks beside the writer |
 //!
-//! Where the program is paced (pool/maintenance.rs), nothing is sealed for writers to copy, and what was dense before
-//! is promoted at once. Where copies would take memory that nobody has used, nothing is sealed either.
+//! Where the program is paced (pool/maintenance.rs), nothing is write-protected for writers to copy, and what was dense
+//! before is promoted at once. Where copies would take memory that nobody has used, nothing is write-protected either.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
-use crate::pool::holders::OverlayHolder;
+use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
@@ -30,13 +30,13 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// What is looked at in one visit; where the program is paced, one block.
 const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
-/// So many overlays tell what all are like.
-const SAMPLED_OVERLAYS: usize = 16;
+/// So many CoW mappings tell what all are like.
+const SAMPLED_COW_MAPPINGS: usize = 16;
 
 // The caller has blocked the program's signals.
-impl<S: Sys> OverlayHolder for RegionCore<S> {
-    fn has_overlays(&self) -> bool {
-        self.accounts.has_overlays()
+impl<S: Sys> CowMappingHolder for RegionCore<S> {
+    fn has_cow_mappings(&self) -> bool {
+        self.accounts.has_cow_mappings()
     }
 
     fn waited_for(&self) -> usize {
@@ -78,10 +78,10 @@ impl<S: Sys> RegionCore<S> {
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
     fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
-        if !entry.is_overlay() || self.prepared.has(first) {
+        if !entry.is_cow_mapping() || self.prepared.has(first) {
             return Ok(entries.start + 1);
         }
-        if self.held(entry) == Held::ByOthersToo && !entry.is_open_overlay() && self.density.is_dense(first) {
+        if self.held(entry) == Held::ByOthersToo && !entry.is_writable_cow_mapping() && self.density.is_dense(first) {
             self.copy_beside(first);
             return Ok(entries.start + 1);
         }
@@ -103,7 +103,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
     }
 
-    /// Looks after an overlay that others hold too.
+    /// Looks after a CoW mapping that others hold too.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
         if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
@@ -120,8 +120,8 @@ impl<S: Sys> RegionCore<S> {
         if !is_enough {
             return;
         }
-        let may_seal = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_seal && pages >= Density::left_to_writer_pages(size) && entry.is_open_overlay() {
+        let may_write_protect = self.accounts.writers == Writers::Fault && !self.copies_beside();
+        if may_write_protect && pages >= Density::left_to_writer_pages(size) && entry.is_writable_cow_mapping() {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -136,12 +136,12 @@ impl<S: Sys> RegionCore<S> {
         self.pool().maintenance.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
     }
 
-    /// Whether there are overlays of a paced program that were dense before: they are promoted as soon as there are
+    /// Whether there are CoW mappings of a paced program that were dense before: they are promoted as soon as there are
     /// any pages.
     fn expects_promotions(&self) -> bool {
         let is_expected = |index: EntryIndex| {
             let entry = self.table.get(index);
-            entry.is_open_overlay() && self.density.is_dense(index) && self.held(entry) == Held::ByOthersToo
+            entry.is_writable_cow_mapping() && self.density.is_dense(index) && self.held(entry) == Held::ByOthersToo
         };
         self.pool().maintenance.is_paced()
             && self.may_promote()
@@ -153,15 +153,15 @@ impl<S: Sys> RegionCore<S> {
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
-            entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo
+            entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
-        let step = count.div_ceil(SAMPLED_OVERLAYS);
+        let step = count.div_ceil(SAMPLED_COW_MAPPINGS);
         if step < 2 {
             return None;
         }
-        let (mut samples, mut taken) = ([0; SAMPLED_OVERLAYS], 0);
-        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_OVERLAYS) {
+        let (mut samples, mut taken) = ([0; SAMPLED_COW_MAPPINGS], 0);
+        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_COW_MAPPINGS) {
             samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
             taken += 1;
         }
@@ -170,34 +170,36 @@ impl<S: Sys> RegionCore<S> {
         samples.get(taken / 2).copied()
     }
 
-    /// Seals all overlays, so that the next write to each copies the block, unless writes to it are prepared. Who
-    /// writes by page all over a region would have paid for most copies before they were all looked at.
+    /// Write-protects all CoW mappings, so that the next write to each copies the block, unless writes to it are
+    /// prepared. Who writes by page all over a region would have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
-        // No snapshot may begin until all is sealed: one that did would not look at what is sealed after its own look.
+        // No snapshot may begin until all is write-protected: one that did would not look at what is write-protected
+        // after its own look.
         let Some(_no_snapshot) = self.freezing.try_lock() else { return };
-        self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
+        self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
         let size = self.pool().block_size;
-        let overlays = (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_overlay());
-        let may_be_sealed = overlays.filter(|index| !self.prepared.has(*index));
-        may_be_sealed.for_each(|index| self.density.note(index, usize::MAX, size));
-        // What is not sealed is promoted one by one.
-        let _ = self.seal_all();
+        let cow_mappings =
+            (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
+        let may_be_protected = cow_mappings.filter(|index| !self.prepared.has(*index));
+        may_be_protected.for_each(|index| self.density.note(index, usize::MAX, size));
+        // What is not write-protected is promoted one by one.
+        let _ = self.write_protect_all();
     }
 
-    /// Seals an overlay with many private pages, so that the next write copies the block.
+    /// Write-protects a CoW mapping with many private pages, so that the next write copies the block.
     fn leave_to_writer(&self, index: EntryIndex) {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if entry.is_open_overlay() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
-            self.accounts.sealed.fetch_add(1, Ordering::Relaxed);
+        if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
+            self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, usize::MAX, self.pool().block_size);
             // If it fails, it stays as it was.
-            let _ = self.seal(Locked::windows(&window, &publishing), index.0..index.0 + 1);
+            let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);
         }
     }
 
-    /// Copies the block of a sealed overlay, which the writers would have to do, unless one is at it.
+    /// Copies the block of a write-protected CoW mapping, which the writers would have to do, unless one is at it.
     fn copy_beside(&self, index: EntryIndex) {
         if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
             let copied = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
@@ -209,8 +211,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find an overlay
-    /// sealed; and where memory is short, a block takes more of it than its pages.
+    /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find a CoW mapping
+    /// write-protected; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
         let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
         may_copy && !self.pool().maintenance.is_short()
@@ -229,7 +231,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(pages)
     }
 
-    /// Gives the region a block of its own in place of an overlay with many private pages. The block below is copied
+    /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied
     /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
     /// somebody works on it, or no block is to be had, there will be another time.
     fn promote(&self, index: EntryIndex) {
@@ -282,29 +284,29 @@ impl<S: Sys> RegionCore<S> {
         beside.is_some_and(|beside| beside.offset(1) == self.place_of_copy(index, below))
     }
 
-    /// The block below an overlay that others hold too, with a reference to it, and who wrote it.
+    /// The block below a CoW mapping that others hold too, with a reference to it, and who wrote it.
     fn hold_below(&self, index: EntryIndex) -> Option<(BlockId, Origin)> {
         let _window = self.table.try_lock(index)?;
         let _publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let below = entry.block().filter(|_| entry.is_overlay() && self.held(entry) == Held::ByOthersToo)?;
+        let below = entry.block().filter(|_| entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo)?;
         self.pool().frames.add_reference(below);
         Some((below, entry.origin()))
     }
 
-    /// Shows `own`, a copy of the block `below` the overlay, in its place, with its private pages. False if the overlay
-    /// is there no more, or it cannot be done.
+    /// Shows `own`, a copy of the block `below` the CoW mapping, in its place, with its private pages. False if the CoW
+    /// mapping is there no more, or it cannot be done.
     fn exchange(&self, index: EntryIndex, below: BlockId, own: BlockId) -> bool {
         let only = index.0..index.0 + 1;
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_overlay() || entry.block() != Some(below) || self.prepared.has(index) {
+        if !entry.is_cow_mapping() || entry.block() != Some(below) || self.prepared.has(index) {
             return false;
         }
         let locked = Locked::windows(&window, &publishing);
         let (place, are_kept_off) = match self.accounts.writers {
-            Writers::Fault => (Place::Own, self.seal(locked, only.clone()).is_ok()),
+            Writers::Fault => (Place::Own, self.write_protect(locked, only.clone()).is_ok()),
             Writers::NeverFault => (Place::Parked, self.holds(locked, &only)),
         };
         if !are_kept_off && place == Place::Parked {

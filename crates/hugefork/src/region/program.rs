@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!          open                 share, before a fork(2)
-//!   Zero ────────▶ Private ──────────────────────────────▶ Overlaid: the kernel copies pages, here and in the child
+//!   Zero ────────▶ Private ──────────────────────────────▶ CowMapped: the kernel copies pages, here and in the child
 //!    ▲  close, hand_over │ ▲                                  │
 //!    └───────────────────┘ └─ write-back, when no child is ───┘
 //!                             left, or promotion
@@ -111,7 +111,7 @@ impl<S: ProgramSys> RegionCore<S> {
                 self.empty(block)?;
                 continue;
             }
-            if !entry.is_overlay() {
+            if !entry.is_cow_mapping() {
                 continue;
             }
             self.show_empty(Locked::windows(&window, &publishing), index.0..index.0 + 1)?;
@@ -130,7 +130,7 @@ impl<S: ProgramSys> RegionCore<S> {
         if pool.sys.next_memory(start + part.start..start + part.end).is_none() {
             let only = self.bytes_of(&(index.0..index.0 + 1));
             let shown = self.addresses.part(&(only.start + part.start..only.start + part.end));
-            return !entry.is_overlay() || pool.sys.drop_private(shown).is_ok();
+            return !entry.is_cow_mapping() || pool.sys.drop_private(shown).is_ok();
         }
         if !matches!(entry, Entry::Private(_)) || is_huge && pool.sys.is_full(start) {
             return false;
@@ -233,7 +233,7 @@ impl<S: ProgramSys> RegionCore<S> {
             each(found.start - start, found.len());
             rest.start = found.end;
         }
-        if !entry.is_overlay() {
+        if !entry.is_cow_mapping() {
             return Ok(());
         }
         let (mut runs, mut at) = ([PageRun::default(); 64], 0);
@@ -297,7 +297,7 @@ impl<S: ProgramSys> RegionCore<S> {
             if self.make_plain(&piece, start).is_err() {
                 // Whatever becomes of it: the block is shown for ever.
                 pool.frames.add_reference(block);
-                let shows = Shows::Overlay { start, access: Access::ReadWrite };
+                let shows = Shows::CowMapping { start, access: Access::ReadWrite };
                 let _ = pool.sys.show(self.addresses.part(&piece), shows);
             }
         }
@@ -341,9 +341,9 @@ impl<S: ProgramSys> RegionCore<S> {
             next = run.end;
             let blocks = || (0..run.len()).map(|by| first.offset(by));
             blocks().for_each(|block| self.pool().frames.add_reference(block));
-            if !entry.is_overlay() {
+            if !entry.is_cow_mapping() {
                 // Until it is done the entries say that they are writable: if the kernel refuses, that is shown again.
-                let shows = Shows::Overlay { start: first, access: Access::ReadWrite };
+                let shows = Shows::CowMapping { start: first, access: Access::ReadWrite };
                 let Ok(remapped) = self.site().remap(locked, &run, shows) else {
                     blocks().for_each(|block| _ = self.pool().release(block));
                     unseen += run.len();
@@ -351,7 +351,7 @@ impl<S: ProgramSys> RegionCore<S> {
                 };
                 self.table.set_alike(run.clone(), Entry::Shared(first, Origin::Own));
                 // Such a mapping is writable from the first.
-                let _ = self.publish_overlays(locked, run.clone(), remapped);
+                let _ = self.publish_cow_mappings(locked, run.clone(), remapped);
             }
             held.extend(blocks());
         }

@@ -1,8 +1,8 @@
-//! What else is done to blocks whose pages the kernel copies (overlay.rs): they are discarded, freed, pinned, forked
-//! again, taken away, reserved and limited. And what is left when one of the calls for that is refused.
+//! What else is done to blocks whose pages the kernel copies (CoW mapping.rs): they are discarded, freed, pinned,
+//! forked again, taken away, reserved and limited. And what is left when one of the calls for that is refused.
 
-use super::overlay::{
-    by_page, copied, is_overlaid, is_overlaid_and_inherited, run_by_page, where_pages_are_copied, written_back,
+use super::cow_mapping::{
+    by_page, copied, is_cow_mapped, is_cow_mapped_and_inherited, run_by_page, where_pages_are_copied, written_back,
     written_by_choice,
 };
 use super::*;
@@ -131,12 +131,12 @@ fn a_fork_of_a_fork_is_by_page_too() {
         let (region, free) = (world.written(2), world.free());
         let fork = region.fork(by_page());
         fork.write(100, 7);
-        assert_eq!((is_overlaid_and_inherited(&fork, 0), world.free()), (true, free));
+        assert_eq!((is_cow_mapped_and_inherited(&fork, 0), world.free()), (true, free));
         let grandchild = fork.fork(by_page());
         assert_eq!((world.free(), fork.block(1)), (free - 1, region.block(1)), "a copy for what both have now");
         grandchild.write(100, 8);
         fork.write(200, 9);
-        assert!(is_overlaid(&fork, 0) && is_overlaid_and_inherited(&grandchild, 0));
+        assert!(is_cow_mapped(&fork, 0) && is_cow_mapped_and_inherited(&grandchild, 0));
         assert_eq!(world.free(), free - 1);
         let seen = |at| [&region, &fork, &grandchild].map(|space| space.read(at));
         assert_eq!(seen(100), [Some(0), Some(7), Some(8)]);
@@ -178,9 +178,9 @@ fn what_is_reserved_for_a_fork_pays_for_the_block_that_it_shows_by_page() {
         let fork = region.fork(reserved().copy_grain(CopyGrain::Page).calls_wait(true));
         fork.write(100, 7);
         let rest = world.fill();
-        assert_eq!((world.reserved(), is_overlaid_and_inherited(&fork, 0)), (2, true));
+        assert_eq!((world.reserved(), is_cow_mapped_and_inherited(&fork, 0)), (2, true));
         region.write(200, 9);
-        assert_eq!((world.reserved(), is_overlaid_and_inherited(&fork, 0)), (1, true), "the copy is the writer's");
+        assert_eq!((world.reserved(), is_cow_mapped_and_inherited(&fork, 0)), (1, true), "the copy is the writer's");
         assert_eq!((fork.read(100), fork.read(200), region.read(100)), (Some(7), Some(0), Some(0)));
         fork.write(G::BLOCK + 100, 8);
         assert_eq!(world.reserved(), 1, "private pages take no block");
@@ -201,7 +201,7 @@ fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
         assert_eq!(region.accounts.cost(), 0, "nothing before the first write");
         region.write(100, 7);
         region.write(G::BLOCK + 100, 7);
-        assert_eq!((region.accounts.cost(), is_overlaid(&region, 2)), (2, false));
+        assert_eq!((region.accounts.cost(), is_cow_mapped(&region, 2)), (2, false));
         assert_eq!(region.resolve(2 * G::BLOCK), Err(Unresolved::CowLimit(OnLimit::Fail)));
         region.write(200, 8);
         // What has become a copy costs what it did before.
@@ -243,7 +243,7 @@ fn a_region_with_an_observer_copies_blocks() {
         // A fork has no observer.
         let fork = region.fork(by_page());
         fork.write(200, 8);
-        assert!(is_overlaid_and_inherited(&fork, 0));
+        assert!(is_cow_mapped_and_inherited(&fork, 0));
     }
     where_pages_are_copied!(row, 8);
 }
@@ -313,7 +313,7 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
         // Once with a call that was carried out all the same, and once with one that did nothing.
         for round in 1..5 {
             region.prepare_write(0..2 * G::BLOCK).unwrap();
-            sys.fail(Some((Call::Overlay, 0)));
+            sys.fail(Some((Call::CowMapping, 0)));
             let snapshot = region.snapshot();
             assert!(!sys.failure_pending());
             region.write(100, round);
@@ -327,14 +327,14 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
 
 /// A second try would take the region lock twice, and wait for ever if a snapshot had asked for it in between.
 #[test]
-fn a_write_that_may_not_unseal_fails_at_once_and_the_next_one_does_it() {
+fn a_write_that_may_not_allow_writes_fails_at_once_and_the_next_one_does_it() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.write(2 * BASE_PAGE + 100, 1);
-        // The neighbour is shown by page too and has no private pages, so it is sealed.
+        // The neighbour is shown by page too and has no private pages, so it is write-protected.
         let later = region.snapshot();
-        assert!(matches!(region.entry(1), Entry::Overlaid(_, _, Access::Read)), "{:?}", region.entry(1));
+        assert!(matches!(region.entry(1), Entry::CowMapped(_, _, Access::Read)), "{:?}", region.entry(1));
         world.pool.sys.fail(Some((Call::Protect, 0)));
         let at = G::BLOCK + 2 * BASE_PAGE + 100;
         let refused = region.resolve(at);

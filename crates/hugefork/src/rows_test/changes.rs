@@ -66,12 +66,12 @@ fn pages_of_a_split_block() {
 #[test]
 fn private_pages_over_the_snapshots_block_and_over_another() {
     fn row<G: Ground>(world: &World<G>) {
-        if !world.pool.sys.has_overlays() {
+        if !world.pool.sys.has_cow_mappings() {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         }
         let region = world.written_with(2, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let older = region.snapshot();
-        assert!(region.entry(0).is_overlay());
+        assert!(region.entry(0).is_cow_mapping());
         assert_eq!(lists::<G>(&*region, &older), [vec![], vec![]]);
         [1, 6, 9].into_iter().for_each(|page| region.write(page * BASE_PAGE + 9, 7));
         // What it has already: a private page with the same bytes.
@@ -80,7 +80,7 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
         let newer = region.snapshot();
         [4, 6, 12].into_iter().for_each(|page| region.write(page * BASE_PAGE + 10, 8));
         region.write(9 * BASE_PAGE + 9, 0);
-        assert!(region.entry(0).is_overlay());
+        assert!(region.entry(0).is_cow_mapping());
         assert_eq!(lists::<G>(&*region, &newer), [vec![0..1], vec![4..5, 6..7, 9..10, 12..13]]);
         assert_eq!(lists::<G>(&*region, &older), [vec![0..1], vec![1..2, 4..5, 6..7, 12..13]]);
         assert_eq!(pages(&*newer, &older), vec![1..2, 6..7, 9..10]);
@@ -93,7 +93,7 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
 #[test]
 fn a_snapshot_copies_no_shared_block_between_those_with_private_pages() {
     fn row<G: Ground>(world: &World<G>) {
-        if !world.pool.sys.has_overlays() {
+        if !world.pool.sys.has_cow_mappings() {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         }
         let region = world.written_with(6, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));

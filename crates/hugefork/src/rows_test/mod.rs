@@ -15,10 +15,10 @@
 mod by_page;
 mod changes;
 mod copy_on_write;
+mod cow_mapping;
 mod exhaustion;
 mod lazy_free;
 mod orders;
-mod overlay;
 mod races;
 mod reset;
 #[path = "../../tests/common/wait.rs"]
@@ -119,7 +119,7 @@ macro_rules! soft_ground {
             const BLOCK: usize = 64 << 10;
 
             fn pool(blocks: usize) -> Option<EngineArc<PoolCore<SoftMmu>>> {
-                let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000).with_overlays();
+                let mmu = SoftMmu::new(blocks * Self::BLOCK, $merging, 1000).with_cow_mappings();
                 let (name, size) = ("rows".to_owned(), BlockSize::new(Self::BLOCK).unwrap());
                 let kernels = Kernels::default_for_this_cpu();
                 Some(EngineArc::new(PoolCore::new(mmu, name, size, blocks, kernels, Stock::default())))
@@ -412,7 +412,7 @@ fn kept_by<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<Range<usize>> {
     kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
 }
 
-/// Rows are about blocks, unless they name another grain (overlay.rs).
+/// Rows are about blocks, unless they name another grain (CoW mapping.rs).
 fn by_block(options: RegionOptions) -> RegionOptions {
     match options.grain {
         CopyGrain::Auto => options.copy_grain(CopyGrain::Block),

@@ -23,7 +23,7 @@ use shuttle::thread::{Scope, scope};
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
-use crate::pool::holders::OverlayHolder;
+use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::reset_all;
 use crate::region::state::{Density, Unresolved};
 use crate::snapshot::changes::{Found, Precision};

@@ -196,9 +196,9 @@ fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
 
 /// A cut waits for operations when its pages are written back already. Others may have their turn meanwhile, and fail.
 #[test]
-fn what_others_seal_and_do_not_write_back_while_a_cut_waits_for_operations_is_in_it() {
+fn what_others_write_protect_and_do_not_write_back_while_a_cut_waits_for_operations_is_in_it() {
     fn row(world: &World<Soft>) {
-        let region = &overlay::written_by_choice(world, 2);
+        let region = &cow_mapping::written_by_choice(world, 2);
         let operations = &HeldOperations::new(Duration::MAX);
         region.space.set_operations(operations);
         let earlier = region.snapshot();
@@ -214,14 +214,17 @@ fn what_others_seal_and_do_not_write_back_while_a_cut_waits_for_operations_is_in
             region.write(BASE_PAGE + 100, 7);
             world.pool.sys.fail(Some((Call::Scan, 0)));
             let prepared = region.prepare_snapshot();
-            let sealed = region.table.get(EntryIndex(0));
+            let write_protected = region.table.get(EntryIndex(0));
             assert!(operations.leave(seat));
-            assert!(matches!((prepared, sealed), (Err(RegionError::System(_)), Entry::Overlaid(_, _, Access::Read))));
+            assert!(matches!(
+                (prepared, write_protected),
+                (Err(RegionError::System(_)), Entry::CowMapped(_, _, Access::Read))
+            ));
             cut.join().unwrap()
         });
         let at = BASE_PAGE + 100;
         assert_eq!((read_at(&earlier, at), read_at(&later, at), region.read(at)), (Ok(0), Ok(7), Some(7)));
         assert!(earlier.id < later.id);
     }
-    overlay::run_by_page::<Soft>(8, row);
+    cow_mapping::run_by_page::<Soft>(8, row);
 }

@@ -2,7 +2,7 @@
 //! since.
 
 use super::*;
-use crate::pool::holders::OverlayHolder;
+use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::{Pair, reset_all};
 use crate::stats::counters::{self, FaultStats};
 use crate::types::error::ResetError;
@@ -33,7 +33,7 @@ macro_rules! wherever {
 macro_rules! where_pages_are_copied {
     ($row:ident, $blocks:expr) => {
         in_both_ways::<Soft>($blocks, $row);
-        if Base::pool(1).is_some_and(|pool| pool.sys.has_overlays()) {
+        if Base::pool(1).is_some_and(|pool| pool.sys.has_cow_mappings()) {
             run::<Base>($blocks, $row);
             run::<Huge>($blocks, $row);
         } else {
@@ -48,7 +48,7 @@ fn by_page() -> RegionOptions {
 
 fn maintain<G: Ground>(region: &Region<G>) {
     let _signals = SignalsBlocked::new();
-    assert_eq!(OverlayHolder::maintain(&**region, 0), None, "all of it is looked at");
+    assert_eq!(CowMappingHolder::maintain(&**region, 0), None, "all of it is looked at");
 }
 
 fn stats<G: Ground>(region: &Region<G>) -> FaultStats {
@@ -330,7 +330,7 @@ fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
 /// A block is as before or as the snapshot, and another call goes on.
 #[test]
 fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
-    let failing = [Call::Map, Call::MapZeros, Call::Protect, Call::Scan, Call::Overlay, Call::DropPrivate];
+    let failing = [Call::Map, Call::MapZeros, Call::Protect, Call::Scan, Call::CowMapping, Call::DropPrivate];
     for (call, after) in failing.into_iter().flat_map(|call| (0..4).map(move |after| (call, after))) {
         in_both_ways::<Soft>(16, |world| {
             let region = world.written_with(8, by_page());
@@ -451,15 +451,15 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         let before = stats(&region).faults();
         (0..3 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
         assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
-        // The pool's thread neither seals nor writes it back.
+        // The pool's thread neither write-protects nor writes it back.
         drop(snapshot);
         maintain(&region);
-        assert!((0..3).all(|at| region.entry(at).is_open_overlay()));
+        assert!((0..3).all(|at| region.entry(at).is_writable_cow_mapping()));
         let later = region.snapshot();
         drop(later);
         maintain(&region);
         let entries = [0, 1, 2, 3].map(|at| region.entry(at));
-        assert!(entries.iter().all(|entry| !entry.is_overlay()), "the promise is over: {entries:?}");
+        assert!(entries.iter().all(|entry| !entry.is_cow_mapping()), "the promise is over: {entries:?}");
         assert_eq!((region.kept(), region.read(100)), (vec![0..4 * G::PAGES], Some(7)));
     }
     where_pages_are_copied!(row, 10);
@@ -572,7 +572,7 @@ fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on()
         Call::MapZeros,
         Call::Protect,
         Call::Scan,
-        Call::Overlay,
+        Call::CowMapping,
         Call::DropPrivate,
         Call::ClaimStaging,
         Call::TakePages,
@@ -665,7 +665,7 @@ fn no_writer_goes_on_before_all_regions_are_set_back() {
         regions.iter().for_each(|region| region.discard(G_BLOCK..2 * G_BLOCK).unwrap());
         let pairs = [(&*regions[0].space, &*snapshots[0]), (&*regions[1].space, &*snapshots[1])];
         let mmu = &world.pool.sys;
-        mmu.stop_at(Call::Overlay);
+        mmu.stop_at(Call::CowMapping);
         std::thread::scope(|scope| {
             let reset = scope.spawn(|| reset_all(&pairs));
             // The block of the first region is exchanged, and then that of the second.
@@ -673,7 +673,7 @@ fn no_writer_goes_on_before_all_regions_are_set_back() {
                 mmu.until_it_stops();
                 let are_held = regions.each_ref().map(|region| mmu.is_held(region.addresses.base()));
                 if comes_again {
-                    mmu.stop_at(Call::Overlay);
+                    mmu.stop_at(Call::CowMapping);
                 }
                 mmu.go_on();
                 are_held

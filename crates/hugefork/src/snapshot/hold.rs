@@ -32,7 +32,7 @@ impl<S: Sys> SnapshotCore<S> {
             | Entry::Shared(_, Origin::Own)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..) => unreachable!("a snapshot's blocks are its parent's"),
+            | Entry::CowMapped(..) => unreachable!("a snapshot's blocks are its parent's"),
         }
     }
 }

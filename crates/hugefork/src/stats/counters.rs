@@ -18,7 +18,7 @@ pub(crate) struct Counters {
     pub(crate) demand_zero: AtomicU64,
     pub(crate) copied: AtomicU64,
     pub(crate) reused: AtomicU64,
-    pub(crate) overlaid: AtomicU64,
+    pub(crate) cow_mapped: AtomicU64,
     pub(crate) raced: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) blocks_zeroed_before: AtomicU64,
@@ -58,7 +58,7 @@ impl Counters {
             demand_zero: get(&self.demand_zero),
             copied: get(&self.copied),
             reused: get(&self.reused),
-            overlaid: get(&self.overlaid),
+            cow_mapped: get(&self.cow_mapped),
             raced: get(&self.raced),
             failed: get(&self.failed),
             blocks_zeroed_before: get(&self.blocks_zeroed_before),
@@ -160,7 +160,7 @@ pub struct FaultStats {
     pub reused: u64,
     /// Writes to a block that a fork or snapshot held, from which on the kernel copies the pages that are written,
     /// there and in the neighbours: [`CopyGrain::Page`](crate::CopyGrain).
-    pub overlaid: u64,
+    pub cow_mapped: u64,
     /// Faults whose work another thread had done before their turn came.
     pub raced: u64,
     /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
@@ -208,14 +208,14 @@ pub struct FaultStats {
 impl FaultStats {
     /// Faults of all kinds.
     pub fn faults(&self) -> u64 {
-        self.demand_zero + self.copied + self.reused + self.overlaid + self.raced + self.failed
+        self.demand_zero + self.copied + self.reused + self.cow_mapped + self.raced + self.failed
     }
 
     fn add(&mut self, other: &FaultStats) {
         self.demand_zero += other.demand_zero;
         self.copied += other.copied;
         self.reused += other.reused;
-        self.overlaid += other.overlaid;
+        self.cow_mapped += other.cow_mapped;
         self.raced += other.raced;
         self.failed += other.failed;
         self.blocks_zeroed_before += other.blocks_zeroed_before;

@@ -7,16 +7,17 @@
 //! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
 //! | [`WordLock`] | what streams have cost (pool/ab_tests.rs) | a fault of a stream; one that finds it taken goes on |
 //! | [`WordLock`] | cuts and resets of a region against each other | whoever cuts or resets it, or prepares a cut |
-//! | [`WordLock`] | a region's overlays against resets | the pool's thread that looks after them, and a reset |
+//! | [`WordLock`] | a region's CoW mappings against resets | the pool's thread that looks after them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
 //! A [`WaitQueue`] sleeps until others have changed something.
 //!
 //! A [`Gate`] keeps operations of the program apart from snapshots. No handler goes through one.
 //!
-//! They are taken in this order: the list of holders, the lock of overlays against resets, the lock of waiting windows,
-//! window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds [`SignalsBlocked`]
-//! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
+//! They are taken in this order: the list of holders, the lock of CoW mappings against resets, the lock of waiting
+//! windows, window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds
+//! [`SignalsBlocked`] around them: otherwise a signal handler of the program that touches the region would wait for its
+//! own thread.
 
 pub(crate) mod atomic;
 mod gate;

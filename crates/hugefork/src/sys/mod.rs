@@ -40,7 +40,7 @@ pub(crate) enum Shows<M> {
     Memory { start: M, access: Access },
     /// The pool's memory from `start` on, through a private mapping: the kernel copies each base page that is written,
     /// and from then on that copy is shown in its place. The pool's memory stays as it is.
-    Overlay { start: M, access: Access },
+    CowMapping { start: M, access: Access },
 }
 
 impl<M> Shows<M> {
@@ -50,7 +50,7 @@ impl<M> Shows<M> {
             Shows::Zeros => Shows::Zeros,
             Shows::Hidden => Shows::Hidden,
             Shows::Memory { start, access } => Shows::Memory { start: name(start), access },
-            Shows::Overlay { start, access } => Shows::Overlay { start: name(start), access },
+            Shows::CowMapping { start, access } => Shows::CowMapping { start: name(start), access },
         }
     }
 }
@@ -158,16 +158,16 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// cached. On failure, a first part of the range may have changed.
     fn protect(&self, part: Part<'_>, access: Access) -> Result<(), SystemError>;
 
-    /// Whether [`Shows::Overlay`] can be shown.
-    fn has_overlays(&self) -> bool;
+    /// Whether [`Shows::CowMapping`] can be shown.
+    fn has_cow_mappings(&self) -> bool;
 
     /// Claims `len` bytes of addresses, aligned to `align`, that show nothing: what is held is parked there. An error
     /// if nothing can be held.
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
     /// Takes what `part` shows to `parked`, with its private pages. The part shows pool memory in a row, or one
-    /// overlay. From then on whoever uses the part waits, reads and system calls too, until [`Sys::resume`]. After a
-    /// failure it shows what it showed, and nobody waits.
+    /// CoW mapping. From then on whoever uses the part waits, reads and system calls too, until [`Sys::resume`]. After
+    /// a failure it shows what it showed, and nobody waits.
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError>;
 
     /// Shows at `part`, which is held, what `parked` shows, with the right to write if it has that: nobody finds it
@@ -182,20 +182,21 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// reset puts them back.
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError>;
 
-    /// Takes the private pages of `part`, which shows one overlay, to `staging`, which shows that with them from then
-    /// on. The part shows what is below, with the same right to write. Whoever uses it sees this happen at one moment.
-    /// After a failure nothing has changed; so it is where the part is more than one mapping.
+    /// Takes the private pages of `part`, which shows one CoW mapping, to `staging`, which shows that with them from
+    /// then on. The part shows what is below, with the same right to write. Whoever uses it sees this happen at one
+    /// moment. After a failure nothing has changed; so it is where the part is more than one mapping.
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
     /// Shows at `part` what `staging` shows, in place of what is there, which may be held. Whoever uses it sees this
     /// happen at one moment. What is below is shown at the staging from then on. After a failure nothing has changed.
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
-    /// The private pages in a part that shows an overlay, in order, until `runs` is full. It looks at all of the part,
-    /// or at least at one page. Where an overlay is shown no more, it may say anything.
+    /// The private pages in a part that shows a CoW mapping, in order, until `runs` is full. It looks at all of the
+    /// part, or at least at one page. Where a CoW mapping is shown no more, it may say anything.
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
-    /// Drops the private pages of a part that shows an overlay, which then shows what is below. A failure leaves some.
+    /// Drops the private pages of a part that shows a CoW mapping, which then shows what is below. A failure leaves
+    /// some.
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError>;
 
     /// Does what [`Sys::show`] has left for later. Not for faults.
@@ -219,7 +220,7 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// there, the kernel has to, which may refuse.
     ///
     /// # Safety
-    /// The addresses show an overlay with this access, and nobody else writes there meanwhile. `from` is valid for
+    /// The addresses show a CoW mapping with this access, and nobody else writes there meanwhile. `from` is valid for
     /// reads of as many bytes, which nobody writes.
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError>;
 

@@ -38,7 +38,7 @@ pub(crate) enum Call {
     Protect,
     Hide,
     Punch,
-    Overlay,
+    CowMapping,
     Scan,
     ClaimParking,
     Hold,
@@ -60,7 +60,7 @@ impl Call {
         Call::Protect,
         Call::Hide,
         Call::Punch,
-        Call::Overlay,
+        Call::CowMapping,
         Call::Scan,
         Call::ClaimParking,
         Call::Hold,
@@ -125,7 +125,7 @@ impl State {
     fn take(&mut self, from: Part<'_>, to: Part<'_>) {
         for (from, to) in pages_of(from.at(), from.len()).zip(pages_of(to.at(), to.len())) {
             let page = self.pages.insert(from, Page::Hidden).expect("mapped");
-            assert!(matches!(page, Page::Memory { .. } | Page::Overlay { .. }), "only pool memory is held");
+            assert!(matches!(page, Page::Memory { .. } | Page::CowMapping { .. }), "only pool memory is held");
             assert!(self.pages.insert(to, page).is_some(), "mapped outside of a claimed range");
             self.private.remove(&to);
             if let Some(page) = self.private.remove(&from) {
@@ -140,7 +140,7 @@ pub(crate) struct SoftMmu {
     layout: Layout,
     merging: Merging,
     /// Whether it has page grain, as kernels from Linux 6.7 on.
-    overlays: bool,
+    cow_mappings: bool,
     /// Parking is claimed in vain but for each so-many-th who asks.
     parkings: usize,
     budget: MappingBudget,
@@ -169,13 +169,13 @@ impl SoftMmu {
         let obtained = vec![false; capacity / BASE_PAGE];
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
-        let overlays = false;
+        let cow_mappings = false;
         let (budget, alone, state) = (MappingBudget::new(mappings), AtomicBool::new(false), Mutex::new(state));
         SoftMmu {
             memory,
             layout,
             merging,
-            overlays,
+            cow_mappings,
             parkings: 1,
             budget,
             alone,
@@ -186,8 +186,8 @@ impl SoftMmu {
     }
 
     /// The same, with page grain.
-    pub(crate) fn with_overlays(mut self) -> SoftMmu {
-        self.overlays = self.merging == Merging::Merge;
+    pub(crate) fn with_cow_mappings(mut self) -> SoftMmu {
+        self.cow_mappings = self.merging == Merging::Merge;
         self
     }
 
@@ -301,7 +301,7 @@ impl SoftMmu {
     pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
         let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
         let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
-            (Some(Page::Overlay { start: a, access: x }), Some(Page::Overlay { start: b, access: y })) => {
+            (Some(Page::CowMapping { start: a, access: x }), Some(Page::CowMapping { start: b, access: y })) => {
                 a + BASE_PAGE == b && x == y
             }
             (Some(Page::Memory { start: a, access: x }), Some(Page::Memory { start: b, access: y })) => {
@@ -333,7 +333,7 @@ impl SoftMmu {
         let start = match state.pages.get(&(address / BASE_PAGE)) {
             None | Some(Page::Hidden) => return Err(Fault),
             Some(Page::Zeros) => return Ok(0),
-            Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. }) => start,
+            Some(&Page::Memory { start, .. } | &Page::CowMapping { start, .. }) => start,
         };
         if let Some(page) = state.private.get(&(address / BASE_PAGE)) {
             return Ok(page[address % BASE_PAGE]);
@@ -347,7 +347,7 @@ impl SoftMmu {
         // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
         let mut state = self.state_at(address);
         match state.pages.get(&(address / BASE_PAGE)) {
-            Some(&Page::Overlay { start: offset, access: Access::ReadWrite }) => {
+            Some(&Page::CowMapping { start: offset, access: Access::ReadWrite }) => {
                 assert!(state.obtained[offset / BASE_PAGE], "copied memory that was never obtained: SIGBUS");
                 let copy = || {
                     // SAFETY: offsets of mapped pages were checked when they were mapped.

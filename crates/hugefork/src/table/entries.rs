@@ -70,7 +70,7 @@ impl Entries {
         let (step, most) = match Entry::decode(first) {
             Entry::Zero | Entry::Revoked => (0, words.len()),
             // A number beyond the last block that an entry can name would change the state.
-            Entry::Private(block) | Entry::Shared(block, _) | Entry::Lazy(block) | Entry::Overlaid(block, ..) => {
+            Entry::Private(block) | Entry::Shared(block, _) | Entry::Lazy(block) | Entry::CowMapped(block, ..) => {
                 (1, words.len().min(BlockId::LIMIT - block.index()))
             }
             Entry::Split(_) => (1, 1),

@@ -14,11 +14,12 @@
 //! | `Shared` | present, written by its origin: this region or its parent | readable | one for each holder |
 //! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
 //! | `Split` | present, each page as table/split.rs says | by page | as `Shared` |
-//! | `Overlaid` | present, with an origin; the private pages over it are the region's | by its access | as `Shared` |
+//! | `CowMapped` | present, with an origin; the private pages over it are the region's | by its access | as `Shared` |
 //! | `Revoked` | none any more | nothing | none |
 //!
-//! An `Overlaid` entry shows its block through a private mapping: the kernel copies each base page that is written, and
-//! the copy covers the block's. Nobody writes to the block itself. With `Access::Read` no more pages become private.
+//! An `CowMapped` entry shows its block through a private mapping: the kernel copies each base page that is written,
+//! and the copy covers the block's. Nobody writes to the block itself. With `Access::Read` no more pages become
+//! private.
 //!
 //! `reserved`: a block of the pool is reserved for this entry, so the next write finds one.
 //!
@@ -41,7 +42,7 @@ pub(crate) enum Entry {
     /// Lazily freed or dropped in part.
     Split(BlockId),
     /// Readable, or writable page by page, through a private mapping of the block, which may have private pages.
-    Overlaid(BlockId, Origin, Access),
+    CowMapped(BlockId, Origin, Access),
     /// Taken away: any access to it fails.
     Revoked,
 }
@@ -63,7 +64,7 @@ pub(crate) enum State {
     Shared,
     Lazy,
     Split,
-    Overlaid(Access),
+    CowMapped(Access),
     Revoked,
 }
 
@@ -86,7 +87,7 @@ impl Entry {
             | Entry::Shared(block, _)
             | Entry::Lazy(block)
             | Entry::Split(block)
-            | Entry::Overlaid(block, ..) => Some(block),
+            | Entry::CowMapped(block, ..) => Some(block),
         }
     }
 
@@ -99,7 +100,7 @@ impl Entry {
             Entry::Shared(..) => State::Shared,
             Entry::Lazy(_) => State::Lazy,
             Entry::Split(_) => State::Split,
-            Entry::Overlaid(_, _, access) => State::Overlaid(access),
+            Entry::CowMapped(_, _, access) => State::CowMapped(access),
             Entry::Revoked => State::Revoked,
         }
     }
@@ -114,7 +115,7 @@ impl Entry {
             State::Shared => Entry::Shared(block, self.origin()),
             State::Lazy => Entry::Lazy(block),
             State::Split => Entry::Split(block),
-            State::Overlaid(access) => Entry::Overlaid(block, self.origin(), access),
+            State::CowMapped(access) => Entry::CowMapped(block, self.origin(), access),
             State::Revoked => Entry::Revoked,
         }
     }
@@ -123,15 +124,15 @@ impl Entry {
     #[inline]
     pub(crate) fn origin(self) -> Origin {
         match self {
-            Entry::Shared(_, origin) | Entry::Overlaid(_, origin, _) => origin,
+            Entry::Shared(_, origin) | Entry::CowMapped(_, origin, _) => origin,
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => Origin::Own,
         }
     }
 
     /// Whether it is shown through a private mapping.
     #[inline]
-    pub(crate) fn is_overlay(self) -> bool {
-        matches!(self, Entry::Overlaid(..))
+    pub(crate) fn is_cow_mapping(self) -> bool {
+        matches!(self, Entry::CowMapped(..))
     }
 
     /// What its addresses show; `None` if each page shows something of its own.
@@ -142,7 +143,7 @@ impl Entry {
             Entry::Revoked => Some(Shows::Hidden),
             Entry::Private(start) => Some(Shows::Memory { start, access: Access::ReadWrite }),
             Entry::Shared(start, _) | Entry::Lazy(start) => Some(Shows::Memory { start, access: Access::Read }),
-            Entry::Overlaid(start, _, access) => Some(Shows::Overlay { start, access }),
+            Entry::CowMapped(start, _, access) => Some(Shows::CowMapping { start, access }),
             Entry::Split(_) => None,
         }
     }
@@ -155,14 +156,14 @@ impl Entry {
 
     /// Whether it is shown through a private mapping that is writable.
     #[inline]
-    pub(crate) fn is_open_overlay(self) -> bool {
-        matches!(self, Entry::Overlaid(_, _, Access::ReadWrite))
+    pub(crate) fn is_writable_cow_mapping(self) -> bool {
+        matches!(self, Entry::CowMapped(_, _, Access::ReadWrite))
     }
 
     /// Whether writes to it may take memory that its forks and snapshots cost the region: up to a block.
     #[inline]
     pub(crate) fn is_charged(self) -> bool {
-        matches!(self, Entry::Overlaid(_, Origin::Own, Access::ReadWrite))
+        matches!(self, Entry::CowMapped(_, Origin::Own, Access::ReadWrite))
     }
 
     #[inline]
@@ -175,10 +176,10 @@ impl Entry {
             Entry::Lazy(_) => 4,
             Entry::Split(_) => 5,
             Entry::Revoked => 6,
-            Entry::Overlaid(_, Origin::Own, Access::ReadWrite) => 7,
-            Entry::Overlaid(_, Origin::Own, Access::Read) => 8,
-            Entry::Overlaid(_, Origin::Parent, Access::ReadWrite) => 9,
-            Entry::Overlaid(_, Origin::Parent, Access::Read) => 10,
+            Entry::CowMapped(_, Origin::Own, Access::ReadWrite) => 7,
+            Entry::CowMapped(_, Origin::Own, Access::Read) => 8,
+            Entry::CowMapped(_, Origin::Parent, Access::ReadWrite) => 9,
+            Entry::CowMapped(_, Origin::Parent, Access::Read) => 10,
         };
         state << STATE_SHIFT | self.block().map_or(0, |block| block.0)
     }
@@ -193,10 +194,10 @@ impl Entry {
             SHARED_OF_PARENT => Entry::Shared(block, Origin::Parent),
             4 => Entry::Lazy(block),
             5 => Entry::Split(block),
-            7 => Entry::Overlaid(block, Origin::Own, Access::ReadWrite),
-            8 => Entry::Overlaid(block, Origin::Own, Access::Read),
-            9 => Entry::Overlaid(block, Origin::Parent, Access::ReadWrite),
-            10 => Entry::Overlaid(block, Origin::Parent, Access::Read),
+            7 => Entry::CowMapped(block, Origin::Own, Access::ReadWrite),
+            8 => Entry::CowMapped(block, Origin::Own, Access::Read),
+            9 => Entry::CowMapped(block, Origin::Parent, Access::ReadWrite),
+            10 => Entry::CowMapped(block, Origin::Parent, Access::Read),
             // More is never stored. If it were, an error would be better than zeros.
             6 | 11.. => Entry::Revoked,
         }
@@ -223,8 +224,8 @@ mod tests {
         for id in [0, 1, 77, BlockId::LIMIT as u32 - 1] {
             let block = BlockId(id);
             let of_origins = [Origin::Own, Origin::Parent].map(|origin| {
-                let overlaid = |access| Entry::Overlaid(block, origin, access);
-                [Entry::Shared(block, origin), overlaid(Access::Read), overlaid(Access::ReadWrite)]
+                let cow_mapped = |access| Entry::CowMapped(block, origin, access);
+                [Entry::Shared(block, origin), cow_mapped(Access::Read), cow_mapped(Access::ReadWrite)]
             });
             let others = [Entry::Private(block), Entry::Lazy(block), Entry::Split(block), Entry::Zero, Entry::Revoked];
             for entry in of_origins.into_iter().flatten().chain(others) {

@@ -7,7 +7,7 @@ use super::pins::Pinned;
 use super::transition::{
     Event, Goal, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnReset, OnRevoke, OnShare,
     OnWrite, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
-    on_reclaim, on_reset, on_revoke, on_seal, on_share, on_write,
+    on_reclaim, on_reset, on_revoke, on_share, on_write, on_write_protect,
 };
 use crate::sys::{Access, Merging};
 use crate::types::options::Reserve;
@@ -92,7 +92,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
         Event::PagesLazy => (if is_split { State::Lazy } else { state }, Work::Nothing),
         Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
         Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
-        Event::Seal => (on_seal(state), Work::Nothing),
+        Event::WriteProtect => (on_write_protect(state), Work::Nothing),
         Event::Reset => {
             let (next, work) = on_reset(state, facts.goal, facts.pinned);
             (next, Work::Reset(work))
@@ -116,8 +116,8 @@ const fn number(state: State) -> usize {
         State::Shared => 2,
         State::Lazy => 3,
         State::Split => 4,
-        State::Overlaid(Access::ReadWrite) => 5,
-        State::Overlaid(Access::Read) => 6,
+        State::CowMapped(Access::ReadWrite) => 5,
+        State::CowMapped(Access::Read) => 6,
         State::Revoked => 7,
     }
 }
@@ -142,8 +142,8 @@ pub(crate) const STATES: [State; 8] = [
     State::Shared,
     State::Lazy,
     State::Split,
-    State::Overlaid(Access::ReadWrite),
-    State::Overlaid(Access::Read),
+    State::CowMapped(Access::ReadWrite),
+    State::CowMapped(Access::Read),
     State::Revoked,
 ];
 
@@ -166,7 +166,7 @@ pub(crate) const EVENTS: [Event; 19] = [
     Event::PagesLazy,
     Event::PagesDropped,
     Event::ProtectFailed,
-    Event::Seal,
+    Event::WriteProtect,
     Event::Reset,
 ];
 

@@ -70,8 +70,8 @@ fn shown(state: State) -> &'static str {
         Some(Shows::Hidden) => "nothing",
         Some(Shows::Memory { access: Access::Read, .. }) => "block, read-only",
         Some(Shows::Memory { access: Access::ReadWrite, .. }) => "block, writable",
-        Some(Shows::Overlay { access: Access::Read, .. }) => "private pages over the block, read-only",
-        Some(Shows::Overlay { access: Access::ReadWrite, .. }) => "private pages over the block, writable",
+        Some(Shows::CowMapping { access: Access::Read, .. }) => "private pages over the block, read-only",
+        Some(Shows::CowMapping { access: Access::ReadWrite, .. }) => "private pages over the block, writable",
         None => "page by page",
     }
 }

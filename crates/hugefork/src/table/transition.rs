@@ -19,7 +19,7 @@
 //!                                              └── revoke, if the parent wrote it ──▶ Revoked
 //!
 //!         write by page, others hold the block                      snapshot, promotion
-//!  Shared ────────────────────────────▶ Overlaid(ReadWrite) ───────────────────▶ Overlaid(Read)
+//!  Shared ────────────────────────────▶ CowMapped(ReadWrite) ───────────────────▶ CowMapped(Read)
 //!                                         │ ▲ ◀── write by page ──────────────────┤
 //!                                         │ write-back                            │ write, write-back
 //!                                         └──────────────▶ Private ◀──────────────┘
@@ -64,9 +64,9 @@ pub(crate) enum OnWrite {
     /// A copy of the block (copy-on-write), with the private pages over it.
     Copy,
     /// To show the block through a private mapping, so that the kernel copies what is written.
-    Overlay,
+    CowMap,
     /// To give the right to write to the private mapping that is there.
-    Unseal,
+    AllowPageWrites,
     /// To copy the private pages into the block, and to show that.
     WriteBack,
     /// An error: the block was taken away.
@@ -204,29 +204,31 @@ pub(crate) enum OnDrop {
 }
 
 /// A write: by a fault, or prepared by a call. By block it gives the region a block of its own with all that it sees,
-/// and so ends an overlay, too.
+/// and so ends a CoW mapping, too.
 pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, OnWrite) {
     match (state, held, grain) {
         (State::Zero, _, _) => (State::Private, OnWrite::GiveZeroed),
         (State::Private, _, _) => (State::Private, OnWrite::Nothing),
         (State::Shared | State::Lazy, Held::Alone, _) => (State::Private, OnWrite::AllowWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
-        (State::Overlaid(_), Held::Alone, _) => (State::Private, OnWrite::WriteBack),
-        (State::Shared, Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Overlay),
-        // An overlay is writable already if another thread was faster. If a call has failed, some of it may not be.
-        (State::Overlaid(_), Held::ByOthersToo, Grain::Page) => (State::Overlaid(Access::ReadWrite), OnWrite::Unseal),
+        (State::CowMapped(_), Held::Alone, _) => (State::Private, OnWrite::WriteBack),
+        (State::Shared, Held::ByOthersToo, Grain::Page) => (State::CowMapped(Access::ReadWrite), OnWrite::CowMap),
+        // A CoW mapping is writable already if another thread was faster. If a call has failed, some of it may not be.
+        (State::CowMapped(_), Held::ByOthersToo, Grain::Page) => {
+            (State::CowMapped(Access::ReadWrite), OnWrite::AllowPageWrites)
+        }
         (State::Lazy | State::Split, Held::ByOthersToo, Grain::Page)
-        | (State::Shared | State::Lazy | State::Split | State::Overlaid(_), Held::ByOthersToo, Grain::Block) => {
+        | (State::Shared | State::Lazy | State::Split | State::CowMapped(_), Held::ByOthersToo, Grain::Block) => {
             (State::Private, OnWrite::Copy)
         }
         (State::Revoked, _, _) => (State::Revoked, OnWrite::Refuse),
     }
 }
 
-/// The pages of an overlay lose the right to be written.
-pub(crate) const fn on_seal(state: State) -> State {
+/// The pages of a CoW mapping lose the right to be written.
+pub(crate) const fn on_write_protect(state: State) -> State {
     match state {
-        State::Overlaid(_) => State::Overlaid(Access::Read),
+        State::CowMapped(_) => State::CowMapped(Access::Read),
         State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Revoked => state,
     }
 }
@@ -234,7 +236,7 @@ pub(crate) const fn on_seal(state: State) -> State {
 /// Whether a read by address works in this state; if not, it is an error.
 pub(crate) const fn is_readable(state: State) -> bool {
     match state {
-        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::Overlaid(_) => true,
+        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::CowMapped(_) => true,
         State::Revoked => false,
     }
 }
@@ -246,7 +248,7 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
         (State::Private, Pinned::Yes) => (State::Private, OnShare::GiveCopy),
         (State::Private, Pinned::No) => (State::Shared, OnShare::Share),
         (State::Shared | State::Lazy, _) => (state, OnShare::Share),
-        (State::Overlaid(_), _) => (State::Overlaid(Access::Read), OnShare::Share),
+        (State::CowMapped(_), _) => (State::CowMapped(Access::Read), OnShare::Share),
         (State::Split, _) => (State::Split, OnShare::FillAndShare),
         (State::Revoked, _) => (State::Revoked, OnShare::Refuse),
     }
@@ -258,14 +260,14 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
         (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
         (State::Private, Pinned::Yes) => (State::Private, OnDiscard::ZeroInPlace),
         (
-            State::Private | State::Shared | State::Lazy | State::Split | State::Overlaid(_) | State::Revoked,
+            State::Private | State::Shared | State::Lazy | State::Split | State::CowMapped(_) | State::Revoked,
             Pinned::Yes | Pinned::No,
         ) => (State::Zero, OnDiscard::ShowZeros),
     }
 }
 
-/// `lazy_free` of the whole block. The caller has written back overlays that the region holds alone; one that it holds
-/// alone since then is skipped.
+/// `lazy_free` of the whole block. The caller has written back CoW mappings that the region holds alone; one that it
+/// holds alone since then is skipped.
 pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (State, OnLazyFree) {
     match (state, held, pinned) {
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
@@ -273,7 +275,7 @@ pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (S
         (State::Private, _, Pinned::No) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Shared, Held::Alone, _) => (State::Lazy, OnLazyFree::ForbidWrites),
         (State::Split, Held::Alone, _) => (State::Split, OnLazyFree::ForbidPages),
-        (State::Shared | State::Split, Held::ByOthersToo, _) | (State::Overlaid(_), _, _) => {
+        (State::Shared | State::Split, Held::ByOthersToo, _) | (State::CowMapped(_), _, _) => {
             (state, OnLazyFree::Skip(Skipped::Shared))
         }
         (State::Revoked, _, _) => (state, OnLazyFree::Skip(Skipped::Revoked)),
@@ -299,7 +301,7 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     match state {
         State::Lazy => (State::Shared, OnCancel::Keep),
         State::Split => (State::Split, OnCancel::KeepPages),
-        State::Zero | State::Private | State::Shared | State::Overlaid(_) | State::Revoked => {
+        State::Zero | State::Private | State::Shared | State::CowMapped(_) | State::Revoked => {
             (state, OnCancel::Nothing)
         }
     }
@@ -311,7 +313,7 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
         (State::Lazy, Held::Alone) => (State::Zero, OnReclaim::ShowZeros),
         (State::Split, Held::Alone) => (State::Split, OnReclaim::DropPages),
         (State::Lazy | State::Split, Held::ByOthersToo) => (state, OnReclaim::Wait),
-        (State::Zero | State::Private | State::Shared | State::Overlaid(_) | State::Revoked, _) => {
+        (State::Zero | State::Private | State::Shared | State::CowMapped(_) | State::Revoked, _) => {
             (state, OnReclaim::Nothing)
         }
     }
@@ -321,9 +323,9 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
 /// very pages.
 pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserve) -> (State, OnRevoke) {
     match (state, origin, reserved) {
-        (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::None) => (State::Revoked, OnRevoke::Hide),
-        (State::Shared | State::Overlaid(_), Origin::Parent, Reserve::Full)
-        | (State::Shared | State::Overlaid(_), Origin::Own, _)
+        (State::Shared | State::CowMapped(_), Origin::Parent, Reserve::None) => (State::Revoked, OnRevoke::Hide),
+        (State::Shared | State::CowMapped(_), Origin::Parent, Reserve::Full)
+        | (State::Shared | State::CowMapped(_), Origin::Own, _)
         | (State::Zero | State::Private | State::Lazy | State::Split | State::Revoked, _, _) => {
             (state, OnRevoke::Nothing)
         }
@@ -335,12 +337,12 @@ pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned) -> (State
     match (state, goal, pinned) {
         (State::Private, _, Pinned::Yes) => (State::Private, OnReset::CopyInPlace),
         (State::Shared, Goal::Same, _) => (state, OnReset::Nothing),
-        (State::Overlaid(_), Goal::Same, _) => (state, OnReset::PutBack),
+        (State::CowMapped(_), Goal::Same, _) => (state, OnReset::PutBack),
         (State::Lazy, Goal::Same, _) => (State::Shared, OnReset::Keep),
         (State::Split, Goal::Same, _) => (State::Split, OnReset::KeepPages),
         // A snapshot holds no block that is writable.
         (State::Zero | State::Private | State::Revoked, _, _)
-        | (State::Shared | State::Overlaid(_) | State::Lazy | State::Split, Goal::Other, _) => {
+        | (State::Shared | State::CowMapped(_) | State::Lazy | State::Split, Goal::Other, _) => {
             (State::Shared, OnReset::Exchange)
         }
     }
@@ -350,7 +352,7 @@ pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned) -> (State
 pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     match state {
         State::Private => (State::Private, OnPin::Count),
-        State::Zero | State::Shared | State::Lazy | State::Split | State::Overlaid(_) | State::Revoked => {
+        State::Zero | State::Shared | State::Lazy | State::Split | State::CowMapped(_) | State::Revoked => {
             (state, OnPin::WriteFirst)
         }
     }
@@ -362,18 +364,18 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
         (State::Zero | State::Revoked, _) => OnDrop::Nothing,
         (State::Private, Pinned::Yes) => OnDrop::Leak,
         (State::Private, Pinned::No) => OnDrop::Release,
-        (State::Shared | State::Lazy | State::Overlaid(_), _) => OnDrop::Release,
+        (State::Shared | State::Lazy | State::CowMapped(_), _) => OnDrop::Release,
         (State::Split, _) => OnDrop::ReleasePages,
     }
 }
 
 /// The call to give or take the right to write failed: some pages may be writable and others not, and none may be
-/// dropped. The next write finds that the region holds the block alone, or shows it through an overlay, and asks for
+/// dropped. The next write finds that the region holds the block alone, or shows it through a CoW mapping, and asks for
 /// the right again.
 pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
-        State::Overlaid(_) => State::Overlaid(Access::ReadWrite),
+        State::CowMapped(_) => State::CowMapped(Access::ReadWrite),
         State::Zero | State::Revoked => state,
     }
 }
@@ -399,8 +401,8 @@ pub(crate) enum Event {
     PagesLazy,
     PagesDropped,
     ProtectFailed,
-    /// The pages of an overlay lose the right to be written.
-    Seal,
+    /// The pages of a CoW mapping lose the right to be written.
+    WriteProtect,
     /// The region goes back to a snapshot that has a block here.
     Reset,
 }

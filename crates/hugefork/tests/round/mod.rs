@@ -423,7 +423,7 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
         faults.demand_zero,
         faults.copied,
         faults.reused,
-        faults.overlaid,
+        faults.cow_mapped,
         faults.blocks_written_back,
         faults.blocks_promoted,
     ))

@@ -1,6 +1,6 @@
 //! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
 //!
-//! An overlay whose block the region alone holds is written back into that. For the others the region gets blocks of
+//! A CoW mapping whose block the region alone holds is written back into that. For the others the region gets blocks of
 //! its own, as by writes.
 
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
@@ -19,7 +19,7 @@ const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 /// The same, where the program is paced.
 const PACED_PAGES_AT_ONCE: usize = 64;
 
-/// When overlays are written back for a fork or snapshot.
+/// When CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
@@ -40,17 +40,17 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::BeforePause)
     }
 
-    /// Writes back what is private now. Unless system calls are to wait, all overlays are sealed first: those that
-    /// nobody writes to meanwhile need no look in the pause.
+    /// Writes back what is private now. Unless system calls are to wait, all CoW mappings are write-protected first:
+    /// those that nobody writes to meanwhile need no look in the pause.
     fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
-        if !self.accounts.has_overlays() {
+        if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
         if !self.accounts.calls_wait {
             let signals = SignalsBlocked::new();
-            let sealed = self.seal_all();
+            let write_protected = self.write_protect_all();
             drop(signals);
-            sealed.map_err(|reason| self.error(reason))?;
+            write_protected.map_err(|reason| self.error(reason))?;
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
         patched.retain(|patched| when == When::BeforePause || !self.prepared.has(patched.index));
@@ -84,17 +84,17 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Writes these back: runs of overlays that this region alone holds at once, with those that lie between; others
-    /// one by one, each of which takes a copy of its block.
+    /// Writes these back: runs of CoW mappings that this region alone holds at once, with those that lie between;
+    /// others one by one, each of which takes a copy of its block.
     fn write_back_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
             let signals = SignalsBlocked::new();
-            let written_back = self.write_back_run(first.index.0..end, WrittenBack::Overlays);
+            let written_back = self.write_back_run(first.index.0..end, WrittenBack::CowMappings);
             drop(signals);
             let run = written_back.map_err(|reason| self.error(reason))?;
-            if run.is_empty() && self.table.get(first.index).is_overlay() {
+            if run.is_empty() && self.table.get(first.index).is_cow_mapping() {
                 match when {
                     When::BeforePause => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
@@ -106,7 +106,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives the region a block of its own in place of an overlay, unless writes to it are prepared.
+    /// Gives the region a block of its own in place of a CoW mapping, unless writes to it are prepared.
     /// Nobody gives up a block for that.
     fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();

@@ -40,9 +40,9 @@ impl<S: Sys> RegionCore<S> {
         frozen.forget_all(Locked::alone(&alone));
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
-        if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_overlay() {
+        if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_cow_map() {
             // What cannot be shown so is read-only, and left to the faults.
-            let _ = region.overlay_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
+            let _ = region.cow_map_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
         drop(unmapped);
         drop(alone);

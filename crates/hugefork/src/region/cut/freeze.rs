@@ -10,7 +10,7 @@
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
-//! A snapshot holds blocks, not private pages. So overlays are written back first, while others go on writing
+//! A snapshot holds blocks, not private pages. So CoW mappings are written back first, while others go on writing
 //! (ahead.rs). What has become private since then is written back after the write-protection, and few pages have.
 
 use std::ops::Range;
@@ -32,17 +32,17 @@ pub(super) struct KeptOff {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps all others out: with the locks of all windows if there are overlays, so that none is just being written
-    /// back.
+    /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
+    /// written back.
     pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
         let mut windows = WindowsGuard::default();
         loop {
-            let holds_windows = self.accounts.has_overlays();
+            let holds_windows = self.accounts.has_cow_mappings();
             if holds_windows {
                 windows = self.table.lock_windows(0..self.table.windows());
             }
             let alone = self.lock.exclusive();
-            if holds_windows || !self.accounts.has_overlays() {
+            if holds_windows || !self.accounts.has_cow_mappings() {
                 return (windows, alone);
             }
         }
@@ -54,7 +54,7 @@ impl<S: Sys> RegionCore<S> {
         &self,
         locked: Locked<'_>,
         frozen: &SnapshotCore<S>,
-        sealed: Option<usize>,
+        write_protected: Option<usize>,
     ) -> Result<Option<KeptOff>, Unresolved> {
         if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
@@ -80,7 +80,7 @@ impl<S: Sys> RegionCore<S> {
                         frozen.note_own(index);
                     }
                     self.table.set(index, after);
-                    if entry.is_open_overlay() {
+                    if entry.is_writable_cow_mapping() {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
                     }
                     if entry.is_charged() {
@@ -94,7 +94,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let entries = first..last + 1;
         let place = self.keep_all_off(locked, entries.clone())?;
-        let is_as_before = Some(self.accounts.sealed.load(Ordering::Relaxed)) == sealed;
+        let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == write_protected;
         let written_back =
             self.write_back_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
         match written_back.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
@@ -109,7 +109,7 @@ impl<S: Sys> RegionCore<S> {
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
     pub(super) fn resume_writers(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
-        let shown = self.overlay_all(locked, kept_off.entries.clone(), kept_off.place);
+        let shown = self.cow_map_all(locked, kept_off.entries.clone(), kept_off.place);
         self.resume_uncut(locked, kept_off);
         shown
     }
@@ -148,7 +148,7 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
-        if !self.accounts.has_overlays() {
+        if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
         let mut rest = entries;
@@ -173,8 +173,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
     /// the kernel copies for them. What cannot be shown so is left to their faults.
-    fn overlay_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
-        if self.shows_by_page() { self.overlay_each(locked, entries, place) } else { Ok(()) }
+    fn cow_map_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.shows_by_page() { self.cow_map_each(locked, entries, place) } else { Ok(()) }
     }
 
     /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,

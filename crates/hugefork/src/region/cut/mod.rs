@@ -57,12 +57,12 @@ enum Purpose {
     Fork,
 }
 
-/// A region, the snapshot that is to hold its blocks, and how often its overlays had been sealed when its pages were
-/// written back ahead: `None` if that says nothing of what has become of them since.
+/// A region, the snapshot that is to hold its blocks, and how often its CoW mappings had been write-protected when its
+/// pages were written back ahead: `None` if that says nothing of what has become of them since.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
-    pub(crate) sealed: Option<usize>,
+    pub(crate) write_protected: Option<usize>,
 }
 
 /// The locks of a region that keep all others out.
@@ -142,10 +142,10 @@ fn cut<S: Sys>(
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
             region.prepared.end();
-            // What the pool's thread seals after this is looked for in the pause.
-            let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
+            // What the pool's thread write-protects after this is looked for in the pause.
+            let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.write_back_ahead()?;
-            parts.push(Part { region, frozen: begin(region, purpose), sealed });
+            parts.push(Part { region, frozen: begin(region, purpose), write_protected });
         }
         let mut between = None;
         if waits {
@@ -155,10 +155,10 @@ fn cut<S: Sys>(
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             if !turns.iter().map(Turn::number).eq(next) {
-                // Others may have sealed and not written back, and taken snapshots, which have lesser ids.
+                // Others may have write-protected and not written back, and taken snapshots, which have lesser ids.
                 for part in &mut parts {
                     part.frozen = begin(part.region, purpose);
-                    part.sealed = None;
+                    part.write_protected = None;
                 }
             }
         }
@@ -178,7 +178,7 @@ fn cut<S: Sys>(
             // So are blocks that have got private pages since they were written back. To write those back ahead makes
             // room.
             Err(RegionError::PoolFull { .. })
-                if regions.iter().any(|region| region.accounts.has_overlays()) && tries < FULL_POOL_TRIES =>
+                if regions.iter().any(|region| region.accounts.has_cow_mappings()) && tries < FULL_POOL_TRIES =>
             {
                 tries += 1;
             }
@@ -241,7 +241,7 @@ fn share_each<S: Sys>(
     kept_off: &mut EngineVec<Option<KeptOff>>,
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
-        let shared = part.region.share_all(Locked::alone(alone), &part.frozen, part.sealed);
+        let shared = part.region.share_all(Locked::alone(alone), &part.frozen, part.write_protected);
         kept_off.push(shared.map_err(|reason| (nth, reason))?);
     }
     Ok(())

@@ -9,7 +9,7 @@
 //!
 //! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
 //! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
-//! revoked ones, and overlays. Those that the region holds alone were written back before.
+//! revoked ones, and CoW mappings. Those that the region holds alone were written back before.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -172,14 +172,14 @@ impl<S: Sys> Freeing<'_, S> {
         let region = self.region;
         if region.accounts.revoked.load(Ordering::Relaxed) == 0
             && !region.pins.are_used()
-            && !region.accounts.has_overlays()
+            && !region.accounts.has_cow_mappings()
         {
             return self.run(locked, entries);
         }
         let is_left_out = |index: &usize| {
             let index = EntryIndex(*index);
             let entry = region.table.get(index);
-            region.pins.has(index) || entry == Entry::Revoked || entry.is_overlay()
+            region.pins.has(index) || entry == Entry::Revoked || entry.is_cow_mapping()
         };
         let mut next = entries.start;
         while next < entries.end {

@@ -3,7 +3,7 @@
 //! | way | where the pages are | writers |
 //! |---|---|---|
 //! | held | parked | wait, system calls too, until they are resumed |
-//! | sealed, or protected | where they belong | fault; system calls that write fail |
+//! | write-protected, or protected | where they belong | fault; system calls that write fail |
 //!
 //! To hold them takes more mappings, and a process that may handle the faults of system calls.
 
@@ -15,23 +15,23 @@ use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
-use crate::table::transition::{Event, on_seal};
+use crate::table::transition::{Event, on_write_protect};
 use crate::table::{Entry, Locked};
 use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// The overlays that are sealed at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
-const SEALED_AT_ONCE_BYTES: usize = 64 << 20;
+/// The CoW mappings that are write-protected at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+const PROTECTED_AT_ONCE_BYTES: usize = 64 << 20;
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps writers off overlays by having them wait, system calls too. The pages are parked meanwhile. False if that
-    /// cannot be done: then they are to be sealed.
+    /// Keeps writers off CoW mappings by having them wait, system calls too. The pages are parked meanwhile. False if
+    /// that cannot be done: then they are to be write-protected.
     pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
         // Two mappings more here, and two for the parking.
         self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().park(locked, entries)
     }
 
-    /// Keeps writers off overlays, in the one way or the other. Returns where their pages are.
+    /// Keeps writers off CoW mappings, in the one way or the other. Returns where their pages are.
     pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
             return Ok(Place::Parked);
@@ -39,7 +39,7 @@ impl<S: Sys> RegionCore<S> {
         if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
         }
-        self.seal(locked, entries.clone())?;
+        self.write_protect(locked, entries.clone())?;
         Ok(Place::Own)
     }
 
@@ -50,35 +50,37 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Takes away the right to write to overlays. If they have none by their state, this is done all the same: a call
-    /// that failed may have left some. It costs nothing where nothing changes.
-    pub(in crate::region) fn seal(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
-        let sealed = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
-        let stored = match sealed.right() {
-            Right::Granted => self.store(locked, Event::Seal, entries, |_, old| old.in_state(on_seal(old.state()))),
+    /// Takes away the right to write to CoW mappings. If they have none by their state, this is done all the same: a
+    /// call that failed may have left some. It costs nothing where nothing changes.
+    pub(in crate::region) fn write_protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        let write_protected = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
+        let stored = match write_protected.right() {
+            Right::Granted => {
+                self.store(locked, Event::WriteProtect, entries, |_, old| old.in_state(on_write_protect(old.state())))
+            }
             Right::Unknown => self.protect_failed(locked, entries),
         };
-        Ok(sealed.published(stored)?)
+        Ok(write_protected.published(stored)?)
     }
 
-    /// Seals all overlays, some at a time, unless writes to them are prepared. The caller has blocked the
+    /// Write-protects all CoW mappings, some at a time, unless writes to them are prepared. The caller has blocked the
     /// program's signals.
-    pub(in crate::region) fn seal_all(&self) -> Result<(), Unresolved> {
-        let may_be_sealed = |index: usize| {
+    pub(in crate::region) fn write_protect_all(&self) -> Result<(), Unresolved> {
+        let may_be_protected = |index: usize| {
             let index = EntryIndex(index);
-            self.table.get(index).is_overlay() && !self.prepared.has(index)
+            self.table.get(index).is_cow_mapping() && !self.prepared.has(index)
         };
         let mut rest = 0..self.table.len();
-        while let Some(run) = self.overlays(rest.clone()).next() {
+        while let Some(run) = self.cow_mappings(rest.clone()).next() {
             let windows = self.windows_of(&run);
-            let at_once = SEALED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE);
+            let at_once = PROTECTED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE);
             let windows = windows.start..windows.end.min(windows.start + at_once.max(1));
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
             let windows = self.table.lock_windows(windows);
             let publishing = self.lock.shared();
             // Others may have changed it since.
-            for run in runs(run.start..rest.start, may_be_sealed) {
-                self.seal(Locked::windows(&windows, &publishing), run)?;
+            for run in runs(run.start..rest.start, may_be_protected) {
+                self.write_protect(Locked::windows(&windows, &publishing), run)?;
             }
         }
         Ok(())
@@ -103,17 +105,17 @@ impl<S: Sys> RegionCore<S> {
         split.try_for_each(|index| self.protect(locked, index..index + 1))
     }
 
-    /// The runs of entries, of those that others hold too or that are overlays, which are one mapping each, as far as
-    /// that can be known.
+    /// The runs of entries, of those that others hold too or that are CoW mappings, which are one mapping each, as far
+    /// as that can be known.
     pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
             Entry::Shared(block, _) => Some((block, false)),
-            Entry::Overlaid(block, ..) => Some((block, true)),
+            Entry::CowMapped(block, ..) => Some((block, true)),
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
         })
     }
 
-    /// Has whoever uses blocks that others hold too, or overlays, among `entries` wait, system calls too. They are
+    /// Has whoever uses blocks that others hold too, or CoW mappings, among `entries` wait, system calls too. They are
     /// parked from then on. False if that cannot be done, and then nothing has changed.
     pub(in crate::region) fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
@@ -139,13 +141,13 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// After something failed: what was parked is there again. What was sealed may be writable, or have private pages.
-    /// It is writable by its state again, and the next write there sees to it that it is.
+    /// After something failed: what was parked is there again. What was write-protected may be writable, or have
+    /// private pages. It is writable by its state again, and the next write there sees to it that it is.
     pub(in crate::region) fn resume_after_failure(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
         if place == Place::Parked {
             self.resume_all(locked, entries.clone());
         }
-        for run in self.overlays(entries) {
+        for run in self.cow_mappings(entries) {
             let Recount { before, after } = self.protect_failed(locked, run);
             self.addresses.recount(before, after);
         }

@@ -1,14 +1,14 @@
-//! Write-back: the private pages of overlays go back into blocks.
+//! Write-back: the private pages of CoW mappings go back into blocks.
 //!
 //! ```text
 //!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
 //! ```
-//! They go into the overlay's own block if this region alone holds it, and otherwise into a copy, which the caller
+//! They go into the CoW mapping's own block if this region alone holds it, and otherwise into a copy, which the caller
 //! makes. Which pages are private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it
 //! finds is all there is.
 //!
-//! This happens under the locks of the windows. A snapshot of a region with overlays holds the locks of all windows, so
-//! it meets no write-back half done.
+//! This happens under the locks of the windows. A snapshot of a region with CoW mappings holds the locks of all
+//! windows, so it meets no write-back half done.
 
 use std::ops::Range;
 
@@ -39,13 +39,13 @@ pub(in crate::region) struct Patched {
     pub(in crate::region) pages: usize,
 }
 
-/// What overlays become whose private pages were written back into their own blocks.
+/// What CoW mappings become whose private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::region) enum WrittenBack {
     /// The region shows the blocks themselves.
     Blocks,
-    /// They stay, without private pages and sealed, because a snapshot is about to share the blocks again.
-    Overlays,
+    /// They stay, without private pages and write-protected, because a snapshot is about to share the blocks again.
+    CowMappings,
 }
 
 /// What was done of a write-back.
@@ -113,7 +113,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(Copied { looked_at: scanned.looked_at, pages })
     }
 
-    /// The first entry in a range of bytes over which there are private pages. The range shows overlays in `place`.
+    /// The first entry in a range of bytes over which there are private pages. The range shows CoW mappings in `place`.
     fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
         let mut one = [PageRun::default(); 1];
         while !bytes.is_empty() {
@@ -128,12 +128,12 @@ impl<S: Sys> RegionCore<S> {
         Ok(None)
     }
 
-    /// The overlays among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
+    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
     pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
         let mut runs = vec![PageRun::default(); MOST_RUNS];
         let mut found: Vec<Patched> = Vec::new();
-        for overlays in self.overlays(entries) {
-            let bytes = self.bytes_of(&overlays);
+        for cow_mappings in self.cow_mappings(entries) {
+            let bytes = self.bytes_of(&cow_mappings);
             let mut at = bytes.start;
             while at < bytes.end {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
@@ -162,18 +162,18 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
     }
 
-    pub(in crate::region) fn is_alone_with_overlay(&self, index: usize) -> bool {
+    pub(in crate::region) fn is_alone_with_cow_mapping(&self, index: usize) -> bool {
         let entry = self.table.get(EntryIndex(index));
-        entry.is_overlay() && self.held(entry) == Held::Alone
+        entry.is_cow_mapping() && self.held(entry) == Held::Alone
     }
 
-    /// Whether an overlay may be sealed for a moment and written back, though nobody has asked for that.
+    /// Whether a CoW mapping may be write-protected for a moment and written back, though nobody has asked for that.
     pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
-        self.is_alone_with_overlay(index) && !self.prepared.has(EntryIndex(index))
+        self.is_alone_with_cow_mapping(index) && !self.prepared.has(EntryIndex(index))
     }
 
-    /// Writes back the first overlays of `entries` that this region alone holds and whose blocks are neighbours. The
-    /// caller has blocked the program's signals. Returns which they are.
+    /// Writes back the first CoW mappings of `entries` that this region alone holds and whose blocks are neighbours.
+    /// The caller has blocked the program's signals. Returns which they are.
     pub(in crate::region) fn write_back_run(
         &self,
         entries: Range<usize>,
@@ -193,13 +193,13 @@ impl<S: Sys> RegionCore<S> {
         if let Some(block) = block.filter(|_| !run.is_empty()) {
             let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
             // System calls that write would fail from now on.
-            let may_seal = !self.accounts.calls_wait;
+            let may_write_protect = !self.accounts.calls_wait;
             match what {
                 // What is the parent's becomes this region's own: the accounts are to tell.
-                WrittenBack::Overlays if are_own && may_seal => {
+                WrittenBack::CowMappings if are_own && may_write_protect => {
                     self.write_back_below(&windows, publishing, &run, block)?
                 }
-                WrittenBack::Overlays | WrittenBack::Blocks => {
+                WrittenBack::CowMappings | WrittenBack::Blocks => {
                     self.write_back_in_place(&windows, publishing, run.clone(), block)?
                 }
             }
@@ -207,8 +207,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(run)
     }
 
-    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours, and keeps
-    /// the overlays, sealed.
+    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours, and
+    /// keeps the CoW mappings, write-protected.
     fn write_back_below(
         &self,
         windows: &WindowsGuard<'_>,
@@ -216,7 +216,7 @@ impl<S: Sys> RegionCore<S> {
         entries: &Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        self.seal(Locked::windows(windows, &publishing), entries.clone())?;
+        self.write_protect(Locked::windows(windows, &publishing), entries.clone())?;
         drop(publishing);
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         // SAFETY: as in `write_back_in_place`.
@@ -228,7 +228,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Writes back overlays into their own blocks, which this region alone holds and which are neighbours.
+    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours.
     pub(in crate::region) fn write_back_in_place(
         &self,
         windows: &WindowsGuard<'_>,
@@ -239,7 +239,8 @@ impl<S: Sys> RegionCore<S> {
         let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
         drop(publishing);
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
-        // blocks, and this region shows them only through the overlay, where the private pages cover what is written.
+        // blocks, and this region shows them only through the CoW mapping, where the private pages cover what is
+        // written.
         let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
         let publishing = self.lock.shared();
         let locked = Locked::windows(windows, &publishing);
@@ -268,7 +269,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Writes back an overlay, off which all writers are kept, into `own`, which is its own block or a copy of that,
+    /// Writes back a CoW mapping, off which all writers are kept, into `own`, which is its own block or a copy of that,
     /// and shows it read-only.
     pub(in crate::region) fn write_back_read_only(
         &self,
@@ -291,13 +292,13 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// The next overlay in `rest` over which there are private pages; `rest` begins after it then.
+    /// The next CoW mapping in `rest` over which there are private pages; `rest` begins after it then.
     pub(in crate::region) fn next_patched(
         &self,
         rest: &mut Range<usize>,
         place: Place,
     ) -> Result<Option<EntryIndex>, SystemError> {
-        for run in self.overlays(rest.clone()) {
+        for run in self.cow_mappings(rest.clone()) {
             if let Some(index) = self.next_private(self.bytes_of(&run), place)? {
                 rest.start = index + 1;
                 return Ok(Some(EntryIndex(index)));

@@ -104,8 +104,8 @@ impl<S: Sys> Reset<'_, S> {
         self.dirty.seen_at = came.ok().flatten();
     }
 
-    /// The run of overlays that shows all that differs, if they can be one mapping and no other entry can be written to
-    /// without a fault.
+    /// The run of CoW mappings that shows all that differs, if they can be one mapping and no other entry can be
+    /// written to without a fault.
     fn only_run(&self) -> Option<Range<usize>> {
         let (region, table) = (self.region, &self.region.table);
         let are_usable = region.addresses.has_staging() && region.pool().sys.budget().fits(4);
@@ -116,10 +116,10 @@ impl<S: Sys> Reset<'_, S> {
         if table.first_unlike(&self.frozen.entries, all.clone()) < all.end {
             return None;
         }
-        let first = region.overlays(all.clone()).next()?.start;
+        let first = region.cow_mappings(all.clone()).next()?.start;
         let run = first..first + table.alike(first..all.end);
-        let is_open = table.get(EntryIndex(first)).is_open_overlay();
-        (is_open && region.overlays(run.end..all.end).next().is_none()).then_some(run)
+        let is_open = table.get(EntryIndex(first)).is_writable_cow_mapping();
+        (is_open && region.cow_mappings(run.end..all.end).next().is_none()).then_some(run)
     }
 
     /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
@@ -187,7 +187,7 @@ impl<S: Sys> Reset<'_, S> {
         let region = self.region;
         match place {
             Place::Own | Place::Staging => {
-                if region.unseal(self.locked, run.clone(), Place::Own).is_err() {
+                if region.allow_writes(self.locked, run.clone(), Place::Own).is_err() {
                     region.resume_after_failure(self.locked, run.clone(), Place::Own);
                 }
             }
@@ -203,7 +203,7 @@ impl<S: Sys> Reset<'_, S> {
             are_none = false;
             // SAFETY: writers are kept off, and the page is ours.
             unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
-            // SAFETY: an overlay with the right to write, which nobody else knows of.
+            // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
             unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }?;
             Ok(())
         })?;
@@ -221,7 +221,7 @@ impl<S: Sys> Reset<'_, S> {
             let index = EntryIndex(pool.block_size.count(page.start));
             let Some(block) = region.table.get(index).block() else { return Ok(()) };
             let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));
-            // SAFETY: the entry is an overlay of this block, with this access, and nobody else writes there. Nobody
+            // SAFETY: the entry is a CoW mapping of this block, with this access, and nobody else writes there. Nobody
             // writes to the block, since the snapshot holds it.
             let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
             restored.map(drop).or_else(|_| pool.sys.drop_private(part))

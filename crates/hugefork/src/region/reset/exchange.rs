@@ -99,7 +99,7 @@ impl<S: Sys> Reset<'_, S> {
             | Entry::Shared(_, Origin::Own)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..) => unreachable!("a snapshot's blocks are its parent's"),
+            | Entry::CowMapped(..) => unreachable!("a snapshot's blocks are its parent's"),
         }
     }
 
@@ -107,7 +107,7 @@ impl<S: Sys> Reset<'_, S> {
     fn is_by_page(&self, index: EntryIndex) -> bool {
         let region = self.region;
         let is_wanted = region.accounts.grain == CopyGrain::Page || region.density.is_by_page(index);
-        is_wanted && region.accounts.limit.is_none() && region.may_overlay()
+        is_wanted && region.accounts.limit.is_none() && region.may_cow_map()
     }
 
     /// Changes an entry, and those that go along with it. Returns where to go on.
@@ -159,7 +159,7 @@ impl<S: Sys> Reset<'_, S> {
             | Entry::Shared(_, Origin::Parent)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
+            | Entry::CowMapped(..)
             | Entry::Revoked => false,
         }
     }
@@ -192,7 +192,7 @@ impl<S: Sys> Reset<'_, S> {
         count(&region.counters.pages_put_back, dirty as u64);
         let own = &mut self.dirty.own[index.0];
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
-        let is_sparse = dirty > 0 && dirty * SPARSE_ONE_IN < pages && from.is_some() && region.may_overlay();
+        let is_sparse = dirty > 0 && dirty * SPARSE_ONE_IN < pages && from.is_some() && region.may_cow_map();
         if is_sparse {
             region.density.keep_by_page(index);
         }
@@ -254,7 +254,7 @@ impl<S: Sys> Reset<'_, S> {
             (true, Place::Parked | Place::Staging) | (false, _) => Access::ReadWrite,
         };
         let shows = match by_page {
-            true => Shows::Overlay { start: first, access },
+            true => Shows::CowMapping { start: first, access },
             false => Shows::Memory { start: first, access: Access::Read },
         };
         let remapped = match region.site_at(place).remap(locked, &run, shows) {
@@ -267,11 +267,11 @@ impl<S: Sys> Reset<'_, S> {
         let back = |alike: Range<usize>, _: Entry| Entry::Shared(first.offset(alike.start - run.start), origin);
         let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
         if by_page {
-            let overlaid = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid(Access::ReadWrite));
-            Recount { after, .. } = region.store(locked, Event::Write, run.clone(), overlaid);
+            let cow_mapped = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(Access::ReadWrite));
+            Recount { after, .. } = region.store(locked, Event::Write, run.clone(), cow_mapped);
             if access == Access::Read {
-                let sealed = |_: Range<usize>, old: Entry| old.in_state(State::Overlaid(access));
-                Recount { after, .. } = region.store(locked, Event::Seal, run.clone(), sealed);
+                let write_protected = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(access));
+                Recount { after, .. } = region.store(locked, Event::WriteProtect, run.clone(), write_protected);
             }
         }
         // The next write asks for a right that is missing.

@@ -131,7 +131,7 @@ impl<S: Sys> RegionCore<S> {
     fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(room, self.table.len());
-        if self.accounts.has_overlays() {
+        if self.accounts.has_cow_mappings() {
             self.addresses.claim_staging();
         }
         dirty
@@ -187,7 +187,7 @@ struct Reset<'a, S: Sys> {
     dirty: &'a mut DirtyList,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
-    /// Where overlays are meanwhile.
+    /// Where CoW mappings are meanwhile.
     place: Place,
     /// How far blocks were exchanged, in bytes.
     done: usize,
@@ -255,12 +255,12 @@ impl<S: Sys> Reset<'_, S> {
         self.place = Place::Parked;
         for index in all.clone() {
             self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
-                Entry::Shared(..) | Entry::Overlaid(..) => true,
+                Entry::Shared(..) | Entry::CowMapped(..) => true,
                 Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
             };
         }
         region.protect_split(locked, all.clone())?;
-        region.overlays(all).try_for_each(|run| region.unseal(locked, run, self.place))
+        region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))
     }
 
     /// The entries that writers may write to or read: neither pinned nor taken away.
@@ -285,15 +285,15 @@ impl<S: Sys> Reset<'_, S> {
         self.place = Place::Own;
     }
 
-    /// Gives the right to write to overlays, as far as that can be done. The rest is left to faults.
+    /// Gives the right to write to CoW mappings, as far as that can be done. The rest is left to faults.
     fn resume_writes(&mut self) {
         let region = self.region;
         if region.accounts.limit.is_some() {
             // Each is charged to the limit when it is written to.
             return;
         }
-        for run in region.overlays(0..region.table.len()) {
-            let _ = region.unseal(self.locked, run, Place::Own);
+        for run in region.cow_mappings(0..region.table.len()) {
+            let _ = region.allow_writes(self.locked, run, Place::Own);
         }
     }
 
@@ -303,12 +303,12 @@ impl<S: Sys> Reset<'_, S> {
         if !region.accounts.unsure.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
-        let is_open = |index: usize| region.table.get(EntryIndex(index)).is_open_overlay();
+        let is_open = |index: usize| region.table.get(EntryIndex(index)).is_writable_cow_mapping();
         for run in runs(0..region.table.len(), is_open) {
-            let unsealed = region.unseal(self.locked, run, Place::Own);
+            let writable = region.allow_writes(self.locked, run, Place::Own);
             // The next reset is to see to it.
-            region.accounts.unsure.fetch_or(unsealed.is_err(), Ordering::Relaxed);
-            unsealed?;
+            region.accounts.unsure.fetch_or(writable.is_err(), Ordering::Relaxed);
+            writable?;
         }
         Ok(())
     }

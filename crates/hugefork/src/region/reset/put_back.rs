@@ -39,8 +39,8 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.dirty.begin();
         let mut last = 0;
-        for overlays in region.overlays(0..region.table.len()) {
-            let bytes = region.bytes_of(&overlays);
+        for cow_mappings in region.cow_mappings(0..region.table.len()) {
+            let bytes = region.bytes_of(&cow_mappings);
             let mut at = bytes.start;
             while at < bytes.end {
                 let part = region.addresses.part_at(self.place, &(at..bytes.end));
@@ -59,7 +59,7 @@ impl<S: Sys> Reset<'_, S> {
     /// Whether the entry shows the snapshot's block, with private pages over it.
     fn covers_same(&self, index: usize) -> bool {
         let entry = self.region.table.get(EntryIndex(index));
-        entry.is_overlay() && entry.block() == self.frozen.entries.get(EntryIndex(index)).block()
+        entry.is_cow_mapping() && entry.block() == self.frozen.entries.get(EntryIndex(index)).block()
     }
 
     /// The block that page `nth` of those that are known lies in.
@@ -107,7 +107,7 @@ impl<S: Sys> Reset<'_, S> {
         let (region, pool) = (self.region, self.region.pool());
         let (start, from, mut dirty) = (pool.block_size.len_of(index), pool.direct(block), 0);
         let access = match region.table.get(EntryIndex(index)) {
-            Entry::Overlaid(_, _, access) => access,
+            Entry::CowMapped(_, _, access) => access,
             Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
                 Access::Read
             }
@@ -117,7 +117,7 @@ impl<S: Sys> Reset<'_, S> {
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-            // SAFETY: the entry is an overlay of this block, with this access. Nobody writes to the block, since the
+            // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block, since the
             // snapshot holds it, and no other thread writes to the region.
             let differed = unsafe { pool.sys.restore(part, access, from.add(at - start)) }?;
             dirty += usize::from(differed);
@@ -168,10 +168,10 @@ impl<S: Sys> Reset<'_, S> {
             return Ok(());
         }
         // The kernel does not drop what mlock(2) has locked.
-        let shows = Shows::Overlay { start: block, access: Access::Read };
+        let shows = Shows::CowMapping { start: block, access: Access::Read };
         let remapped = region.site_at(self.place).remap(self.locked, &only, shows)?;
         remapped.published(
-            region.store(self.locked, Event::Seal, only, |_, old| old.in_state(State::Overlaid(Access::Read))),
+            region.store(self.locked, Event::WriteProtect, only, |_, old| old.in_state(State::CowMapped(Access::Read))),
         );
         Ok(())
     }

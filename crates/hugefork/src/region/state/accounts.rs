@@ -21,22 +21,22 @@ pub(crate) struct Accounts {
     pub(crate) lazy_pages: AtomicUsize,
     /// The number of `Revoked` entries.
     pub(crate) revoked: AtomicUsize,
-    /// The number of `Overlaid` entries.
-    pub(crate) overlays: AtomicUsize,
-    /// The number of writable `Overlaid` entries over blocks of the region's own, each of which counts as a block that
+    /// The number of `CowMapped` entries.
+    pub(crate) cow_mappings: AtomicUsize,
+    /// The number of writable `CowMapped` entries over blocks of the region's own, each of which counts as a block that
     /// its forks and snapshots cost.
     pub(crate) charged: AtomicUsize,
     pub(crate) grain: CopyGrain,
     /// Whether system calls are to wait, not to fail, while writers are kept off.
     pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
-    /// How often overlays with private pages were sealed outside of snapshots.
-    pub(crate) sealed: AtomicUsize,
+    /// How often CoW mappings with private pages were write-protected outside of snapshots.
+    pub(crate) write_protected: AtomicUsize,
     /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
     pub(super) turns: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
-    /// Whether an entry may be `Overlaid` whose pages cannot be written, because a call has failed.
+    /// Whether an entry may be `CowMapped` whose pages cannot be written, because a call has failed.
     pub(in crate::region) unsure: AtomicBool,
 }
 
@@ -51,12 +51,12 @@ impl Accounts {
             lazy_blocks: AtomicUsize::new(0),
             lazy_pages: AtomicUsize::new(0),
             revoked: AtomicUsize::new(0),
-            overlays: AtomicUsize::new(0),
+            cow_mappings: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             grain: options.grain,
             calls_wait: options.calls_wait,
             writers: options.writers,
-            sealed: AtomicUsize::new(0),
+            write_protected: AtomicUsize::new(0),
             turns: AtomicUsize::new(0),
             origin: Place::default(),
             unsure: AtomicBool::new(false),
@@ -69,8 +69,8 @@ impl Accounts {
     }
 
     /// Whether anything is shown through private mappings.
-    pub(crate) fn has_overlays(&self) -> bool {
-        self.overlays.load(Ordering::Relaxed) > 0
+    pub(crate) fn has_cow_mappings(&self) -> bool {
+        self.cow_mappings.load(Ordering::Relaxed) > 0
     }
 
     /// Whether anything is lazily freed.

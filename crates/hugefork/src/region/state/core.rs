@@ -45,7 +45,7 @@ pub(crate) struct RegionCore<S: Sys> {
     /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
     /// write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
-    /// Held while the pool's thread looks after overlays, and by a reset, which may hold no windows.
+    /// Held while the pool's thread looks after CoW mappings, and by a reset, which may hold no windows.
     pub(in crate::region) maintenance: WordLock,
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
@@ -99,7 +99,7 @@ impl<S: Sys> RegionCore<S> {
     ) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
-        if options.calls_wait && pool.sys.has_overlays() && pool.block_size.bytes() > BASE_PAGE {
+        if options.calls_wait && pool.sys.has_cow_mappings() && pool.block_size.bytes() > BASE_PAGE {
             addresses.claim_parking();
         }
         let region = PinnedBox::new(RegionCore {
@@ -210,7 +210,7 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {
             Entry::Private(_) => Held::Alone,
-            Entry::Shared(block, _) | Entry::Lazy(block) | Entry::Split(block) | Entry::Overlaid(block, ..) => {
+            Entry::Shared(block, _) | Entry::Lazy(block) | Entry::Split(block) | Entry::CowMapped(block, ..) => {
                 if self.is_alone_with(block) { Held::Alone } else { Held::ByOthersToo }
             }
             Entry::Zero | Entry::Revoked => Held::ByOthersToo,
@@ -267,7 +267,7 @@ impl<S: Sys> Drop for RegionCore<S> {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        pool.maintenance.count(-self.accounts.overlays.load(Ordering::Relaxed).cast_signed());
+        pool.maintenance.count(-self.accounts.cow_mappings.load(Ordering::Relaxed).cast_signed());
         pool.maintenance.nudge();
         pool.registry.retire(&self.counters);
     }

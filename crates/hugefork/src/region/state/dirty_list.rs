@@ -2,7 +2,7 @@
 //!
 //! | known | for |
 //! |---|---|
-//! | the private pages of all overlays, and the process's faults | no look at page tables while those stand still |
+//! | the private pages of all CoW mappings, and the process's faults | no look at page tables while those stand still |
 //! | for how many resets a page was not written to | pages that are not written any more go back to the kernel |
 //! | blocks of the region's own at the last resets | such a block stays, and gets the old bytes |
 

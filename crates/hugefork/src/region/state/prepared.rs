@@ -1,6 +1,7 @@
 //! Blocks that `prepare_write` has prepared: no write there faults until the next fork, snapshot or reset.
 //!
-//! Where they are shown by page, they are not sealed until then: a system call that writes would fail meanwhile.
+//! Where they are shown by page, they are not write-protected until then: a system call that writes would fail
+//! meanwhile.
 
 use std::ops::Range;
 use std::sync::OnceLock;

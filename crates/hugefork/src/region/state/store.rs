@@ -22,7 +22,7 @@ use crate::units::{BlockId, EntryIndex};
 struct Sums {
     lazy: isize,
     revoked: isize,
-    overlays: isize,
+    cow_mappings: isize,
     charged: isize,
     /// Blocks of the parent that only this region held, and that it has made its own or given up.
     freed: usize,
@@ -37,11 +37,13 @@ impl Sums {
             match entry {
                 Entry::Lazy(_) => self.lazy += by,
                 Entry::Revoked => self.revoked += by,
-                Entry::Overlaid(_, Origin::Own, Access::ReadWrite) => {
-                    self.overlays += by;
+                Entry::CowMapped(_, Origin::Own, Access::ReadWrite) => {
+                    self.cow_mappings += by;
                     self.charged += by;
                 }
-                Entry::Overlaid(_, Origin::Parent, _) | Entry::Overlaid(_, _, Access::Read) => self.overlays += by,
+                Entry::CowMapped(_, Origin::Parent, _) | Entry::CowMapped(_, _, Access::Read) => {
+                    self.cow_mappings += by
+                }
                 Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Split(_) => {}
             }
         }
@@ -145,7 +147,7 @@ impl<S: Sys> RegionCore<S> {
         for (count, more) in [
             (&accounts.lazy_blocks, sums.lazy),
             (&accounts.revoked, sums.revoked),
-            (&accounts.overlays, sums.overlays),
+            (&accounts.cow_mappings, sums.cow_mappings),
             (&accounts.charged, sums.charged),
         ] {
             if more != 0 {
@@ -153,8 +155,8 @@ impl<S: Sys> RegionCore<S> {
                 count.fetch_add(more.cast_unsigned(), Ordering::Relaxed);
             }
         }
-        if sums.overlays != 0 {
-            self.pool().maintenance.count(sums.overlays);
+        if sums.cow_mappings != 0 {
+            self.pool().maintenance.count(sums.cow_mappings);
         }
         if let Some(parent) = &accounts.parent {
             parent.freed(sums.freed);

@@ -17,17 +17,17 @@ use crate::types::options::CopyGrain;
 impl<S: Sys> Fault<'_, S> {
     /// What is to be copied at a write to `entry`, which others hold too.
     pub(super) fn grain(&self, entry: Entry) -> Grain {
-        let by_page = self.region.may_overlay() && self.is_sparse();
+        let by_page = self.region.may_cow_map() && self.is_sparse();
         match entry {
             // Another thread was faster.
-            Entry::Overlaid(_, _, Access::ReadWrite) => Grain::Page,
-            Entry::Shared(..) | Entry::Overlaid(..) if by_page => Grain::Page,
+            Entry::CowMapped(_, _, Access::ReadWrite) => Grain::Page,
+            Entry::Shared(..) | Entry::CowMapped(..) if by_page => Grain::Page,
             Entry::Zero
             | Entry::Private(_)
             | Entry::Shared(..)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
+            | Entry::CowMapped(..)
             | Entry::Revoked => Grain::Block,
         }
     }
@@ -44,8 +44,9 @@ impl<S: Sys> Fault<'_, S> {
         region.accounts.grain == CopyGrain::Page || is_guessed
     }
 
-    /// How many blocks may become overlays. Where there is a limit, none is charged to it that nobody has written to.
-    fn most_overlaid(&self, entry: Entry, limit: Option<CowLimit>) -> Result<usize, Unresolved> {
+    /// How many blocks may become CoW mappings. Where there is a limit, none is charged to it that nobody has written
+    /// to.
+    fn most_cow_mapped(&self, entry: Entry, limit: Option<CowLimit>) -> Result<usize, Unresolved> {
         if entry.is_charged() {
             // Another thread was faster.
             return Ok(1);
@@ -62,25 +63,25 @@ impl<S: Sys> Fault<'_, S> {
         entry: Entry,
         limit: Option<CowLimit>,
     ) -> Result<Resolution, Unresolved> {
-        let most = self.most_overlaid(entry, limit)?;
+        let most = self.most_cow_mapped(entry, limit)?;
         let (_before, _after, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(&self.window, publishing);
-        match entry.is_overlay() {
-            true => self.region.unseal(locked, run, Place::Own)?,
-            false => self.region.overlay(locked, run, Place::Own)?,
+        match entry.is_cow_mapping() {
+            true => self.region.allow_writes(locked, run, Place::Own)?,
+            false => self.region.cow_map(locked, run, Place::Own)?,
         }
-        Ok(Resolution::Overlaid)
+        Ok(Resolution::CowMapped)
     }
 
-    /// Takes away the right to write to the overlay, if it is one and cannot be held when its block was copied.
-    pub(super) fn seal(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
-        if self.region.table.get(self.index).is_overlay() && !self.region.addresses.can_hold() {
-            self.region.seal(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
+    /// Takes away the right to write to the CoW mapping, if it is one and cannot be held when its block was copied.
+    pub(super) fn write_protect(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
+        if self.region.table.get(self.index).is_cow_mapping() && !self.region.addresses.can_hold() {
+            self.region.write_protect(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
         }
         Ok(())
     }
 
-    /// After a copy that failed: the overlay may have private pages, so it is not sealed.
+    /// After a copy that failed: the CoW mapping may have private pages, so it is not write-protected.
     #[cold]
     pub(super) fn resume_after_failure(&mut self) {
         let publishing = self.region.lock.shared();
@@ -88,21 +89,21 @@ impl<S: Sys> Fault<'_, S> {
         self.region.resume_after_failure(locked, self.index.0..self.index.0 + 1, self.place);
     }
 
-    /// After a write-back or copy that the kernel refused: an overlay can do without, and takes the write. The next
+    /// After a write-back or copy that the kernel refused: a CoW mapping can do without, and takes the write. The next
     /// fork or snapshot tries again, and says so if it fails too.
     #[cold]
     pub(super) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(&self.window, &publishing);
-        let is_overlay = self.region.table.get(self.index).is_overlay();
-        is_overlay && self.region.unseal(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
+        let is_cow_mapping = self.region.table.get(self.index).is_cow_mapping();
+        is_cow_mapping && self.region.allow_writes(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
     }
 
-    /// Keeps writers off the overlay, if it is one that can be held, only now that its block was copied: nobody writes
-    /// to that.
+    /// Keeps writers off the CoW mapping, if it is one that can be held, only now that its block was copied: nobody
+    /// writes to that.
     pub(super) fn hold(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
-        if !region.addresses.can_hold() || !region.table.get(self.index).is_overlay() {
+        if !region.addresses.can_hold() || !region.table.get(self.index).is_cow_mapping() {
             return Ok(());
         }
         let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
@@ -111,13 +112,13 @@ impl<S: Sys> Fault<'_, S> {
             self.place = Place::Parked;
             return Ok(());
         }
-        region.seal(locked, only)
+        region.write_protect(locked, only)
     }
 
-    /// Adds the private pages of the overlay, if it is one, to its copy.
+    /// Adds the private pages of the CoW mapping, if it is one, to its copy.
     pub(super) fn patch(&self) -> Result<(), Unresolved> {
         let region = self.region;
-        if !region.table.get(self.index).is_overlay() {
+        if !region.table.get(self.index).is_cow_mapping() {
             return Ok(());
         }
         let new = region.pool().direct(self.taken.wanted);

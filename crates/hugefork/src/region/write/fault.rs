@@ -41,7 +41,7 @@ pub(crate) enum Resolution {
     Copied,
     Reused,
     /// The kernel copies the pages that are written.
-    Overlaid,
+    CowMapped,
     Raced,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Fault<'a, S: Sys> {
     /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
     pub(super) outlook: Outlook,
-    /// Where the overlay is while it is copied.
+    /// Where the CoW mapping is while it is copied.
     pub(super) place: Place,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     pub(super) taken: Taken,
@@ -112,7 +112,7 @@ impl<S: Sys> RegionCore<S> {
         let (mut what, mut limit) = (what, self.accounts.limit);
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
-            if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_overlay() {
+            if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_cow_map() {
                 // That takes no block, and nobody has to give one up.
                 what = Become::WritableByPage;
                 continue;
@@ -136,7 +136,7 @@ impl<S: Sys> RegionCore<S> {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
             Ok(Resolution::Reused) => &self.counters.reused,
-            Ok(Resolution::Overlaid) => &self.counters.overlaid,
+            Ok(Resolution::CowMapped) => &self.counters.cow_mapped,
             Ok(Resolution::Raced) => &self.counters.raced,
             Err(Unresolved::PoolFull) => match self.make_room(index) {
                 Found::Some => return Next::Again,
@@ -176,9 +176,10 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        // To write it back or copy it, it would be sealed for a moment, and a system call that writes would fail.
-        let stays = what != Become::Own && entry.is_open_overlay() && self.prepared.has(index);
-        let mut needed = if stays { OnWrite::Unseal } else { self.needed(entry, Grain::Block) };
+        // To write it back or copy it, it would be write-protected for a moment, and a system call that writes would
+        // fail.
+        let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.prepared.has(index);
+        let mut needed = if stays { OnWrite::AllowPageWrites } else { self.needed(entry, Grain::Block) };
         if needed == OnWrite::Nothing {
             // Another thread was faster.
             return Ok(Resolution::Raced);
@@ -187,8 +188,8 @@ impl<S: Sys> RegionCore<S> {
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
-        // An overlay that is written back was counted when it became one.
-        let limit = if !what.may_be_by_page() && entry.is_overlay() { None } else { limit };
+        // A CoW mapping that is written back was counted when it became one.
+        let limit = if !what.may_be_by_page() && entry.is_cow_mapping() { None } else { limit };
         let resolved = match needed {
             OnWrite::GiveZeroed => {
                 drop(publishing);
@@ -197,7 +198,7 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowWrites => fault.reuse(&publishing, entry),
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
-            OnWrite::Overlay | OnWrite::Unseal => fault.by_page(&publishing, entry, limit),
+            OnWrite::CowMap | OnWrite::AllowPageWrites => fault.by_page(&publishing, entry, limit),
             OnWrite::WriteBack => fault.write_back(publishing),
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
@@ -209,13 +210,13 @@ impl<S: Sys> RegionCore<S> {
         let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
         let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {
-            return Ok(Resolution::Overlaid);
+            return Ok(Resolution::CowMapped);
         }
         resolved
     }
 
-    /// Writes back an overlay that costs the region nothing any more, because others have let go of its block. True if
-    /// there was one.
+    /// Writes back a CoW mapping that costs the region nothing any more, because others have let go of its block. True
+    /// if there was one.
     fn write_back_a_charged_one(&self) -> bool {
         let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_write_back(index);
         let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
@@ -289,7 +290,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
     /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
-        self.seal(&publishing)?;
+        self.write_protect(&publishing)?;
         drop(publishing);
         self.take_copies(&run)?;
         self.map(Resolution::Copied)

@@ -31,7 +31,7 @@ impl<S: Sys> RegionCore<S> {
     /// by page where that can be done; but not where a limit counts blocks, since what is prepared is not written back
     /// as soon as nobody else holds it.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
-        if !self.may_overlay() || self.accounts.limit.is_some() {
+        if !self.may_cow_map() || self.accounts.limit.is_some() {
             return self.prepare_blocks(range);
         }
         self.check(&range)?;
@@ -67,11 +67,11 @@ impl<S: Sys> RegionCore<S> {
         let get = |index: usize| self.table.get(EntryIndex(index));
         let mut next = entries.start;
         while next < entries.end {
-            let is_open = |index: &usize| get(*index).is_open_overlay();
+            let is_open = |index: &usize| get(*index).is_writable_cow_mapping();
             let end = (next..entries.end).find(|index| !is_open(index)).unwrap_or(entries.end);
             if end > next {
                 // After a failure, some that count as writable may not be. Where they are, this costs nothing.
-                self.unseal(locked, next..end, Place::Own)?;
+                self.allow_writes(locked, next..end, Place::Own)?;
                 self.prepared.add(locked, next..end);
                 next = end;
             } else if matches!(get(next), Entry::Private(_)) {
@@ -89,22 +89,22 @@ impl<S: Sys> RegionCore<S> {
         entries.try_for_each(|index| self.make_own(index))
     }
 
-    /// Gives the region blocks of its own in place of all overlays. No new ones may come.
-    pub(crate) fn end_overlays(&self) -> Result<(), RegionError> {
+    /// Gives the region blocks of its own in place of all CoW mappings. No new ones may come.
+    pub(crate) fn end_cow_mappings(&self) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
         // Faults under way may still make some: they hold the lock.
         drop(self.lock.exclusive());
         drop(signals);
-        let is_overlay = |index: &EntryIndex| self.table.get(*index).is_overlay();
-        (0..self.table.len()).map(EntryIndex).filter(is_overlay).try_for_each(|index| self.make_own(index))
+        let is_cow_mapping = |index: &EntryIndex| self.table.get(*index).is_cow_mapping();
+        (0..self.table.len()).map(EntryIndex).filter(is_cow_mapping).try_for_each(|index| self.make_own(index))
     }
 
-    /// Writes back the overlays among `entries` that this region alone holds.
+    /// Writes back the CoW mappings among `entries` that this region alone holds.
     pub(in crate::region) fn write_back_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        if !self.accounts.has_overlays() {
+        if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
-        let mut alone = entries.filter(|&index| self.is_alone_with_overlay(index)).map(EntryIndex);
+        let mut alone = entries.filter(|&index| self.is_alone_with_cow_mapping(index)).map(EntryIndex);
         alone.try_for_each(|index| self.make_own(index))
     }
 

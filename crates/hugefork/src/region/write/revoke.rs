@@ -26,7 +26,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::pool::holders::{Answer, Family, Holder, LazyHolder, Offer, OverlayHolder};
+use crate::pool::holders::{Answer, CowMappingHolder, Family, Holder, LazyHolder, Offer};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
 use crate::region::state::RegionCore;
@@ -240,7 +240,7 @@ impl<S: Sys> Holder for RegionCore<S> {
         Some(self)
     }
 
-    fn overlaid(&self) -> Option<&dyn OverlayHolder> {
+    fn with_cow_mappings(&self) -> Option<&dyn CowMappingHolder> {
         Some(self)
     }
 

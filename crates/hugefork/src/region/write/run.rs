@@ -26,7 +26,7 @@ const SCARCE_ONE_IN: usize = 8;
 
 /// What a write by page turns over at once: what the kernel can move as one entry (sys/linux/parked.rs):
 /// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
-const OVERLAID_AT_ONCE_BYTES: usize = 1 << 30;
+const COW_MAPPED_AT_ONCE_BYTES: usize = 1 << 30;
 
 /// The entries that one fault treats, and the locks of those besides the one that faulted.
 type Run<'a> = (WindowsGuard<'a>, Range<usize>);
@@ -59,7 +59,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             | Entry::Private(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(..)
+            | Entry::CowMapped(..)
             | Entry::Revoked => false,
         };
         if region.table.is_one_a_window() && self.leaves_enough() {
@@ -95,7 +95,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
     /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
-    /// [`OVERLAID_AT_ONCE_BYTES`], and ends where a lock is not free.
+    /// [`COW_MAPPED_AT_ONCE_BYTES`], and ends where a lock is not free.
     pub(super) fn alike_by_page(
         &self,
         entry: Entry,
@@ -111,7 +111,7 @@ impl<'a, S: Sys> Fault<'a, S> {
                 && other.block().is_some_and(follows)
                 && region.held(other) == Held::ByOthersToo
         };
-        let group = size.count(OVERLAID_AT_ONCE_BYTES).max(1);
+        let group = size.count(COW_MAPPED_AT_ONCE_BYTES).max(1);
         let start = index / group * group;
         let (mut run, own) = (index..index + 1, table.window(self.index));
         let mut windows = own..own + 1;

@@ -125,13 +125,13 @@ mod tests {
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
         let (part, away) = (extent.part(0, LEN), parked.part(0, LEN));
-        memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
+        memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
         let page = |nth: usize| pointer(part.at() + nth * BASE_PAGE).cast::<u8>();
         // SAFETY: the range is ours, and shows a private mapping.
         (0..PAGES).for_each(|nth| unsafe { page(nth).write_volatile(1 + nth as u8) });
         memory.hold(part, away).unwrap();
         // The kernel moves what is registered only by itself, and finds that when it comes to it.
-        let holder = memory.overlays.as_ref().unwrap().holder().unwrap();
+        let holder = memory.cow_mappings.as_ref().unwrap().holder().unwrap();
         holder.register(away.at() + LEN / 2, LEN / 2).unwrap();
         memory.unpark(part, away);
         memory.resume(part, away);

@@ -24,9 +24,9 @@ use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::arena::Arena;
+use super::cow_mapping::CowMappings;
 use super::hold::{self, Holder};
 use super::mappings::FileId;
-use super::overlay::Overlays;
 use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
 use super::{advice, named, owner, pagemap, schedule, settings, share, threads};
@@ -112,7 +112,7 @@ pub struct Linux {
     pub(super) dump: Dump,
     pub(super) arena: &'static Arena,
     /// What page grain takes, or why there is none.
-    pub(super) overlays: Result<Overlays, NoPageGrain>,
+    pub(super) cow_mappings: Result<CowMappings, NoPageGrain>,
     /// How many stretches of 2 MiB the kernel refused to make one page of.
     not_collapsed: AtomicU64,
     pub(super) children: Children,
@@ -126,7 +126,7 @@ pub(super) enum Children {
     /// Nothing.
     HaveNothing,
     /// What is shown through private mappings when it is forked. The pool's memory is this file.
-    HaveOverlays { device: u64, inode: u64 },
+    HaveCowMappings { device: u64, inode: u64 },
 }
 
 // SAFETY: the pointers are to mappings that belong to this value and may be used from any thread.
@@ -148,10 +148,10 @@ impl Linux {
         // If it is refused, an export says so.
         let _ = share::guard(&fd);
         let direct = map_direct(arena, &fd, capacity, kind, Access::ReadWrite)?;
-        let overlays = match kind {
+        let cow_mappings = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                Overlays::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
+                CowMappings::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
             }
         };
         let not_collapsed = AtomicU64::new(0);
@@ -164,7 +164,7 @@ impl Linux {
             kind,
             dump,
             arena,
-            overlays,
+            cow_mappings,
             not_collapsed,
             children,
             is_left,
@@ -184,7 +184,7 @@ impl Linux {
 
     /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
     pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
-        let Children::HaveOverlays { device, inode } = self.children else { return Ok(()) };
+        let Children::HaveCowMappings { device, inode } = self.children else { return Ok(()) };
         let is_ours = !self.is_left.load(Ordering::Acquire)
             && fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
         if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
@@ -192,9 +192,9 @@ impl Linux {
 
     /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
     pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
-        match (&self.overlays, self.children) {
-            (Ok(overlays), Children::HaveOverlays { device, inode }) => {
-                overlays.shown(range, FileId::new(device, inode), offset)
+        match (&self.cow_mappings, self.children) {
+            (Ok(cow_mappings), Children::HaveCowMappings { device, inode }) => {
+                cow_mappings.shown(range, FileId::new(device, inode), offset)
             }
             _ => Some(range.clone()),
         }
@@ -217,7 +217,7 @@ impl Linux {
 
     /// Why a write cannot copy single pages, if it cannot.
     pub(crate) fn no_page_grain(&self) -> Option<NoPageGrain> {
-        self.overlays.as_ref().err().copied()
+        self.cow_mappings.as_ref().err().copied()
     }
 
     /// A descriptor of all of the memory, for reading only.
@@ -313,8 +313,8 @@ impl Linux {
 
     /// What holds faults, if the process may.
     fn holder(&self) -> Option<&Holder> {
-        match &self.overlays {
-            Ok(overlays) => overlays.holder(),
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.holder(),
             Err(_) => None,
         }
     }
@@ -468,9 +468,9 @@ impl Sys for Linux {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
                 Kind::ShmemHuge(_) | Kind::ShmemBase => self.map(part, start, access),
             },
-            Shows::Overlay { start, access } => {
-                self.ready_overlay(part, start)?;
-                self.overlay(part, start, access)
+            Shows::CowMapping { start, access } => {
+                self.ready_cow_mapping(part, start)?;
+                self.cow_map(part, start, access)
             }
         }
     }
@@ -487,7 +487,7 @@ impl Sys for Linux {
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         // SAFETY: by contract.
         unsafe { self.punch(offset, len) }?;
-        let others = self.overlays.as_ref().ok().map(Overlays::template);
+        let others = self.cow_mappings.as_ref().ok().map(CowMappings::template);
         for map in [Some(&self.direct), self.template.as_ref(), others].into_iter().flatten() {
             // SAFETY: by contract.
             unsafe { map.close(offset, len) };
@@ -517,29 +517,29 @@ impl Sys for Linux {
         named("mprotect", unsafe { mprotect(pointer(part.at()), part.len(), protection(access)) })
     }
 
-    fn has_overlays(&self) -> bool {
-        self.overlays.is_ok()
+    fn has_cow_mappings(&self) -> bool {
+        self.cow_mappings.is_ok()
     }
 
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        match &self.overlays {
-            Ok(overlays) => overlays.claim_parking(len, align),
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.claim_parking(len, align),
             Err(_) => named("userfaultfd", Err(Errno::NOTSUP)),
         }
     }
 
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
-        let Ok(overlays) = &self.overlays else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        let Ok(cow_mappings) = &self.cow_mappings else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
         self.check_shown(part)?;
-        overlays.hold(part, parked).inspect_err(|_| {
+        cow_mappings.hold(part, parked).inspect_err(|_| {
             // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
             let _ = self.hide(parked);
         })
     }
 
     fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
-        if let Ok(overlays) = &self.overlays {
-            overlays.unpark(part, parked);
+        if let Ok(cow_mappings) = &self.cow_mappings {
+            cow_mappings.unpark(part, parked);
         }
     }
 
@@ -559,8 +559,8 @@ impl Sys for Linux {
     }
 
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let moved = match &self.overlays {
-            Ok(overlays) if overlays.is_one_mapping(part) => overlays.parking(part, staging).take_at_once(),
+        let moved = match &self.cow_mappings {
+            Ok(cow_mappings) if cow_mappings.is_one_mapping(part) => cow_mappings.parking(part, staging).take_at_once(),
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
         if moved.is_err() {
@@ -571,11 +571,11 @@ impl Sys for Linux {
     }
 
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let overlays = match &self.overlays {
-            Ok(overlays) if overlays.is_one_mapping(staging) => overlays,
+        let cow_mappings = match &self.cow_mappings {
+            Ok(cow_mappings) if cow_mappings.is_one_mapping(staging) => cow_mappings,
             Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         };
-        match overlays.parking(part, staging).bring_back_at_once() {
+        match cow_mappings.parking(part, staging).bring_back_at_once() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
             Err(Failure::Lost(errno)) => hold::abort(part, errno),
@@ -583,8 +583,8 @@ impl Sys for Linux {
     }
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.overlays {
-            Ok(overlays) => overlays.private_pages(part, runs),
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.private_pages(part, runs),
             Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
         }
     }
@@ -595,8 +595,8 @@ impl Sys for Linux {
     }
 
     fn tidy(&self) {
-        if let Ok(overlays) = &self.overlays {
-            overlays.tidy();
+        if let Ok(cow_mappings) = &self.cow_mappings {
+            cow_mappings.tidy();
         }
     }
 
@@ -613,13 +613,13 @@ impl Sys for Linux {
 
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
         let (at, len) = (pointer(part.at()).cast::<u8>(), part.len());
-        match (access, &self.overlays) {
+        match (access, &self.cow_mappings) {
             // SAFETY: by contract. A part of an extent and pool memory do not overlap.
             (Access::ReadWrite, _) => Ok(unsafe { restore(at, from, len) }),
             // SAFETY: as above; both can be read.
             (Access::Read, Ok(_)) if !unsafe { differs(at, from, len) } => Ok(false),
             // SAFETY: by contract.
-            (Access::Read, Ok(overlays)) => unsafe { overlays.write_through(part, from) }.map(|()| true),
+            (Access::Read, Ok(cow_mappings)) => unsafe { cow_mappings.write_through(part, from) }.map(|()| true),
             (Access::Read, Err(_)) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         }
     }

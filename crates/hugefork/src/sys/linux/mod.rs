@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `advice` | asks for huge pages, and leaves `errno` alone |
 //! | `arena` | the range of addresses where all regions live |
-//! | `parked` | where page tables go that an overlay takes the place of |
+//! | `parked` | where page tables go that a CoW mapping takes the place of |
 //! | `barrier` | a memory barrier on all threads at once |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
@@ -13,7 +13,7 @@
 //! | `mappings` | whether a range is one mapping |
 //! | `mask` | keeps the program's signal handlers away |
 //! | `memory` | one pool's memfd and its direct map |
-//! | `overlay` | private mappings of a pool, in which the kernel copies single pages |
+//! | `cow_mapping` | private mappings of a pool, in which the kernel copies single pages |
 //! | `own_tmpfs` | a file whose pages are huge whatever the setting says |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
@@ -32,6 +32,7 @@
 pub(crate) mod advice;
 pub(crate) mod arena;
 pub(crate) mod barrier;
+mod cow_mapping;
 pub(crate) mod descriptor;
 pub(crate) mod futex;
 pub(crate) mod handlers;
@@ -39,7 +40,6 @@ pub(crate) mod hold;
 mod mappings;
 pub(crate) mod mask;
 pub(crate) mod memory;
-mod overlay;
 pub(crate) mod own_tmpfs;
 pub(crate) mod owner;
 pub(crate) mod pagemap;

@@ -5,9 +5,9 @@
 //! region   | the same, no page tables|                                    ▲ a thread drops the pages later
 //! ```
 //! To unmap a huge page takes about a microsecond, as it goes to memory for what the kernel keeps of the page: 0.7 ms a
-//! GiB, in the fault that shows an overlay. To move page tables goes to none: 0.2 ms, and 0.01 ms where a GiB begins at
-//! a multiple of that, since then it is one entry (docs/design.md). The mapping that is left behind shows the same, so
-//! other threads read on. What lies in the parked tables is pool memory that nobody reads or writes there.
+//! GiB, in the fault that shows a CoW mapping. To move page tables goes to none: 0.2 ms, and 0.01 ms where a GiB begins
+//! at a multiple of that, since then it is one entry (docs/design.md). The mapping that is left behind shows the same,
+//! so other threads read on. What lies in the parked tables is pool memory that nobody reads or writes there.
 //!
 //! Parts come to lie as far behind a multiple of a GiB as they are. So a room has place for all parts of one GiB of a
 //! region, if they come in order, as a fork goes through them: each begins behind the last.

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
+use super::cow_mapping::CowMappings;
 use super::memory::{Children, Linux, pointer};
-use super::overlay::Overlays;
 use super::{advice, move_high, named};
 use crate::sys::program::ProgramSys;
 use crate::sys::{Part, Sys, SystemError};
@@ -25,25 +25,25 @@ impl Linux {
     /// The kernel cannot say which file it is.
     pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         move_high(&mut self.fd);
-        if let Ok(overlays) = &mut self.overlays {
-            overlays.move_high();
-            overlays.dump_what_is_shown()?;
+        if let Ok(cow_mappings) = &mut self.cow_mappings {
+            cow_mappings.move_high();
+            cow_mappings.dump_what_is_shown()?;
         }
         let file = named("fstat", fstat(&self.fd))?;
-        self.children = Children::HaveOverlays { device: file.st_dev, inode: file.st_ino };
+        self.children = Children::HaveCowMappings { device: file.st_dev, inode: file.st_ino };
         Ok(self)
     }
 
     /// The descriptors that the program must not close.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        let others = self.overlays.iter().flat_map(Overlays::descriptors);
+        let others = self.cow_mappings.iter().flat_map(CowMappings::descriptors);
         [self.fd.as_raw_fd()].into_iter().chain(others)
     }
 
     /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
     /// can have the pool's own back: what needs it is done by its mappings, or not at all.
     pub(crate) fn reopen(&self) -> impl Iterator<Item = i32> + '_ {
-        self.overlays.iter().flat_map(Overlays::reopen)
+        self.cow_mappings.iter().flat_map(CowMappings::reopen)
     }
 
     /// All addresses of the process that are the engine's, which has no other memory than this.

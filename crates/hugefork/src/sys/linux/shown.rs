@@ -43,28 +43,28 @@ impl Linux {
         refused(part, duplicated)
     }
 
-    /// Before [`Linux::overlay`].
-    pub(super) fn ready_overlay(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
-        match &self.overlays {
+    /// Before [`Linux::cow_mapping`].
+    pub(super) fn ready_cow_mapping(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
+        match &self.cow_mappings {
             // What children inherit is not made of the template.
-            Ok(overlays) if self.children == Children::HaveNothing => {
-                refused(part, overlays.make_ready(part.len(), offset))
+            Ok(cow_mappings) if self.children == Children::HaveNothing => {
+                refused(part, cow_mappings.make_ready(part.len(), offset))
             }
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
     /// Shows pool memory through a private mapping.
-    pub(super) fn overlay(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        let shown = match &self.overlays {
-            Ok(overlays) if self.children != Children::HaveNothing => {
+    pub(super) fn cow_map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
+        let shown = match &self.cow_mappings {
+            Ok(cow_mappings) if self.children != Children::HaveNothing => {
                 if self.check_descriptor().is_ok() {
-                    return refused(part, overlays.show_to_children(part, &self.fd, offset));
+                    return refused(part, cow_mappings.show_to_children(part, &self.fd, offset));
                 }
-                refused(part, overlays.show_writable(part, offset))?;
-                return torn(overlays.give_to_children(part));
+                refused(part, cow_mappings.show_writable(part, offset))?;
+                return torn(cow_mappings.give_to_children(part));
             }
-            Ok(overlays) => overlays.show(part, offset),
+            Ok(cow_mappings) => cow_mappings.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         };
         refused(part, shown)?;
@@ -162,9 +162,9 @@ mod tests {
 
     use super::*;
     use crate::sys::Shows;
+    use crate::sys::linux::cow_mapping::CowMappings;
     use crate::sys::linux::descriptor;
     use crate::sys::linux::memory::{Huge, Kind};
-    use crate::sys::linux::overlay::Overlays;
     use crate::sys::linux::parked::ParkedTables;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -219,7 +219,7 @@ mod tests {
                 return println!("skipped: nobody can be made to wait");
             };
             let half = part.len() / 2;
-            memory.overlays.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
+            memory.cow_mappings.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
             memory.release(parked).unwrap();
         });
     }
@@ -228,12 +228,12 @@ mod tests {
     fn parts_of_a_gib_lie_in_one_room_if_they_come_in_order() {
         const LEN: usize = 16 << 20;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
-        let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
+        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
         let extent = memory.claim(4 * LEN, LEN).unwrap();
         let (first, second) = (extent.part(0, LEN), extent.part(2 * LEN, LEN));
-        let show = |part| memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite });
+        let show = |part| memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite });
         let written = pointer(second.at() + LEN / 2).cast::<u8>();
         for part in [first, second] {
             show(part).unwrap();
@@ -253,7 +253,7 @@ mod tests {
         unsafe { written.write_volatile(7) };
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
-        unsafe { munmap(memory.overlays.as_ref().unwrap().template().at(), LEN) }.unwrap();
+        unsafe { munmap(memory.cow_mappings.as_ref().unwrap().template().at(), LEN) }.unwrap();
         assert_eq!(show(second).unwrap_err().aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
         assert_eq!(unsafe { written.read_volatile() }, 7);
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
         let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_children().unwrap();
-        let Some(parked) = memory.overlays.as_ref().ok().and_then(Overlays::parked) else {
+        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
         let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
@@ -277,7 +277,7 @@ mod tests {
                 // SAFETY: within the part, which shows memory that can be written.
                 unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
             }
-            memory.show(part, Shows::Overlay { start: 0, access: Access::ReadWrite }).unwrap();
+            memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
             assert_eq!(parked.in_use(), moved);
             // SAFETY: as above.
             assert_eq!(unsafe { pointer(part.at() + (pages - 1) * BASE_PAGE).cast::<u8>().read_volatile() }, 1);
@@ -290,19 +290,19 @@ mod tests {
     /// Writes to some pages that are shown privately, and shows something else there, which the kernel refuses.
     fn show_nothing_else(len: usize, prepare: impl FnOnce(&Linux, Part<'_>)) {
         let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut).unwrap();
-        let Ok(overlays) = &memory.overlays else {
+        let Ok(cow_mappings) = &memory.cow_mappings else {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         };
         let extent = memory.claim((1 << 30) + len, 1 << 30).unwrap();
         let behind = (1 << 30) - HUGE_PAGE;
-        let (part, shows) = (extent.part(behind, len), Shows::Overlay { start: 0, access: Access::ReadWrite });
+        let (part, shows) = (extent.part(behind, len), Shows::CowMapping { start: 0, access: Access::ReadWrite });
         memory.show(part, shows).unwrap();
         memory.tidy();
-        let in_use = || overlays.parked().map_or(0, ParkedTables::in_use);
+        let in_use = || cow_mappings.parked().map_or(0, ParkedTables::in_use);
         assert_eq!(in_use(), 0);
         memory.show(part, shows).unwrap();
         // It does not begin with a GiB.
-        assert!(overlays.parked().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
+        assert!(cow_mappings.parked().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
         memory.tidy();
         let written = [3 * BASE_PAGE, len / 2, len - BASE_PAGE].map(|at| pointer(part.at() + at).cast::<u8>());
         // SAFETY: the range is ours, and shows a private mapping.
@@ -310,7 +310,7 @@ mod tests {
         prepare(&memory, part);
         // From now on there is nothing that another mapping could be made of.
         // SAFETY: nobody else knows the template.
-        unsafe { munmap(overlays.template().at(), len) }.unwrap();
+        unsafe { munmap(cow_mappings.template().at(), len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.

@@ -57,7 +57,7 @@ impl SoftMmu {
             let before = match (state.private.get(&number), state.pages.get(&number)) {
                 (Some(page), _) => **page,
                 (None, Some(Page::Zeros)) => ZERO_PAGE,
-                (None, Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. })) => {
+                (None, Some(&Page::Memory { start, .. } | &Page::CowMapping { start, .. })) => {
                     self.bytes_at(&state, start)
                 }
                 (None, Some(Page::Hidden) | None) => continue,
@@ -155,8 +155,8 @@ impl Sys for SoftMmu {
         let mut state = self.called(Call::Punch)?;
         let shows = |(at, page): (&usize, &Page)| match *page {
             // Between two resets, what is staged is nobody's (region/reset/at_once.rs).
-            Page::Overlay { access: Access::Read, .. } if state.is_left_staged(*at) => false,
-            Page::Memory { start, .. } | Page::Overlay { start, .. } => (offset..offset + len).contains(&start),
+            Page::CowMapping { access: Access::Read, .. } if state.is_left_staged(*at) => false,
+            Page::Memory { start, .. } | Page::CowMapping { start, .. } => (offset..offset + len).contains(&start),
             Page::Zeros | Page::Hidden => false,
         };
         assert!(!state.pages.iter().any(shows), "gave memory back that is shown");
@@ -204,9 +204,12 @@ impl Sys for SoftMmu {
                 self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
                 self.make_writable(part, later)
             }
-            Shows::Overlay { start, access } => {
+            Shows::CowMapping { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
-                self.replace(Call::Overlay, part, |by| Page::Overlay { start: start + by, access: Access::Read })?;
+                self.replace(Call::CowMapping, part, |by| Page::CowMapping {
+                    start: start + by,
+                    access: Access::Read,
+                })?;
                 self.make_writable(part, Some(access))
             }
         }
@@ -223,7 +226,7 @@ impl Sys for SoftMmu {
         for page in pages_of(at, len) {
             state.was_protected |= to == Access::Read && state.watched.contains(&page);
             match state.pages.get_mut(&page) {
-                Some(Page::Memory { access, .. } | Page::Overlay { access, .. }) => *access = to,
+                Some(Page::Memory { access, .. } | Page::CowMapping { access, .. }) => *access = to,
                 Some(Page::Zeros) => assert_eq!(to, Access::Read, "zeros made writable"),
                 Some(Page::Hidden) => panic!("protected a hidden page"),
                 None => panic!("protected a page that is not mapped"),
@@ -239,13 +242,13 @@ impl Sys for SoftMmu {
         result
     }
 
-    fn has_overlays(&self) -> bool {
-        self.overlays
+    fn has_cow_mappings(&self) -> bool {
+        self.cow_mappings
     }
 
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         let state = self.called(Call::ClaimParking)?;
-        if !self.overlays || state.calls[&Call::ClaimParking] % self.parkings != 0 {
+        if !self.cow_mappings || state.calls[&Call::ClaimParking] % self.parkings != 0 {
             return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
         }
         Ok(SoftMmu::hidden(state, len, align))
@@ -287,7 +290,7 @@ impl Sys for SoftMmu {
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::TakePages)?;
         for page in pages_of(part.at(), part.len()) {
-            assert!(matches!(state.pages[&page], Page::Overlay { .. }), "only overlays have private pages");
+            assert!(matches!(state.pages[&page], Page::CowMapping { .. }), "only cow_mappings have private pages");
         }
         let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
         state.take(part, staging);
@@ -337,7 +340,7 @@ impl Sys for SoftMmu {
         let state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
-            let is_open = matches!(state.pages.get(&number), Some(Page::Overlay { access: Access::ReadWrite, .. }));
+            let is_open = matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
             assert!(!is_open || state.parked.contains(&number), "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
@@ -350,7 +353,7 @@ impl Sys for SoftMmu {
         let number = part.at() / BASE_PAGE;
         let start = match state.pages.get(&number) {
             Some(Page::Zeros) => return *from != ZERO_PAGE,
-            Some(&Page::Memory { start, .. } | &Page::Overlay { start, .. }) => start,
+            Some(&Page::Memory { start, .. } | &Page::CowMapping { start, .. }) => start,
             Some(Page::Hidden) | None => panic!("read what cannot be read"),
         };
         match state.private.get(&number) {
@@ -367,8 +370,8 @@ impl Sys for SoftMmu {
         let mut state = if access == Access::Read { self.called(Call::WriteThrough)? } else { self.state() };
         let mut differed = false;
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
-            let Some(&Page::Overlay { start: offset, access: now }) = state.pages.get(&number) else {
-                panic!("put back where there is no overlay");
+            let Some(&Page::CowMapping { start: offset, access: now }) = state.pages.get(&number) else {
+                panic!("put back where there is no cow_mapping");
             };
             assert!(access == Access::Read || now == Access::ReadWrite, "SIGSEGV under locks");
             // SAFETY: by contract.
@@ -388,7 +391,10 @@ impl Sys for SoftMmu {
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::DropPrivate)?;
         for page in pages_of(part.at(), part.len()) {
-            assert!(matches!(state.pages.get(&page), Some(Page::Overlay { .. })), "dropped what is not an overlay's");
+            assert!(
+                matches!(state.pages.get(&page), Some(Page::CowMapping { .. })),
+                "dropped what is not an cow_mapping's"
+            );
             state.private.remove(&page);
         }
         Ok(())

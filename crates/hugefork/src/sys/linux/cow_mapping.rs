@@ -32,7 +32,7 @@ use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
 /// What private mappings of one pool are made with.
-pub(super) struct Overlays {
+pub(super) struct CowMappings {
     template: PoolMap,
     capacity: usize,
     pagemap: Pagemap,
@@ -46,7 +46,7 @@ pub(super) struct Overlays {
     holder: OnceLock<Option<Holder>>,
 }
 
-impl Overlays {
+impl CowMappings {
     /// Sets the template up, and tries all that is needed: the kernel may lack it, or `/proc` may not be there.
     pub(super) fn open(
         arena: &'static Arena,
@@ -54,7 +54,7 @@ impl Overlays {
         capacity: usize,
         align: usize,
         dump: Dump,
-    ) -> Result<Overlays, SystemError> {
+    ) -> Result<CowMappings, SystemError> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
@@ -63,7 +63,7 @@ impl Overlays {
         let holder = OnceLock::new();
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
-        let overlays = Overlays { template, capacity, pagemap, parked, mem, mappings, arena, holder };
+        let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -76,8 +76,8 @@ impl Overlays {
             // SAFETY: as above.
             named(call, unsafe { madvise(pointer(at), capacity, advice) })?;
         }
-        overlays.try_out(align)?;
-        Ok(overlays)
+        cow_mappings.try_out(align)?;
+        Ok(cow_mappings)
     }
 
     /// Shows some of the pool, and looks for private pages there.
@@ -90,7 +90,7 @@ impl Overlays {
         tried.and(named("ioctl(PAGEMAP_SCAN)", looked)).map(drop)
     }
 
-    /// Shows the pool's memory from `offset` on, readable. The template was [made ready](Overlays::make_ready).
+    /// Shows the pool's memory from `offset` on, readable. The template was [made ready](CoW mappings::make_ready).
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, false);
@@ -103,7 +103,7 @@ impl Overlays {
         Ok(())
     }
 
-    /// As [`Overlays::show`], but writable at once, and `fork(2)` children inherit it.
+    /// As [`CowMappings::show`], but writable at once, and `fork(2)` children inherit it.
     pub(super) fn show_to_children(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, true);
@@ -116,7 +116,7 @@ impl Overlays {
     }
 
     /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
-    /// who writes there is to fault. Children inherit it once [`Overlays::give_to_children`] was called.
+    /// who writes there is to fault. Children inherit it once [`CowMappings::give_to_children`] was called.
     #[cold]
     pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         self.make_ready(part.len(), offset)?;
@@ -183,8 +183,8 @@ impl Overlays {
         Ok(unsafe { Extent::new(at, len) })
     }
 
-    /// Gives its descriptors numbers that programs seldom have. Where overlays are writable at all times, nothing is
-    /// written through them.
+    /// Gives its descriptors numbers that programs seldom have. Where CoW mappings are writable at all times, nothing
+    /// is written through them.
     pub(super) fn move_high(&mut self) {
         self.mem = None;
         move_high(&mut self.pagemap.0);
@@ -302,7 +302,8 @@ impl Overlays {
     /// is not private yet. It may be told to refuse (`proc_mem.force_override=never`, Linux 6.12).
     ///
     /// # Safety
-    /// The addresses show an overlay, and nobody else uses them meanwhile. `from` is valid for reads of as many bytes.
+    /// The addresses show a CoW mapping, and nobody else uses them meanwhile. `from` is valid for reads of as many
+    /// bytes.
     pub(super) unsafe fn write_through(&self, part: Part<'_>, from: *const u8) -> Result<(), SystemError> {
         const CALL: &str = "pwrite to /proc/self/mem";
         let Some(mem) = &self.mem else { return Err(SystemError::new(CALL, Errno::NOENT)) };
@@ -328,7 +329,7 @@ impl Overlays {
     }
 }
 
-impl Drop for Overlays {
+impl Drop for CowMappings {
     fn drop(&mut self) {
         if !owner::is_forked_child() {
             // If the kernel refuses, the addresses stay taken.

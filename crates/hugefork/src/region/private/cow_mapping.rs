@@ -1,14 +1,14 @@
 //! Page grain: blocks that are shown through a private mapping, so that the kernel copies the pages that are written.
 //!
 //! ```text
-//!   first write ─▶ overlay: private mapping of a GiB ───▶ Overlaid: the kernel copies each page that is written
-//!                                                           │ seal       ▲ unseal: a write, if no page is private
-//!                                                           ▼            │
+//!   first write ─▶ private mapping of a GiB ────▶ CowMapped: the kernel copies each page that is written
+//!                                   write-protect │            ▲ allow writes: a write, if no page is private
+//!                                                 ▼            │
 //!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot seals all overlays, after their private pages were written back. A sealed overlay that has private pages
-//! is one that the pool's thread leaves to the writer to copy (maintain.rs); or a snapshot is just being taken, or has
-//! failed.
+//! A snapshot write-protects all CoW mappings, after their private pages were written back. A write-protected CoW
+//! mapping that has private pages is one that the pool's thread leaves to the writer to copy (maintain.rs); or a
+//! snapshot is just being taken, or has failed.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,9 +25,9 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
     /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
-    pub(in crate::region) fn may_overlay(&self) -> bool {
+    pub(in crate::region) fn may_cow_map(&self) -> bool {
         let pool = self.pool();
-        pool.sys.has_overlays()
+        pool.sys.has_cow_mappings()
             && pool.block_size.bytes() > BASE_PAGE
             && self.accounts.grain != CopyGrain::Block
             && self.observer.get().is_none()
@@ -35,41 +35,41 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether the kernel is to copy from the fork or snapshot on.
     pub(in crate::region) fn shows_by_page(&self) -> bool {
-        self.accounts.grain == CopyGrain::Page && self.accounts.limit.is_none() && self.may_overlay()
+        self.accounts.grain == CopyGrain::Page && self.accounts.limit.is_none() && self.may_cow_map()
     }
 
-    /// The runs of overlays in `entries`.
-    pub(in crate::region) fn overlays(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        runs(entries, |index| self.table.get(EntryIndex(index)).is_overlay())
+    /// The runs of CoW mappings in `entries`.
+    pub(in crate::region) fn cow_mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        runs(entries, |index| self.table.get(EntryIndex(index)).is_cow_mapping())
     }
 
     /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
-    /// the right to write is missing, they are overlays all the same, and the next write asks for it.
-    pub(in crate::region) fn overlay(
+    /// the right to write is missing, they are CoW mappings all the same, and the next write asks for it.
+    pub(in crate::region) fn cow_map(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
-        let shows = Shows::Overlay { start, access: Access::ReadWrite };
+        let shows = Shows::CowMapping { start, access: Access::ReadWrite };
         let remapped = self.site_at(place).remap(locked, &entries, shows)?;
-        self.publish_overlays(locked, entries, remapped)
+        self.publish_cow_mappings(locked, entries, remapped)
     }
 
-    pub(in crate::region) fn publish_overlays(
+    pub(in crate::region) fn publish_cow_mappings(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
         remapped: Remapped<'_, S>,
     ) -> Result<(), Unresolved> {
         let right = remapped.right();
-        remapped.published(self.overlaid(locked, entries));
+        remapped.published(self.cow_mapped(locked, entries));
         self.noted(right)
     }
 
-    /// Gives the right to write to sealed overlays.
-    pub(in crate::region) fn unseal(
+    /// Gives the right to write to write-protected CoW mappings.
+    pub(in crate::region) fn allow_writes(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
@@ -77,7 +77,7 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), Unresolved> {
         let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
         let stored = match allowed.right() {
-            Right::Granted => self.overlaid(locked, entries),
+            Right::Granted => self.cow_mapped(locked, entries),
             Right::Unknown => self.protect_failed(locked, entries),
         };
         Ok(allowed.published(stored)?)
@@ -85,28 +85,29 @@ impl<S: Sys> RegionCore<S> {
 
     /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done. On
     /// failure some of them may still be writable.
-    pub(in crate::region) fn overlay_each(
+    pub(in crate::region) fn cow_map_each(
         &self,
         locked: Locked<'_>,
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
         for run in self.in_a_row(entries) {
-            let is_overlay = |index: &usize| self.table.get(EntryIndex(*index)).is_overlay();
+            let is_cow_mapping = |index: &usize| self.table.get(EntryIndex(*index)).is_cow_mapping();
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
-            let pieces = 1 + run.clone().skip(1).filter(|index| is_overlay(index) != is_overlay(&(index - 1))).count();
+            let pieces =
+                1 + run.clone().skip(1).filter(|index| is_cow_mapping(index) != is_cow_mapping(&(index - 1))).count();
             if pieces > 1 + run.len() / 16 {
-                self.overlay_or_protect(locked, run, place)?;
+                self.cow_map_or_protect(locked, run, place)?;
                 continue;
             }
             let mut piece = run.start;
             while piece < run.end {
-                let is_new = !is_overlay(&piece);
-                let end = (piece..run.end).find(|index| is_overlay(index) == is_new).unwrap_or(run.end);
+                let is_new = !is_cow_mapping(&piece);
+                let end = (piece..run.end).find(|index| is_cow_mapping(index) == is_new).unwrap_or(run.end);
                 match is_new {
-                    true => self.overlay_or_protect(locked, piece..end, place)?,
-                    // What stays sealed is left to the fault of the next write.
-                    false => drop(self.unseal(locked, piece..end, place)),
+                    true => self.cow_map_or_protect(locked, piece..end, place)?,
+                    // What stays write-protected is left to the fault of the next write.
+                    false => drop(self.allow_writes(locked, piece..end, place)),
                 }
                 piece = end;
             }
@@ -116,8 +117,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what is
     /// parked has it still, and comes back with it.
-    fn overlay_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
-        if self.overlay(locked, entries.clone(), place).is_ok() || place == Place::Own {
+    fn cow_map_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
+        if self.cow_map(locked, entries.clone(), place).is_ok() || place == Place::Own {
             return Ok(());
         }
         let protected = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::Read)?;
@@ -127,12 +128,12 @@ impl<S: Sys> RegionCore<S> {
     /// The runs of entries that can be shown through one private mapping each.
     fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
-            Entry::Shared(block, _) | Entry::Overlaid(block, _, Access::Read) => Some((block, false)),
+            Entry::Shared(block, _) | Entry::CowMapped(block, _, Access::Read) => Some((block, false)),
             Entry::Zero
             | Entry::Private(_)
             | Entry::Lazy(_)
             | Entry::Split(_)
-            | Entry::Overlaid(_, _, Access::ReadWrite)
+            | Entry::CowMapped(_, _, Access::ReadWrite)
             | Entry::Revoked => None,
         })
     }
@@ -153,7 +154,7 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Notes that overlays may not be writable that count as that.
+    /// Notes that CoW mappings may not be writable that count as that.
     pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
         right.map_err(|error| {
             self.accounts.unsure.store(true, Ordering::Relaxed);
@@ -161,8 +162,8 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    fn overlaid(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
-        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::Overlaid(Access::ReadWrite)))
+    fn cow_mapped(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::CowMapped(Access::ReadWrite)))
     }
 
     pub(super) fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {

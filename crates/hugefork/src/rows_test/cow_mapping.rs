@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use super::*;
-use crate::pool::holders::OverlayHolder;
+use crate::pool::holders::CowMappingHolder;
 use crate::pool::lineage::Derived;
 use crate::region::cut::{Part, fill, freeze_all};
 use crate::region::state::Density;
@@ -12,7 +12,7 @@ use crate::stats::counters;
 /// Runs a row where single pages can be copied.
 pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     run::<G>(blocks, |world| {
-        if world.pool.sys.has_overlays() {
+        if world.pool.sys.has_cow_mappings() {
             row(world);
         } else {
             println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
@@ -52,16 +52,16 @@ pub(super) fn copied<G: Ground>(region: &Region<G>) -> u64 {
 }
 
 /// Whether the kernel copies pages over a block that the region wrote itself.
-pub(super) fn is_overlaid<G: Ground>(region: &Region<G>, block: usize) -> bool {
-    region.entry(block).is_open_overlay() && region.entry(block).is_owner()
+pub(super) fn is_cow_mapped<G: Ground>(region: &Region<G>, block: usize) -> bool {
+    region.entry(block).is_writable_cow_mapping() && region.entry(block).is_owner()
 }
 
 /// Whether the kernel copies pages over a block of the parent.
-pub(super) fn is_overlaid_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
-    region.entry(block).is_open_overlay() && !region.entry(block).is_owner()
+pub(super) fn is_cow_mapped_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
+    region.entry(block).is_writable_cow_mapping() && !region.entry(block).is_owner()
 }
 
-/// Does what the pool's thread does when it looks at a region's overlays. These pools have none.
+/// Does what the pool's thread does when it looks at a region's CoW mappings. These pools have none.
 fn maintain<G: Ground>(region: &Region<G>) {
     let mut from = Some(0);
     while let Some(start) = from {
@@ -91,7 +91,7 @@ fn a_write_by_page_leaves_the_snapshot_as_it_was_and_takes_no_block() {
         written.iter().for_each(|&at| region.write(at, 7));
         assert_eq!((world.free(), copied(&region)), (free, 0));
         assert_eq!([0, 1, 2, 3].map(|at| region.block(at)), before, "the snapshot's, shown through private pages");
-        assert!(is_overlaid(&region, 0) && is_overlaid(&region, 3));
+        assert!(is_cow_mapped(&region, 0) && is_cow_mapped(&region, 3));
         assert_eq!(written.map(|at| region.read(at)), [Some(7); 3]);
         assert_eq!(written.map(|at| read_at(&snapshot, at).unwrap()), [0; 3]);
         assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
@@ -161,7 +161,7 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
 
 /// So that the next write finds the whole region in one state, and gets it back at once.
 #[test]
-fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
+fn cow_mappings_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, 4);
         let snapshot = region.snapshot();
@@ -169,10 +169,10 @@ fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
         written.iter().for_each(|&at| region.write(at, 7));
         drop(snapshot);
         let later = region.snapshot();
-        assert!((0..4).all(|block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))));
+        assert!((0..4).all(|block| matches!(region.entry(block), Entry::CowMapped(_, _, Access::Read))));
         assert_eq!((written_back(&region).1, region.private_page_count()), (2, Ok(0)));
         region.write(written[0], 8);
-        assert!((0..4).all(|block| is_overlaid(&region, block)), "with one fault");
+        assert!((0..4).all(|block| is_cow_mapped(&region, block)), "with one fault");
         assert_eq!(written.map(|at| (region.read(at), read_at(&later, at))), [(Some(8), Ok(7)), (Some(7), Ok(7))]);
         assert_eq!((region.kept(), kept_by(&later)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
     }
@@ -180,7 +180,7 @@ fn overlays_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
 }
 
 #[test]
-fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them() {
+fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
@@ -189,11 +189,11 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         region.write(at(0, 1), 7);
-        assert!(region.are_alike(0) && is_overlaid(&region, BLOCKS - 1), "sparse");
+        assert!(region.are_alike(0) && is_cow_mapped(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0));
-        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))));
+        assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::CowMapped(_, _, Access::Read))));
         region.write(at(5, 1), 8);
         assert_eq!((copied(&region), matches!(region.entry(5), Entry::Private(_))), (1, true));
         let mut from = Some(0);
@@ -214,7 +214,7 @@ fn overlays_that_are_dense_all_over_are_left_to_writers_and_copied_beside_them()
 
 /// The kernel clears fresh memory first, which may take it far longer than the copy: no writer waits for that.
 #[test]
-fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
+fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
@@ -224,7 +224,7 @@ fn dense_overlays_are_copied_beside_their_writers_where_memory_is_fresh() {
         let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
         assert!(!region.are_alike(0), "somebody has to look");
-        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
+        assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)), "nothing is left to writers");
         maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         let seen = |page| (region.read(at(page)), read_at(&snapshot, at(page)));
@@ -240,7 +240,7 @@ fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<S
     let snapshot = region.snapshot();
     let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
-    assert!(is_overlaid(&region, 0));
+    assert!(is_cow_mapped(&region, 0));
     (region, snapshot)
 }
 
@@ -293,7 +293,7 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
             // The pages go into a copy, which is below from then on.
             let later = region.snapshot();
             region.write(5 * BASE_PAGE + 100, 9);
-            assert!(is_overlaid(region, 0) && region.block(0) != before);
+            assert!(is_cow_mapped(region, 0) && region.block(0) != before);
             mmu.go_on();
             later
         });
@@ -309,7 +309,7 @@ fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
     run_by_page::<Soft>(8, |world| {
         let regions = [world.written_with(2, by_page()), world.written_with(2, by_page())];
         let (mmu, cores) = (&world.pool.sys, regions.each_ref().map(|region| &*region.space));
-        mmu.stop_at(Call::Overlay);
+        mmu.stop_at(Call::CowMapping);
         std::thread::scope(|scope| {
             let taken = scope.spawn(|| freeze_all(&cores).map(drop));
             mmu.until_it_stops();
@@ -329,9 +329,9 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
-        let sealed = Some(region.accounts.sealed.load(Ordering::Relaxed));
+        let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
         let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
-        let parts = [Part { region: &region, frozen, sealed }];
+        let parts = [Part { region: &region, frozen, write_protected }];
         fill(&parts).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);
         assert_eq!((seen(&earlier), seen(&parts[0].frozen), region.read(BASE_PAGE + 100)), (Ok(0), Ok(7), Some(7)));
@@ -342,7 +342,7 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
     });
 }
 
-/// A copy of a block keeps its writer waiting, and so does a sealed one.
+/// A copy of a block keeps its writer waiting, and so does a write-protected one.
 #[test]
 fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside_them() {
     const BLOCKS: usize = 36;
@@ -352,11 +352,11 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         world.pool.maintenance.set_paced(true);
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
-        assert_eq!((copied(&region), is_overlaid(&region, 0)), (0, true), "the first page, which may begin a stream");
+        assert_eq!((copied(&region), is_cow_mapped(&region, 0)), (0, true), "the first page, which may begin a stream");
         let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0), "somebody has to look");
-        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)), "nothing is left to writers");
+        assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)), "nothing is left to writers");
         let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
         maintain(&region);
@@ -364,7 +364,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         // After the next snapshot they are known to be dense: one page is enough.
         let later = region.snapshot();
         (0..BLOCKS).for_each(|block| region.write(at(block, 1), 8));
-        assert!((0..BLOCKS).all(|block| is_overlaid(&region, block)));
+        assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)));
         assert!(!region.are_alike(0), "somebody has to look");
         maintain(&region);
         // Each snapshot has a few of them tried anew.
@@ -385,7 +385,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
 
 /// `prepare_write` has promised that no write faults: a system call would fail.
 #[test]
-fn overlays_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
+fn cow_mappings_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
@@ -397,10 +397,10 @@ fn overlays_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
         maintain(&region);
-        let sealed =
-            (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Overlaid(_, _, Access::Read))).count();
-        let open = (2..BLOCKS).filter(|&block| region.entry(block).is_open_overlay()).count();
-        assert_eq!((sealed, open), (0, BLOCKS - 2));
+        let write_protected =
+            (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::CowMapped(_, _, Access::Read))).count();
+        let open = (2..BLOCKS).filter(|&block| region.entry(block).is_writable_cow_mapping()).count();
+        assert_eq!((write_protected, open), (0, BLOCKS - 2));
         // Only what was not promised is copied by block.
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         assert_eq!(kept_by(&snapshot), vec![0..BLOCKS * G::PAGES]);
@@ -417,7 +417,11 @@ fn a_write_that_comes_late_does_not_write_back_what_was_prepared_since() {
         region.prepare_write(0..2 * G::BLOCK).unwrap();
         drop(snapshot);
         region.resolve(100).unwrap();
-        assert_eq!((is_overlaid(&region, 0), written_back(&region)), (true, (0, 0)), "it was sealed meanwhile");
+        assert_eq!(
+            (is_cow_mapped(&region, 0), written_back(&region)),
+            (true, (0, 0)),
+            "it was write-protected meanwhile"
+        );
         // A pin writes it back all the same.
         region.pin(0..1).unwrap();
         assert!(matches!(region.entry(0), Entry::Private(_)));
@@ -437,7 +441,7 @@ fn what_was_prepared_is_not_written_back_by_the_snapshot() {
         region.prepare_snapshot().unwrap();
         assert_eq!([0, 1, 2].map(|block| region.read(at(block))), [Some(7); 3]);
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
-        assert!(is_overlaid(&region, 2), "a promise stays");
+        assert!(is_cow_mapped(&region, 2), "a promise stays");
         assert_eq!(region.private_page_count(), Ok(1));
         let copied_before = copied(&region);
         let later = region.snapshot();
@@ -470,9 +474,9 @@ fn nobody_gives_up_a_block_to_a_snapshot_that_is_only_prepared() {
     where_pages_are_copied!(row, 5);
 }
 
-/// It would not look at what is sealed after its own look, and would miss what was written there since.
+/// It would not look at what is write-protected after its own look, and would miss what was written there since.
 #[test]
-fn no_snapshot_begins_while_all_overlays_are_left_to_writers() {
+fn no_snapshot_begins_while_all_cow_mappings_are_left_to_writers() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = &written_by_choice(world, BLOCKS);
