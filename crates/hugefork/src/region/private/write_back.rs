@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 
+use super::quiesce::Quiesced;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::region::state::{RegionCore, Unresolved};
@@ -216,15 +217,15 @@ impl<S: Sys> RegionCore<S> {
         entries: &Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        self.write_protect(Locked::windows(windows, &publishing), entries.clone())?;
-        drop(publishing);
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         // SAFETY: as in `write_back_in_place`.
-        let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
+        let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
         // Pages that stay are what the block has now, too.
         let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
         count(&self.counters.blocks_written_back, entries.len() as u64);
+        quiesced.done();
         Ok(())
     }
 
@@ -236,27 +237,15 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
-        drop(publishing);
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the CoW mapping, where the private pages cover what is
         // written.
-        let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
-        let publishing = self.lock.shared();
-        let locked = Locked::windows(windows, &publishing);
-        let copied = copied.map_err(Unresolved::Unmappable);
-        let shown = copied.and_then(|()| self.show_written_back(locked, &entries, first));
-        match shown {
-            Ok(()) => {
-                drop(publishing);
-                self.resume(&entries, place);
-                Ok(())
-            }
-            Err(reason) => {
-                self.resume_after_failure(locked, entries, place);
-                Err(reason)
-            }
-        }
+        let copied = unsafe { self.copy_private(&entries, quiesced.place(), self.pool().direct(first)) };
+        copied.map_err(Unresolved::Unmappable)?;
+        quiesced.locked(|locked| self.show_written_back(locked, &entries, first))?;
+        quiesced.done();
+        Ok(())
     }
 
     /// Shows the blocks themselves, which begin with `first` and have all pages now.

@@ -23,8 +23,8 @@ use std::ops::Range;
 
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Right};
 use crate::mem::EngineVec;
+use crate::region::private::Quiesced;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
@@ -67,7 +67,7 @@ fn each_private<S: Sys>(
     Ok(())
 }
 
-impl<S: Sys> Reset<'_, S> {
+impl<'a, S: Sys> Reset<'a, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
     pub(super) fn goes_at_once(&mut self) -> bool {
         let Some(run) = self.takes_at_once() else { return false };
@@ -154,44 +154,25 @@ impl<S: Sys> Reset<'_, S> {
     /// Keeps writers off, and shows the pages where they belong, with what others have written since.
     fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
         let (region, locked) = (self.region, self.locked);
-        let place = self.keep_off(run)?;
+        let quiesced = self.keep_off(run)?;
         let faults = region.pool().sys.minor_faults();
-        let brought = self.copy_since(&region.bytes_of(run), place).and_then(|are_known| {
-            region.site().bring_pages(locked, run)?;
-            Ok(are_known.then_some(faults))
-        });
-        match (place, brought.is_ok()) {
-            (_, true) => region.resume(run, place),
-            (Place::Parked, false) => region.resume_all(locked, run.clone()),
-            (Place::Own | Place::Staging, false) => region.resume_after_failure(locked, run.clone(), Place::Own),
-        }
-        Ok(brought?)
+        let are_known = self.copy_since(&region.bytes_of(run), quiesced.place())?;
+        region.site().bring_pages(locked, run)?;
+        quiesced.done();
+        Ok(are_known.then_some(faults))
     }
 
-    /// Keeps writers off the run, which has few private pages or none, and says where it lies from then on.
-    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
-        let (region, locked) = (self.region, self.locked);
-        if region.shows_by_page() && region.holds(locked, run) {
-            return Ok(Place::Parked);
-        }
-        let protected = region.site().reprotect(locked, region.bytes_of(run), Access::Read)?;
-        if protected.right() == Right::Unknown {
-            region.resume_after_failure(locked, run.clone(), Place::Own);
-        }
-        protected.published(Recount::default())?;
-        Ok(Place::Own)
+    /// Keeps writers off the run, which has few private pages or none.
+    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Quiesced<'a, S>, Unresolved> {
+        Quiesced::begin_briefly(self.region, self.locked, run.clone())
     }
 
     /// Resumes writers who were [kept off](Reset::keep_off).
-    pub(super) fn resume(&self, run: &Range<usize>, place: Place) {
-        let region = self.region;
-        match place {
-            Place::Own | Place::Staging => {
-                if region.allow_writes(self.locked, run.clone(), Place::Own).is_err() {
-                    region.resume_after_failure(self.locked, run.clone(), Place::Own);
-                }
-            }
-            Place::Parked => region.resume_all(self.locked, run.clone()),
+    pub(super) fn resume(&self, mut quiesced: Quiesced<'_, S>) {
+        let is_parked = quiesced.place() == Place::Parked;
+        if is_parked || self.region.allow_writes(self.locked, quiesced.entries(), Place::Own).is_ok() {
+            quiesced.unpark();
+            quiesced.done();
         }
     }
 
