@@ -13,6 +13,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
@@ -219,14 +220,11 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many private pages there are over a block. Others may change that meanwhile.
     fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
-        let mut runs = [PageRun::default(); 64];
-        let bytes = self.bytes_of(&(index.0..index.0 + 1));
-        let (mut at, mut pages) = (bytes.start, 0);
-        while at < bytes.end {
-            let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
-            pages += runs[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
-            at += scanned.looked_at;
-        }
+        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
+        self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
+            pages += run.len() / BASE_PAGE;
+            Ok(())
+        })?;
         Ok(pages)
     }
 

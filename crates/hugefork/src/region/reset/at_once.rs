@@ -23,11 +23,10 @@ use std::ops::Range;
 
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
-use crate::mem::EngineVec;
 use crate::region::private::Quiesced;
-use crate::region::state::{RegionCore, Unresolved};
+use crate::region::state::Unresolved;
 use crate::stats::counters::count;
-use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// What is staged cannot come back.
@@ -45,26 +44,8 @@ impl From<Unresolved> for Lost {
     }
 }
 
-/// Calls `each` for every page of a region that is private in `place`.
-fn each_private<S: Sys>(
-    region: &RegionCore<S>,
-    runs: &mut EngineVec<PageRun>,
-    bytes: &Range<usize>,
-    place: Place,
-    mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
-) -> Result<(), SystemError> {
-    let mut at = bytes.start;
-    while at < bytes.end {
-        let part = region.addresses.part_at(place, &(at..bytes.end));
-        let scanned = region.pool().sys.private_pages(part, runs)?;
-        for run in &runs[..scanned.runs] {
-            let start = at + (run.start as usize - part.at());
-            let mut pages = (start..start + (run.end - run.start) as usize).step_by(BASE_PAGE);
-            pages.try_for_each(|page| each(page..page + BASE_PAGE))?;
-        }
-        at += scanned.looked_at;
-    }
-    Ok(())
+fn pages_of(run: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    run.clone().step_by(BASE_PAGE).map(|page| page..page + BASE_PAGE)
 }
 
 impl<'a, S: Sys> Reset<'a, S> {
@@ -143,11 +124,10 @@ impl<'a, S: Sys> Reset<'a, S> {
     /// How many private pages are staged.
     fn count_staged(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
         let mut pages = 0;
-        let counted = |_| {
-            pages += 1;
+        self.region.each_private(&mut self.dirty.runs, bytes, Place::Staging, |run| {
+            pages += run.len() / BASE_PAGE;
             Ok(())
-        };
-        each_private(self.region, &mut self.dirty.runs, bytes, Place::Staging, counted)?;
+        })?;
         Ok(pages)
     }
 
@@ -180,13 +160,15 @@ impl<'a, S: Sys> Reset<'a, S> {
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
-        each_private(self.region, &mut self.dirty.runs, bytes, place, |one| {
+        self.region.each_private(&mut self.dirty.runs, bytes, place, |run| {
             are_none = false;
-            // SAFETY: writers are kept off, and the page is ours.
-            unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
-            // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
-            unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }?;
-            Ok(())
+            pages_of(&run).try_for_each(|one| {
+                // SAFETY: writers are kept off, and the page is ours.
+                unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
+                // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
+                unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }
+                    .map(drop)
+            })
         })?;
         Ok(are_none)
     }
@@ -198,7 +180,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             Place::Own => Access::Read,
             Place::Parked | Place::Staging => Access::ReadWrite,
         };
-        let forgotten = each_private(region, &mut self.dirty.runs, &region.bytes_of(run), place, |page| {
+        let forget = |page: Range<usize>| {
             let index = EntryIndex(pool.block_size.count(page.start));
             let Some(block) = region.table.get(index).block() else { return Ok(()) };
             let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));
@@ -206,7 +188,9 @@ impl<'a, S: Sys> Reset<'a, S> {
             // writes to the block, since the snapshot holds it.
             let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
             restored.map(drop).or_else(|_| pool.sys.drop_private(part))
-        });
+        };
+        let (runs, bytes) = (&mut self.dirty.runs, region.bytes_of(run));
+        let forgotten = region.each_private(runs, &bytes, place, |run| pages_of(&run).try_for_each(forget));
         forgotten.map_err(Unresolved::Unmappable)
     }
 }
