@@ -25,7 +25,7 @@ macro_rules! counts {
         }
 
         impl Counters {
-            fn read(&self) -> FaultStats {
+            pub(crate) fn read(&self) -> FaultStats {
                 FaultStats {
                     $($name: self.$name.load(Ordering::Relaxed),)*
                     longest_pause: Duration::from_nanos(self.longest_pause.load(Ordering::Relaxed)),
@@ -107,11 +107,6 @@ impl Registry {
         // Nothing panics under this lock. If something did, the counts would still be valid.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// Reads the counters of one region.
-pub(crate) fn read(counters: &Counters) -> FaultStats {
-    counters.read()
 }
 
 /// What the faults of a region, or of all regions of a pool, have done. Counts only grow. They are read one after
