@@ -148,11 +148,9 @@ fn keep_each_off<'a, S: Sys>(
     for (nth, reset) in resets.iter_mut().enumerate() {
         let kept = match reset.takes_at_once() {
             Some(run) => {
-                let (quiesced, kept) = match reset.keep_off(&run) {
-                    Ok(quiesced) => (Some(quiesced), Ok(())),
-                    Err(reason) => (None, Err(reason)),
-                };
-                kept_off.push(KeptOff::Staged { run, quiesced });
+                let quiesced = reset.keep_off(&run);
+                let kept = quiesced.as_ref().map(drop).map_err(|reason| *reason);
+                kept_off.push(KeptOff::Staged { run, quiesced: quiesced.ok() });
                 kept
             }
             None => {
