@@ -218,23 +218,21 @@ impl PoolBuilder {
             obtain_all(&core)?;
         }
         let core = EngineArc::new(core);
-        let keeper = PoolCore::start_stock(&core, lower_priority).unwrap_or_else(|error| {
-            say(format_args!("pool `{}` goes without a zeroed stock: no thread for it: {error}", core.name));
+        let goes_without = |what: &str, error| {
+            say(format_args!("pool `{}` {what}: no thread for it: {error}", core.name));
             None
-        });
+        };
+        let keeper = PoolCore::start_stock(&core, lower_priority)
+            .unwrap_or_else(|error| goes_without("goes without a zeroed stock", error));
         let spare = match core.sys.merging() {
             // Set aside already.
             Merging::Separate => || usize::MAX,
             Merging::Merge => spare,
         };
-        let supplier = PoolCore::start_ahead(&core, spare, supply::UNUSED_GOES_BACK_AFTER).unwrap_or_else(|error| {
-            say(format_args!("pool `{}` gets no memory ahead: no thread for it: {error}", core.name));
-            None
-        });
-        let maintainer = PoolCore::start_maintenance(&core).unwrap_or_else(|error| {
-            say(format_args!("pool `{}` writes pages back only at snapshots: no thread for it: {error}", core.name));
-            None
-        });
+        let supplier = PoolCore::start_ahead(&core, spare, supply::UNUSED_GOES_BACK_AFTER)
+            .unwrap_or_else(|error| goes_without("gets no memory ahead", error));
+        let maintainer = PoolCore::start_maintenance(&core)
+            .unwrap_or_else(|error| goes_without("writes pages back only at snapshots", error));
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
             let say =

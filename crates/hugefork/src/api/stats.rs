@@ -6,7 +6,7 @@ use crate::pool::ahead::SupplyStats;
 use crate::pool::pressure::PressureStats;
 use crate::pool::stock::StockStats;
 use crate::region::state::RegionCore;
-use crate::stats::counters::{self, FaultStats};
+use crate::stats::counters::FaultStats;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::table::Entry;
@@ -105,7 +105,7 @@ impl RegionStats {
                 + core.density.bytes()
                 + for_resets
                 + size_of::<RegionCore<Linux>>(),
-            faults: counters::read(&core.counters),
+            faults: core.counters.read(),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::CowMappingHolder;
-use crate::region::private::{PAGES_AT_ONCE, WrittenBack};
+use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -220,14 +220,11 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many private pages there are over a block. Others may change that meanwhile.
     fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
-        let mut runs = [PageRun::default(); 64];
-        let bytes = self.bytes_of(&(index.0..index.0 + 1));
-        let (mut at, mut pages) = (bytes.start, 0);
-        while at < bytes.end {
-            let scanned = self.pool().sys.private_pages(self.addresses.part(&(at..bytes.end)), &mut runs)?;
-            pages += runs[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
-            at += scanned.looked_at;
-        }
+        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
+        self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
+            pages += run.len() / BASE_PAGE;
+            Ok(())
+        })?;
         Ok(pages)
     }
 
@@ -304,28 +301,22 @@ impl<S: Sys> RegionCore<S> {
         if !entry.is_cow_mapping() || entry.block() != Some(below) || self.prepared.has(index) {
             return false;
         }
-        let locked = Locked::windows(&window, &publishing);
-        let (place, are_kept_off) = match self.accounts.writers {
-            Writers::Fault => (Place::Own, self.write_protect(locked, only.clone()).is_ok()),
-            Writers::NeverFault => (Place::Parked, self.holds(locked, &only)),
-        };
-        if !are_kept_off && place == Place::Parked {
-            return false;
-        }
+        let Ok(quiesced) = Quiesced::begin(self, &window, publishing, only.clone()) else { return false };
         let mut runs = [PageRun::default(); 64];
         let to = self.pool().direct(own);
         // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.
-        let copied = are_kept_off && unsafe { self.copy_private_by(&mut runs, &only, place, to) }.is_ok();
+        let copied = unsafe { self.copy_private_by(&mut runs, &only, quiesced.place(), to) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
-        let shown = if copied { self.site().remap(locked, &only, shows).ok() } else { None };
-        let Some(remapped) = shown else {
-            self.resume_after_failure(locked, only, place);
-            return false;
-        };
-        count(&self.counters.blocks_promoted, 1);
-        remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
-        drop(publishing);
-        self.resume(&only, place);
-        true
+        let is_shown = copied
+            && quiesced.locked(|locked| {
+                let Ok(remapped) = self.site().remap(locked, &only, shows) else { return false };
+                count(&self.counters.blocks_promoted, 1);
+                remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
+                true
+            });
+        if is_shown {
+            quiesced.done();
+        }
+        is_shown
     }
 }

@@ -147,6 +147,7 @@ impl<S: ProgramSys> RegionCore<S> {
         let publishing = self.lock.shared();
         let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
         let Entry::Private(block) = self.table.get(index) else { return false };
+        // No `Quiesced`, and none in `hand_over`: blocks are held that are no CoW mappings, and whose memory may go.
         if !self.holds(locked, &only) {
             return false;
         }

@@ -7,7 +7,6 @@ use crate::pool::holders::CowMappingHolder;
 use crate::pool::lineage::Derived;
 use crate::region::cut::{Part, fill, freeze_all};
 use crate::region::state::Density;
-use crate::stats::counters;
 
 /// Runs a row where single pages can be copied.
 pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
@@ -104,7 +103,7 @@ fn blocks_are_shown_by_page_from_the_snapshot_on_and_no_write_faults() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(4, by_page());
         let snapshot = region.snapshot();
-        let faults = || counters::read(&region.counters).faults();
+        let faults = || region.counters.read().faults();
         let before = faults();
         (0..4 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
         assert_eq!((faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));

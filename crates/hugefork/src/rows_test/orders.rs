@@ -1,6 +1,6 @@
 //! Writers, snapshots, forks, exports, resets, write-backs, promotions, frees and reclaim beside each other on the
 //! software MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count
-//! or the free list, and at each call, load and store (sync/steps.rs).
+//! or the free list, and at each call, load and store (steps.rs).
 //!
 //! ```text
 //!   writer    counts in places of its own, in their order: what a cut may show is known

@@ -4,7 +4,7 @@
 use super::*;
 use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::{Pair, reset_all};
-use crate::stats::counters::{self, FaultStats};
+use crate::stats::counters::FaultStats;
 use crate::types::error::ResetError;
 use crate::types::options::OnLimit;
 
@@ -52,7 +52,7 @@ fn maintain<G: Ground>(region: &Region<G>) {
 }
 
 fn stats<G: Ground>(region: &Region<G>) -> FaultStats {
-    counters::read(&region.counters)
+    region.counters.read()
 }
 
 #[test]

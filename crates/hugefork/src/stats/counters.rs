@@ -11,34 +11,46 @@ use super::histogram::{Histogram, Recording};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 
-/// Counters of one region.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Counters {
-    pub(crate) demand_zero: AtomicU64,
-    pub(crate) copied: AtomicU64,
-    pub(crate) reused: AtomicU64,
-    pub(crate) cow_mapped: AtomicU64,
-    pub(crate) raced: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    pub(crate) blocks_zeroed_before: AtomicU64,
-    pub(crate) blocks_cleared: AtomicU64,
-    pub(crate) blocks_copied: AtomicU64,
-    pub(crate) bytes_cleared: AtomicU64,
-    pub(crate) bytes_copied: AtomicU64,
-    pub(crate) snapshots: AtomicU64,
-    pub(crate) longest_pause: AtomicU64,
-    pub(crate) paused: AtomicU64,
-    pub(crate) pages_written_back: AtomicU64,
-    pub(crate) blocks_written_back: AtomicU64,
-    pub(crate) blocks_promoted: AtomicU64,
-    pub(crate) resets: AtomicU64,
-    pub(crate) pages_put_back: AtomicU64,
-    pub(crate) blocks_exchanged: AtomicU64,
-    pub(crate) bytes_cancelled: AtomicU64,
-    pub(crate) blocks_reclaimed: AtomicU64,
-    pub(crate) blocks_revoked: AtomicU64,
-    handler: Recording,
+/// What is the same for each count: faults add to it, users read it, and a pool sums it up.
+macro_rules! counts {
+    ($($name:ident)*) => {
+        /// Counters of one region.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+            pub(crate) longest_pause: AtomicU64,
+            pub(crate) paused: AtomicU64,
+            handler: Recording,
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> FaultStats {
+                FaultStats {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    longest_pause: Duration::from_nanos(self.longest_pause.load(Ordering::Relaxed)),
+                    paused: Duration::from_nanos(self.paused.load(Ordering::Relaxed)),
+                    handler: self.handler.read(),
+                }
+            }
+        }
+
+        impl FaultStats {
+            fn add(&mut self, other: &FaultStats) {
+                $(self.$name += other.$name;)*
+                self.longest_pause = self.longest_pause.max(other.longest_pause);
+                self.paused += other.paused;
+                self.handler.add(&other.handler);
+            }
+        }
+    };
+}
+
+counts! {
+    demand_zero copied reused cow_mapped raced failed
+    blocks_zeroed_before blocks_cleared blocks_copied bytes_cleared bytes_copied snapshots
+    pages_written_back blocks_written_back blocks_promoted resets pages_put_back blocks_exchanged
+    bytes_cancelled blocks_reclaimed blocks_revoked
 }
 
 /// Adds `more` to a counter.
@@ -50,36 +62,6 @@ impl Counters {
     /// Notes how long one fault took, from the first line of the handler to the last.
     pub(crate) fn record_handler(&self, nanoseconds: u64) {
         self.handler.record(nanoseconds);
-    }
-
-    fn read(&self) -> FaultStats {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        FaultStats {
-            demand_zero: get(&self.demand_zero),
-            copied: get(&self.copied),
-            reused: get(&self.reused),
-            cow_mapped: get(&self.cow_mapped),
-            raced: get(&self.raced),
-            failed: get(&self.failed),
-            blocks_zeroed_before: get(&self.blocks_zeroed_before),
-            blocks_cleared: get(&self.blocks_cleared),
-            blocks_copied: get(&self.blocks_copied),
-            bytes_cleared: get(&self.bytes_cleared),
-            bytes_copied: get(&self.bytes_copied),
-            snapshots: get(&self.snapshots),
-            bytes_cancelled: get(&self.bytes_cancelled),
-            blocks_reclaimed: get(&self.blocks_reclaimed),
-            blocks_revoked: get(&self.blocks_revoked),
-            longest_pause: Duration::from_nanos(get(&self.longest_pause)),
-            paused: Duration::from_nanos(get(&self.paused)),
-            pages_written_back: get(&self.pages_written_back),
-            blocks_written_back: get(&self.blocks_written_back),
-            blocks_promoted: get(&self.blocks_promoted),
-            resets: get(&self.resets),
-            pages_put_back: get(&self.pages_put_back),
-            blocks_exchanged: get(&self.blocks_exchanged),
-            handler: self.handler.read(),
-        }
     }
 }
 
@@ -125,11 +107,6 @@ impl Registry {
         // Nothing panics under this lock. If something did, the counts would still be valid.
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
-}
-
-/// Reads the counters of one region.
-pub(crate) fn read(counters: &Counters) -> FaultStats {
-    counters.read()
 }
 
 /// What the faults of a region, or of all regions of a pool, have done. Counts only grow. They are read one after
@@ -209,32 +186,5 @@ impl FaultStats {
     /// Faults of all kinds.
     pub fn faults(&self) -> u64 {
         self.demand_zero + self.copied + self.reused + self.cow_mapped + self.raced + self.failed
-    }
-
-    fn add(&mut self, other: &FaultStats) {
-        self.demand_zero += other.demand_zero;
-        self.copied += other.copied;
-        self.reused += other.reused;
-        self.cow_mapped += other.cow_mapped;
-        self.raced += other.raced;
-        self.failed += other.failed;
-        self.blocks_zeroed_before += other.blocks_zeroed_before;
-        self.blocks_cleared += other.blocks_cleared;
-        self.blocks_copied += other.blocks_copied;
-        self.bytes_cleared += other.bytes_cleared;
-        self.bytes_copied += other.bytes_copied;
-        self.snapshots += other.snapshots;
-        self.bytes_cancelled += other.bytes_cancelled;
-        self.blocks_reclaimed += other.blocks_reclaimed;
-        self.blocks_revoked += other.blocks_revoked;
-        self.longest_pause = self.longest_pause.max(other.longest_pause);
-        self.paused += other.paused;
-        self.pages_written_back += other.pages_written_back;
-        self.blocks_written_back += other.blocks_written_back;
-        self.blocks_promoted += other.blocks_promoted;
-        self.resets += other.resets;
-        self.pages_put_back += other.pages_put_back;
-        self.blocks_exchanged += other.blocks_exchanged;
-        self.handler.add(&other.handler);
     }
 }

@@ -24,6 +24,7 @@ mod gate;
 mod primitive;
 mod region_lock;
 #[cfg(test)]
+#[path = "../rows_test/steps.rs"]
 pub(crate) mod steps;
 mod wait_queue;
 /// A fuzzer's operations are one thread's, which nobody takes turns with.

@@ -45,47 +45,28 @@ pub(crate) enum Work {
     Reset(OnReset),
 }
 
+/// The next state, and what has to be done.
+macro_rules! both {
+    ($work:ident, $outcome:expr) => {{
+        let (next, work) = $outcome;
+        (next, Work::$work(work))
+    }};
+}
+
 /// What follows from an event.
 pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
     let is_split = matches!(state, State::Split);
     match event {
-        Event::Write => {
-            let (next, work) = on_write(state, facts.held, facts.grain);
-            (next, Work::Write(work))
-        }
+        Event::Write => both!(Write, on_write(state, facts.held, facts.grain)),
         Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
-        Event::Snapshot | Event::Fork => {
-            let (next, work) = on_share(state, facts.pinned);
-            (next, Work::Share(work))
-        }
-        Event::Discard => {
-            let (next, work) = on_discard(state, facts.pinned);
-            (next, Work::Discard(work))
-        }
-        Event::LazyFree => {
-            let (next, work) = on_lazy_free(state, facts.held, facts.pinned);
-            (next, Work::LazyFree(work))
-        }
-        Event::LazyFreePart => {
-            let (next, work) = on_lazy_free_part(state, facts.held, facts.pinned, facts.merging);
-            (next, Work::LazyFree(work))
-        }
-        Event::Cancel => {
-            let (next, work) = on_cancel(state);
-            (next, Work::Cancel(work))
-        }
-        Event::Reclaim => {
-            let (next, work) = on_reclaim(state, facts.held);
-            (next, Work::Reclaim(work))
-        }
-        Event::Revoke => {
-            let (next, work) = on_revoke(state, facts.origin, facts.reserve);
-            (next, Work::Revoke(work))
-        }
-        Event::Pin => {
-            let (next, work) = on_pin(state);
-            (next, Work::Pin(work))
-        }
+        Event::Snapshot | Event::Fork => both!(Share, on_share(state, facts.pinned)),
+        Event::Discard => both!(Discard, on_discard(state, facts.pinned)),
+        Event::LazyFree => both!(LazyFree, on_lazy_free(state, facts.held, facts.pinned)),
+        Event::LazyFreePart => both!(LazyFree, on_lazy_free_part(state, facts.held, facts.pinned, facts.merging)),
+        Event::Cancel => both!(Cancel, on_cancel(state)),
+        Event::Reclaim => both!(Reclaim, on_reclaim(state, facts.held)),
+        Event::Revoke => both!(Revoke, on_revoke(state, facts.origin, facts.reserve)),
+        Event::Pin => both!(Pin, on_pin(state)),
         Event::Unpin => (state, Work::Nothing),
         Event::Drop => (state, Work::Drop(on_drop(state, facts.pinned))),
         Event::PagesWritable => (if is_split { State::Private } else { state }, Work::Nothing),
@@ -93,10 +74,7 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
         Event::PagesDropped => (if is_split { State::Zero } else { state }, Work::Nothing),
         Event::ProtectFailed => (on_protect_failed(state), Work::Nothing),
         Event::WriteProtect => (on_write_protect(state), Work::Nothing),
-        Event::Reset => {
-            let (next, work) = on_reset(state, facts.goal, facts.pinned);
-            (next, Work::Reset(work))
-        }
+        Event::Reset => both!(Reset, on_reset(state, facts.goal, facts.pinned)),
     }
 }
 

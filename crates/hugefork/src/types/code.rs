@@ -141,128 +141,71 @@ pub enum ErrorCode {
     NotExportable = 1304,
 }
 
+/// What is known of each code: its name, and its `errno`.
+macro_rules! codes {
+    ($($code:ident $name:literal $errno:ident;)*) => {
+        /// All codes, in the order of their numbers.
+        pub const ALL: [ErrorCode; [$($name),*].len()] = [$(ErrorCode::$code),*];
+
+        /// The name, such as `pool_full`.
+        pub const fn as_str(self) -> &'static str {
+            match self {
+                $(ErrorCode::$code => $name,)*
+            }
+        }
+
+        /// The `errno` that comes closest, for interfaces that have nothing else. It agrees with the kind of the
+        /// [`io::Error`] that the error becomes, except for [`ErrorCode::Revoked`], for which there is no kind. For
+        /// [`ErrorCode::System`] the kernel's own answer says more: [`SystemError::raw_os_error`].
+        pub const fn errno(self) -> i32 {
+            match self {
+                $(ErrorCode::$code => answer::$errno,)*
+            }
+        }
+    };
+}
+
 impl ErrorCode {
-    /// All codes, in the order of their numbers.
-    pub const ALL: [ErrorCode; 34] = [
-        ErrorCode::NotABlockSize,
-        ErrorCode::ZeroSize,
-        ErrorCode::NotAMultiple,
-        ErrorCode::UnreadableSize,
-        ErrorCode::UnknownBacking,
-        ErrorCode::TooManyBlocks,
-        ErrorCode::LargerThanPool,
-        ErrorCode::OutOfRange,
-        ErrorCode::NotAView,
-        ErrorCode::LimitOnSnapshot,
-        ErrorCode::BadSetting,
-        ErrorCode::BadKernel,
-        ErrorCode::AnotherPool,
-        ErrorCode::AnotherLength,
-        ErrorCode::BadExtents,
-        ErrorCode::NotAnExport,
-        ErrorCode::AnotherOperations,
-        ErrorCode::BeyondTheMachine,
-        ErrorCode::OutOfMemory,
-        ErrorCode::OutOfAddresses,
-        ErrorCode::TooManyMappings,
-        ErrorCode::PoolFull,
-        ErrorCode::NotReservable,
-        ErrorCode::CowLimit,
-        ErrorCode::TooManyPins,
-        ErrorCode::Revoked,
-        ErrorCode::AlreadyObserved,
-        ErrorCode::ForkedChild,
-        ErrorCode::InsideOperation,
-        ErrorCode::OperationGoesOn,
-        ErrorCode::BackingUnavailable,
-        ErrorCode::PressureUnwatched,
-        ErrorCode::System,
-        ErrorCode::NotExportable,
-    ];
+    codes! {
+        NotABlockSize "not_a_block_size" INVALID;
+        ZeroSize "zero_size" INVALID;
+        NotAMultiple "not_a_multiple" INVALID;
+        UnreadableSize "unreadable_size" INVALID;
+        UnknownBacking "unknown_backing" INVALID;
+        TooManyBlocks "too_many_blocks" INVALID;
+        LargerThanPool "larger_than_pool" INVALID;
+        OutOfRange "out_of_range" INVALID;
+        NotAView "not_a_view" INVALID;
+        LimitOnSnapshot "limit_on_snapshot" INVALID;
+        BadSetting "bad_setting" INVALID;
+        BadKernel "bad_kernel" INVALID;
+        AnotherPool "another_pool" INVALID;
+        AnotherLength "another_length" INVALID;
+        BadExtents "bad_extents" INVALID;
+        NotAnExport "not_an_export" INVALID;
+        AnotherOperations "another_operations" INVALID;
+        BeyondTheMachine "beyond_the_machine" OUT_OF_MEMORY;
+        OutOfMemory "out_of_memory" OUT_OF_MEMORY;
+        OutOfAddresses "out_of_addresses" OUT_OF_MEMORY;
+        TooManyMappings "too_many_mappings" OUT_OF_MEMORY;
+        PoolFull "pool_full" OUT_OF_MEMORY;
+        NotReservable "not_reservable" OUT_OF_MEMORY;
+        CowLimit "cow_limit" QUOTA;
+        TooManyPins "too_many_pins" BUSY;
+        Revoked "revoked" LOST;
+        AlreadyObserved "already_observed" EXISTS;
+        ForkedChild "forked_child" UNSUPPORTED;
+        InsideOperation "inside_operation" DEADLOCK;
+        OperationGoesOn "operation_goes_on" BUSY;
+        BackingUnavailable "backing_unavailable" UNSUPPORTED;
+        PressureUnwatched "pressure_unwatched" UNSUPPORTED;
+        System "system" LOST;
+        NotExportable "not_exportable" UNSUPPORTED;
+    }
 
     /// The number, above 1000.
     pub const fn number(self) -> i32 {
         self as i32
-    }
-
-    /// The name, such as `pool_full`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ErrorCode::NotABlockSize => "not_a_block_size",
-            ErrorCode::ZeroSize => "zero_size",
-            ErrorCode::NotAMultiple => "not_a_multiple",
-            ErrorCode::UnreadableSize => "unreadable_size",
-            ErrorCode::UnknownBacking => "unknown_backing",
-            ErrorCode::TooManyBlocks => "too_many_blocks",
-            ErrorCode::LargerThanPool => "larger_than_pool",
-            ErrorCode::OutOfRange => "out_of_range",
-            ErrorCode::NotAView => "not_a_view",
-            ErrorCode::LimitOnSnapshot => "limit_on_snapshot",
-            ErrorCode::BadSetting => "bad_setting",
-            ErrorCode::BadKernel => "bad_kernel",
-            ErrorCode::AnotherPool => "another_pool",
-            ErrorCode::AnotherLength => "another_length",
-            ErrorCode::BadExtents => "bad_extents",
-            ErrorCode::NotAnExport => "not_an_export",
-            ErrorCode::AnotherOperations => "another_operations",
-            ErrorCode::BeyondTheMachine => "beyond_the_machine",
-            ErrorCode::OutOfMemory => "out_of_memory",
-            ErrorCode::OutOfAddresses => "out_of_addresses",
-            ErrorCode::TooManyMappings => "too_many_mappings",
-            ErrorCode::PoolFull => "pool_full",
-            ErrorCode::NotReservable => "not_reservable",
-            ErrorCode::CowLimit => "cow_limit",
-            ErrorCode::TooManyPins => "too_many_pins",
-            ErrorCode::Revoked => "revoked",
-            ErrorCode::AlreadyObserved => "already_observed",
-            ErrorCode::ForkedChild => "forked_child",
-            ErrorCode::InsideOperation => "inside_operation",
-            ErrorCode::OperationGoesOn => "operation_goes_on",
-            ErrorCode::BackingUnavailable => "backing_unavailable",
-            ErrorCode::PressureUnwatched => "pressure_unwatched",
-            ErrorCode::System => "system",
-            ErrorCode::NotExportable => "not_exportable",
-        }
-    }
-
-    /// The `errno` that comes closest, for interfaces that have nothing else. It agrees with the kind of the
-    /// [`io::Error`] that the error becomes, except for [`ErrorCode::Revoked`], for which there is no kind. For
-    /// [`ErrorCode::System`] the kernel's own answer says more: [`SystemError::raw_os_error`].
-    pub const fn errno(self) -> i32 {
-        match self {
-            ErrorCode::NotABlockSize
-            | ErrorCode::ZeroSize
-            | ErrorCode::NotAMultiple
-            | ErrorCode::UnreadableSize
-            | ErrorCode::UnknownBacking
-            | ErrorCode::TooManyBlocks
-            | ErrorCode::LargerThanPool
-            | ErrorCode::OutOfRange
-            | ErrorCode::NotAView
-            | ErrorCode::LimitOnSnapshot
-            | ErrorCode::BadSetting
-            | ErrorCode::BadKernel
-            | ErrorCode::AnotherPool
-            | ErrorCode::AnotherLength
-            | ErrorCode::BadExtents
-            | ErrorCode::NotAnExport
-            | ErrorCode::AnotherOperations => answer::INVALID,
-            ErrorCode::BeyondTheMachine
-            | ErrorCode::OutOfMemory
-            | ErrorCode::OutOfAddresses
-            | ErrorCode::TooManyMappings
-            | ErrorCode::PoolFull
-            | ErrorCode::NotReservable => answer::OUT_OF_MEMORY,
-            ErrorCode::CowLimit => answer::QUOTA,
-            ErrorCode::TooManyPins | ErrorCode::OperationGoesOn => answer::BUSY,
-            ErrorCode::InsideOperation => answer::DEADLOCK,
-            ErrorCode::Revoked | ErrorCode::System => answer::LOST,
-            ErrorCode::AlreadyObserved => answer::EXISTS,
-            ErrorCode::ForkedChild
-            | ErrorCode::BackingUnavailable
-            | ErrorCode::PressureUnwatched
-            | ErrorCode::NotExportable => answer::UNSUPPORTED,
-        }
     }
 
     /// The code of an error of hugefork, of an [`io::Error`] that it became, or of any other error that has one of
@@ -288,24 +231,20 @@ impl ErrorCode {
     }
 
     fn of_own(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
-        let region = || error.downcast_ref().map(RegionError::code);
-        let build = || error.downcast_ref().map(BuildError::code);
-        let transfer = || error.downcast_ref().map(TransferError::code);
-        let import = || error.downcast_ref().map(ImportError::code);
-        let reset = || error.downcast_ref().map(ResetError::code);
-        let size = || error.downcast_ref().map(SizeError::code);
-        let pressure = || error.downcast_ref().map(PressureError::code);
-        let system = || error.downcast_ref().map(SystemError::code);
-        let kernel = || error.downcast_ref().map(|_: &KernelError| ErrorCode::BadKernel);
-        region()
-            .or_else(build)
-            .or_else(transfer)
-            .or_else(import)
-            .or_else(reset)
-            .or_else(size)
-            .or_else(pressure)
-            .or_else(system)
-            .or_else(kernel)
+        macro_rules! first_of {
+            ($($family:ty),*) => { None$(.or_else(|| error.downcast_ref().map(<$family>::code)))* };
+        }
+        let own = first_of!(
+            RegionError,
+            BuildError,
+            TransferError,
+            ImportError,
+            ResetError,
+            SizeError,
+            PressureError,
+            SystemError
+        );
+        own.or_else(|| error.downcast_ref().map(|_: &KernelError| ErrorCode::BadKernel))
     }
 
     /// The kind of [`io::Error`] that an error with this code becomes.

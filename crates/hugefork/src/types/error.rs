@@ -494,58 +494,26 @@ fn hint(reason: &RegionError) -> &'static str {
     }
 }
 
-impl From<SizeError> for io::Error {
-    fn from(error: SizeError) -> io::Error {
-        io::Error::new(error.code().kind(), error)
-    }
+/// Each family becomes an [`io::Error`] of the kind that fits.
+macro_rules! into_io_error {
+    ($($family:ty: $kind:expr;)*) => {$(
+        impl From<$family> for io::Error {
+            fn from(error: $family) -> io::Error {
+                let kind: fn(&$family) -> ErrorKind = $kind;
+                io::Error::new(kind(&error), error)
+            }
+        }
+    )*};
 }
 
-impl From<BuildError> for io::Error {
-    fn from(error: BuildError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
-
-impl From<PressureError> for io::Error {
-    fn from(error: PressureError) -> io::Error {
-        io::Error::new(error.code().kind(), error)
-    }
-}
-
-impl From<RegionError> for io::Error {
-    fn from(error: RegionError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
-
-impl From<ImportError> for io::Error {
-    fn from(error: ImportError) -> io::Error {
-        io::Error::new(error.kind(), error)
-    }
-}
-
-impl ImportError {
-    fn kind(&self) -> ErrorKind {
-        if let ImportError::System(refused) = self { refused.kind() } else { self.code().kind() }
-    }
-}
-
-impl From<TransferError> for io::Error {
-    fn from(error: TransferError) -> io::Error {
-        io::Error::new(error.reason.kind(), error)
-    }
-}
-
-impl From<ResetError> for io::Error {
-    fn from(error: ResetError) -> io::Error {
-        io::Error::new(error.reason.kind(), error)
-    }
-}
-
-impl BuildError {
-    fn kind(&self) -> ErrorKind {
-        if let BuildError::System(refused) = self { refused.kind() } else { self.code().kind() }
-    }
+into_io_error! {
+    SizeError: |error| error.code().kind();
+    PressureError: |error| error.code().kind();
+    BuildError: |error| if let BuildError::System(refused) = error { refused.kind() } else { error.code().kind() };
+    RegionError: RegionError::kind;
+    ImportError: |error| if let ImportError::System(refused) = error { refused.kind() } else { error.code().kind() };
+    TransferError: |error| error.reason.kind();
+    ResetError: |error| error.reason.kind();
 }
 
 impl RegionError {

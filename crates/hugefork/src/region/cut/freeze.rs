@@ -17,45 +17,41 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
+use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
-use crate::sync::ExclusiveGuard;
 use crate::sys::{Access, Sys};
 use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
 
-/// The entries that writers are kept off, and where these lie meanwhile.
-pub(super) struct KeptOff {
-    entries: Range<usize>,
-    place: Place,
-}
-
 impl<S: Sys> RegionCore<S> {
     /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
-    /// written back.
-    pub(super) fn hold_all(&self) -> (WindowsGuard<'_>, ExclusiveGuard<'_>) {
+    /// written back. Writers go on.
+    pub(super) fn hold_all(&self) -> Quiesced<'_, S> {
         let mut windows = WindowsGuard::default();
         loop {
             let holds_windows = self.accounts.has_cow_mappings();
             if holds_windows {
                 windows = self.table.lock_windows(0..self.table.windows());
             }
-            let alone = self.lock.exclusive();
+            let region = self.lock.exclusive();
             if holds_windows || !self.accounts.has_cow_mappings() {
-                return (windows, alone);
+                return Quiesced::new(self, Locks::Own { _windows: windows, region }, 0..0);
             }
         }
     }
 
-    /// Shares all blocks with `frozen`, and keeps all writers off, until [`RegionCore::resume_writers`]. If it fails,
-    /// they are resumed, and what is shared stays shared.
+    /// Shares all blocks with `frozen`, and keeps all writers off. If it fails, what is shared stays shared, and the
+    /// snapshot gives its references back. The next writes find a single reference and make their blocks writable
+    /// again, whatever the kernel has left protected.
     pub(super) fn share_all(
         &self,
-        locked: Locked<'_>,
+        quiesced: &mut Quiesced<'_, S>,
         frozen: &SnapshotCore<S>,
         write_protected: Option<usize>,
-    ) -> Result<Option<KeptOff>, Unresolved> {
+    ) -> Result<(), Unresolved> {
+        quiesced.covers(0..self.table.len());
         if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
@@ -66,7 +62,8 @@ impl<S: Sys> RegionCore<S> {
             let after = entry.in_state(next);
             match needed {
                 OnShare::FillAndShare => {
-                    self.split(index).map_or(Ok(()), |split| split.fill_all(locked, Access::Read))?;
+                    let split = self.split(index);
+                    quiesced.locked(|locked| split.map_or(Ok(()), |split| split.fill_all(locked, Access::Read)))?;
                 }
                 OnShare::Refuse => return Err(Unresolved::Revoked),
                 OnShare::Nothing | OnShare::Share | OnShare::GiveCopy => {}
@@ -90,53 +87,29 @@ impl<S: Sys> RegionCore<S> {
             }
         }
         if first > last {
-            return Ok(None);
+            quiesced.covers(0..0);
+            return Ok(());
         }
         let entries = first..last + 1;
-        let place = self.keep_all_off(locked, entries.clone())?;
+        quiesced.covers(entries.clone());
+        quiesced.keep_all_off()?;
         let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == write_protected;
-        let written_back =
-            self.write_back_rest(locked, frozen, if is_as_before { open } else { entries.clone() }, place);
-        match written_back.and_then(|()| self.copy_pinned(frozen, entries.clone())) {
-            Ok(()) => Ok(Some(KeptOff { entries, place })),
-            Err(reason) => {
-                self.resume_uncut(locked, KeptOff { entries, place });
-                Err(reason)
-            }
-        }
+        let written = if is_as_before { open } else { entries.clone() };
+        quiesced.locked(|locked| self.write_back_rest(locked, frozen, written, quiesced.place()))?;
+        self.copy_pinned(frozen, entries)
     }
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
     /// Fails if they could write to what is shared.
-    pub(super) fn resume_writers(&self, locked: Locked<'_>, kept_off: KeptOff) -> Result<(), Unresolved> {
-        let shown = self.cow_map_all(locked, kept_off.entries.clone(), kept_off.place);
-        self.resume_uncut(locked, kept_off);
-        shown
-    }
-
-    /// As [`RegionCore::resume_writers`], where there is no cut.
-    pub(super) fn resume_uncut(&self, locked: Locked<'_>, kept_off: KeptOff) {
-        if kept_off.place == Place::Parked {
-            self.resume_all(locked, kept_off.entries);
-        }
-    }
-
-    /// Keeps all writers off: they wait, system calls too, where the kernel is to copy from the snapshot on, or else
-    /// fault.
     ///
-    /// On failure the entries stay `Shared`, and the snapshot gives its references back. The next writes find a single
-    /// reference and make their blocks writable again, whatever the kernel has left protected. For the same reason a
-    /// `Shared` entry is protected once more: where nothing changes, that costs nothing.
-    fn keep_all_off(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Place, Unresolved> {
-        if self.shows_by_page() && self.park_all(locked, entries.clone()) {
-            let protected = self.protect_split(locked, entries.clone());
-            if protected.is_err() {
-                self.resume_all(locked, entries);
-            }
-            return protected.map(|()| Place::Parked);
+    /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
+    /// the kernel copies for them. What cannot be shown so is left to their faults.
+    pub(super) fn resume_writers(&self, quiesced: &mut Quiesced<'_, S>) -> Result<(), Unresolved> {
+        if self.shows_by_page() {
+            quiesced.locked(|locked| self.cow_map_each(locked, quiesced.entries(), quiesced.place()))?;
         }
-        self.pins.runs_between(entries).try_for_each(|run| self.protect(locked, run))?;
-        Ok(Place::Own)
+        quiesced.unpark();
+        Ok(())
     }
 
     /// Writes back what has become private since [`RegionCore::write_back_ahead`], among entries that include all that
@@ -169,12 +142,6 @@ impl<S: Sys> RegionCore<S> {
             frozen.note_own(index);
         }
         Ok(())
-    }
-
-    /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
-    /// the kernel copies for them. What cannot be shown so is left to their faults.
-    fn cow_map_all(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
-        if self.shows_by_page() { self.cow_map_each(locked, entries, place) } else { Ok(()) }
     }
 
     /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,

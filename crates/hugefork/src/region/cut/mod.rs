@@ -30,20 +30,19 @@ mod freeze;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use crate::mapping::addresses::Place;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
 use crate::pool::shortage::Found;
+use crate::region::private::Quiesced;
 use crate::region::state::operations;
 use crate::region::state::{RegionCore, Turn, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
-use crate::table::{Locked, WindowsGuard};
+use crate::table::Locked;
 use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
-use freeze::KeptOff;
 
 /// How often a snapshot is tried that finds the pool full while others write by page.
 const FULL_POOL_TRIES: usize = 16;
@@ -64,9 +63,6 @@ pub(crate) struct Part<'a, S: Sys> {
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     pub(crate) write_protected: Option<usize>,
 }
-
-/// The locks of a region that keep all others out.
-type Alone<'a> = (WindowsGuard<'a>, ExclusiveGuard<'a>);
 
 impl<S: Sys> RegionCore<S> {
     /// Makes a snapshot of the region as it is now. The region is at it afterwards.
@@ -199,27 +195,24 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
     // No lock may be held while memory is allocated.
     let mut filling: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
-    let mut alone: EngineVec<Alone<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
-    let mut kept_off: EngineVec<Option<KeptOff>> = EngineVec::with_capacity_in(parts.len(), Own);
+    let mut alone: EngineVec<Quiesced<'_, S>> = EngineVec::with_capacity_in(parts.len(), Own);
     let _signals = SignalsBlocked::new();
     // Whoever wants a block of a snapshot back waits until it holds all of its blocks.
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
     let started = clock.now();
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
     parts.iter().for_each(|part| part.region.prepared.end());
-    let shared = share_each(parts, &alone, &mut kept_off).and_then(|()| resume_each(parts, &alone, &mut kept_off));
+    let mut begun = 0;
+    let shared = share_each(parts, &mut alone, &mut begun).and_then(|()| resume_each(parts, &mut alone));
     match &shared {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
-        Err(_) => {
-            let begun = parts.len().min(kept_off.len() + 1);
-            undo(&parts[..begun], &filling, &alone, kept_off.drain(..));
-        }
+        Err(_) => undo(&parts[..begun], &filling, &mut alone),
     }
     for Part { region, .. } in parts {
         let all: Range<usize> = 0..region.table.len();
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
-    alone.clear();
+    alone.drain(..).for_each(Quiesced::done);
     if let Err((failed, reason)) = shared {
         // The locks are released first, since the error's text allocates.
         filling.clear();
@@ -234,47 +227,33 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     Ok(())
 }
 
-/// Shares the blocks of each part, whose writers are kept off then; or tells which part could not be shared, and why.
+/// Shares the blocks of each part, whose writers are kept off then, and counts those that it has come to; or tells
+/// which part could not be shared, and why.
 fn share_each<S: Sys>(
     parts: &[Part<'_, S>],
-    alone: &[Alone<'_>],
-    kept_off: &mut EngineVec<Option<KeptOff>>,
+    alone: &mut [Quiesced<'_, S>],
+    begun: &mut usize,
 ) -> Result<(), (usize, Unresolved)> {
-    for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
-        let shared = part.region.share_all(Locked::alone(alone), &part.frozen, part.write_protected);
-        kept_off.push(shared.map_err(|reason| (nth, reason))?);
+    for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
+        *begun = nth + 1;
+        part.region.share_all(alone, &part.frozen, part.write_protected).map_err(|reason| (nth, reason))?;
     }
     Ok(())
 }
 
 /// Resumes the writers of each part; or tells of which part they could not be, and why.
-fn resume_each<S: Sys>(
-    parts: &[Part<'_, S>],
-    alone: &[Alone<'_>],
-    kept_off: &mut EngineVec<Option<KeptOff>>,
-) -> Result<(), (usize, Unresolved)> {
-    for (nth, (part, (_, alone))) in parts.iter().zip(alone).enumerate() {
-        if let Some(kept_off) = kept_off[nth].take() {
-            part.region.resume_writers(Locked::alone(alone), kept_off).map_err(|reason| (nth, reason))?;
-        }
+fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
+    for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
+        part.region.resume_writers(alone).map_err(|reason| (nth, reason))?;
     }
     Ok(())
 }
 
 /// Takes back what was shared, the last part perhaps in vain. This happens under the region locks: other faults take a
 /// block with two holders for write-protected, and copy it.
-fn undo<S: Sys>(
-    parts: &[Part<'_, S>],
-    filling: &[ExclusiveGuard<'_>],
-    alone: &[Alone<'_>],
-    kept_off: impl Iterator<Item = Option<KeptOff>>,
-) {
-    let mut kept_off = kept_off.fuse();
-    for ((Part { region, frozen, .. }, filling), (_, alone)) in parts.iter().zip(filling).zip(alone) {
-        if let Some(kept_off) = kept_off.next().flatten() {
-            region.resume_uncut(Locked::alone(alone), kept_off);
-        }
+fn undo<S: Sys>(parts: &[Part<'_, S>], filling: &[ExclusiveGuard<'_>], alone: &mut [Quiesced<'_, S>]) {
+    for ((Part { frozen, .. }, filling), alone) in parts.iter().zip(filling).zip(alone) {
+        alone.fail();
         frozen.give_up_all(Locked::alone(filling));
-        region.resume_after_failure(Locked::alone(alone), 0..region.table.len(), Place::Own);
     }
 }

@@ -5,15 +5,16 @@
 //! | `may_cow_map`, `shows_by_page` | whether writes may be by page, or are from a snapshot on |
 //! | `cow_map`, `cow_map_each`, `publish_cow_mappings`, `noted` | shows blocks through private mappings |
 //! | `allow_writes`, `write_protect`, `write_protect_all` | gives CoW mappings the right to write, and takes it away |
-//! | `protect`, `protect_split` | takes it away from other entries |
-//! | `holds`, `park_all` | keeps writers off by having them wait |
-//! | `resume`, `resume_all`, `resume_after_failure` | resumes them |
-//! | `cow_mappings`, `mappings` | which entries are shown so |
+//! | `holds` | keeps writers off by having them wait |
+//! | `each_visible` | which entries writers see |
+//! | `cow_mappings` | which entries are shown so |
 //! | `patched`, `next_patched`, `private_page_count` | where there are private pages |
-//! | `copy_private`, `copy_private_by` | copies them |
+//! | `each_private`, `copy_private`, `copy_private_by` | finds them, and copies them |
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |
+//!
+//! [`Quiesced`] keeps writers off in the one way or the other, and resumes them.
 //!
 //! Nothing here takes a block, and nobody gives one up. What cannot go on without one is left to the caller:
 //! `write_back_run` says which CoW mappings it has written back, and the others need a copy.
@@ -22,4 +23,5 @@ mod cow_mapping;
 mod quiesce;
 mod write_back;
 
+pub(super) use quiesce::{Locks, Quiesced};
 pub(super) use write_back::{PAGES_AT_ONCE, Patched, WrittenBack};

@@ -5,23 +5,174 @@
 //! | held | parked | wait, system calls too, until they are resumed |
 //! | write-protected, or protected | where they belong | fault; system calls that write fail |
 //!
-//! To hold them takes more mappings, and a process that may handle the faults of system calls.
+//! To hold them takes more mappings, and a process that may handle the faults of system calls. [`Quiesced`] holds where
+//! that is permitted, and otherwise takes the right to write away. Nobody writes to its entries from then on, and those
+//! who wait go on when it ends:
+//!
+//! | end | what the entries show | what they say |
+//! |---|---|---|
+//! | `done` | what the caller has shown there | what the caller has stored |
+//! | `unpark`, and then `done` | what was parked, with what has become of it | the same: write-protected stays so |
+//! | drop, when something failed | what was parked | CoW mappings are writable, and the next write makes them so |
 
+use std::mem;
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
+use crate::sync::{ExclusiveGuard, SharedGuard};
 use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
 use crate::table::transition::{Event, on_write_protect};
-use crate::table::{Entry, Locked};
+use crate::table::{Entry, Locked, WindowsGuard};
 use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// The CoW mappings that are write-protected at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
 const PROTECTED_AT_ONCE_BYTES: usize = 64 << 20;
+
+/// Keeps writers off entries of a region until it ends.
+pub(in crate::region) struct Quiesced<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    locks: Locks<'a>,
+    /// Those whose writers are to be resumed.
+    entries: Range<usize>,
+    place: Place,
+}
+
+/// What keeps all others from changing the entries meanwhile.
+pub(in crate::region) enum Locks<'a> {
+    /// The locks of their windows. The guard takes the region lock when it needs it: who has that must not drop it.
+    Windows(&'a WindowsGuard<'a>),
+    /// The region lock.
+    Region(Locked<'a>),
+    /// The same, and perhaps those of all windows. The guard releases them.
+    Own { _windows: WindowsGuard<'a>, region: ExclusiveGuard<'a> },
+}
+
+impl<'a, S: Sys> Quiesced<'a, S> {
+    /// Keeps nobody off yet. But to drop it resumes the writers of `entries`.
+    pub(in crate::region) fn new(region: &'a RegionCore<S>, locks: Locks<'a>, entries: Range<usize>) -> Self {
+        Quiesced { region, locks, entries, place: Place::Own }
+    }
+
+    /// As in [`Quiesced::new`], for other entries. None is parked.
+    pub(in crate::region) fn covers(&mut self, entries: Range<usize>) {
+        self.entries = entries;
+    }
+
+    /// Keeps writers off a run of CoW mappings, and releases the region lock.
+    pub(in crate::region) fn begin(
+        region: &'a RegionCore<S>,
+        windows: &'a WindowsGuard<'a>,
+        publishing: SharedGuard<'_>,
+        entries: Range<usize>,
+    ) -> Result<Self, Unresolved> {
+        let place = region.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
+        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place })
+    }
+
+    /// Keeps writers off a run of CoW mappings, which go on counting as writable: they are to be so when it is done.
+    pub(in crate::region) fn begin_briefly(
+        region: &'a RegionCore<S>,
+        locked: Locked<'a>,
+        entries: Range<usize>,
+    ) -> Result<Self, Unresolved> {
+        let mut quiesced = Quiesced::new(region, Locks::Region(locked), entries);
+        if region.shows_by_page() && region.holds(locked, &quiesced.entries) {
+            quiesced.place = Place::Parked;
+        } else {
+            let bytes = region.bytes_of(&quiesced.entries);
+            region.site().reprotect(locked, bytes, Access::Read)?.published(Recount::default())?;
+        }
+        Ok(quiesced)
+    }
+
+    /// Keeps writers off its entries, which are a run of CoW mappings.
+    pub(in crate::region) fn keep_off(&mut self) -> Result<(), Unresolved> {
+        self.place = self.locked(|locked| self.region.keep_writers_off(locked, &self.entries))?;
+        Ok(())
+    }
+
+    /// Keeps writers off all its entries, whatever they are: they wait where the kernel is to copy from a snapshot on,
+    /// or else fault.
+    ///
+    /// They are protected whatever they say: where nothing changes, that costs nothing, and an earlier failure may have
+    /// left some writable.
+    pub(in crate::region) fn keep_all_off(&mut self) -> Result<(), Unresolved> {
+        let (region, entries) = (self.region, self.entries.clone());
+        if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
+            self.place = Place::Parked;
+            return self.locked(|locked| region.protect_split(locked, entries));
+        }
+        self.locked(|locked| region.each_visible(entries, |run| region.protect(locked, run)))
+    }
+
+    pub(in crate::region) fn entries(&self) -> Range<usize> {
+        self.entries.clone()
+    }
+
+    /// Where the pages are.
+    pub(in crate::region) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Calls `change` with the proof that entries may be changed.
+    pub(in crate::region) fn locked<R>(&self, change: impl FnOnce(Locked<'_>) -> R) -> R {
+        match &self.locks {
+            Locks::Windows(windows) => change(Locked::windows(windows, &self.region.lock.shared())),
+            Locks::Region(locked) => change(*locked),
+            Locks::Own { region, .. } => change(Locked::alone(region)),
+        }
+    }
+
+    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    pub(in crate::region) fn unpark(&mut self) {
+        let entries = self.entries.clone();
+        self.unpark_in([entries]);
+    }
+
+    /// As [`Quiesced::unpark`], if what is parked is in `runs` only.
+    pub(in crate::region) fn unpark_in(&mut self, runs: impl IntoIterator<Item = Range<usize>>) {
+        if self.place == Place::Parked {
+            let region = self.region;
+            self.locked(|locked| runs.into_iter().for_each(|run| region.unpark_each(locked, run)));
+            self.resume();
+        }
+    }
+
+    /// Ends: something else is shown at the entries, or what was parked is there again.
+    pub(in crate::region) fn done(mut self) {
+        self.resume();
+        self.entries = 0..0;
+    }
+
+    /// Wakes those who wait. Nothing is parked any more.
+    fn resume(&mut self) {
+        if mem::replace(&mut self.place, Place::Own) == Place::Parked {
+            self.region.site().resume(&self.entries);
+        }
+    }
+
+    /// Ends, as if dropped, but for its locks. What was write-protected may be writable, or have private pages. It is
+    /// writable by its state again, and the next write there sees to it that it is.
+    #[cold]
+    pub(in crate::region) fn fail(&mut self) {
+        self.unpark();
+        let entries = mem::take(&mut self.entries);
+        self.locked(|locked| self.region.protect_failed_in(locked, entries));
+    }
+}
+
+impl<S: Sys> Drop for Quiesced<'_, S> {
+    fn drop(&mut self) {
+        if !self.entries.is_empty() {
+            self.fail();
+        }
+    }
+}
 
 impl<S: Sys> RegionCore<S> {
     /// Keeps writers off CoW mappings by having them wait, system calls too. The pages are parked meanwhile. False if
@@ -32,7 +183,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Keeps writers off CoW mappings, in the one way or the other. Returns where their pages are.
-    pub(super) fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
+    fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
             return Ok(Place::Parked);
         }
@@ -41,13 +192,6 @@ impl<S: Sys> RegionCore<S> {
         }
         self.write_protect(locked, entries.clone())?;
         Ok(Place::Own)
-    }
-
-    /// Resumes those who waited, after something else was shown at `entries`, whose pages were in `place`.
-    pub(in crate::region) fn resume(&self, entries: &Range<usize>, place: Place) {
-        if place == Place::Parked {
-            self.site().resume(entries);
-        }
     }
 
     /// Takes away the right to write to CoW mappings. If they have none by their state, this is done all the same: a
@@ -87,7 +231,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Takes away the right to write to `entries`. Their mappings are counted when all runs are done.
-    pub(in crate::region) fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    fn protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let bytes = self.bytes_of(&entries);
         let protected = self.site().reprotect(locked, bytes, Access::Read)?;
         for split in entries.filter(|_| self.table.has_splits()).filter_map(|index| self.split(EntryIndex(index))) {
@@ -99,7 +243,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Takes away the right to write to split blocks among `entries`, which nothing else keeps writers off.
-    pub(in crate::region) fn protect_split(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+    fn protect_split(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
         let mut split = entries.filter(|index| self.table.has_splits() && is_split(index));
         split.try_for_each(|index| self.protect(locked, index..index + 1))
@@ -107,17 +251,16 @@ impl<S: Sys> RegionCore<S> {
 
     /// The runs of entries, of those that others hold too or that are CoW mappings, which are one mapping each, as far
     /// as that can be known.
-    pub(in crate::region) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        self.rows(entries, |entry| match entry {
-            Entry::Shared(block, _) => Some((block, false)),
-            Entry::CowMapped(block, ..) => Some((block, true)),
-            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
+    fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        self.rows(entries, |entry| {
+            let (Entry::Shared(block, _) | Entry::CowMapped(block, ..)) = entry else { return None };
+            Some((block, entry.is_cow_mapping()))
         })
     }
 
-    /// Has whoever uses blocks that others hold too, or CoW mappings, among `entries` wait, system calls too. They are
-    /// parked from then on. False if that cannot be done, and then nothing has changed.
-    pub(in crate::region) fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+    /// Parks what others hold too, and CoW mappings, among `entries`: whoever uses it waits, system calls too. False if
+    /// that cannot be done, and then nothing has changed.
+    fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
         // As many for the parking, and one at each edge.
         if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
@@ -125,28 +268,32 @@ impl<S: Sys> RegionCore<S> {
         }
         for one in self.mappings(entries.clone()) {
             if !site.park(locked, &one) {
-                self.resume_all(locked, entries.start..one.start);
+                let parked = entries.start..one.start;
+                self.unpark_each(locked, parked.clone());
+                if !parked.is_empty() {
+                    site.resume(&parked);
+                }
                 return false;
             }
         }
         true
     }
 
-    /// Shows what is parked where it belongs, and resumes all who wait for it.
-    pub(in crate::region) fn resume_all(&self, locked: Locked<'_>, entries: Range<usize>) {
-        let site = self.site();
-        self.mappings(entries.clone()).for_each(|one| site.unpark(locked, &one));
-        if !entries.is_empty() {
-            site.resume(&entries);
-        }
+    fn unpark_each(&self, locked: Locked<'_>, entries: Range<usize>) {
+        self.mappings(entries).for_each(|one| self.site().unpark(locked, &one));
     }
 
-    /// After something failed: what was parked is there again. What was write-protected may be writable, or have
-    /// private pages. It is writable by its state again, and the next write there sees to it that it is.
-    pub(in crate::region) fn resume_after_failure(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) {
-        if place == Place::Parked {
-            self.resume_all(locked, entries.clone());
-        }
+    /// The entries that writers may write to or read: neither pinned nor taken away.
+    pub(in crate::region) fn each_visible(
+        &self,
+        entries: Range<usize>,
+        mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>,
+    ) -> Result<(), Unresolved> {
+        let is_there = |index: usize| self.table.get(EntryIndex(index)) != Entry::Revoked;
+        self.pins.runs_between(entries).try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
+    }
+
+    fn protect_failed_in(&self, locked: Locked<'_>, entries: Range<usize>) {
         for run in self.cow_mappings(entries) {
             let Recount { before, after } = self.protect_failed(locked, run);
             self.addresses.recount(before, after);

@@ -12,12 +12,13 @@
 
 use std::ops::Range;
 
+use super::quiesce::Quiesced;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, MOST_RUNS, PageRun, Part, Shows, Sys, SystemError};
+use crate::sys::{Access, MOST_RUNS, PageRun, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -48,12 +49,6 @@ pub(in crate::region) enum WrittenBack {
     CowMappings,
 }
 
-/// What was done of a write-back.
-struct Copied {
-    looked_at: usize,
-    pages: usize,
-}
-
 impl<S: Sys> RegionCore<S> {
     /// Copies the private pages over `entries`, which are in `place`, to theirs in memory that begins at `to`.
     ///
@@ -80,37 +75,38 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
         to: *mut u8,
     ) -> Result<(), SystemError> {
-        let part = self.addresses.part_at(place, &self.bytes_of(entries));
-        let (mut at, mut pages) = (0, 0);
-        while at < part.len() {
-            // SAFETY: by contract.
-            let copied = unsafe { self.copy_some_private(runs, part.part(at, part.len() - at), to.add(at)) }?;
-            at += copied.looked_at;
-            pages += copied.pages;
-        }
+        let (bytes, mut pages) = (self.bytes_of(entries), 0);
+        self.each_private(runs, &bytes, place, |run| {
+            let part = self.addresses.part_at(place, &run);
+            // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+            unsafe { self.pool().sys.copy_shown(part, to.add(run.start - bytes.start)) };
+            pages += run.len() / BASE_PAGE;
+            Ok(())
+        })?;
         count(&self.counters.pages_written_back, pages as u64);
         Ok(())
     }
 
-    /// Copies some private pages, beginning with those at the start of `part`.
-    ///
-    /// # Safety
-    /// As [`RegionCore::copy_private`].
-    unsafe fn copy_some_private(
+    /// Calls `each` for every run of private pages over a range of bytes, which is in `place`, as they lie in the
+    /// region. Asks for as many at once as there is room for.
+    pub(in crate::region) fn each_private(
         &self,
         runs: &mut [PageRun],
-        part: Part<'_>,
-        to: *mut u8,
-    ) -> Result<Copied, SystemError> {
-        let scanned = self.pool().sys.private_pages(part, runs)?;
-        let mut pages = 0;
-        for run in &runs[..scanned.runs] {
-            let (start, len) = (run.start as usize - part.at(), (run.end - run.start) as usize);
-            // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
-            unsafe { self.pool().sys.copy_shown(part.part(start, len), to.add(start)) };
-            pages += len / BASE_PAGE;
+        bytes: &Range<usize>,
+        place: Place,
+        mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
+    ) -> Result<(), SystemError> {
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let part = self.addresses.part_at(place, &(at..bytes.end));
+            let scanned = self.pool().sys.private_pages(part, runs)?;
+            for run in &runs[..scanned.runs] {
+                let start = at + (run.start as usize - part.at());
+                each(start..start + (run.end - run.start) as usize)?;
+            }
+            at += scanned.looked_at;
         }
-        Ok(Copied { looked_at: scanned.looked_at, pages })
+        Ok(())
     }
 
     /// The first entry in a range of bytes over which there are private pages. The range shows CoW mappings in `place`.
@@ -216,15 +212,15 @@ impl<S: Sys> RegionCore<S> {
         entries: &Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        self.write_protect(Locked::windows(windows, &publishing), entries.clone())?;
-        drop(publishing);
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         // SAFETY: as in `write_back_in_place`.
-        let copied = unsafe { self.copy_private_by(&mut runs, entries, Place::Own, self.pool().direct(first)) };
+        let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
         // Pages that stay are what the block has now, too.
         let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
         count(&self.counters.blocks_written_back, entries.len() as u64);
+        quiesced.done();
         Ok(())
     }
 
@@ -236,27 +232,15 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let place = self.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
-        drop(publishing);
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the CoW mapping, where the private pages cover what is
         // written.
-        let copied = unsafe { self.copy_private(&entries, place, self.pool().direct(first)) };
-        let publishing = self.lock.shared();
-        let locked = Locked::windows(windows, &publishing);
-        let copied = copied.map_err(Unresolved::Unmappable);
-        let shown = copied.and_then(|()| self.show_written_back(locked, &entries, first));
-        match shown {
-            Ok(()) => {
-                drop(publishing);
-                self.resume(&entries, place);
-                Ok(())
-            }
-            Err(reason) => {
-                self.resume_after_failure(locked, entries, place);
-                Err(reason)
-            }
-        }
+        let copied = unsafe { self.copy_private(&entries, quiesced.place(), self.pool().direct(first)) };
+        copied.map_err(Unresolved::Unmappable)?;
+        quiesced.locked(|locked| self.show_written_back(locked, &entries, first))?;
+        quiesced.done();
+        Ok(())
     }
 
     /// Shows the blocks themselves, which begin with `first` and have all pages now.

@@ -23,11 +23,10 @@ use std::ops::Range;
 
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Right};
-use crate::mem::EngineVec;
-use crate::region::state::{RegionCore, Unresolved};
+use crate::region::private::Quiesced;
+use crate::region::state::Unresolved;
 use crate::stats::counters::count;
-use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// What is staged cannot come back.
@@ -45,29 +44,11 @@ impl From<Unresolved> for Lost {
     }
 }
 
-/// Calls `each` for every page of a region that is private in `place`.
-fn each_private<S: Sys>(
-    region: &RegionCore<S>,
-    runs: &mut EngineVec<PageRun>,
-    bytes: &Range<usize>,
-    place: Place,
-    mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
-) -> Result<(), SystemError> {
-    let mut at = bytes.start;
-    while at < bytes.end {
-        let part = region.addresses.part_at(place, &(at..bytes.end));
-        let scanned = region.pool().sys.private_pages(part, runs)?;
-        for run in &runs[..scanned.runs] {
-            let start = at + (run.start as usize - part.at());
-            let mut pages = (start..start + (run.end - run.start) as usize).step_by(BASE_PAGE);
-            pages.try_for_each(|page| each(page..page + BASE_PAGE))?;
-        }
-        at += scanned.looked_at;
-    }
-    Ok(())
+fn pages_of(run: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    run.clone().step_by(BASE_PAGE).map(|page| page..page + BASE_PAGE)
 }
 
-impl<S: Sys> Reset<'_, S> {
+impl<'a, S: Sys> Reset<'a, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
     pub(super) fn goes_at_once(&mut self) -> bool {
         let Some(run) = self.takes_at_once() else { return false };
@@ -143,55 +124,35 @@ impl<S: Sys> Reset<'_, S> {
     /// How many private pages are staged.
     fn count_staged(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
         let mut pages = 0;
-        let counted = |_| {
-            pages += 1;
+        self.region.each_private(&mut self.dirty.runs, bytes, Place::Staging, |run| {
+            pages += run.len() / BASE_PAGE;
             Ok(())
-        };
-        each_private(self.region, &mut self.dirty.runs, bytes, Place::Staging, counted)?;
+        })?;
         Ok(pages)
     }
 
     /// Keeps writers off, and shows the pages where they belong, with what others have written since.
     fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
         let (region, locked) = (self.region, self.locked);
-        let place = self.keep_off(run)?;
+        let quiesced = self.keep_off(run)?;
         let faults = region.pool().sys.minor_faults();
-        let brought = self.copy_since(&region.bytes_of(run), place).and_then(|are_known| {
-            region.site().bring_pages(locked, run)?;
-            Ok(are_known.then_some(faults))
-        });
-        match (place, brought.is_ok()) {
-            (_, true) => region.resume(run, place),
-            (Place::Parked, false) => region.resume_all(locked, run.clone()),
-            (Place::Own | Place::Staging, false) => region.resume_after_failure(locked, run.clone(), Place::Own),
-        }
-        Ok(brought?)
+        let are_known = self.copy_since(&region.bytes_of(run), quiesced.place())?;
+        region.site().bring_pages(locked, run)?;
+        quiesced.done();
+        Ok(are_known.then_some(faults))
     }
 
-    /// Keeps writers off the run, which has few private pages or none, and says where it lies from then on.
-    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Place, Unresolved> {
-        let (region, locked) = (self.region, self.locked);
-        if region.shows_by_page() && region.holds(locked, run) {
-            return Ok(Place::Parked);
-        }
-        let protected = region.site().reprotect(locked, region.bytes_of(run), Access::Read)?;
-        if protected.right() == Right::Unknown {
-            region.resume_after_failure(locked, run.clone(), Place::Own);
-        }
-        protected.published(Recount::default())?;
-        Ok(Place::Own)
+    /// Keeps writers off the run, which has few private pages or none.
+    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Quiesced<'a, S>, Unresolved> {
+        Quiesced::begin_briefly(self.region, self.locked, run.clone())
     }
 
     /// Resumes writers who were [kept off](Reset::keep_off).
-    pub(super) fn resume(&self, run: &Range<usize>, place: Place) {
-        let region = self.region;
-        match place {
-            Place::Own | Place::Staging => {
-                if region.allow_writes(self.locked, run.clone(), Place::Own).is_err() {
-                    region.resume_after_failure(self.locked, run.clone(), Place::Own);
-                }
-            }
-            Place::Parked => region.resume_all(self.locked, run.clone()),
+    pub(super) fn resume(&self, mut quiesced: Quiesced<'_, S>) {
+        let is_parked = quiesced.place() == Place::Parked;
+        if is_parked || self.region.allow_writes(self.locked, quiesced.entries(), Place::Own).is_ok() {
+            quiesced.unpark();
+            quiesced.done();
         }
     }
 
@@ -199,13 +160,15 @@ impl<S: Sys> Reset<'_, S> {
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
-        each_private(self.region, &mut self.dirty.runs, bytes, place, |one| {
+        self.region.each_private(&mut self.dirty.runs, bytes, place, |run| {
             are_none = false;
-            // SAFETY: writers are kept off, and the page is ours.
-            unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
-            // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
-            unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }?;
-            Ok(())
+            pages_of(&run).try_for_each(|one| {
+                // SAFETY: writers are kept off, and the page is ours.
+                unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
+                // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
+                unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }
+                    .map(drop)
+            })
         })?;
         Ok(are_none)
     }
@@ -217,7 +180,7 @@ impl<S: Sys> Reset<'_, S> {
             Place::Own => Access::Read,
             Place::Parked | Place::Staging => Access::ReadWrite,
         };
-        let forgotten = each_private(region, &mut self.dirty.runs, &region.bytes_of(run), place, |page| {
+        let forget = |page: Range<usize>| {
             let index = EntryIndex(pool.block_size.count(page.start));
             let Some(block) = region.table.get(index).block() else { return Ok(()) };
             let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));
@@ -225,7 +188,9 @@ impl<S: Sys> Reset<'_, S> {
             // writes to the block, since the snapshot holds it.
             let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
             restored.map(drop).or_else(|_| pool.sys.drop_private(part))
-        });
+        };
+        let (runs, bytes) = (&mut self.dirty.runs, region.bytes_of(run));
+        let forgotten = region.each_private(runs, &bytes, place, |run| pages_of(&run).try_for_each(forget));
         forgotten.map_err(Unresolved::Unmappable)
     }
 }

@@ -41,12 +41,12 @@ mod reset_all;
 
 pub(crate) use reset_all::{Pair, reset_all};
 
-use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::ranges::runs;
+use crate::region::private::{Locks, Quiesced};
 use crate::region::state::operations;
 use crate::region::state::{DirtyList, NoRoom, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
@@ -158,8 +158,7 @@ impl<S: Sys> RegionCore<S> {
         // Whoever wants a block of the snapshot back waits until the region has it, too.
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
-        let place = Place::Own;
-        let came = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 }.run();
+        let came = Reset::new((self, frozen), (locked, frozen_locked), dirty, is_held).run();
         drop((frozen_alone, alone, windows, maintenance));
         came
     }
@@ -172,8 +171,7 @@ impl<S: Sys> RegionCore<S> {
         let alone = self.lock.exclusive();
         let frozen_alone = frozen.lock.exclusive();
         let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
-        let place = Place::Own;
-        let mut reset = Reset { region: self, frozen, locked, frozen_locked, dirty, is_held: true, place, done: 0 };
+        let mut reset = Reset::new((self, frozen), (locked, frozen_locked), dirty, true);
         !self.table.has_locked_windows() && reset.goes_at_once()
     }
 }
@@ -187,13 +185,25 @@ struct Reset<'a, S: Sys> {
     dirty: &'a mut DirtyList,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
+    /// Keeps writers off the whole region, if they are held.
+    quiesced: Option<Quiesced<'a, S>>,
     /// Where CoW mappings are meanwhile.
     place: Place,
     /// How far blocks were exchanged, in bytes.
     done: usize,
 }
 
-impl<S: Sys> Reset<'_, S> {
+impl<'a, S: Sys> Reset<'a, S> {
+    fn new(
+        (region, frozen): Pair<'a, S>,
+        (locked, frozen_locked): (Locked<'a>, Locked<'a>),
+        dirty: &'a mut DirtyList,
+        is_held: bool,
+    ) -> Reset<'a, S> {
+        let place = Place::Own;
+        Reset { region, frozen, locked, frozen_locked, dirty, is_held, quiesced: None, place, done: 0 }
+    }
+
     fn run(&mut self) -> Result<(), Stop> {
         if self.frozen.is_revoked() {
             return Err(Unresolved::Revoked.into());
@@ -212,11 +222,18 @@ impl<S: Sys> Reset<'_, S> {
     /// Resumes writers who were held, after all is done or something has failed.
     fn release(&mut self, is_done: bool) {
         let (region, all) = (self.region, 0..self.region.table.len());
-        self.unpark_all();
+        let Some(mut quiesced) = self.quiesced.take() else { return };
+        if self.place == Place::Parked {
+            // Of what was exchanged meanwhile, the entries do not say whether it is parked.
+            quiesced.unpark_in(runs(all.clone(), |index| self.dirty.parked[index]));
+            self.dirty.parked.fill(false);
+            self.place = Place::Own;
+        }
         if is_done {
             self.resume_writes();
+            quiesced.done();
         } else {
-            region.resume_after_failure(self.locked, all.clone(), Place::Own);
+            drop(quiesced);
         }
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
@@ -241,7 +258,8 @@ impl<S: Sys> Reset<'_, S> {
     /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
     fn hold(&mut self) -> Result<(), Unresolved> {
         let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
-        self.each_visible(|run| {
+        let quiesced = self.quiesced.insert(Quiesced::new(region, Locks::Region(locked), all.clone()));
+        region.each_visible(all.clone(), |run| {
             region.store(locked, Event::Snapshot, run, |alike, old| {
                 let (next, on) = on_share(old.state(), region.pins.of(EntryIndex(alike.start)));
                 debug_assert!(!matches!(on, OnShare::GiveCopy | OnShare::Refuse));
@@ -249,40 +267,17 @@ impl<S: Sys> Reset<'_, S> {
             });
             Ok(())
         })?;
-        if !region.shows_by_page() || !region.park_all(locked, all.clone()) {
-            return self.each_visible(|run| region.protect(locked, run));
-        }
-        self.place = Place::Parked;
-        for index in all.clone() {
-            self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
-                Entry::Shared(..) | Entry::CowMapped(..) => true,
-                Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
-            };
-        }
-        region.protect_split(locked, all.clone())?;
-        region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))
-    }
-
-    /// The entries that writers may write to or read: neither pinned nor taken away.
-    fn each_visible(&self, mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>) -> Result<(), Unresolved> {
-        let region = self.region;
-        let is_there = |index: usize| region.table.get(EntryIndex(index)) != Entry::Revoked;
-        let mut unpinned = region.pins.runs_between(0..region.table.len());
-        unpinned.try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
-    }
-
-    /// Shows what is parked where it belongs, and resumes all who wait for it.
-    fn unpark_all(&mut self) {
+        let kept_off = quiesced.keep_all_off();
+        self.place = quiesced.place();
         if self.place == Place::Own {
-            return;
+            return kept_off;
         }
-        let (region, parked, site) = (self.region, &self.dirty.parked, self.region.site());
-        for run in runs(0..region.table.len(), |index| parked[index]) {
-            region.mappings(run).for_each(|one| site.unpark(self.locked, &one));
+        for index in all.clone() {
+            let entry = region.table.get(EntryIndex(index));
+            self.dirty.parked[index] = matches!(entry, Entry::Shared(..) | Entry::CowMapped(..));
         }
-        site.resume(&(0..region.table.len()));
-        self.dirty.parked.fill(false);
-        self.place = Place::Own;
+        kept_off?;
+        region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))
     }
 
     /// Gives the right to write to CoW mappings, as far as that can be done. The rest is left to faults.

@@ -23,8 +23,8 @@ use std::ptr;
 use std::sync::MutexGuard;
 
 use super::{Reset, Stop};
-use crate::mapping::addresses::Place;
 use crate::mem::{EngineVec, Own};
+use crate::region::private::Quiesced;
 use crate::region::state::operations;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
@@ -37,12 +37,12 @@ use crate::types::error::ResetError;
 pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
 
 /// How the writers of a region are kept off.
-enum KeptOff {
+enum KeptOff<'a, S: Sys> {
     /// As for a reset of this region alone.
     Held,
-    /// The private pages of the run are staged. What is left shows the snapshot, and lies in this place, if writers
-    /// could be kept off it.
-    Staged { run: Range<usize>, place: Option<Place> },
+    /// The private pages of the run are staged. What is left shows the snapshot, and writers are kept off it if they
+    /// could be.
+    Staged { run: Range<usize>, quiesced: Option<Quiesced<'a, S>> },
 }
 
 /// The reset of one of the regions has ended before its end. What comes before `done` bytes of all is as the snapshots.
@@ -108,7 +108,7 @@ fn go_back_all<S: Sys>(
     let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
     let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
-    let mut kept_off: EngineVec<KeptOff> = EngineVec::with_capacity_in(pairs.len(), Own);
+    let mut kept_off: EngineVec<KeptOff<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
     maintenance.extend(by_age.iter().map(|nth| pairs[*nth].0.maintenance.lock()));
     for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
         let windows =
@@ -120,8 +120,7 @@ fn go_back_all<S: Sys>(
         let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
         let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
         let (locked, frozen_locked) = (Locked::alone(&alone[age].1), Locked::alone(&frozen_alone[goal]));
-        let place = Place::Own;
-        resets.push(Reset { region, frozen, locked, frozen_locked, dirty, is_held, place, done: 0 });
+        resets.push(Reset::new((region, frozen), (locked, frozen_locked), dirty, is_held));
     }
     if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
         return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });
@@ -129,12 +128,12 @@ fn go_back_all<S: Sys>(
     let mut count = 0;
     let kept = if is_held { keep_each_off(&mut resets, &mut kept_off) } else { Ok(()) };
     let came = kept.and_then(|()| set_each_back(&mut resets, &kept_off, &mut count));
-    for (nth, (reset, kept_off)) in resets.iter_mut().zip(&kept_off).enumerate() {
+    for (nth, (reset, kept_off)) in resets.iter_mut().zip(kept_off.drain(..)).enumerate() {
         match kept_off {
             KeptOff::Held => reset.release(nth < count),
-            KeptOff::Staged { run, place } => {
-                place.iter().for_each(|place| reset.resume(run, *place));
-                reset.settles(run);
+            KeptOff::Staged { run, quiesced } => {
+                quiesced.into_iter().for_each(|quiesced| reset.resume(quiesced));
+                reset.settles(&run);
             }
         }
     }
@@ -142,13 +141,17 @@ fn go_back_all<S: Sys>(
 }
 
 /// Keeps the writers of each region off.
-fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut EngineVec<KeptOff>) -> Result<(), Failed> {
+fn keep_each_off<'a, S: Sys>(
+    resets: &mut [Reset<'a, S>],
+    kept_off: &mut EngineVec<KeptOff<'a, S>>,
+) -> Result<(), Failed> {
     for (nth, reset) in resets.iter_mut().enumerate() {
         let kept = match reset.takes_at_once() {
             Some(run) => {
-                let place = reset.keep_off(&run);
-                kept_off.push(KeptOff::Staged { run, place: place.ok() });
-                place.map(drop)
+                let quiesced = reset.keep_off(&run);
+                let kept = quiesced.as_ref().map(drop).map_err(|reason| *reason);
+                kept_off.push(KeptOff::Staged { run, quiesced: quiesced.ok() });
+                kept
             }
             None => {
                 kept_off.push(KeptOff::Held);
@@ -161,12 +164,18 @@ fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &mut EngineVec<K
 }
 
 /// Sets each region back, and counts those that are.
-fn set_each_back<S: Sys>(resets: &mut [Reset<'_, S>], kept_off: &[KeptOff], count: &mut usize) -> Result<(), Failed> {
+fn set_each_back<S: Sys>(
+    resets: &mut [Reset<'_, S>],
+    kept_off: &[KeptOff<'_, S>],
+    count: &mut usize,
+) -> Result<(), Failed> {
     let mut done = 0;
     for (nth, reset) in resets.iter_mut().enumerate() {
         let came = match kept_off.get(nth) {
-            Some(KeptOff::Staged { run, place: Some(place) }) => reset.forget_since(run, *place).map_err(Stop::from),
-            Some(KeptOff::Staged { place: None, .. } | KeptOff::Held) | None => reset.go_back(),
+            Some(KeptOff::Staged { run, quiesced: Some(quiesced) }) => {
+                reset.forget_since(run, quiesced.place()).map_err(Stop::from)
+            }
+            Some(KeptOff::Staged { quiesced: None, .. } | KeptOff::Held) | None => reset.go_back(),
         };
         came.map_err(|stop| Failed { nth, done, stop })?;
         (done, *count) = (done + reset.region.len(), nth + 1);

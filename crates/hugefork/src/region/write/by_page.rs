@@ -6,6 +6,7 @@ use hugefork_kernels::Use;
 use super::fault::{Fault, Resolution};
 use crate::mapping::addresses::Place;
 use crate::pool::lineage::CowLimit;
+use crate::region::private::Quiesced;
 use crate::region::state::Unresolved;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
@@ -65,7 +66,7 @@ impl<S: Sys> Fault<'_, S> {
     ) -> Result<Resolution, Unresolved> {
         let most = self.most_cow_mapped(entry, limit)?;
         let (_before, _after, run) = self.alike_by_page(entry, most);
-        let locked = Locked::windows(&self.window, publishing);
+        let locked = Locked::windows(self.window, publishing);
         match entry.is_cow_mapping() {
             true => self.region.allow_writes(locked, run, Place::Own)?,
             false => self.region.cow_map(locked, run, Place::Own)?,
@@ -73,20 +74,9 @@ impl<S: Sys> Fault<'_, S> {
         Ok(Resolution::CowMapped)
     }
 
-    /// Takes away the right to write to the CoW mapping, if it is one and cannot be held when its block was copied.
-    pub(super) fn write_protect(&self, publishing: &SharedGuard<'_>) -> Result<(), Unresolved> {
-        if self.region.table.get(self.index).is_cow_mapping() && !self.region.addresses.can_hold() {
-            self.region.write_protect(Locked::windows(&self.window, publishing), self.index.0..self.index.0 + 1)?;
-        }
-        Ok(())
-    }
-
-    /// After a copy that failed: the CoW mapping may have private pages, so it is not write-protected.
-    #[cold]
-    pub(super) fn resume_after_failure(&mut self) {
-        let publishing = self.region.lock.shared();
-        let locked = Locked::windows(&self.window, &publishing);
-        self.region.resume_after_failure(locked, self.index.0..self.index.0 + 1, self.place);
+    /// Keeps writers off the CoW mapping that is copied, if it is one.
+    pub(super) fn keep_writers_off(&mut self) -> Result<(), Unresolved> {
+        self.quiesced.as_mut().map_or(Ok(()), Quiesced::keep_off)
     }
 
     /// After a write-back or copy that the kernel refused: a CoW mapping can do without, and takes the write. The next
@@ -94,36 +84,17 @@ impl<S: Sys> Fault<'_, S> {
     #[cold]
     pub(super) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
-        let locked = Locked::windows(&self.window, &publishing);
+        let locked = Locked::windows(self.window, &publishing);
         let is_cow_mapping = self.region.table.get(self.index).is_cow_mapping();
         is_cow_mapping && self.region.allow_writes(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
     }
 
-    /// Keeps writers off the CoW mapping, if it is one that can be held, only now that its block was copied: nobody
-    /// writes to that.
-    pub(super) fn hold(&mut self) -> Result<(), Unresolved> {
-        let region = self.region;
-        if !region.addresses.can_hold() || !region.table.get(self.index).is_cow_mapping() {
-            return Ok(());
-        }
-        let (only, publishing) = (self.index.0..self.index.0 + 1, region.lock.shared());
-        let locked = Locked::windows(&self.window, &publishing);
-        if region.holds(locked, &only) {
-            self.place = Place::Parked;
-            return Ok(());
-        }
-        region.write_protect(locked, only)
-    }
-
     /// Adds the private pages of the CoW mapping, if it is one, to its copy.
     pub(super) fn patch(&self) -> Result<(), Unresolved> {
-        let region = self.region;
-        if !region.table.get(self.index).is_cow_mapping() {
-            return Ok(());
-        }
+        let (region, Some(quiesced)) = (self.region, &self.quiesced) else { return Ok(()) };
         let new = region.pool().direct(self.taken.wanted);
         // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
-        unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), self.place, new) }
+        unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), quiesced.place(), new) }
             .map_err(|error| self.returned(Unresolved::Unmappable(error)))?;
         count(&region.counters.blocks_written_back, 1);
         Ok(())
@@ -133,7 +104,7 @@ impl<S: Sys> Fault<'_, S> {
     pub(super) fn write_back(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        self.region.write_back_in_place(&self.window, publishing, only, block)?;
+        self.region.write_back_in_place(self.window, publishing, only, block)?;
         Ok(Resolution::Reused)
     }
 }

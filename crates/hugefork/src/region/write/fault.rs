@@ -18,12 +18,12 @@ use core::sync::atomic::Ordering;
 
 use hugefork_kernels::{Target, Use, Work};
 
-use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
+use crate::region::private::{Locks, Quiesced};
 use crate::region::state::history::Outlook;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
@@ -76,13 +76,13 @@ enum Next {
 /// A write to one block, under the lock of its window.
 pub(super) struct Fault<'a, S: Sys> {
     pub(super) region: &'a RegionCore<S>,
-    pub(super) window: WindowsGuard<'a>,
+    pub(super) window: &'a WindowsGuard<'a>,
     pub(super) index: EntryIndex,
     /// The byte of the block that the program touches next, if that is known.
     target: Option<usize>,
     pub(super) outlook: Outlook,
-    /// Where the CoW mapping is while it is copied.
-    pub(super) place: Place,
+    /// Keeps writers off a CoW mapping while it is copied.
+    pub(super) quiesced: Option<Quiesced<'a, S>>,
     /// The blocks that were taken for the run, and the entry that the first of them is for.
     pub(super) taken: Taken,
     start: EntryIndex,
@@ -184,7 +184,7 @@ impl<S: Sys> RegionCore<S> {
             // Another thread was faster.
             return Ok(Resolution::Raced);
         }
-        let mut fault = Fault::new(self, window, index, target);
+        let mut fault = Fault::new(self, &window, index, target);
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
@@ -203,9 +203,8 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
         };
-        if resolved.is_err() && needed == OnWrite::Copy {
-            fault.resume_after_failure();
-        }
+        // After a copy that failed, the CoW mapping may have private pages, so it is not write-protected.
+        fault.quiesced = None;
         // After these two the region lock is free: whoever takes it twice waits for a snapshot that waits for him.
         let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
         let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
@@ -232,12 +231,12 @@ impl<S: Sys> RegionCore<S> {
 impl<'a, S: Sys> Fault<'a, S> {
     fn new(
         region: &'a RegionCore<S>,
-        window: WindowsGuard<'a>,
+        window: &'a WindowsGuard<'a>,
         index: EntryIndex,
         target: Option<usize>,
     ) -> Fault<'a, S> {
         let outlook = region.habits.outlook(index, target, region.pool().block_size);
-        Fault { region, window, index, target, outlook, place: Place::Own, taken: Taken::NONE, start: index }
+        Fault { region, window, index, target, outlook, quiesced: None, taken: Taken::NONE, start: index }
     }
 
     /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
@@ -249,7 +248,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Makes the block writable, which this region alone holds, together with neighbours in the same state.
     fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
-        let (region, locked) = (self.region, Locked::windows(&self.window, publishing));
+        let (region, locked) = (self.region, Locked::windows(self.window, publishing));
         let (_ahead, run) = self.alike(entry);
         let bytes = region.bytes_of(&run);
         let len = bytes.len();
@@ -271,7 +270,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// A write to a split block that this region alone holds.
     fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
-        let locked = Locked::windows(&self.window, publishing);
+        let locked = Locked::windows(self.window, publishing);
         let Some(split) = self.region.split(self.index) else { return Ok(Resolution::Reused) };
         split.write(locked, self.target.map(|byte| byte / BASE_PAGE))?;
         Ok(Resolution::Reused)
@@ -279,6 +278,10 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// A write to a block that others hold: makes a copy for this region alone.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
+        if self.region.table.get(self.index).is_cow_mapping() {
+            let (locks, only) = (Locks::Windows(self.window), self.index.0..self.index.0 + 1);
+            self.quiesced = Some(Quiesced::new(self.region, locks, only));
+        }
         self.check_limit(limit)?;
         let (_ahead, run) = self.held_by_others();
         self.copy_run(publishing, run)
@@ -290,8 +293,10 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
     /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
-        self.write_protect(&publishing)?;
         drop(publishing);
+        if !self.region.addresses.can_hold() {
+            self.keep_writers_off()?;
+        }
         self.take_copies(&run)?;
         self.map(Resolution::Copied)
     }
@@ -321,7 +326,10 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
-        self.hold().map_err(|reason| self.returned(reason))?;
+        if self.region.addresses.can_hold() {
+            // Only now: nobody writes to what was copied.
+            self.keep_writers_off().map_err(|reason| self.returned(reason))?;
+        }
         self.patch()
     }
 
@@ -396,12 +404,14 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
-    fn map(&self, resolved: Resolution) -> Result<Resolution, Unresolved> {
+    fn map(&mut self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
-        let locked = Locked::windows(&self.window, &publishing);
+        let locked = Locked::windows(self.window, &publishing);
         self.publish(locked, self.show(locked))?;
         drop(publishing);
-        self.region.resume(&self.entries(), self.place);
+        if let Some(quiesced) = self.quiesced.take() {
+            quiesced.done();
+        }
         self.follow();
         Ok(resolved)
     }

@@ -53,15 +53,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that nobody has asked for.
-        let is_held_by_others = |entry: Entry, _| match entry {
-            Entry::Shared(block, _) => !region.is_alone_with(block),
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::CowMapped(..)
-            | Entry::Revoked => false,
-        };
+        let is_held_by_others =
+            |entry: Entry, _| matches!(entry, Entry::Shared(block, _) if !region.is_alone_with(block));
         if region.table.is_one_a_window() && self.leaves_enough() {
             self.onward(history::MOST_BLOCKS_A_FAULT, is_held_by_others)
         } else if budget.fits(budget.limit() / 2) {
@@ -115,24 +108,20 @@ impl<'a, S: Sys> Fault<'a, S> {
         let start = index / group * group;
         let (mut run, own) = (index..index + 1, table.window(self.index));
         let mut windows = own..own + 1;
-        while run.end < table.len().min(start + group) && run.len() < most {
-            let window = table.window(EntryIndex(run.end));
-            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(run.end)) };
-            if !(windows.contains(&window) || lock.is_some()) || !belongs(run.end) {
-                break;
+        let mut comes_along = |at: usize| {
+            let window = table.window(EntryIndex(at));
+            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(at)) };
+            let comes_along = (windows.contains(&window) || lock.is_some()) && belongs(at);
+            if comes_along {
+                lock.into_iter().for_each(WindowsGuard::keep);
+                windows = windows.start.min(window)..windows.end.max(window + 1);
             }
-            lock.into_iter().for_each(WindowsGuard::keep);
-            windows.end = window + 1;
+            comes_along
+        };
+        while run.end < table.len().min(start + group) && run.len() < most && comes_along(run.end) {
             run.end += 1;
         }
-        while run.start > start && run.len() < most {
-            let window = table.window(EntryIndex(run.start - 1));
-            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(run.start - 1)) };
-            if !(windows.contains(&window) || lock.is_some()) || !belongs(run.start - 1) {
-                break;
-            }
-            lock.into_iter().for_each(WindowsGuard::keep);
-            windows.start = window;
+        while run.start > start && run.len() < most && comes_along(run.start - 1) {
             run.start -= 1;
         }
         (table.kept(windows.start..own), table.kept(own + 1..windows.end), run)
