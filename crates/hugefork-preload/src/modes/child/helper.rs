@@ -1,9 +1,9 @@
-//! The thread that looks where the child writes densely, takes those blocks over, and goes ahead of streams.
+//! The thread that looks where the child writes densely, privatises those blocks, and goes ahead of streams.
 //!
 //! ```text
 //! sleep ── many page faults? ── which inherited blocks have private pages, and how many?
-//!             some of them: the block is taken over
-//!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is taken over,
+//!             some of them: the block is privatised
+//!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is privatised,
 //!                                                                        and others behind it; then the next is armed
 //! ```
 //! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the
@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
-use super::replace::{Arming, Batch, HEADS, MOST, Refused, Replacer};
+use super::privatise::{Arming, Batch, HEADS, MOST, Privatiser, Refused};
 use crate::proc::mappings;
 use crate::proc::shortage::{self, Shortage};
 use crate::stats::own as stats;
@@ -50,13 +50,13 @@ const FULL_ALONE: usize = usize::MAX;
 
 /// A stream has written so many blocks, one after the other.
 const STREAM: usize = 2;
-/// So many blocks are taken over ahead of a stream, at most.
+/// So many blocks are privatised ahead of a stream, at most.
 const AHEAD: usize = 16;
 
 /// A stream that is not there for so long has ended.
 const GONE_NS: u64 = 300_000_000;
 
-/// Between two looks at how many mappings there are, so many blocks are taken over.
+/// Between two looks at how many mappings there are, so many blocks are privatised.
 const UNLOOKED: usize = 32;
 /// Between two looks at how much memory there is: others take some, too.
 const UNLOOKED_NS: u64 = 5_000_000;
@@ -94,12 +94,12 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     // SAFETY: `help` has made it of such a function.
     let is_orphan = unsafe { mem::transmute::<*mut c_void, fn() -> bool>(is_orphan) };
     // To handle page faults is a right.
-    let replacer = has_table_of_its_own().then(Replacer::open).flatten();
+    let privatiser = has_table_of_its_own().then(Privatiser::open).flatten();
     rights::give_up();
     let _ = set_name(c"hugefork-child");
-    if let Some(replacer) = replacer
+    if let Some(privatiser) = privatiser
         && wait_for_faults(is_orphan)
-        && let Some(mut helper) = Helper::new(replacer, is_orphan)
+        && let Some(mut helper) = Helper::new(privatiser, is_orphan)
     {
         // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
         let _ = helper.help();
@@ -173,15 +173,15 @@ fn now() -> u64 {
 /// Where a stream of writes is expected to go on.
 #[derive(Clone, Debug)]
 struct Head {
-    /// The next block: armed, unless some are to be taken over.
+    /// The next block: armed, unless some are to be privatised.
     block: usize,
     is_downwards: bool,
-    /// So many blocks are taken over when it comes.
+    /// So many blocks are privatised when it comes.
     credit: usize,
     /// So many of those are to do.
     to_do: usize,
     is_armed: bool,
-    /// Where its pages lie then: one of two, since the next is armed before this one is taken over.
+    /// Where its pages lie then: one of two, since the next is armed before this one is privatised.
     slot: usize,
     /// The blocks that it can go to.
     limit: Range<usize>,
@@ -221,12 +221,12 @@ fn is_armed(heads: &[Option<Head>], block: usize) -> bool {
 }
 
 struct Helper {
-    replacer: Replacer,
+    privatiser: Privatiser,
     heads: [Option<Head>; HEADS],
     /// The address of a number for each block: its private pages at the last look.
     counts: usize,
     addresses: Range<usize>,
-    taken: usize,
+    privatised: usize,
     looked_at: usize,
     looked: u64,
     is_short: bool,
@@ -245,7 +245,7 @@ struct Seen {
 
 impl Helper {
     /// None if this process cannot be helped.
-    fn new(replacer: Replacer, is_orphan: fn() -> bool) -> Option<Helper> {
+    fn new(privatiser: Privatiser, is_orphan: fn() -> bool) -> Option<Helper> {
         // Its descriptor is in this thread's table, so others find it in the process's memory.
         stats::publish();
         let addresses = marks::addresses();
@@ -254,11 +254,11 @@ impl Helper {
         // SAFETY: a new mapping where the kernel likes.
         let counts = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
         Some(Helper {
-            replacer,
+            privatiser,
             heads: [const { None }; HEADS],
             counts,
             addresses,
-            taken: 0,
+            privatised: 0,
             looked_at: 0,
             looked: 0,
             is_short: false,
@@ -327,12 +327,12 @@ impl Helper {
 
     /// Waits for somebody to need a page, for so long at most.
     fn does_somebody_come(&self, ns: i64) -> Result<bool, Refused> {
-        self.replacer.faults.wait(ns).map_err(|_| Refused)
+        self.privatiser.faults.wait(ns).map_err(|_| Refused)
     }
 
     /// Sees to all who wait for pages.
     fn see_to_faults(&mut self) -> Result<(), Refused> {
-        while let Some(fault) = self.replacer.faults.next().map_err(|_| Refused)? {
+        while let Some(fault) = self.privatiser.faults.next().map_err(|_| Refused)? {
             self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
         }
         Ok(())
@@ -342,11 +342,11 @@ impl Helper {
     fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
         let Some(nth) = self.heads.iter().position(|head| is_armed(std::slice::from_ref(head), block)) else {
             // It was armed when the program did something there, or he is awake by now.
-            return self.replacer.let_in(block);
+            return self.privatiser.let_in(block);
         };
         let Some(mut head) = self.heads[nth].take() else { return Ok(()) };
         let was_written = head.probe.take().is_some_and(|probe| {
-            self.replacer.private_pages(&(probe..probe + HUGE_PAGE)).is_some_and(|pages| pages >= DENSE)
+            self.privatiser.private_pages(&(probe..probe + HUGE_PAGE)).is_some_and(|pages| pages >= DENSE)
         });
         if (is_write || was_written) && !self.is_memory_short() {
             head.to_do = head.credit;
@@ -378,16 +378,16 @@ impl Helper {
         Ok(())
     }
 
-    /// The same in a session. What is written there already is taken over at once.
+    /// The same in a session. What is written there already is privatised at once.
     fn arm_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
-        match self.replacer.arm(session, head.block, head.slot) {
+        match self.privatiser.arm(session, head.block, head.slot) {
             Arming::Armed => head.is_armed = true,
             Arming::Written => {
                 let only =
                     Batch { places: head.block..head.block + HUGE_PAGE, is_downwards: false, slot: Some(head.slot) };
-                let taken = self.replacer.replace(session, &only)?;
-                self.note(taken);
-                head.to_do = if taken == 0 { 0 } else { head.to_do.max(head.credit) };
+                let privatised = self.privatiser.privatise(session, &only)?;
+                self.note(privatised);
+                head.to_do = if privatised == 0 { 0 } else { head.to_do.max(head.credit) };
                 head.block = head.after(1);
             }
             Arming::Refused => return Err(Refused),
@@ -395,7 +395,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Takes some blocks over that a stream will come to. False if there is nothing to do.
+    /// Privatises some blocks that a stream will come to. False if there is nothing to do.
     fn go_on(&mut self, nth: usize) -> Result<bool, Refused> {
         let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_armed) else { return Ok(false) };
         let session = Session::begin();
@@ -415,11 +415,11 @@ impl Helper {
         // Who is through with these waits at the next.
         let goes_on = next.is_within(next.block) && !is_armed(&self.heads, next.block);
         let armed = if goes_on { self.arm_in(&session, &mut next) } else { Ok(()) };
-        let taken = self.replacer.replace(&session, &batch)?;
-        self.note(taken);
+        let privatised = self.privatiser.privatise(&session, &batch)?;
+        self.note(privatised);
         armed?;
         drop(session);
-        if !goes_on || taken < wanted {
+        if !goes_on || privatised < wanted {
             self.resume(&next)?;
         } else {
             self.heads[nth] = Some(next);
@@ -428,7 +428,7 @@ impl Helper {
     }
 
     fn resume(&self, head: &Head) -> Result<(), Refused> {
-        if head.is_armed { self.replacer.disarm(head.block, head.slot) } else { Ok(()) }
+        if head.is_armed { self.privatiser.disarm(head.block, head.slot) } else { Ok(()) }
     }
 
     fn give_up_old_heads(&mut self) -> Result<(), Refused> {
@@ -441,15 +441,15 @@ impl Helper {
         Ok(())
     }
 
-    fn note(&mut self, taken: usize) {
-        self.taken += taken;
-        stats::add(Word::TakenOver, taken as u64);
+    fn note(&mut self, privatised: usize) {
+        self.privatised += privatised;
+        stats::add(Word::Privatised, privatised as u64);
     }
 
     /// Whether there is too little memory to give some away for speed, or too few mappings.
     fn is_memory_short(&mut self) -> bool {
-        if self.taken >= self.looked_at {
-            self.looked_at = self.taken + UNLOOKED;
+        if self.privatised >= self.looked_at {
+            self.looked_at = self.privatised + UNLOOKED;
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
             self.are_mappings_short = mappings::are_mappings_short();
         }
@@ -482,7 +482,7 @@ impl Helper {
     /// Looks at one mapping. True if there was something to do.
     fn look_at(&mut self, blocks: &Range<usize>) -> Result<bool, Refused> {
         blocks.clone().step_by(HUGE_PAGE).for_each(|block| self.count(block).store(0, Ordering::Relaxed));
-        let counted = self.replacer.pagemap.own(blocks, |run| {
+        let counted = self.privatiser.pagemap.own(blocks, |run| {
             let mut from = run.start;
             while from < run.end {
                 let block = from / HUGE_PAGE * HUGE_PAGE;
@@ -503,7 +503,7 @@ impl Helper {
             }
             if start < at {
                 self.expect(&(start..at), blocks)?;
-                has_done |= self.take_dense(&(start..at))?;
+                has_done |= self.privatise_dense(&(start..at))?;
             } else {
                 at += HUGE_PAGE;
             }
@@ -513,9 +513,10 @@ impl Helper {
 
     /// Blocks in a row were written densely: perhaps that goes on at one of its ends.
     fn expect(&mut self, written: &Range<usize>, limit: &Range<usize>) -> Result<(), Refused> {
-        let before =
-            |block: usize| (1..=AHEAD).take_while(|nth| marks::is_taken(block.wrapping_sub(nth * HUGE_PAGE))).count();
-        let behind = |block: usize| (0..AHEAD).take_while(|nth| marks::is_taken(block + nth * HUGE_PAGE)).count();
+        let before = |block: usize| {
+            (1..=AHEAD).take_while(|nth| marks::is_privatised(block.wrapping_sub(nth * HUGE_PAGE))).count()
+        };
+        let behind = |block: usize| (0..AHEAD).take_while(|nth| marks::is_privatised(block + nth * HUGE_PAGE)).count();
         let len = written.len() / HUGE_PAGE;
         for is_downwards in [false, true] {
             let (block, more) = if is_downwards {
@@ -547,10 +548,10 @@ impl Helper {
         Ok(())
     }
 
-    /// Takes those blocks over that are worth it. True if there were any.
-    fn take_dense(&mut self, written: &Range<usize>) -> Result<bool, Refused> {
+    /// Privatises those blocks that are worth it. True if there were any.
+    fn privatise_dense(&mut self, written: &Range<usize>) -> Result<bool, Refused> {
         let full = if self.is_alone { FULL_ALONE } else { FULL };
-        let (mut at, mut has_taken) = (written.start, false);
+        let (mut at, mut has_privatised) = (written.start, false);
         while at < written.end {
             let start = at;
             let most = written.end.min(start + MOST * HUGE_PAGE);
@@ -561,17 +562,17 @@ impl Helper {
                 at += HUGE_PAGE;
                 continue;
             }
-            let Some(session) = Session::begin() else { return Ok(has_taken) };
+            let Some(session) = Session::begin() else { return Ok(has_privatised) };
             if (start..at).step_by(HUGE_PAGE).any(marks::is_left) {
                 continue;
             }
             let batch = Batch { places: start..at, is_downwards: false, slot: None };
-            let taken = self.replacer.replace(&session, &batch)?;
+            let privatised = self.privatiser.privatise(&session, &batch)?;
             drop(session);
-            self.note(taken);
-            has_taken |= taken > 0;
+            self.note(privatised);
+            has_privatised |= privatised > 0;
             if self.is_memory_short() {
-                return Ok(has_taken);
+                return Ok(has_privatised);
             }
             // Those who wait for an armed block have their turn.
             self.see_to_faults()?;
@@ -579,6 +580,6 @@ impl Helper {
                 self.go_on(nth)?;
             }
         }
-        Ok(has_taken)
+        Ok(has_privatised)
     }
 }

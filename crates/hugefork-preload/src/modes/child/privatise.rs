@@ -1,4 +1,4 @@
-//! Takes blocks over: plain memory in place of private mappings of the pool's file, with the same contents.
+//! Privatises blocks: plain memory in place of private mappings of the pool's file, with the same contents.
 //!
 //! ```text
 //! place    | private mapping | ──▶ | the same, no pages: who needs one sleeps | ──▶ | huge page |  wake
@@ -27,7 +27,7 @@ use crate::proc::pages::Pagemap;
 use crate::proc::shortage::has_swap;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
-/// So many blocks are taken over in a session: whoever forks or unmaps waits for its end.
+/// So many blocks are privatised in a session: whoever forks or unmaps waits for its end.
 pub(super) const MOST: usize = 4;
 
 /// So many streams are followed at once.
@@ -35,11 +35,11 @@ pub(super) const HEADS: usize = 4;
 /// Two armed blocks for each.
 const SLOTS: usize = 2 * HEADS;
 
-/// What blocks are taken over with.
-pub(super) struct Replacer {
+/// What blocks are privatised with.
+pub(super) struct Privatiser {
     pub(super) faults: UserFaults,
     pub(super) pagemap: Pagemap,
-    /// Addresses for the pages of armed blocks, and then of those that are taken over. Whole huge pages.
+    /// Addresses for the pages of armed blocks, and then of those that are privatised. Whole huge pages.
     aside: usize,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Replacer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arming {
     Armed,
-    /// It has private pages already: it is held, and to be taken over in the same session.
+    /// It has private pages already: it is held, and to be privatised in the same session.
     Written,
     Refused,
 }
@@ -61,16 +61,16 @@ pub(super) struct Batch {
     pub(super) slot: Option<usize>,
 }
 
-/// The kernel has refused what it should not: nothing more is taken over in this process.
+/// The kernel has refused what it should not: nothing more is privatised in this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused;
 
-impl Replacer {
+impl Privatiser {
     /// None if the process may not, or has no addresses.
-    pub(super) fn open() -> Option<Replacer> {
+    pub(super) fn open() -> Option<Privatiser> {
         let (faults, pagemap) = (UserFaults::open().ok()?, Pagemap::open().ok()?);
         let aside = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
-        Some(Replacer { faults, pagemap, aside })
+        Some(Privatiser { faults, pagemap, aside })
     }
 
     fn slot(&self, slot: usize) -> usize {
@@ -118,8 +118,8 @@ impl Replacer {
         self.faults.unregister(&(block..block + HUGE_PAGE)).map_err(|_| Refused)
     }
 
-    /// Takes blocks over, as many as can be. Those that are armed and stay here are let go of.
-    pub(super) fn replace(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
+    /// Privatises blocks, as many as can be. Those that are armed and stay here are let go of.
+    pub(super) fn privatise(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
         let Batch { places, is_downwards, slot } = batch.clone();
         let first = if is_downwards { places.end - HUGE_PAGE } else { places.start };
         let others = match (slot, is_downwards) {
@@ -141,16 +141,16 @@ impl Replacer {
         let count = places.len() / HUGE_PAGE;
         let in_order =
             |nth: usize| if is_downwards { places.end - (nth + 1) * HUGE_PAGE } else { places.start + nth * HUGE_PAGE };
-        let (mut taken, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
+        let (mut privatised, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
         for place in (0..count).map(in_order) {
             let is_held = slot.is_some() && place == first || staging.is_some() && held.is_ok();
             let aside = aside_of(place);
-            let is_taken = goes_on
+            let is_privatised = goes_on
                 && is_held
-                && staging.is_some_and(|staging| self.take_over(aside, staging + (place - places.start), place));
-            if is_taken {
-                marks::note_taken(place);
-                taken += 1;
+                && staging.is_some_and(|staging| self.privatise_one(aside, staging + (place - places.start), place));
+            if is_privatised {
+                marks::note_privatised(place);
+                privatised += 1;
             } else {
                 goes_on = false;
                 if is_held {
@@ -169,11 +169,11 @@ impl Replacer {
         if staging.is_some() && held.is_ok() && !others.is_empty() {
             empty(rest_aside, others.len());
         }
-        held.and(woken.map_err(|_| Refused)).map(|()| taken)
+        held.and(woken.map_err(|_| Refused)).map(|()| privatised)
     }
 
     /// One block. False if it is to be brought back.
-    fn take_over(&self, aside: usize, staging: usize, place: usize) -> bool {
+    fn privatise_one(&self, aside: usize, staging: usize, place: usize) -> bool {
         if !self.copy(aside, staging) {
             // It is not tried again.
             marks::note_left(place);
