@@ -26,7 +26,7 @@ use rustix::thread::sched_getcpu;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::descriptors::{self, passing};
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
@@ -96,7 +96,7 @@ static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 /// Whether forks are anybody's business.
 fn is_on() -> bool {
-    config::mode().is_some() && !seal::is_sealed()
+    config::mode().is_some() && !withdrawn::is_withdrawn()
 }
 
 /// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
@@ -140,7 +140,7 @@ pub(crate) extern "C" fn prepare() {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return mask.restore();
     }
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         // Since this thread has waited. The other handlers will not be called.
         STATE.give_back();
         return mask.restore();

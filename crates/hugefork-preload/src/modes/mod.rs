@@ -20,7 +20,7 @@ pub(crate) use types::{Emptied, Growth, Maintained, Mapping, Wish};
 
 use crate::config;
 use crate::environment::Mode;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 
 /// The program wants memory. Its address, if it is not the kernel who is to give it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {
@@ -37,7 +37,7 @@ pub(crate) fn wants_worker() -> bool {
 
 /// The kernel has mapped something for the program.
 pub(crate) fn mapped(mapping: &Mapping) {
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         return;
     }
     match config::mode() {
@@ -163,9 +163,9 @@ pub(crate) fn wait_for_help_to_leave() {
 }
 
 /// The process may make no calls of its own any more. False if something would be lost.
-pub(crate) fn seal() -> bool {
+pub(crate) fn withdraw() -> bool {
     match config::mode() {
-        Some(Mode::Pool) => pool::seal(),
+        Some(Mode::Pool) => pool::withdraw(),
         Some(Mode::Collapse) | None => true,
     }
 }

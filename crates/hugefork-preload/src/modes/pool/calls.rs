@@ -16,7 +16,7 @@ use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
 use crate::descriptors::Kept;
 use crate::fork::origin;
 use crate::proc::{mappings, shortage};
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::Tried;
@@ -140,7 +140,7 @@ pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
 pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Child if seal::is_sealed() => done_or_refused(child::noted::empty(range, plain)),
+        Role::Child if withdrawn::is_withdrawn() => done_or_refused(child::noted::empty(range, plain)),
         Role::Child => {
             child::leave(range);
             done_or_refused(child::empty(range, plain))
@@ -182,7 +182,7 @@ fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
         return;
     }
     child::noted::leave(range, is_gone);
-    if !seal::is_sealed() {
+    if !withdrawn::is_withdrawn() {
         child::leave(range);
     }
 }

@@ -87,11 +87,11 @@ pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
 
 /// Before the process may make no calls of its own any more: all that it has of a pool is the kernel's. False if that
 /// cannot be.
-pub(in crate::modes) fn seal() -> bool {
+pub(in crate::modes) fn withdraw() -> bool {
     match role() {
         Role::Owner => leave_it_all_to_the_kernel(),
         Role::Child => {
-            child::noted::seal();
+            child::noted::withdraw();
             true
         }
         Role::Without => true,

@@ -41,5 +41,5 @@ pub(super) use calls::{
 };
 pub(super) use care::{gone, grown, maintain, pass, trim, wants_worker};
 pub(crate) use engine::Held;
-pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, seal};
+pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, withdraw};
 pub(super) use state::{behind, is_near};
