@@ -3,8 +3,8 @@
 //! ```text
 //! sleep ── many page faults? ── which inherited blocks have private pages, and how many?
 //!             some of them: the block is privatised
-//!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is privatised,
-//!                                                                        and others behind it; then the next is armed
+//!             all over, up to here: a stream; the next block is held ahead
+//!                 ──▶ somebody needs it: that one is privatised, and others behind it; then the next is held ahead
 //! ```
 //! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the
 //! program, which may close what it likes.
@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
-use super::privatise::{Arming, Batch, HEADS, MOST, Privatiser, Refused};
+use super::privatise::{Batch, HEADS, HeldAhead, MOST, Privatiser, Refused};
 use crate::proc::mappings;
 use crate::proc::shortage::{self, Shortage};
 use crate::stats::own as stats;
@@ -173,15 +173,15 @@ fn now() -> u64 {
 /// Where a stream of writes is expected to go on.
 #[derive(Clone, Debug)]
 struct Head {
-    /// The next block: armed, unless some are to be privatised.
+    /// The next block: held ahead, unless some are to be privatised.
     block: usize,
     is_downwards: bool,
     /// So many blocks are privatised when it comes.
     credit: usize,
     /// So many of those are to do.
     to_do: usize,
-    is_armed: bool,
-    /// Where its pages lie then: one of two, since the next is armed before this one is privatised.
+    is_held: bool,
+    /// Where its pages lie then: one of two, since the next is held ahead before this one is privatised.
     slot: usize,
     /// The blocks that it can go to.
     limit: Range<usize>,
@@ -203,21 +203,21 @@ impl Head {
 
     /// The next blocks in its way, `most` at most, up to one where another waits.
     fn batch(&self, most: usize, others: &[Option<Head>]) -> Batch {
-        let is_free = |block: usize| self.is_within(block) && !is_armed(others, block);
+        let is_free = |block: usize| self.is_within(block) && !is_held_ahead(others, block);
         let count = (0..most).take_while(|nth| is_free(self.after(*nth))).count();
         let places = if self.is_downwards {
             self.after(count) + HUGE_PAGE..self.block + HUGE_PAGE
         } else {
             self.block..self.after(count)
         };
-        Batch { places, is_downwards: self.is_downwards, slot: self.is_armed.then_some(self.slot) }
+        Batch { places, is_downwards: self.is_downwards, slot: self.is_held.then_some(self.slot) }
     }
 }
 
 /// Whether one of some heads waits at a block. Nobody else may work on that: if he had to bring its pages back, the
 /// program would write to them, and the head would not know.
-fn is_armed(heads: &[Option<Head>], block: usize) -> bool {
-    heads.iter().flatten().any(|head| head.is_armed && head.block == block)
+fn is_held_ahead(heads: &[Option<Head>], block: usize) -> bool {
+    heads.iter().flatten().any(|head| head.is_held && head.block == block)
 }
 
 struct Helper {
@@ -300,7 +300,7 @@ impl Helper {
                 pauses.lengthen();
                 self.give_up_old_heads()?;
             } else if self.does_somebody_come(pauses.ns)? {
-                // Somebody at a block that is no longer armed.
+                // Somebody at a block that is no longer held ahead.
                 continue;
             } else {
                 pauses.lengthen();
@@ -340,8 +340,8 @@ impl Helper {
 
     /// Somebody waits for a page of a block.
     fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
-        let Some(nth) = self.heads.iter().position(|head| is_armed(std::slice::from_ref(head), block)) else {
-            // It was armed when the program did something there, or he is awake by now.
+        let Some(nth) = self.heads.iter().position(|head| is_held_ahead(std::slice::from_ref(head), block)) else {
+            // It was held ahead when the program did something there, or he is awake by now.
             return self.privatiser.let_in(block);
         };
         let Some(mut head) = self.heads[nth].take() else { return Ok(()) };
@@ -357,32 +357,32 @@ impl Helper {
         if !is_write && !was_written {
             // Perhaps it reads each word before it writes it: this block will tell.
             let probe = Some(head.block);
-            (head.block, head.probe, head.is_armed) = (head.after(1), probe, false);
-            return self.arm(nth, head);
+            (head.block, head.probe, head.is_held) = (head.after(1), probe, false);
+            return self.hold_ahead(nth, head);
         }
         Ok(())
     }
 
-    /// Arms the block that a stream comes to next, if that can be.
-    fn arm(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
-        if !head.is_within(head.block) || marks::is_tried(head.block) || is_armed(&self.heads, head.block) {
+    /// Holds the block ahead that a stream comes to next, if that can be.
+    fn hold_ahead(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
+        if !head.is_within(head.block) || marks::is_tried(head.block) || is_held_ahead(&self.heads, head.block) {
             return Ok(());
         }
         let Some(session) = Session::begin() else { return Ok(()) };
         if !head.is_within(head.block) {
             return Ok(());
         }
-        self.arm_in(&session, &mut head)?;
+        self.hold_ahead_in(&session, &mut head)?;
         drop(session);
         self.heads[nth] = Some(head);
         Ok(())
     }
 
     /// The same in a session. What is written there already is privatised at once.
-    fn arm_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
-        match self.privatiser.arm(session, head.block, head.slot) {
-            Arming::Armed => head.is_armed = true,
-            Arming::Written => {
+    fn hold_ahead_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
+        match self.privatiser.hold_ahead(session, head.block, head.slot) {
+            HeldAhead::Held => head.is_held = true,
+            HeldAhead::Written => {
                 let only =
                     Batch { places: head.block..head.block + HUGE_PAGE, is_downwards: false, slot: Some(head.slot) };
                 let privatised = self.privatiser.privatise(session, &only)?;
@@ -390,14 +390,14 @@ impl Helper {
                 head.to_do = if privatised == 0 { 0 } else { head.to_do.max(head.credit) };
                 head.block = head.after(1);
             }
-            Arming::Refused => return Err(Refused),
+            HeldAhead::Refused => return Err(Refused),
         }
         Ok(())
     }
 
     /// Privatises some blocks that a stream will come to. False if there is nothing to do.
     fn go_on(&mut self, nth: usize) -> Result<bool, Refused> {
-        let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_armed) else { return Ok(false) };
+        let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_held) else { return Ok(false) };
         let session = Session::begin();
         let batch = head.batch(head.to_do.min(MOST), &self.heads);
         let (Some(session), false) = (session, batch.places.is_empty()) else {
@@ -406,18 +406,18 @@ impl Helper {
         };
         let wanted = batch.places.len() / HUGE_PAGE;
         let mut next = head.clone();
-        (next.block, next.slot, next.is_armed) = (head.after(wanted), head.slot ^ 1, false);
+        (next.block, next.slot, next.is_held) = (head.after(wanted), head.slot ^ 1, false);
         next.to_do = head.to_do - wanted;
         if next.to_do == 0 {
             next.credit = AHEAD.min(2 * head.credit);
         }
         next.since = now();
         // Who is through with these waits at the next.
-        let goes_on = next.is_within(next.block) && !is_armed(&self.heads, next.block);
-        let armed = if goes_on { self.arm_in(&session, &mut next) } else { Ok(()) };
+        let goes_on = next.is_within(next.block) && !is_held_ahead(&self.heads, next.block);
+        let held = if goes_on { self.hold_ahead_in(&session, &mut next) } else { Ok(()) };
         let privatised = self.privatiser.privatise(&session, &batch)?;
         self.note(privatised);
-        armed?;
+        held?;
         drop(session);
         if !goes_on || privatised < wanted {
             self.resume(&next)?;
@@ -428,7 +428,7 @@ impl Helper {
     }
 
     fn resume(&self, head: &Head) -> Result<(), Refused> {
-        if head.is_armed { self.privatiser.disarm(head.block, head.slot) } else { Ok(()) }
+        if head.is_held { self.privatiser.let_on(head.block, head.slot) } else { Ok(()) }
     }
 
     fn give_up_old_heads(&mut self) -> Result<(), Refused> {
@@ -530,7 +530,7 @@ impl Helper {
                 is_downwards,
                 credit,
                 to_do: 0,
-                is_armed: false,
+                is_held: false,
                 slot: 0,
                 limit: limit.clone(),
                 probe: None,
@@ -542,7 +542,7 @@ impl Helper {
                 && credit >= STREAM
                 && !is_known
             {
-                self.arm(nth, Head { slot: 2 * nth, ..head })?;
+                self.hold_ahead(nth, Head { slot: 2 * nth, ..head })?;
             }
         }
         Ok(())
@@ -555,7 +555,7 @@ impl Helper {
         while at < written.end {
             let start = at;
             let most = written.end.min(start + MOST * HUGE_PAGE);
-            while at < most && !marks::is_left(at) && self.private_at(at) < full && !is_armed(&self.heads, at) {
+            while at < most && !marks::is_left(at) && self.private_at(at) < full && !is_held_ahead(&self.heads, at) {
                 at += HUGE_PAGE;
             }
             if start == at {
@@ -574,7 +574,7 @@ impl Helper {
             if self.is_memory_short() {
                 return Ok(has_privatised);
             }
-            // Those who wait for an armed block have their turn.
+            // Those who wait for a block that is held ahead have their turn.
             self.see_to_faults()?;
             for nth in 0..HEADS {
                 self.go_on(nth)?;

@@ -8,9 +8,9 @@
 //! Until the huge page is in its place, nothing is lost: a failure moves the pages back. What the file has no memory
 //! for stays zero, so that it takes none.
 //!
-//! A block may also be *armed*: its pages, none of which is private, are dropped, so that the next to use it sleeps and
-//! the helper is told. Whoever finds it so in another way, such as a copy of the process by `clone(2)`, sees what the
-//! file has, which is right.
+//! *Fault-ahead*: a block may also be held before its first touch. Its pages, none of which is private, are parked, so
+//! that the next to use it sleeps and the helper is told. Whoever finds it so in another way, such as a copy of the
+//! process by `clone(2)`, sees what the file has, which is right.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -32,21 +32,21 @@ pub(super) const MOST: usize = 4;
 
 /// So many streams are followed at once.
 pub(super) const HEADS: usize = 4;
-/// Two armed blocks for each.
+/// Each has two blocks that are held ahead.
 const SLOTS: usize = 2 * HEADS;
 
 /// What blocks are privatised with.
 pub(super) struct Privatiser {
     pub(super) faults: UserFaults,
     pub(super) pagemap: Pagemap,
-    /// Addresses for the pages of armed blocks, and then of those that are privatised. Whole huge pages.
+    /// Addresses for the pages of blocks that are held ahead, and then of those that are privatised. Whole huge pages.
     aside: usize,
 }
 
-/// What became of arming a block.
+/// What became of holding a block ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arming {
-    Armed,
+pub(super) enum HeldAhead {
+    Held,
     /// It has private pages already: it is held, and to be privatised in the same session.
     Written,
     Refused,
@@ -57,7 +57,7 @@ pub(super) enum Arming {
 pub(super) struct Batch {
     pub(super) places: Range<usize>,
     pub(super) is_downwards: bool,
-    /// The slot of the first in order, if that is armed.
+    /// The slot of the first in order, if that is held ahead.
     pub(super) slot: Option<usize>,
 }
 
@@ -94,20 +94,20 @@ impl Privatiser {
         held.then_some(()).ok_or(Refused)
     }
 
-    /// Arms a block.
-    pub(super) fn arm(&self, _: &Session, block: usize, slot: usize) -> Arming {
+    /// Holds a block ahead.
+    pub(super) fn hold_ahead(&self, _: &Session, block: usize, slot: usize) -> HeldAhead {
         let (range, aside) = (block..block + HUGE_PAGE, self.slot(slot));
         if self.hold(&range, aside).is_err() {
-            return Arming::Refused;
+            return HeldAhead::Refused;
         }
         match self.private_pages(&(aside..aside + HUGE_PAGE)) {
-            Some(0) => Arming::Armed,
-            Some(_) | None => Arming::Written,
+            Some(0) => HeldAhead::Held,
+            Some(_) | None => HeldAhead::Written,
         }
     }
 
-    /// Lets those go who wait for an armed block: they have the file's pages.
-    pub(super) fn disarm(&self, block: usize, slot: usize) -> Result<(), Refused> {
+    /// Lets those go who wait for a block that is held ahead: they have the file's pages.
+    pub(super) fn let_on(&self, block: usize, slot: usize) -> Result<(), Refused> {
         self.let_in(block)?;
         empty(self.slot(slot), HUGE_PAGE);
         Ok(())
@@ -118,7 +118,7 @@ impl Privatiser {
         self.faults.unregister(&(block..block + HUGE_PAGE)).map_err(|_| Refused)
     }
 
-    /// Privatises blocks, as many as can be. Those that are armed and stay here are let go of.
+    /// Privatises blocks, as many as can be. Those that are held ahead and stay here are let go of.
     pub(super) fn privatise(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
         let Batch { places, is_downwards, slot } = batch.clone();
         let first = if is_downwards { places.end - HUGE_PAGE } else { places.start };
