@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! place    | private mapping | ──▶ | the same, no pages: who needs one sleeps | ──▶ | huge page |  wake
-//! aside    | nothing         |     | the pages ──────────── copy ─────┐       |     | nothing   |
+//! parked   | nothing         |     | the pages ──────────── copy ─────┐       |     | nothing   |
 //! staging  | nothing         |     | a new huge page of zeros ◀───────┘ ──────────── mremap ──┘
 //! ```
 //! Until the huge page is in its place, nothing is lost: a failure moves the pages back. What the file has no memory
@@ -40,7 +40,7 @@ pub(super) struct Privatiser {
     pub(super) faults: UserFaults,
     pub(super) pagemap: Pagemap,
     /// Addresses for the pages of blocks that are held ahead, and then of those that are privatised. Whole huge pages.
-    aside: usize,
+    parked: usize,
 }
 
 /// What became of holding a block ahead.
@@ -69,12 +69,12 @@ impl Privatiser {
     /// None if the process may not, or has no addresses.
     pub(super) fn open() -> Option<Privatiser> {
         let (faults, pagemap) = (UserFaults::open().ok()?, Pagemap::open().ok()?);
-        let aside = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
-        Some(Privatiser { faults, pagemap, aside })
+        let parked = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
+        Some(Privatiser { faults, pagemap, parked })
     }
 
     fn slot(&self, slot: usize) -> usize {
-        self.aside + slot * HUGE_PAGE
+        self.parked + slot * HUGE_PAGE
     }
 
     /// The number of private pages of a range; none if the kernel cannot say.
@@ -84,9 +84,9 @@ impl Privatiser {
         Some(pages)
     }
 
-    /// Takes the pages of a range aside; who needs one sleeps.
-    fn hold(&self, range: &Range<usize>, aside: usize) -> Result<(), Refused> {
-        let held = self.faults.register(range).is_ok() && parking(range, aside).take_at_once().is_ok();
+    /// Parks the pages of a range; who needs one sleeps.
+    fn hold(&self, range: &Range<usize>, parked: usize) -> Result<(), Refused> {
+        let held = self.faults.register(range).is_ok() && parking(range, parked).take_at_once().is_ok();
         if !held {
             // The helper leaves, and with it what the kernel may keep registered.
             let _ = self.faults.unregister(range);
@@ -96,11 +96,11 @@ impl Privatiser {
 
     /// Holds a block ahead.
     pub(super) fn hold_ahead(&self, _: &Session, block: usize, slot: usize) -> HeldAhead {
-        let (range, aside) = (block..block + HUGE_PAGE, self.slot(slot));
-        if self.hold(&range, aside).is_err() {
+        let (range, parked) = (block..block + HUGE_PAGE, self.slot(slot));
+        if self.hold(&range, parked).is_err() {
             return HeldAhead::Refused;
         }
-        match self.private_pages(&(aside..aside + HUGE_PAGE)) {
+        match self.private_pages(&(parked..parked + HUGE_PAGE)) {
             Some(0) => HeldAhead::Held,
             Some(_) | None => HeldAhead::Written,
         }
@@ -127,15 +127,15 @@ impl Privatiser {
             (Some(_), true) => places.start..first,
             (Some(_), false) => first + HUGE_PAGE..places.end,
         };
-        let rest_aside = self.slot(SLOTS);
-        let aside_of = |place: usize| match slot {
+        let rest_parked = self.slot(SLOTS);
+        let parked_at = |place: usize| match slot {
             Some(slot) if place == first => self.slot(slot),
-            _ => rest_aside + (place - others.start),
+            _ => rest_parked + (place - others.start),
         };
         let staging = new_huge(places.len());
         let held = match staging {
             Some(_) if others.is_empty() => Ok(()),
-            Some(_) => self.hold(&others, rest_aside),
+            Some(_) => self.hold(&others, rest_parked),
             None => Ok(()),
         };
         let count = places.len() / HUGE_PAGE;
@@ -144,17 +144,17 @@ impl Privatiser {
         let (mut privatised, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
         for place in (0..count).map(in_order) {
             let is_held = slot.is_some() && place == first || staging.is_some() && held.is_ok();
-            let aside = aside_of(place);
+            let parked = parked_at(place);
             let is_privatised = goes_on
                 && is_held
-                && staging.is_some_and(|staging| self.privatise_one(aside, staging + (place - places.start), place));
+                && staging.is_some_and(|staging| self.privatise_one(parked, staging + (place - places.start), place));
             if is_privatised {
                 marks::note_privatised(place);
                 privatised += 1;
             } else {
                 goes_on = false;
                 if is_held {
-                    bring_back(aside, place);
+                    bring_back(parked, place);
                 }
                 if let Some(staging) = staging {
                     unmap(staging + (place - places.start), HUGE_PAGE);
@@ -167,14 +167,14 @@ impl Privatiser {
         slot.into_iter().for_each(|slot| empty(self.slot(slot), HUGE_PAGE));
         // Where the kernel has refused to take pages to, somebody else's may be by now.
         if staging.is_some() && held.is_ok() && !others.is_empty() {
-            empty(rest_aside, others.len());
+            empty(rest_parked, others.len());
         }
         held.and(woken.map_err(|_| Refused)).map(|()| privatised)
     }
 
     /// One block. False if it is to be brought back.
-    fn privatise_one(&self, aside: usize, staging: usize, place: usize) -> bool {
-        if !self.copy(aside, staging) {
+    fn privatise_one(&self, parked: usize, staging: usize, place: usize) -> bool {
+        if !self.copy(parked, staging) {
             // It is not tried again.
             marks::note_left(place);
             return false;
@@ -185,10 +185,10 @@ impl Privatiser {
     }
 
     /// Copies what there is of a block. False if there is nothing, or no memory.
-    fn copy(&self, aside: usize, staging: usize) -> bool {
+    fn copy(&self, parked: usize, staging: usize) -> bool {
         let mut is_there = [0_u8; HUGE_PAGE / BASE_PAGE];
         // SAFETY: the call writes a byte for each page.
-        let looked = unsafe { syscall!(Sysno::mincore, aside, HUGE_PAGE, is_there.as_mut_ptr()) };
+        let looked = unsafe { syscall!(Sysno::mincore, parked, HUGE_PAGE, is_there.as_mut_ptr()) };
         // Nobody can tell what was swapped out from what was never there. Asked afterwards: swap may come at any time.
         if looked.is_err() || has_swap() {
             is_there.fill(1);
@@ -198,7 +198,7 @@ impl Privatiser {
         }
         if is_there.iter().all(|there| there & 1 == 1) {
             // In one call, where it takes up to 32 faults. What it does not do, they do.
-            populate(aside, HUGE_PAGE, Advice::LinuxPopulateRead);
+            populate(parked, HUGE_PAGE, Advice::LinuxPopulateRead);
         }
         // Just before it is filled, while the zeros are in the cache.
         if !populate(staging, HUGE_PAGE, Advice::LinuxPopulateWrite) {
@@ -211,23 +211,23 @@ impl Privatiser {
             from = start + len;
             let (start, len) = (start * BASE_PAGE, len * BASE_PAGE);
             // SAFETY: both are ours, whole blocks, and nobody else uses them.
-            unsafe { ptr::copy_nonoverlapping((aside + start) as *const u8, (staging + start) as *mut u8, len) };
+            unsafe { ptr::copy_nonoverlapping((parked + start) as *const u8, (staging + start) as *mut u8, len) };
         }
         true
     }
 }
 
 /// Where the pages of a range lie.
-fn parking(range: &Range<usize>, aside: usize) -> Parking<'static> {
-    // SAFETY: both ranges are those of blocks and of the addresses aside, by the callers. Who uses the blocks meanwhile
+fn parking(range: &Range<usize>, parked: usize) -> Parking<'static> {
+    // SAFETY: the callers give blocks, and as many addresses of those for parked pages. Who uses the blocks meanwhile
     // sleeps. The kernel refuses a call for several mappings, since they are registered.
-    unsafe { Parking::new(range.start, aside, range.len(), None) }
+    unsafe { Parking::new(range.start, parked, range.len(), None) }
 }
 
 /// Moves the pages of a block back to its place. Without them the program would not see its memory.
 #[cold]
-fn bring_back(aside: usize, place: usize) {
-    if parking(&(place..place + HUGE_PAGE), aside).bring_back().is_err() {
+fn bring_back(parked: usize, place: usize) {
+    if parking(&(place..place + HUGE_PAGE), parked).bring_back().is_err() {
         Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
             .write_to(libc::STDERR_FILENO);
         std::process::abort();

@@ -40,7 +40,7 @@ pub(in crate::modes) fn maintain() -> Maintained {
         let_others_go_first();
         is_over = with(ProgramMemory::maintain) != Some(true);
         if !is_over {
-            // Who waits for memory that is held aside waits for this thread to run. With a short rest before each
+            // Who waits for memory that is held waits for this thread to run. With a short rest before each
             // round, it has its share of the processor to itself again when it holds some.
             let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         }
