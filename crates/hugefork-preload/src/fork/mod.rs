@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::descriptors::{self, passing};
+use crate::proc::usage::now_ns;
 use crate::sandbox::withdrawn;
 use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
@@ -126,8 +126,7 @@ pub(crate) fn follow() {
 
 /// Microseconds of a clock that goes on steadily.
 fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+    now_ns() / 1_000
 }
 
 /// Before the fork.

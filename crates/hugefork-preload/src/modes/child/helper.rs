@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::set_name;
-use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
 use super::privatise::{Batch, HEADS, HeldAhead, MOST, Privatiser, Refused};
 use crate::proc::mappings;
 use crate::proc::shortage::{self, Shortage};
+use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
@@ -153,21 +153,6 @@ impl Pauses {
         self.lengthen();
         has_slept
     }
-}
-
-/// Page faults of this process that needed no disk.
-fn page_faults() -> u64 {
-    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage.ru_minflt as u64
-    }
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Where a stream of writes is expected to go on.
@@ -306,7 +291,7 @@ impl Helper {
                 pauses.lengthen();
             }
             // Not more than a fifth of the time.
-            let (count, began) = (page_faults(), now());
+            let (count, began) = (page_faults(), now_ns());
             let is_alone_now = (self.is_orphan)();
             let is_new = is_alone_now && !self.is_alone;
             self.is_alone |= is_alone_now;
@@ -315,7 +300,7 @@ impl Helper {
             }
             faults = count;
             let seen = self.look()?;
-            looked = now() + 4 * (now() - began);
+            looked = now_ns() + 4 * (now_ns() - began);
             if !seen.inherited {
                 return Ok(());
             }
@@ -411,7 +396,7 @@ impl Helper {
         if next.to_do == 0 {
             next.credit = AHEAD.min(2 * head.credit);
         }
-        next.since = now();
+        next.since = now_ns();
         // Who is through with these waits at the next.
         let goes_on = next.is_within(next.block) && !is_held_ahead(&self.heads, next.block);
         let held = if goes_on { self.hold_ahead_in(&session, &mut next) } else { Ok(()) };
@@ -433,7 +418,7 @@ impl Helper {
 
     fn give_up_old_heads(&mut self) -> Result<(), Refused> {
         for nth in 0..HEADS {
-            if let Some(head) = self.heads[nth].take_if(|head| now() - head.since > GONE_NS) {
+            if let Some(head) = self.heads[nth].take_if(|head| now_ns() - head.since > GONE_NS) {
                 marks::note_tried(head.block);
                 self.resume(&head)?;
             }
@@ -453,7 +438,7 @@ impl Helper {
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
             self.are_mappings_short = mappings::are_mappings_short();
         }
-        let now = now();
+        let now = now_ns();
         if now.wrapping_sub(self.looked) >= UNLOOKED_NS {
             self.looked = now;
             self.is_short = shortage::now(0) > Shortage::None;
@@ -534,7 +519,7 @@ impl Helper {
                 slot: 0,
                 limit: limit.clone(),
                 probe: None,
-                since: now(),
+                since: now_ns(),
             };
             let is_known = self.heads.iter().flatten().any(|head| head.block == block);
             let free = self.heads.iter().position(Option::is_none);

@@ -66,11 +66,13 @@ pub(super) fn addresses() -> Range<usize> {
 }
 
 fn mark(block: usize) -> Option<&'static AtomicU8> {
-    let (marks, addresses) = (MARKS.load(Ordering::Acquire), addresses());
+    let addresses = addresses();
     if !addresses.contains(&block) {
         return None;
     }
-    // SAFETY: a byte of the mapping, which stays.
+    // There are marks: only then there are addresses.
+    let marks = MARKS.load(Ordering::Acquire);
+    // SAFETY: a byte of the mapping, which has one for each block of the addresses, and stays.
     Some(unsafe { &*((marks + (block - addresses.start) / HUGE_PAGE) as *const AtomicU8) })
 }
 

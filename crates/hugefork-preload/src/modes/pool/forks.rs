@@ -11,7 +11,7 @@ use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::Taken;
 
-/// Before a fork, in the thread that forks, until [`parent`] or [`child`]. False if it is not worth to be followed:
+/// Before a fork, in the thread that forks, until [`parent`] or [`in_child`]. False if it is not worth to be followed:
 /// even so the lock is taken, since a thread that has it while the process is copied has it for ever in the copy.
 pub(in crate::modes) fn prepare() -> bool {
     WAITING.fetch_add(1, Ordering::Relaxed);

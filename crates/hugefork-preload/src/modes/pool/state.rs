@@ -63,7 +63,7 @@ pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
 }
 
 /// The part of a range that lies behind the engine's addresses.
-pub(in crate::modes) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
     let end = END.load(Ordering::Acquire).max(range.start);
     (end < range.end).then_some(end..range.end)
 }
