@@ -15,19 +15,66 @@ use crate::results::result::Params;
 use crate::run::sample::Entry;
 use crate::subject::Subject;
 
+/// What holds of a case whatever is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The name on the command line and in results. Names are stable.
+    pub name: &'static str,
+    /// The metric that subjects are compared by.
+    pub lead_metric: Metric,
+    /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
+    pub usual_sizes: [usize; 2],
+    /// Whether hugefork takes part with a pool.
+    pub has_pool: bool,
+    /// Whether several tasks work at once.
+    pub has_tasks: bool,
+    /// Whether subjects are timed while they fork this process.
+    pub forks: bool,
+    /// Whether a small area would let caches decide the figures.
+    pub rotates: bool,
+    /// Whether figures depend on what is in the caches when a sample begins.
+    pub feels_caches: bool,
+    /// Whether each block size is a work of its own. If not, it is only a property of hugefork's pools, like the
+    /// backing.
+    pub works_differ_by_block: bool,
+}
+
+impl Facts {
+    /// Those of a case of one task, whose figures depend on caches, and of whose subjects one has a pool.
+    pub(crate) const fn new(name: &'static str, lead_metric: Metric, usual_sizes: [usize; 2]) -> Facts {
+        let [has_tasks, forks, rotates, works_differ_by_block] = [false; 4];
+        let [has_pool, feels_caches] = [true; 2];
+        Facts {
+            name,
+            lead_metric,
+            usual_sizes,
+            has_pool,
+            has_tasks,
+            forks,
+            rotates,
+            feels_caches,
+            works_differ_by_block,
+        }
+    }
+}
+
 /// One kind of work that subjects are measured at. Only this crate can implement it: nobody else can make its entries.
 pub trait Case: Debug + Sync {
-    /// The name on the command line and in results. Names are stable.
-    fn name(&self) -> &'static str;
+    /// What holds of it whatever is asked for.
+    fn facts(&self) -> Facts;
 
-    /// The metric that subjects are compared by.
-    fn lead_metric(&self) -> Metric;
+    /// Its name.
+    fn name(&self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The metric that its subjects are compared by.
+    fn lead_metric(&self) -> Metric {
+        self.facts().lead_metric
+    }
 
     /// Its subjects, hugefork first.
     fn subjects(&self, scope: Scope) -> Vec<Subject>;
-
-    /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
-    fn usual_sizes(&self) -> [usize; 2];
 
     /// What was done, in a few words, where `params` are those of a result.
     fn in_words(&self, params: &Params) -> String;
@@ -46,40 +93,9 @@ pub trait Case: Debug + Sync {
         self.subjects(Scope::Full).contains(subject)
     }
 
-    /// Whether hugefork takes part with a pool.
-    fn has_pool(&self) -> bool {
-        true
-    }
-
-    /// Whether several tasks work at once.
-    fn has_tasks(&self) -> bool {
-        false
-    }
-
-    /// Whether subjects are timed while they fork this process.
-    fn forks(&self) -> bool {
-        false
-    }
-
-    /// Whether a small area would let caches decide the figures.
-    fn rotates(&self) -> bool {
-        false
-    }
-
-    /// Whether figures depend on what is in the caches when a sample begins.
-    fn feels_caches(&self) -> bool {
-        true
-    }
-
     /// The block sizes of a run that asks for none.
     fn usual_blocks(&self, _scope: Scope) -> Vec<BlockSize> {
         vec![BlockSize::MIB_2]
-    }
-
-    /// Whether each block size is a work of its own. If not, it is only a property of hugefork's pools, like the
-    /// backing.
-    fn works_differ_by_block(&self) -> bool {
-        false
     }
 
     /// The ways in which areas are written in a run that asks for none, each a work of its own. None if the case has no

@@ -7,48 +7,8 @@ use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, 
 
 use crate::failure::Failure;
 
-pub(crate) const HF_BACKING_AUTO: c_int = 0;
-pub(crate) const HF_BACKING_HUGETLB: c_int = 1;
-pub(crate) const HF_BACKING_SHMEM_HUGE: c_int = 2;
-pub(crate) const HF_BACKING_SHMEM_BASE: c_int = 3;
-
-pub(crate) const HF_GRANTED_HUGETLB: c_int = 1;
-pub(crate) const HF_GRANTED_SHMEM_HUGE: c_int = 2;
-pub(crate) const HF_GRANTED_SHMEM_COLLAPSED: c_int = 3;
-pub(crate) const HF_GRANTED_SHMEM_BASE: c_int = 4;
-pub(crate) const HF_GRANTED_SHMEM_OWN_TMPFS: c_int = 5;
-
-pub(crate) const HF_FALLBACK_ALLOWED: c_int = 0;
-pub(crate) const HF_FALLBACK_REFUSED: c_int = 1;
-
-pub(crate) const HF_COMMIT_ON_DEMAND: c_int = 0;
-pub(crate) const HF_COMMIT_UPFRONT: c_int = 1;
-
-pub(crate) const HF_CORE_DUMP_LEFT_OUT: c_int = 0;
-pub(crate) const HF_CORE_DUMP_INCLUDED: c_int = 1;
-
-pub(crate) const HF_SWAP_ALLOWED: c_int = 0;
-pub(crate) const HF_SWAP_REFUSED: c_int = 1;
-
-pub(crate) const HF_RESERVE_NONE: c_int = 0;
-pub(crate) const HF_RESERVE_FULL: c_int = 1;
-
-/// No limit, which is not a variant of the engine's.
-pub(crate) const HF_ON_LIMIT_NO_LIMIT: c_int = 0;
-pub(crate) const HF_ON_LIMIT_REVOKE: c_int = 1;
-pub(crate) const HF_ON_LIMIT_STALL: c_int = 2;
-pub(crate) const HF_ON_LIMIT_FAIL: c_int = 3;
-
-pub(crate) const HF_COPY_GRAIN_AUTO: c_int = 0;
-pub(crate) const HF_COPY_GRAIN_PAGE: c_int = 1;
-pub(crate) const HF_COPY_GRAIN_BLOCK: c_int = 2;
-
 pub(crate) const HF_CHANGES_BY_BLOCK: c_int = 0;
 pub(crate) const HF_CHANGES_BY_PAGE: c_int = 1;
-
-pub(crate) const HF_ADVICE_UNKNOWN: c_int = 0;
-pub(crate) const HF_ADVICE_NEAR: c_int = 1;
-pub(crate) const HF_ADVICE_WHOLE: c_int = 2;
 
 /// Something that a number chooses.
 pub(crate) trait Choice: Copy + PartialEq + 'static {
@@ -56,6 +16,71 @@ pub(crate) trait Choice: Copy + PartialEq + 'static {
     const WHAT: &'static str;
     /// All there are.
     const ALL: &'static [(c_int, Self)];
+}
+
+/// Constants, each with its number and what it chooses, by what that is for people.
+macro_rules! choices {
+    ($($of:ty, $what:literal { $($constant:ident = $number:literal => $choice:expr,)* })*) => {$(
+        $(pub(crate) const $constant: c_int = $number;)*
+
+        impl Choice for $of {
+            const WHAT: &'static str = $what;
+            const ALL: &'static [(c_int, Self)] = &[$(($constant, $choice)),*];
+        }
+    )*};
+}
+
+choices! {
+    Backing, "backing" {
+        HF_BACKING_AUTO = 0 => Backing::Auto,
+        HF_BACKING_HUGETLB = 1 => Backing::Hugetlb,
+        HF_BACKING_SHMEM_HUGE = 2 => Backing::ShmemHuge,
+        HF_BACKING_SHMEM_BASE = 3 => Backing::ShmemBase,
+    }
+    Granted, "granted backing" {
+        HF_GRANTED_HUGETLB = 1 => Granted::Hugetlb,
+        HF_GRANTED_SHMEM_HUGE = 2 => Granted::ShmemHuge,
+        HF_GRANTED_SHMEM_COLLAPSED = 3 => Granted::ShmemCollapsed,
+        HF_GRANTED_SHMEM_BASE = 4 => Granted::ShmemBase,
+        HF_GRANTED_SHMEM_OWN_TMPFS = 5 => Granted::ShmemOwnTmpfs,
+    }
+    Fallback, "fallback" {
+        HF_FALLBACK_ALLOWED = 0 => Fallback::Allowed,
+        HF_FALLBACK_REFUSED = 1 => Fallback::Refused,
+    }
+    Commit, "commit" {
+        HF_COMMIT_ON_DEMAND = 0 => Commit::OnDemand,
+        HF_COMMIT_UPFRONT = 1 => Commit::Upfront,
+    }
+    CoreDump, "core dump" {
+        HF_CORE_DUMP_LEFT_OUT = 0 => CoreDump::LeftOut,
+        HF_CORE_DUMP_INCLUDED = 1 => CoreDump::Included,
+    }
+    Swap, "swap" {
+        HF_SWAP_ALLOWED = 0 => Swap::Allowed,
+        HF_SWAP_REFUSED = 1 => Swap::Refused,
+    }
+    Reserve, "reservation" {
+        HF_RESERVE_NONE = 0 => Reserve::None,
+        HF_RESERVE_FULL = 1 => Reserve::Full,
+    }
+    Option<OnLimit>, "on_limit" {
+        // No limit, which is not a variant of the engine's.
+        HF_ON_LIMIT_NO_LIMIT = 0 => None,
+        HF_ON_LIMIT_REVOKE = 1 => Some(OnLimit::Revoke),
+        HF_ON_LIMIT_STALL = 2 => Some(OnLimit::Stall),
+        HF_ON_LIMIT_FAIL = 3 => Some(OnLimit::Fail),
+    }
+    CopyGrain, "copy grain" {
+        HF_COPY_GRAIN_AUTO = 0 => CopyGrain::Auto,
+        HF_COPY_GRAIN_PAGE = 1 => CopyGrain::Page,
+        HF_COPY_GRAIN_BLOCK = 2 => CopyGrain::Block,
+    }
+    Advice, "advice" {
+        HF_ADVICE_UNKNOWN = 0 => Advice::Unknown,
+        HF_ADVICE_NEAR = 1 => Advice::Near,
+        HF_ADVICE_WHOLE = 2 => Advice::Whole,
+    }
 }
 
 /// What `number` chooses.
@@ -68,80 +93,6 @@ pub(crate) fn chosen<T: Choice>(number: c_int) -> Result<T, Failure> {
 pub(crate) fn number_of<T: Choice>(choice: T) -> Result<c_int, Failure> {
     let found = T::ALL.iter().find(|(_, known)| *known == choice).map(|(number, _)| *number);
     found.ok_or_else(|| Failure::bad_value(format!("this {} has no constant in hugefork.h", T::WHAT)))
-}
-
-impl Choice for Backing {
-    const WHAT: &'static str = "backing";
-    const ALL: &'static [(c_int, Self)] = &[
-        (HF_BACKING_AUTO, Backing::Auto),
-        (HF_BACKING_HUGETLB, Backing::Hugetlb),
-        (HF_BACKING_SHMEM_HUGE, Backing::ShmemHuge),
-        (HF_BACKING_SHMEM_BASE, Backing::ShmemBase),
-    ];
-}
-
-impl Choice for Granted {
-    const WHAT: &'static str = "granted backing";
-    const ALL: &'static [(c_int, Self)] = &[
-        (HF_GRANTED_HUGETLB, Granted::Hugetlb),
-        (HF_GRANTED_SHMEM_HUGE, Granted::ShmemHuge),
-        (HF_GRANTED_SHMEM_COLLAPSED, Granted::ShmemCollapsed),
-        (HF_GRANTED_SHMEM_BASE, Granted::ShmemBase),
-        (HF_GRANTED_SHMEM_OWN_TMPFS, Granted::ShmemOwnTmpfs),
-    ];
-}
-
-impl Choice for Fallback {
-    const WHAT: &'static str = "fallback";
-    const ALL: &'static [(c_int, Self)] =
-        &[(HF_FALLBACK_ALLOWED, Fallback::Allowed), (HF_FALLBACK_REFUSED, Fallback::Refused)];
-}
-
-impl Choice for Commit {
-    const WHAT: &'static str = "commit";
-    const ALL: &'static [(c_int, Self)] =
-        &[(HF_COMMIT_ON_DEMAND, Commit::OnDemand), (HF_COMMIT_UPFRONT, Commit::Upfront)];
-}
-
-impl Choice for CoreDump {
-    const WHAT: &'static str = "core dump";
-    const ALL: &'static [(c_int, Self)] =
-        &[(HF_CORE_DUMP_LEFT_OUT, CoreDump::LeftOut), (HF_CORE_DUMP_INCLUDED, CoreDump::Included)];
-}
-
-impl Choice for Swap {
-    const WHAT: &'static str = "swap";
-    const ALL: &'static [(c_int, Self)] = &[(HF_SWAP_ALLOWED, Swap::Allowed), (HF_SWAP_REFUSED, Swap::Refused)];
-}
-
-impl Choice for Reserve {
-    const WHAT: &'static str = "reservation";
-    const ALL: &'static [(c_int, Self)] = &[(HF_RESERVE_NONE, Reserve::None), (HF_RESERVE_FULL, Reserve::Full)];
-}
-
-impl Choice for Option<OnLimit> {
-    const WHAT: &'static str = "on_limit";
-    const ALL: &'static [(c_int, Self)] = &[
-        (HF_ON_LIMIT_NO_LIMIT, None),
-        (HF_ON_LIMIT_REVOKE, Some(OnLimit::Revoke)),
-        (HF_ON_LIMIT_STALL, Some(OnLimit::Stall)),
-        (HF_ON_LIMIT_FAIL, Some(OnLimit::Fail)),
-    ];
-}
-
-impl Choice for CopyGrain {
-    const WHAT: &'static str = "copy grain";
-    const ALL: &'static [(c_int, Self)] = &[
-        (HF_COPY_GRAIN_AUTO, CopyGrain::Auto),
-        (HF_COPY_GRAIN_PAGE, CopyGrain::Page),
-        (HF_COPY_GRAIN_BLOCK, CopyGrain::Block),
-    ];
-}
-
-impl Choice for Advice {
-    const WHAT: &'static str = "advice";
-    const ALL: &'static [(c_int, Self)] =
-        &[(HF_ADVICE_UNKNOWN, Advice::Unknown), (HF_ADVICE_NEAR, Advice::Near), (HF_ADVICE_WHOLE, Advice::Whole)];
 }
 
 #[unsafe(no_mangle)]

@@ -86,48 +86,25 @@ impl Failure {
     }
 }
 
-impl From<SizeError> for Failure {
-    fn from(error: SizeError) -> Failure {
-        Failure::of_engine(error.code(), None, error.to_string())
-    }
+/// Errors of the engine's, each with the kernel's that may be in it.
+macro_rules! of_engine {
+    ($($of:ty: $error:ident => $refused:expr;)*) => {$(
+        impl From<$of> for Failure {
+            fn from($error: $of) -> Failure {
+                Failure::of_engine($error.code(), $refused, $error.to_string())
+            }
+        }
+    )*};
 }
 
-impl From<SystemError> for Failure {
-    fn from(error: SystemError) -> Failure {
-        Failure::of_engine(error.code(), Some(&error), error.to_string())
-    }
-}
-
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Failure {
-        let refused = if let BuildError::System(refused) = &error { Some(refused) } else { None };
-        Failure::of_engine(error.code(), refused, error.to_string())
-    }
-}
-
-impl From<RegionError> for Failure {
-    fn from(error: RegionError) -> Failure {
-        Failure::of_engine(error.code(), refused(&error), error.to_string())
-    }
-}
-
-impl From<ImportError> for Failure {
-    fn from(error: ImportError) -> Failure {
-        let refused = if let ImportError::System(refused) = &error { Some(refused) } else { None };
-        Failure::of_engine(error.code(), refused, error.to_string())
-    }
-}
-
-impl From<ResetError> for Failure {
-    fn from(error: ResetError) -> Failure {
-        Failure::of_engine(error.code(), refused(&error.reason), error.to_string())
-    }
-}
-
-impl From<TransferError> for Failure {
-    fn from(error: TransferError) -> Failure {
-        Failure::of_engine(error.code(), refused(&error.reason), error.to_string())
-    }
+of_engine! {
+    SizeError: error => None;
+    SystemError: error => Some(&error);
+    BuildError: error => if let BuildError::System(refused) = &error { Some(refused) } else { None };
+    RegionError: error => refused(&error);
+    ImportError: error => if let ImportError::System(refused) = &error { Some(refused) } else { None };
+    ResetError: error => refused(&error.reason);
+    TransferError: error => refused(&error.reason);
 }
 
 fn refused(error: &RegionError) -> Option<&SystemError> {

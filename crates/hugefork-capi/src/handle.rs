@@ -6,7 +6,7 @@
 //! ```text
 //!   C ─▶ Handle: mark, held ─▶ the value
 //! ```
-//! What is held goes when a handle is closed. The 16 bytes in front of it stay for a while, so that the next handle is
+//! What is held goes when a handle is closed. The handle's own 16 bytes stay for a while, so that the next handle is
 //! not at the same address.
 
 use std::ptr;

@@ -1,7 +1,7 @@
 //! hugefork for C: what `include/hugefork.h` declares.
 //!
 //! The header is written by hand and has the documentation; `tests/header.rs` compares it with this, item by item. A
-//! handle is a box with a value of the Rust API in it, and such a value keeps alive what it needs: a region its pool, a
+//! handle leads to a value of the Rust API, and such a value keeps alive what it needs: a region its pool, a
 //! pin its region, changes what they compare. What is done here is
 //!
 //! | file | does |
@@ -13,9 +13,10 @@
 //! | `live` | knows which handles are open |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants, and what they choose |
-//! | `pool`, `region`, `pin`, `operations`, `transfer`, `snapshot`, `stats`, `library` | functions |
+//! | `pool`, `region`, `pin`, `operations`, `import`, `transfer`, `snapshot`, `library` | functions |
 //! | `pool_options`, `region_options` | structs that some of these are handed |
-//! | `changes`, `export`, `import`, `observer` | functions, and handles of their own |
+//! | `stats`, `observer` | functions, and the structs that they are handed |
+//! | `changes`, `export` | functions, and handles of their own |
 //!
 //! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
 //! lists what the engine has, and which function offers it.

@@ -256,9 +256,9 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
             println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
         } else if mode.ends_with("pool") {
             // All but those at the ends of the program's memory that it shares with something else.
-            let taken = || scratch.stats(pid).map_or(0, |stats| stats["blocks_taken_over"].as_u64().unwrap());
-            wait_for("the child's blocks to be taken over", || (taken() >= 46).then_some(()));
-            assert!(taken() <= 48, "{} of 48", taken());
+            let privatised = || scratch.stats(pid).map_or(0, |stats| stats["blocks_privatised"].as_u64().unwrap());
+            wait_for("the child's blocks to be privatised", || (privatised() >= 46).then_some(()));
+            assert!(privatised() <= 48, "{} of 48", privatised());
         }
         drop(running.child().stdin.take());
         assert_eq!(line(), "0 bad", "{mode}");

@@ -88,22 +88,20 @@ impl Kernel {
 
     /// What this machine should clear with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_clear() -> Kernel {
-        use PrimitiveName::{Avx2Nt, Avx512Nt, Clzero, Sse2Nt};
-        // The narrowest first. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the
-        // window takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits
-        // for. 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and
-        // 38.4.
-        Kernel::first(&[Sse2Nt, Clzero, Avx512Nt, Avx2Nt])
+        // The narrowest. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the window
+        // takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits for. 2
+        // MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and 38.4.
+        Kernel::first(&[PrimitiveName::Sse2Nt])
     }
 
     /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 128 KiB window.
     pub fn for_copy() -> Kernel {
-        use PrimitiveName::{Avx2Nt, Avx512Nt, Sse2Nt};
         // 2 MiB and 64 KiB use on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
-        Kernel::first(&[Avx2Nt, Avx512Nt, Sse2Nt])
+        Kernel::first(&[PrimitiveName::Avx2Nt, PrimitiveName::Sse2Nt])
     }
 
-    /// Hybrid with the first of these that this machine has, or the straight portable kernel that every machine runs.
+    /// Hybrid with the first of these that this machine has; elsewhere than on x86-64, the straight portable kernel
+    /// that every machine runs.
     fn first(names: &[PrimitiveName]) -> Kernel {
         let cached = Kernel::cached();
         match names.iter().copied().find_map(Primitive::new) {

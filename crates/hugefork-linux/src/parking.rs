@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   place   | mapping, pages |  ──▶  | the same, no pages    |  ──▶  | mapping, pages    |   or   | something else |
-//!   aside   | nothing        |       | the same, with pages  |       | the same, no pages|        | nothing        |
+//!   parked  | nothing        |       | the same, with pages  |       | the same, no pages|        | nothing        |
 //!                             take                       bring_back                       or clear
 //! ```
 //! One call moves all pages of one mapping at one moment, whatever they are, swapped out ones too, without a look at
@@ -95,7 +95,7 @@ pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
 pub enum Failure {
     /// The kernel has refused. They are where they were.
     Refused(Errno),
-    /// Some are aside, and the kernel has refused twice to move them back.
+    /// Some are parked, and the kernel has refused twice to move them back.
     Lost(Errno),
 }
 
@@ -103,7 +103,7 @@ pub enum Failure {
 #[derive(Clone, Copy, Debug)]
 pub struct Parking<'a> {
     place: usize,
-    aside: usize,
+    parked: usize,
     len: usize,
     /// What tells where mappings end, if the kernel does.
     maps: Option<&'a Maps>,
@@ -114,33 +114,33 @@ impl<'a> Parking<'a> {
     ///
     /// # Safety
     /// As long as this is used, both ranges are the caller's, whole pages, and do not overlap. Whoever uses the place
-    /// copes with what its mapping shows without pages. What is aside may go before pages are taken there.
-    pub const unsafe fn new(place: usize, aside: usize, len: usize, maps: Option<&'a Maps>) -> Parking<'a> {
-        Parking { place, aside, len, maps }
+    /// copes with what its mapping shows without pages. What is at the other range may go before pages are taken there.
+    pub const unsafe fn new(place: usize, parked: usize, len: usize, maps: Option<&'a Maps>) -> Parking<'a> {
+        Parking { place, parked, len, maps }
     }
 
-    /// Takes the pages aside by one call: others see it happen at one moment.
+    /// Parks the pages by one call: others see it happen at one moment.
     ///
     /// # Errors
     /// The kernel refuses. If the place is one mapping, nothing has changed there.
     pub fn take_at_once(&self) -> Result<(), Errno> {
         // SAFETY: as `new` demands.
-        match unsafe { move_page_tables(self.place, self.aside, self.len) } {
+        match unsafe { move_page_tables(self.place, self.parked, self.len) } {
             Ok(()) => Ok(()),
             Err(errno) => {
                 // If it cannot be filled, there is a hole.
-                let _ = fill(self.aside, self.len);
+                let _ = fill(self.parked, self.len);
                 Err(errno)
             }
         }
     }
 
-    /// Takes the pages aside, with a call for each mapping.
+    /// Parks the pages, with a call for each mapping.
     ///
     /// # Errors
     /// The kernel refuses. What was taken by then is back, or lost.
     pub fn take(&self) -> Result<(), Failure> {
-        match self.shift(self.place, self.aside, 0, self.len) {
+        match self.shift(self.place, self.parked, 0, self.len) {
             Ok(()) => Ok(()),
             Err((taken, errno)) => match self.bring_some_back(taken) {
                 Ok(()) => Err(Failure::Refused(errno)),
@@ -164,7 +164,7 @@ impl<'a> Parking<'a> {
     /// The kernel refuses, and the place shows what it showed; or pages are lost.
     pub fn bring_back_at_once(&self) -> Result<(), Failure> {
         // SAFETY: as `new` demands.
-        match unsafe { move_page_tables(self.aside, self.place, self.len) } {
+        match unsafe { move_page_tables(self.parked, self.place, self.len) } {
             Ok(()) => Ok(()),
             Err(errno) if is_mapped(self.place, self.len) => Err(Failure::Refused(errno)),
             // What the place showed is gone. So it takes as long as it takes.
@@ -178,11 +178,11 @@ impl<'a> Parking<'a> {
     /// The first `len` bytes.
     #[inline(never)] // Not on the stack of a take that succeeds.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
-        let brought = match self.shift(self.aside, self.place, 0, len) {
+        let brought = match self.shift(self.parked, self.place, 0, len) {
             Ok(()) => return Ok(()),
             Err((brought, _)) => brought,
         };
-        match self.shift(self.aside, self.place, brought, len) {
+        match self.shift(self.parked, self.place, brought, len) {
             Ok(()) => Ok(()),
             Err((_, errno)) => Err(errno),
         }
@@ -243,7 +243,7 @@ mod tests {
             let all = unsafe { mmap_anonymous(ptr::null_mut(), 3 * LEN, rights, flags) }.unwrap();
             let ground = Ground { all };
             // SAFETY: our own.
-            unsafe { clear(ground.aside() - PAGE, LEN + 2 * PAGE) }.unwrap();
+            unsafe { clear(ground.parked() - PAGE, LEN + 2 * PAGE) }.unwrap();
             for nth in 0..PAGES {
                 // SAFETY: within the mapping.
                 unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().write_volatile(1 + nth as u8) };
@@ -262,13 +262,13 @@ mod tests {
             self.all.expose_provenance()
         }
 
-        fn aside(&self) -> usize {
+        fn parked(&self) -> usize {
             self.place() + LEN + LEN / 2
         }
 
         fn parking<'a>(&self, maps: Option<&'a Maps>) -> Parking<'a> {
             // SAFETY: both ranges lie in the mapping, which nobody else knows.
-            unsafe { Parking::new(self.place(), self.aside(), LEN, maps) }
+            unsafe { Parking::new(self.place(), self.parked(), LEN, maps) }
         }
 
         fn seen(&self, at: usize) -> Vec<u8> {
@@ -289,16 +289,16 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_aside_and_come_back() {
+    fn pages_are_parked_and_come_back() {
         let Some(ground) = Ground::new() else { return };
         let parking = ground.parking(None);
         parking.take_at_once().unwrap();
-        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), ([0; PAGES].to_vec(), written()));
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.parked())), ([0; PAGES].to_vec(), written()));
         parking.bring_back().unwrap();
-        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), (written(), [0; PAGES].to_vec()));
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.parked())), (written(), [0; PAGES].to_vec()));
         // SAFETY: ours, and nobody needs what is there.
-        unsafe { clear(ground.aside(), LEN) }.unwrap();
-        assert!(is_mapped(ground.aside(), LEN));
+        unsafe { clear(ground.parked(), LEN) }.unwrap();
+        assert!(is_mapped(ground.parked(), LEN));
     }
 
     /// A part is locked, so that there are several mappings.
@@ -315,7 +315,7 @@ mod tests {
         }
         let parking = ground.parking(maps.as_ref());
         parking.take().unwrap();
-        assert_eq!((ground.seen(ground.place()), ground.seen(ground.aside())), ([0; PAGES].to_vec(), written()));
+        assert_eq!((ground.seen(ground.place()), ground.seen(ground.parked())), ([0; PAGES].to_vec(), written()));
         parking.bring_back().unwrap();
         assert_eq!(ground.seen(ground.place()), written());
         // SAFETY: as above.
@@ -334,7 +334,7 @@ mod tests {
             // SAFETY: within what is there still.
             assert_eq!(unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().read_volatile() }, *expected);
         }
-        assert!(is_mapped(ground.aside(), LEN) && !is_mapped(ground.place(), LEN));
+        assert!(is_mapped(ground.parked(), LEN) && !is_mapped(ground.place(), LEN));
         assert_eq!([fill(ground.place(), LEN), fill(ground.place() + LEN / 2, LEN / 2)], [Err(Errno::EXIST), Ok(())]);
         assert!(is_mapped(ground.place(), LEN));
     }

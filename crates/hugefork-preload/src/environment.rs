@@ -101,7 +101,7 @@ choices! {
     Children, "choice", 2 {
         /// No thread: it may enter sandboxes and change its rights as it could without the library.
         Alone = "alone",
-        /// A thread that takes over what the child writes densely, and one that looks after its own forks.
+        /// A thread that privatises what the child writes densely, and one that looks after its own forks.
         Helped = "helped",
     }
 }

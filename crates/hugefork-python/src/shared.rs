@@ -75,10 +75,11 @@ impl<T: Send + Sync> Shared<T> {
         Ok(())
     }
 
-    /// Shows `len` bytes from `address` on, which stay while the value does, in `view`.
+    /// Shows in `view` what `memory` gives of the value, and keeps the value until that is released.
     ///
     /// # Safety
-    /// `view` is what Python has given for this request, and `address` is good for that.
+    /// `view` is what Python has given for this request. The memory is there, and as writable as it says, while the
+    /// value is.
     pub(crate) unsafe fn export(
         &self,
         owner: Bound<'_, PyAny>,

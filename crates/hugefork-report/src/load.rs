@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use statrs::statistics::{Data, OrderStatistics};
 
-use crate::record::{Curve, Entry, Params, Record};
+use crate::record::{Curve, Entry, Record};
 
 /// The schema that this crate reads.
 pub const SCHEMA: u64 = 1;
@@ -160,88 +160,49 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
 fn part<T: Default + for<'de> Deserialize<'de>>(fields: &mut Map<String, Value>, name: &str) -> Result<T, Damage> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(T::default()),
-        Some(value) => serde_json::from_value(value).map_err(|error| (name.to_owned(), error.to_string())),
+        Some(value) => read(value).map_err(|what| (name.to_owned(), what)),
     }
 }
 
-#[derive(Deserialize)]
-struct RawEntry {
-    case: String,
-    subject: String,
-    #[serde(default)]
-    params: Map<String, Value>,
-    metric: String,
-    #[serde(default)]
-    unit: String,
-    #[serde(default)]
-    samples: Vec<f64>,
-    median: Option<f64>,
+fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-fn entry(value: Value) -> Result<Entry, String> {
-    let raw: RawEntry = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    let of_samples = || (!raw.samples.is_empty()).then(|| Data::new(raw.samples.clone()).median());
-    let median = raw.median.or_else(of_samples).ok_or("has neither samples nor a median")?;
-    if let Some(value) = raw.samples.iter().chain([&median]).find(|value| value.abs() > LARGEST) {
-        return Err(format!("{value:e} is more than can be measured"));
-    }
-    Ok(Entry {
-        case: raw.case,
-        subject: raw.subject,
-        params: params(raw.params),
-        metric: raw.metric,
-        unit: raw.unit,
-        samples: raw.samples,
-        median,
-    })
+fn entry(mut value: Value) -> Result<Entry, String> {
+    let told: Option<f64> = read(value.get_mut("median").map_or(Value::Null, Value::take))?;
+    let mut entry: Entry = read(value)?;
+    let of_samples = || (!entry.samples.is_empty()).then(|| Data::new(entry.samples.clone()).median());
+    entry.median = told.or_else(of_samples).ok_or("has neither samples nor a median")?;
+    check_size(entry.samples.iter().chain([&entry.median]))?;
+    Ok(entry)
 }
 
+/// The places of a curve, and their values.
 #[derive(Deserialize)]
-struct RawCurve {
-    case: String,
-    subject: String,
-    #[serde(default)]
-    params: Map<String, Value>,
-    metric: String,
-    #[serde(default)]
-    unit: String,
-    over: String,
-    #[serde(default)]
-    rounds: u64,
+struct Places {
     at: Vec<f64>,
     median: Vec<f64>,
 }
 
 fn curve(value: Value) -> Result<Curve, String> {
-    let raw: RawCurve = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    if raw.at.is_empty() || raw.at.len() != raw.median.len() {
-        return Err(format!("has {} places and {} values", raw.at.len(), raw.median.len()));
+    let mut curve: Curve = read(value.clone())?;
+    let Places { at, median } = read(value)?;
+    if at.is_empty() || at.len() != median.len() {
+        return Err(format!("has {} places and {} values", at.len(), median.len()));
     }
-    if !raw.at.is_sorted_by(|a, b| a < b) {
+    if !at.is_sorted_by(|a, b| a < b) {
         return Err("its places do not ascend".to_owned());
     }
-    if let Some(value) = raw.at.iter().chain(&raw.median).find(|value| value.abs() > LARGEST) {
-        return Err(format!("{value:e} is more than can be measured"));
-    }
-    Ok(Curve {
-        case: raw.case,
-        subject: raw.subject,
-        params: params(raw.params),
-        metric: raw.metric,
-        unit: raw.unit,
-        over: raw.over,
-        rounds: raw.rounds,
-        points: raw.at.into_iter().zip(raw.median).collect(),
-    })
+    check_size(at.iter().chain(&median))?;
+    curve.points = at.into_iter().zip(median).collect();
+    Ok(curve)
 }
 
-/// Parameters as text: words as they are, anything else as JSON.
-fn params(raw: Map<String, Value>) -> Params {
-    let shown = |value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    raw.into_iter().map(|(name, value)| (name, shown(value))).collect()
+fn check_size<'a>(mut values: impl Iterator<Item = &'a f64>) -> Result<(), String> {
+    match values.find(|value| value.abs() > LARGEST) {
+        Some(value) => Err(format!("{value:e} is more than can be measured")),
+        None => Ok(()),
+    }
 }
 
 /// All texts of a file, fit to be shown.

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 
 /// One result file.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +43,7 @@ pub struct Record {
 pub type Params = BTreeMap<String, String>;
 
 /// One metric of one subject of one case.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct Entry {
     /// The case's name.
@@ -50,19 +51,23 @@ pub struct Entry {
     /// The subject's name.
     pub subject: String,
     /// What distinguishes this from other runs of the subject.
+    #[serde(default, deserialize_with = "as_shown")]
     pub params: Params,
     /// The metric's name.
     pub metric: String,
     /// The metric's unit.
+    #[serde(default)]
     pub unit: String,
     /// One value for each counted round, in order.
+    #[serde(default)]
     pub samples: Vec<f64>,
     /// Their median.
+    #[serde(skip)]
     pub median: f64,
 }
 
 /// One curve of one subject of one case: medians of the rounds, place by place.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[non_exhaustive]
 pub struct Curve {
     /// The case's name.
@@ -70,17 +75,31 @@ pub struct Curve {
     /// The subject's name.
     pub subject: String,
     /// What distinguishes this from other runs of the subject.
+    #[serde(default, deserialize_with = "as_shown")]
     pub params: Params,
     /// What the values are, such as `latency`.
     pub metric: String,
     /// Their unit.
+    #[serde(default)]
     pub unit: String,
     /// What the places are, such as `percentile`.
     pub over: String,
     /// Rounds that were counted.
+    #[serde(default)]
     pub rounds: u64,
     /// Places, ascending, each with its value. There is at least one.
+    #[serde(skip)]
     pub points: Vec<(f64, f64)>,
+}
+
+/// Parameters as text: words as they are, anything else as JSON.
+fn as_shown<'de, D: Deserializer<'de>>(file: D) -> Result<Params, D::Error> {
+    let shown = |value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let fields = Map::<String, Value>::deserialize(file)?;
+    Ok(fields.into_iter().map(|(name, value)| (name, shown(value))).collect())
 }
 
 /// What was measured of a subject that did some work.

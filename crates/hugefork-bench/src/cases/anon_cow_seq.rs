@@ -16,7 +16,7 @@ use hugefork_kernels::{Kernel, Target};
 use super::anon_w_seq::{measures, params};
 use super::limit::{self, Limit};
 use super::overhead;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::clock;
@@ -43,20 +43,12 @@ const BIAS: u64 = 1;
 pub struct AnonCowSeq;
 
 impl Case for AnonCowSeq {
-    fn name(&self) -> &'static str {
-        "anon-cow-seq"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        Metric::THROUGHPUT
+    fn facts(&self) -> Facts {
+        Facts { has_tasks: true, forks: true, ..Facts::new("anon-cow-seq", Metric::THROUGHPUT, [256 << 20, 512 << 20]) }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
         vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Limit]
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [256 << 20, 512 << 20]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -77,14 +69,6 @@ impl Case for AnonCowSeq {
                 Box::new(ForkedMappings { job: job.clone(), kind: planned.pages(), cpus: cpus.clone(), original: None })
             }
         })
-    }
-
-    fn has_tasks(&self) -> bool {
-        true
-    }
-
-    fn forks(&self) -> bool {
-        true
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

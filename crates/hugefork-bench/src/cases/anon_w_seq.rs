@@ -22,7 +22,7 @@ use hugefork::{Pool, Region};
 use hugefork_kernels::Kernel;
 
 use super::limit::{self, Limit};
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::clock;
@@ -45,12 +45,8 @@ pub struct AnonWSeq;
 const FAULTS_PER_GIB: Metric = Metric::new("faults_per_gib", "count");
 
 impl Case for AnonWSeq {
-    fn name(&self) -> &'static str {
-        "anon-w-seq"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        Metric::THROUGHPUT
+    fn facts(&self) -> Facts {
+        Facts { has_tasks: true, ..Facts::new("anon-w-seq", Metric::THROUGHPUT, [256 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -61,10 +57,6 @@ impl Case for AnonWSeq {
         }
         subjects.extend([Subject::KernelThp, Subject::KernelHugetlb, Subject::Kernel4k, Subject::Limit]);
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -82,10 +74,6 @@ impl Case for AnonWSeq {
             None if planned.subject == Subject::Limit => Box::new(Limit::new(job, cpus)),
             None => Box::new(NewMappings { job: job.clone(), kind: planned.pages(), cpus: cpus.clone() }),
         })
-    }
-
-    fn has_tasks(&self) -> bool {
-        true
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use hugefork::{Changed, Pool, RegionError};
 use hugefork_kernels::Kernel;
 
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
@@ -113,12 +113,8 @@ impl WriteSet {
 }
 
 impl Case for Changes {
-    fn name(&self) -> &'static str {
-        "changes"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        PAGES
+    fn facts(&self) -> Facts {
+        Facts::new("changes", PAGES, [128 << 20, 1 << 30])
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -127,10 +123,6 @@ impl Case for Changes {
             subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage]);
         }
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {

@@ -19,7 +19,7 @@
 use hugefork::{BlockSize, Pool, Region};
 use hugefork_kernels::Kernel;
 
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
@@ -49,20 +49,12 @@ const MARK_REWRITE: Metric = Metric::new("mark+rewrite", "ms");
 const MARK_RECLAIM: Metric = Metric::new("mark+reclaim", "ms");
 
 impl Case for LazyFree {
-    fn name(&self) -> &'static str {
-        "lazy-free"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        MARK
+    fn facts(&self) -> Facts {
+        Facts { works_differ_by_block: true, ..Facts::new("lazy-free", MARK, [256 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
         vec![Subject::Hugefork, Subject::KernelFolios]
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -88,10 +80,6 @@ impl Case for LazyFree {
             Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
             Scope::Full => blocks(),
         }
-    }
-
-    fn works_differ_by_block(&self) -> bool {
-        true
     }
 }
 

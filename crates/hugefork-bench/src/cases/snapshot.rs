@@ -10,7 +10,7 @@
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
 
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
@@ -32,20 +32,17 @@ use crate::subject::Subject;
 pub struct Snapshot;
 
 impl Case for Snapshot {
-    fn name(&self) -> &'static str {
-        "snapshot"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        Metric::PAUSE
+    fn facts(&self) -> Facts {
+        Facts {
+            forks: true,
+            // The pause comes from page tables and mappings, not from the contents of the area.
+            feels_caches: false,
+            ..Facts::new("snapshot", Metric::PAUSE, [512 << 20, 1 << 30])
+        }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
         vec![Subject::Hugefork, Subject::ForkThp, Subject::ForkHugetlb, Subject::Fork4k, Subject::Memcpy]
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [512 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -67,15 +64,6 @@ impl Case for Snapshot {
             None if planned.subject == Subject::Memcpy => Box::new(MemcpyPause { size, cpu, held: None }),
             None => Box::new(ForkPause { size, kind: planned.pages(), cpu, area: None }),
         })
-    }
-
-    fn forks(&self) -> bool {
-        true
-    }
-
-    /// The pause comes from page tables and mappings, not from the contents of the area.
-    fn feels_caches(&self) -> bool {
-        false
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

@@ -30,7 +30,7 @@ use hugefork_kernels::{Kernel, Target};
 use statrs::statistics::{Data, OrderStatistics};
 
 use super::{limit, overhead};
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
@@ -57,12 +57,8 @@ const LATENCY: Metric = Metric::new("latency", "us");
 const FAULT: Metric = Metric::new("fault", "us");
 
 impl Case for ZeroFault {
-    fn name(&self) -> &'static str {
-        "zero-fault"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        LATENCY
+    fn facts(&self) -> Facts {
+        Facts { rotates: true, ..Facts::new("zero-fault", LATENCY, [512 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -75,10 +71,6 @@ impl Case for ZeroFault {
             Subject::Kernel4k,
             Subject::Limit,
         ]
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [512 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, subject: &Subject) -> Option<usize> {
@@ -106,10 +98,6 @@ impl Case for ZeroFault {
                 Box::new(KernelFaults { job: job.clone(), kind: planned.pages(), present, cpu, fresh: None })
             }
         })
-    }
-
-    fn rotates(&self) -> bool {
-        true
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

@@ -111,7 +111,7 @@ impl Plan {
         let mut cases = Vec::new();
         for case in options.cases.iter().copied().filter(|case| seen.insert(case.name())) {
             let blocks = options.blocks(case);
-            let at_once = if case.works_differ_by_block() { 1 } else { blocks.len() };
+            let at_once = if case.facts().works_differ_by_block { 1 } else { blocks.len() };
             for asked in options.sizes() {
                 for group in blocks.chunks(at_once) {
                     for writes in options.writes(case) {
@@ -158,7 +158,7 @@ fn plan_case(
 ) -> Result<CasePlan, UsageError> {
     let unit = unit(blocks);
     let block_size = blocks.iter().copied().max().unwrap_or(BlockSize::MIB_2);
-    let tasks = if case.has_tasks() { options.tasks.unwrap_or(host.cpus) } else { 1 };
+    let tasks = if case.facts().has_tasks { options.tasks.unwrap_or(host.cpus) } else { 1 };
     let rotation = host.rotation().next_multiple_of(unit);
     let size = asked.unwrap_or_else(|| default_size(case, options.scope, tasks, host, rotation, unit));
     let job = Job {
@@ -187,7 +187,7 @@ fn plan_case(
             UsageError(format!("--size {} with {tasks} tasks: more than an address can name", ByteSize(size)))
         })?;
         // Without a pool, hugefork takes part with its kernels alone.
-        let Some(stock) = subject.stock().filter(|_| case.has_pool()) else {
+        let Some(stock) = subject.stock().filter(|_| case.facts().has_pool) else {
             plan.subjects.push(SubjectPlan { subject, engine: None, memory, keep: Keep::Held, lack: None });
             continue;
         };
@@ -196,7 +196,7 @@ fn plan_case(
             for backing in options.backings.iter().copied() {
                 let fallback = if backing == Backing::Auto { Fallback::Allowed } else { Fallback::Refused };
                 let engine = Some(EngineChoice { block_size, stock, grain, backing, fallback });
-                let keep = if case.forks() { Keep::Freed } else { Keep::Held };
+                let keep = if case.facts().forks { Keep::Freed } else { Keep::Held };
                 plan.subjects.push(SubjectPlan { subject: subject.clone(), engine, memory, keep, lack: None });
             }
         }
@@ -205,7 +205,7 @@ fn plan_case(
     let pools = plan.subjects.iter().filter(|subject| subject.engine.is_some()).map(|subject| subject.memory);
     let crowded = pools.fold(0, usize::saturating_add) > KEEP_SHARE / 2 * share;
     // Without pools, all subjects share one area.
-    if case.has_pool() && (crowded || plan.subjects.iter().any(|subject| subject.memory > share)) {
+    if case.facts().has_pool && (crowded || plan.subjects.iter().any(|subject| subject.memory > share)) {
         plan.subjects.iter_mut().for_each(|subject| subject.keep = Keep::Freed);
     }
     Ok(plan)
@@ -251,9 +251,9 @@ fn lack(planned: &SubjectPlan, host: &Host, hugetlb_free: usize) -> Option<Strin
 
 /// A size at which every subject of the case fits into memory, also on small machines.
 fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotation: usize, unit: usize) -> usize {
-    let [quick, full] = case.usual_sizes();
+    let [quick, full] = case.facts().usual_sizes;
     let usual = if scope == Scope::Quick { quick } else { full };
-    let wanted = usual.max(if case.rotates() { rotation } else { 0 });
+    let wanted = usual.max(if case.facts().rotates { rotation } else { 0 });
     // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
     let fits = host.available_bytes / KEEP_SHARE / (tasks + 1);
     (wanted.min(fits) / unit * unit).max(unit)
@@ -274,7 +274,7 @@ fn caveats(plan: &CasePlan, host: &Host) -> Vec<String> {
     let mut caveats = Vec::new();
     let cold = cold(host);
     let gone_over = plan.job.size * plan.job.tasks;
-    if plan.case.feels_caches() && gone_over < cold {
+    if plan.case.facts().feels_caches && gone_over < cold {
         caveats.push(format!(
             "{}: {} is less than four times the last-level cache ({}), so caches flatter every subject",
             plan.case,

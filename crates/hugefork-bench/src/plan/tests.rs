@@ -101,7 +101,7 @@ fn defaults_rotate_over_enough_and_fit_small_machines() {
                 for subject in &case.subjects {
                     assert!(subject.memory <= host.memory_bytes / 2, "{memory_gib} GiB, {}: {subject:?}", case.case);
                 }
-                if memory_gib >= 24 && case.case.rotates() {
+                if memory_gib >= 24 && case.case.facts().rotates {
                     assert!(case.job.size >= 128 << 20, "{}", case.case);
                 }
             }

@@ -1,4 +1,4 @@
-//! How `writer-latency` writes to its area: how densely, where, and after how many snapshots.
+//! How `writer-latency` and `fork` write to their areas: how densely, where, and after how many snapshots.
 
 use std::collections::BTreeSet;
 use std::fmt;

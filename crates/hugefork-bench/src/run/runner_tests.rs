@@ -122,12 +122,12 @@ fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize) -> Report {
 }
 
 /// Each of its samples takes so long, by a clock that only samples move.
-struct Slow {
+struct SlowWork {
     takes: Duration,
     now: Rc<Cell<Instant>>,
 }
 
-impl Work for Slow {
+impl Work for SlowWork {
     fn prepare(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -148,7 +148,7 @@ fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> R
     let now = Rc::new(Cell::new(begun));
     let build = |plan: &CasePlan| {
         let takes = gib.mul_f64(plan.job.size as f64 / (1u64 << 30) as f64);
-        let work = Box::new(Slow { takes, now: Rc::clone(&now) });
+        let work = Box::new(SlowWork { takes, now: Rc::clone(&now) });
         let params = Params::from([("size".to_owned(), Param::size(plan.job.size))]);
         vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
     };

@@ -35,6 +35,16 @@ impl Declarations {
                 let structs: Figures = item.mac.parse_body().unwrap();
                 self.structs.extend(structs.0);
             }
+            syn::Item::Macro(item) if item.mac.path.is_ident("choices") => {
+                // `HF_A = 1 => …`, by what each chooses.
+                let text = item.mac.tokens.to_string();
+                for (before, after) in
+                    text.match_indices("=>").map(|(at, _)| text[..at].split_at(text[..at].rfind('=').unwrap()))
+                {
+                    let name = before.split_whitespace().next_back().unwrap();
+                    self.constants.insert(name.to_owned(), after[1..].trim().parse().unwrap());
+                }
+            }
             syn::Item::Type(item) if item.ident.to_string().starts_with("hf_") => {
                 self.structs.insert(item.ident.to_string(), "opaque".to_owned());
             }

@@ -124,7 +124,7 @@ const WORDS: [(&str, usize); 22] = [
     ("pool_left", 22),
     ("pool_bytes", 23),
     ("pool_kept_bytes", 24),
-    ("blocks_taken_over", 25),
+    ("blocks_privatised", 25),
 ];
 const HISTOGRAM: usize = 64;
 const BUCKETS: usize = 32;

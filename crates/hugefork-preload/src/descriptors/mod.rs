@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, SealFlags, Stat, fcntl_add_seals, fstat, memfd_crea
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
 const HIGH: RawFd = 900;
@@ -44,7 +44,7 @@ impl Kept {
     /// # Errors
     /// The process has no descriptor left, among those that the program leaves alone.
     pub(crate) fn memory(name: &CStr) -> Result<Kept, Errno> {
-        seal::allows_calls()?;
+        withdrawn::allows_calls()?;
         passing::undisturbed(|| {
             let low = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?.into_raw_fd();
             // SAFETY: open, and only this function knows of it.
@@ -145,7 +145,7 @@ fn is_noted(number: i32) -> bool {
 
 /// Whether it is the library's still. Where the kernel may not be asked any more, the number decides.
 pub(crate) fn is_ours(number: i32) -> bool {
-    if !is_noted(number) || seal::is_sealed() {
+    if !is_noted(number) || withdrawn::is_withdrawn() {
         return is_noted(number);
     }
     // SAFETY: whatever the number leads to is only asked what it is.

@@ -19,7 +19,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use super::{COUNT, HIGH, forget, note};
 use crate::fork::origin::{self, Who};
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals;
 
@@ -72,7 +72,7 @@ impl<F: AsDescriptor> Passing<F> {
     /// # Errors
     /// Those of `open`; the library makes no calls any more.
     pub(crate) fn open(open: impl FnOnce() -> Result<F, Errno>) -> Result<Passing<F>, Errno> {
-        seal::allows_calls()?;
+        withdrawn::allows_calls()?;
         undisturbed(|| {
             let mut file = open()?;
             let descriptor = file.descriptor();
@@ -121,7 +121,7 @@ impl<F: AsDescriptor> Drop for Passing<F> {
 /// Does what changes numbers while nobody else of the library or the program does, and nobody forks. A borrower of the
 /// memory has numbers of its own, and may be killed at any moment.
 pub(crate) fn undisturbed<R>(change: impl FnOnce() -> R) -> R {
-    if seal::is_sealed() || origin::who() != Who::Known {
+    if withdrawn::is_withdrawn() || origin::who() != Who::Known {
         return change();
     }
     let mask = signals::block();

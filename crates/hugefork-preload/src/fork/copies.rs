@@ -13,7 +13,7 @@ use crate::BASE_PAGE;
 /// What the page holds in a process that knows of itself.
 const KNOWN: u32 = 1;
 
-/// The page; null before the first fork that is followed.
+/// The page; null before the first pool, or the first fork that is followed.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 fn page() -> Option<&'static AtomicU32> {

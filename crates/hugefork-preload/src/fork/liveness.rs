@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_told_apart_share_a_token_and_are_over_together() {
+    fn those_beyond_the_most_share_a_token_and_are_over_together() {
         let mut outstanding = Outstanding::none();
         let mut children: Vec<_> = (0..MOST + 3).map(|_| forked(&mut outstanding)).collect();
         assert_eq!(reaped(&mut outstanding), (MOST, 0));

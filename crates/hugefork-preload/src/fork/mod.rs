@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::descriptors::{self, passing};
-use crate::sandbox::seal;
+use crate::proc::usage::now_ns;
+use crate::sandbox::withdrawn;
 use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
@@ -96,7 +96,7 @@ static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
 /// Whether forks are anybody's business.
 fn is_on() -> bool {
-    config::mode().is_some() && !seal::is_sealed()
+    config::mode().is_some() && !withdrawn::is_withdrawn()
 }
 
 /// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
@@ -126,8 +126,7 @@ pub(crate) fn follow() {
 
 /// Microseconds of a clock that goes on steadily.
 fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+    now_ns() / 1_000
 }
 
 /// Before the fork.
@@ -140,7 +139,7 @@ pub(crate) extern "C" fn prepare() {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return mask.restore();
     }
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         // Since this thread has waited. The other handlers will not be called.
         STATE.give_back();
         return mask.restore();

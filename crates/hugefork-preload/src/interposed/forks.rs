@@ -11,7 +11,7 @@ use std::mem;
 
 use crate::interposed::kernel::{failed, quietly};
 use crate::interposed::libcs::Libcs;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::{Mode, config, fork};
 
 type ForkFunction = unsafe extern "C" fn() -> libc::pid_t;
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn __register_atfork(
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let is_ours = config::mode() == Some(Mode::Pool) && !seal::is_sealed();
+    let is_ours = config::mode() == Some(Mode::Pool) && !withdrawn::is_withdrawn();
     // Before glibc 2.34, there is none.
     let Some(libcs) = BARE_FORK.look() else { return failed(libc::ENOSYS) };
     if is_ours {
@@ -59,8 +59,8 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     }
     // SAFETY: libc's function has this type, and the rest is the caller's.
     let child = unsafe { mem::transmute::<usize, ForkFunction>(libcs.get())() };
-    // Nobody seals in the middle of a fork.
-    if is_ours && !seal::is_sealed() {
+    // Nobody withdraws in the middle of a fork.
+    if is_ours && !withdrawn::is_withdrawn() {
         quietly(|| if child == 0 { fork::child() } else { fork::parent() });
     }
     child

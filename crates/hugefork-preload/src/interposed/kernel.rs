@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_long, c_void};
 use syscalls::{Errno, Sysno, syscall};
 
 use crate::BASE_PAGE;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 
 /// Added to a number: the call is the kernel's, whatever the library stands in for. The kernel does not see it, as it
 /// looks at half of the word.
@@ -77,7 +77,7 @@ pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
 /// Whether memory that the program names can be read, so that the kernel answers what cannot. Where the kernel may not
 /// be asked, nobody knows, and it counts as readable.
 pub(crate) fn is_readable(start: usize, len: usize) -> bool {
-    if seal::is_sealed() || len == 0 {
+    if withdrawn::is_withdrawn() || len == 0 {
         return true;
     }
     let Some(last) = start.checked_add(len - 1) else { return false };

@@ -17,7 +17,7 @@ use rustix::process::getpid;
 use crate::environment::Mode;
 use crate::fork::origin::{self, Who};
 use crate::interposed::kernel::{is_readable, kernel, quietly};
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::{config, modes};
 
 /// Whether a pool does not go with a limit.
@@ -33,7 +33,7 @@ fn is_in_the_way(which: c_uint, most: libc::rlim64_t) -> bool {
 /// # Safety
 /// `new` is null, or a limit that the program names.
 unsafe fn heed(which: c_uint, new: *const libc::rlimit64) {
-    let is_ours = config::mode() == Some(Mode::Pool) && !seal::is_sealed() && !new.is_null();
+    let is_ours = config::mode() == Some(Mode::Pool) && !withdrawn::is_withdrawn() && !new.is_null();
     if !is_ours || !is_readable(new as usize, size_of::<libc::rlimit64>()) {
         return;
     }

@@ -10,7 +10,7 @@
 //! privileges   what gives up rights: see `sandbox`
 //! aliases      other names of functions that stand in the files above
 //! libcs        libc's own functions of these names
-//! kernel       the calls that all of these make, with libc's `errno`
+//! kernel       the kernel's calls, with libc's `errno`
 //! ```
 //! `malloc` is apart from these: it is a library of its own ([`crate::malloc`]).
 

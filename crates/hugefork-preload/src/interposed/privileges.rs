@@ -1,7 +1,7 @@
 //! The functions of libc by which a program gives up rights or moves to other namespaces: the library's threads leave
 //! before (`sandbox`).
 //!
-//! libc has its own threads take part in `setuid` and its like, so these are libc's; the others are system calls.
+//! libc has the program's threads take part in `setuid` and its like, so it is libc's functions that are called.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, madvise};
 
 use super::types::Mapping;
 use crate::config;
-use crate::proc::{mappings, pages};
+use crate::proc::{mappings, pages, usage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 
@@ -53,16 +53,7 @@ fn is_plain(mapping: &Mapping) -> bool {
 
 /// Whether a fork may have copied much.
 pub(super) fn is_worth_following() -> bool {
-    IS_BIG.load(Ordering::Relaxed) || peak() >= WORTH_FOLLOWING
-}
-
-/// The most bytes that this process has had, or the program that it was before.
-fn peak() -> i64 {
-    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a live `rusage`. The call cannot fail with these arguments.
-    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
-    usage.ru_maxrss << 10
+    IS_BIG.load(Ordering::Relaxed) || usage::peak() >= WORTH_FOLLOWING
 }
 
 /// Puts blocks together that lie in base pages. False if it was broken off.

@@ -12,15 +12,17 @@ mod collapse;
 mod pool;
 mod types;
 
-use std::ffi::c_int;
-use std::ops::Range;
-
-pub(crate) use pool::{Held, Resized};
+pub(crate) use pool::{Held, Resized, gone};
+// About ranges that are not plain.
+pub(crate) use pool::{
+    behind, empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way, resize, settle,
+    take_if_free, unmap,
+};
 pub(crate) use types::{Emptied, Growth, Maintained, Mapping, Wish};
 
 use crate::config;
 use crate::environment::Mode;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 
 /// The program wants memory. Its address, if it is not the kernel who is to give it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {
@@ -37,7 +39,7 @@ pub(crate) fn wants_worker() -> bool {
 
 /// The kernel has mapped something for the program.
 pub(crate) fn mapped(mapping: &Mapping) {
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         return;
     }
     match config::mode() {
@@ -50,75 +52,6 @@ pub(crate) fn mapped(mapping: &Mapping) {
 /// Whether the kernel alone knows what lies in a range: most calls are about such.
 pub(crate) fn is_plain(start: usize, len: usize) -> bool {
     config::mode() != Some(Mode::Pool) || !pool::is_near(start, len)
-}
-
-// What follows is about ranges that are not plain.
-
-/// The part of a range that lies behind all addresses that the mode gives.
-pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
-    pool::behind(range)
-}
-
-/// The first part of a range at which something is mapped everywhere, for all that the program knows; or all of what
-/// the kernel alone can say that of.
-pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
-    pool::first_mapped(range)
-}
-
-/// The program unmaps a range. True if all is done; otherwise the kernel is to do it.
-pub(crate) fn unmap(range: &Range<usize>) -> bool {
-    pool::unmap(range)
-}
-
-/// The program maps something over a range. False if nothing may be mapped there; otherwise [`settle`] comes next.
-pub(crate) fn make_way(range: &Range<usize>) -> bool {
-    pool::make_way(range)
-}
-
-/// The kernel has done so, or has refused.
-pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
-    pool::settle(range, is_mapped);
-}
-
-/// The program maps something over a range if nothing is mapped there, for all that it knows. Whether that is so; then
-/// [`settle`] comes next.
-pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
-    pool::take_if_free(range)
-}
-
-/// The program drops the contents of a range, and `plain` has the kernel do so: false if that does not go on.
-pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
-    pool::empty(range, plain)
-}
-
-/// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
-pub(crate) fn hand_over(range: &Range<usize>) -> bool {
-    pool::hand_over(range)
-}
-
-/// The program is about to give flags to a range, which it is to keep when it is dropped.
-pub(crate) fn keep_flags() {
-    pool::keep_flags();
-}
-
-/// As [`hand_over`], where what a child has inherited is to be anonymous memory too: it is about to be moved, for one.
-pub(crate) fn make_own(range: &Range<usize>) -> bool {
-    pool::make_own(range)
-}
-
-/// The program changes the length of a mapping.
-pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
-    pool::resize(old, len)
-}
-
-/// Whether the program has the rights that it asks for.
-pub(crate) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
-    pool::has_rights(range, rights)
-}
-
-/// Whether nothing of the range is the kernel's.
-pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
-    pool::is_all_ours(range)
 }
 
 /// A fork is about to copy the process. False if it is not worth to be followed; [`parent`] or [`in_child`] come then
@@ -163,9 +96,9 @@ pub(crate) fn wait_for_help_to_leave() {
 }
 
 /// The process may make no calls of its own any more. False if something would be lost.
-pub(crate) fn seal() -> bool {
+pub(crate) fn withdraw() -> bool {
     match config::mode() {
-        Some(Mode::Pool) => pool::seal(),
+        Some(Mode::Pool) => pool::withdraw(),
         Some(Mode::Collapse) | None => true,
     }
 }
@@ -216,11 +149,6 @@ pub(crate) fn heed_limits() {
         Some(Mode::Pool) => pool::give_up(),
         Some(Mode::Collapse) | None => {}
     }
-}
-
-/// Nobody lives any more for whom this was held.
-pub(crate) fn gone(held: Held) {
-    pool::gone(held);
 }
 
 /// Does what is to be done also while descendants live, for some milliseconds at most.

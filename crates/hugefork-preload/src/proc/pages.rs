@@ -1,4 +1,4 @@
-//! Which blocks of 2 MiB are in base pages.
+//! Which blocks of 2 MiB are in base pages, and which pages are private.
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) names the base pages of a range and steps over huge ones, in the time that base pages
 //! take. Before, `/proc/thread-self/pagemap` has a word for each page, and does not tell what is huge; to collapse what

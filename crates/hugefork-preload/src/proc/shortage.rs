@@ -14,6 +14,7 @@ use std::ffi::CStr;
 use rustix::process::{Resource, getrlimit};
 
 use super::mappings::lines;
+use super::usage;
 
 /// How short memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,11 +158,7 @@ impl FileName {
 /// Whether pages may have been swapped out. It says so before the first can be (`swapon` counts first), so who looked
 /// for pages before he asked has missed none.
 pub(crate) fn has_swap() -> bool {
-    // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
-    unsafe {
-        let mut info: libc::sysinfo = std::mem::zeroed();
-        libc::sysinfo(&mut info) != 0 || info.totalswap != 0
-    }
+    usage::machine().is_none_or(|machine| machine.totalswap != 0)
 }
 
 /// Whether the process may not have all memory that there is (`RLIMIT_AS`, `RLIMIT_DATA`).

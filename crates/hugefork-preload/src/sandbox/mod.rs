@@ -4,16 +4,16 @@
 //!   program has then. The kernel refuses some of it to a process with more than one thread; and a thread that libc
 //!   does not know of would keep what it had.
 //! * *It filters its system calls.* The threads leave for good, all memory is the kernel's, and the library makes no
-//!   call any more that the program does not make itself.
+//!   call of its own any more but one (below).
 //!
 //! A filter may kill the process for any call that is not in its list. What is in all lists is what `malloc` and
 //! `fork` need. So from then on the library's files, descriptors, locks and handlers of forks are not used at all
-//! (`seal`), and what is left to be done is done by `mmap` and by writing (modes/child/noted.rs). That holds for the
-//! children of the process, too, and it cannot be taken back.
+//! (`withdrawn`), and what is left to be done is done by `mmap` and by writing (modes/child/noted.rs). That holds for
+//! the children of the process, too, and it cannot be taken back.
 //!
 //! The functions of libc that lead here are those of [`crate::interposed::privileges`], `prctl`, and `syscall`.
 
-pub(crate) mod seal;
+pub(crate) mod withdrawn;
 
 use std::ffi::{c_int, c_long};
 
@@ -117,11 +117,11 @@ enum After {
 
 fn before(call: c_long, args: &[c_long; 6]) -> After {
     let kind = kind(call, args);
-    if kind == Kind::Other || seal::is_sealed() || config::mode().is_none() {
+    if kind == Kind::Other || withdrawn::is_withdrawn() || config::mode().is_none() {
         return After::Nothing;
     }
     quietly(|| match kind {
-        Kind::Filter => seal_off(),
+        Kind::Filter => withdraw(),
         Kind::Change | Kind::Other => After::LetBack(pause()),
     })
 }
@@ -131,7 +131,7 @@ impl After {
     fn done(self, is_refused: bool) {
         match self {
             After::LetBack(pause) => quietly(|| pause.end()),
-            After::Filtered if is_refused => quietly(unseal),
+            After::Filtered if is_refused => quietly(come_back),
             After::Nothing | After::Filtered | After::Refuse => {}
         }
     }
@@ -171,7 +171,7 @@ impl Pause {
 }
 
 /// Leaves all to the kernel and to the program.
-fn seal_off() -> After {
+fn withdraw() -> After {
     match origin::who() {
         Who::Known => _ = pause(),
         Who::Copy => {
@@ -180,16 +180,16 @@ fn seal_off() -> After {
         }
         Who::Borrower => return After::Nothing,
     }
-    if !modes::seal() {
+    if !modes::withdraw() {
         thread::let_back();
         return After::Refuse;
     }
     // Nobody is in the middle of a fork then: its handlers would make calls after it.
-    STATE.with(|_| seal::set(true));
+    STATE.with(|_| withdrawn::set(true));
     After::Filtered
 }
 
-fn unseal() {
-    seal::set(false);
+fn come_back() {
+    withdrawn::set(false);
     thread::let_back();
 }

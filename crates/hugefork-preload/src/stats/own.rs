@@ -18,7 +18,7 @@ pub(crate) use super::page::Word;
 use crate::descriptors::Kept;
 use crate::line::Line;
 use crate::proc::mappings;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::threads::lock::Guarded;
 use crate::{BASE_PAGE, config};
 
@@ -57,7 +57,7 @@ pub(crate) fn forked(us: u64) {
 
 /// Lets others see the page. Counts go on in the process alone if it has no descriptor or no memory for that.
 pub(crate) fn publish() {
-    if seal::is_sealed() || !CURRENT.load(Ordering::Relaxed).is_null() {
+    if withdrawn::is_withdrawn() || !CURRENT.load(Ordering::Relaxed).is_null() {
         return;
     }
     FILE.with(|file| {
@@ -145,7 +145,7 @@ pub(crate) fn remember_stderr() {
 /// Prints the line, if this process has a page, and standard error is still what it was: a daemon may have opened
 /// something else in its place.
 pub(crate) fn print() {
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         return;
     }
     let page = current();

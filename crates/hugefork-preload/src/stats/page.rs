@@ -117,7 +117,7 @@ counters! {
     /// Bytes of those that are kept for the copies of the next child.
     PoolKept pool_kept_bytes,
     /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
-    TakenOver blocks_taken_over,
+    Privatised blocks_privatised,
 }
 
 /// The page.
@@ -149,7 +149,7 @@ impl Page {
         self.word(Word::Magic).store(MAGIC, Ordering::Release);
     }
 
-    /// Takes over what another counted.
+    /// Takes what another counted.
     pub(crate) fn copy_from(&self, other: &Page) {
         for (to, from) in self.words.iter().zip(&other.words) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

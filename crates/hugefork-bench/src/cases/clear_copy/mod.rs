@@ -30,7 +30,7 @@ pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, use_param};
 use self::victim::{Victim, VictimPlan};
 use super::limit;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
@@ -63,12 +63,14 @@ const USE: Metric = Metric::new("use", "us");
 const TOTAL: Metric = Metric::new("total", "us");
 
 impl Case for ClearCopy {
-    fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    fn lead_metric(&self) -> Metric {
-        TOTAL
+    fn facts(&self) -> Facts {
+        Facts {
+            // hugefork takes part with its kernels alone.
+            has_pool: false,
+            rotates: true,
+            works_differ_by_block: true,
+            ..Facts::new(self.0.name(), TOTAL, [256 << 20, 1 << 30])
+        }
     }
 
     /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
@@ -85,10 +87,6 @@ impl Case for ClearCopy {
         };
         subjects.extend(kernels.into_iter().filter(|kernel| self.can_use(kernel)).map(Subject::Kernel));
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [256 << 20, 1 << 30]
     }
 
     fn memory(&self, job: &Job, _: &Subject) -> Option<usize> {
@@ -127,19 +125,6 @@ impl Case for ClearCopy {
             Subject::Kernel(kernel) => self.can_use(kernel),
             named => self.subjects(Scope::Quick).contains(named),
         }
-    }
-
-    /// hugefork takes part with its kernels alone.
-    fn has_pool(&self) -> bool {
-        false
-    }
-
-    fn rotates(&self) -> bool {
-        true
-    }
-
-    fn works_differ_by_block(&self) -> bool {
-        true
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

@@ -6,8 +6,7 @@
 //! forks a child that holds its snapshot, writes words of the memory, one after the other, and lets the child go, which
 //! checks what it holds. Then it waits until its huge pages have stayed what they are for a quarter of a second, as a
 //! program does that saves itself once a minute. How many words there are, and where, is as in `writer-latency`; the
-//! last of
-//! `epoch` rounds counts.
+//! last of `epoch` rounds counts.
 //!
 //! | metric | |
 //! |---|---|
@@ -26,7 +25,7 @@ pub use self::saver::run as run_program;
 use self::saver::{Pages, Program, RoundTimes};
 use super::program;
 use super::writer_latency::TAKEN;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::random::Random;
@@ -50,20 +49,17 @@ const TOTAL: Metric = Metric::new("total", "ms");
 pub struct Fork;
 
 impl Case for Fork {
-    fn name(&self) -> &'static str {
-        "fork"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        Metric::PAUSE
+    fn facts(&self) -> Facts {
+        Facts {
+            has_pool: false,
+            // The pause comes from page tables.
+            feels_caches: false,
+            ..Facts::new("fork", Metric::PAUSE, [128 << 20, 1 << 30])
+        }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
         vec![Subject::RunPool, Subject::RunCollapse, Subject::KernelThp, Subject::Kernel4k]
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -84,15 +80,6 @@ impl Case for Fork {
                 cpu: host.cpu_numbers[0],
             })
         })
-    }
-
-    fn has_pool(&self) -> bool {
-        false
-    }
-
-    /// The pause comes from page tables.
-    fn feels_caches(&self) -> bool {
-        false
     }
 
     fn usual_writes(&self, scope: Scope) -> Vec<Writes> {

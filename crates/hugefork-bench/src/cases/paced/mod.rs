@@ -34,7 +34,7 @@ use self::writer::{AreaStart, Noted, Pace};
 use super::rival::Rival;
 use super::rival::fork::ForkRival;
 use super::rival::hugefork::HugeforkRival;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::allowed_cpus;
@@ -104,12 +104,8 @@ impl Schedule {
 }
 
 impl Case for Paced {
-    fn name(&self) -> &'static str {
-        "paced"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        Metric::P999
+    fn facts(&self) -> Facts {
+        Facts { forks: true, ..Facts::new("paced", Metric::P999, [256 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -118,10 +114,6 @@ impl Case for Paced {
             subjects.extend([Subject::HugeforkPage, Subject::ForkHugetlb, Subject::Fork4k]);
         }
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [256 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -154,10 +146,6 @@ impl Case for Paced {
             })
         };
         [(None, 1), (None, some), (Some(HOT), 1), (Some(HOT), some)].into_iter().flat_map(of).collect()
-    }
-
-    fn forks(&self) -> bool {
-        true
     }
 }
 

@@ -36,13 +36,13 @@ use self::rivals::{File, Forked};
 use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
 use self::scan::Scanned;
 use super::program;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
 use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::results::metric::{Measure, Metric};
+use crate::results::metric::Measure;
 use crate::results::result::{Param, Params, params, shown};
 use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
@@ -72,12 +72,8 @@ fn works(scope: Scope) -> &'static [(usize, bool)] {
 }
 
 impl Case for Reset {
-    fn name(&self) -> &'static str {
-        "reset"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        ROUND
+    fn facts(&self) -> Facts {
+        Facts { forks: true, ..Facts::new("reset", ROUND, [128 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -88,10 +84,6 @@ impl Case for Reset {
         }
         subjects.extend(rivals);
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -122,10 +114,6 @@ impl Case for Reset {
             })
         };
         works(job.scope).iter().flat_map(of).collect()
-    }
-
-    fn forks(&self) -> bool {
-        true
     }
 
     fn aside(&self, subject: &Subject) -> Option<&'static str> {

@@ -63,11 +63,10 @@ use self::memfd::MemfdPrivate;
 pub(super) use self::writer::TAKEN;
 use super::rival::fork::ForkRival;
 use super::rival::hugefork::HugeforkRival;
-use crate::case::Case;
+use crate::case::{Case, Facts};
 use crate::host::Host;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Pattern, Writes};
-use crate::results::metric::Metric;
 use crate::results::result::{Params, shown};
 use crate::run::sample::{self, Entry, Work};
 use crate::subject::Subject;
@@ -77,12 +76,8 @@ use crate::subject::Subject;
 pub struct WriterLatency;
 
 impl Case for WriterLatency {
-    fn name(&self) -> &'static str {
-        "writer-latency"
-    }
-
-    fn lead_metric(&self) -> Metric {
-        TAKEN
+    fn facts(&self) -> Facts {
+        Facts { forks: true, ..Facts::new("writer-latency", TAKEN, [128 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
@@ -93,10 +88,6 @@ impl Case for WriterLatency {
             Scope::Full => subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage, Subject::MemfdPrivate]),
         }
         subjects
-    }
-
-    fn usual_sizes(&self) -> [usize; 2] {
-        [128 << 20, 1 << 30]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -113,10 +104,6 @@ impl Case for WriterLatency {
         let writes = job.writes.expect("this case is planned by its writes");
         let ground = Ground { size: job.size, cpu: host.cpu_numbers[0] };
         sample::entries(subjects, &writes.params(job.size), |planned| work(planned, ground, writes))
-    }
-
-    fn forks(&self) -> bool {
-        true
     }
 
     /// A quick run has no bar to meet. A full one has every density after the first snapshot, those in the steady state

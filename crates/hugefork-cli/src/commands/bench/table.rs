@@ -197,7 +197,7 @@ fn figures(case: &dyn Case, results: &[&CaseResult]) -> String {
     };
     // By block first where blocks are the work, so that subjects with the same work stand together.
     let block = |params: &Params| {
-        let block = params.get("block_size").filter(|_| case.works_differ_by_block())?;
+        let block = params.get("block_size").filter(|_| case.facts().works_differ_by_block)?;
         block.to_string().parse::<BlockSize>().ok()
     };
     rows.sort_by(|((_, with), a), ((_, other), b)| {

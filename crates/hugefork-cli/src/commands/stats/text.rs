@@ -59,8 +59,8 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
         let kept = format!("{} of them kept for the next child", mib(counted.pool_kept_bytes));
         line("", format!("{} MiB of memory, {kept}", mib(counted.pool_bytes)));
     }
-    if counted.blocks_taken_over > 0 {
-        line("inherited", format!("{} blocks taken over for writers", counted.blocks_taken_over));
+    if counted.blocks_privatised > 0 {
+        line("inherited", format!("{} blocks privatised for writers", counted.blocks_privatised));
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());

@@ -1,10 +1,10 @@
-//! The thread that looks where the child writes densely, takes those blocks over, and goes ahead of streams.
+//! The thread that looks where the child writes densely, privatises those blocks, and goes ahead of streams.
 //!
 //! ```text
 //! sleep ── many page faults? ── which inherited blocks have private pages, and how many?
-//!             some of them: the block is taken over
-//!             all over, up to here: a stream; the next block is armed ──▶ somebody needs it: that one is taken over,
-//!                                                                        and others behind it; then the next is armed
+//!             some of them: the block is privatised
+//!             all over, up to here: a stream; the next block is held ahead
+//!                 ──▶ somebody needs it: that one is privatised, and others behind it; then the next is held ahead
 //! ```
 //! It is a thread as the worker is (threads/worker.rs), with descriptors of its own: it shares no table with the
 //! program, which may close what it likes.
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::set_name;
-use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
 use super::marks::{self, Session};
-use super::replace::{Arming, Batch, HEADS, MOST, Refused, Replacer};
+use super::privatise::{Batch, HEADS, HeldAhead, MOST, Privatiser, Refused};
 use crate::proc::mappings;
 use crate::proc::shortage::{self, Shortage};
+use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
@@ -50,13 +50,13 @@ const FULL_ALONE: usize = usize::MAX;
 
 /// A stream has written so many blocks, one after the other.
 const STREAM: usize = 2;
-/// So many blocks are taken over ahead of a stream, at most.
+/// So many blocks are privatised ahead of a stream, at most.
 const AHEAD: usize = 16;
 
 /// A stream that is not there for so long has ended.
 const GONE_NS: u64 = 300_000_000;
 
-/// Between two looks at how many mappings there are, so many blocks are taken over.
+/// Between two looks at how many mappings there are, so many blocks are privatised.
 const UNLOOKED: usize = 32;
 /// Between two looks at how much memory there is: others take some, too.
 const UNLOOKED_NS: u64 = 5_000_000;
@@ -94,12 +94,12 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     // SAFETY: `help` has made it of such a function.
     let is_orphan = unsafe { mem::transmute::<*mut c_void, fn() -> bool>(is_orphan) };
     // To handle page faults is a right.
-    let replacer = has_table_of_its_own().then(Replacer::open).flatten();
+    let privatiser = has_table_of_its_own().then(Privatiser::open).flatten();
     rights::give_up();
     let _ = set_name(c"hugefork-child");
-    if let Some(replacer) = replacer
+    if let Some(privatiser) = privatiser
         && wait_for_faults(is_orphan)
-        && let Some(mut helper) = Helper::new(replacer, is_orphan)
+        && let Some(mut helper) = Helper::new(privatiser, is_orphan)
     {
         // What the kernel refuses once, it is not asked for again. Whoever waits is let go when the helper is dropped.
         let _ = helper.help();
@@ -155,33 +155,18 @@ impl Pauses {
     }
 }
 
-/// Page faults of this process that needed no disk.
-fn page_faults() -> u64 {
-    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage.ru_minflt as u64
-    }
-}
-
-fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Where a stream of writes is expected to go on.
 #[derive(Clone, Debug)]
 struct Head {
-    /// The next block: armed, unless some are to be taken over.
+    /// The next block: held ahead, unless some are to be privatised.
     block: usize,
     is_downwards: bool,
-    /// So many blocks are taken over when it comes.
+    /// So many blocks are privatised when it comes.
     credit: usize,
     /// So many of those are to do.
     to_do: usize,
-    is_armed: bool,
-    /// Where its pages lie then: one of two, since the next is armed before this one is taken over.
+    is_held: bool,
+    /// Where its pages lie then: one of two, since the next is held ahead before this one is privatised.
     slot: usize,
     /// The blocks that it can go to.
     limit: Range<usize>,
@@ -203,30 +188,30 @@ impl Head {
 
     /// The next blocks in its way, `most` at most, up to one where another waits.
     fn batch(&self, most: usize, others: &[Option<Head>]) -> Batch {
-        let is_free = |block: usize| self.is_within(block) && !is_armed(others, block);
+        let is_free = |block: usize| self.is_within(block) && !is_held_ahead(others, block);
         let count = (0..most).take_while(|nth| is_free(self.after(*nth))).count();
         let places = if self.is_downwards {
             self.after(count) + HUGE_PAGE..self.block + HUGE_PAGE
         } else {
             self.block..self.after(count)
         };
-        Batch { places, is_downwards: self.is_downwards, slot: self.is_armed.then_some(self.slot) }
+        Batch { places, is_downwards: self.is_downwards, slot: self.is_held.then_some(self.slot) }
     }
 }
 
 /// Whether one of some heads waits at a block. Nobody else may work on that: if he had to bring its pages back, the
 /// program would write to them, and the head would not know.
-fn is_armed(heads: &[Option<Head>], block: usize) -> bool {
-    heads.iter().flatten().any(|head| head.is_armed && head.block == block)
+fn is_held_ahead(heads: &[Option<Head>], block: usize) -> bool {
+    heads.iter().flatten().any(|head| head.is_held && head.block == block)
 }
 
 struct Helper {
-    replacer: Replacer,
+    privatiser: Privatiser,
     heads: [Option<Head>; HEADS],
     /// The address of a number for each block: its private pages at the last look.
     counts: usize,
     addresses: Range<usize>,
-    taken: usize,
+    privatised: usize,
     looked_at: usize,
     looked: u64,
     is_short: bool,
@@ -245,7 +230,7 @@ struct Seen {
 
 impl Helper {
     /// None if this process cannot be helped.
-    fn new(replacer: Replacer, is_orphan: fn() -> bool) -> Option<Helper> {
+    fn new(privatiser: Privatiser, is_orphan: fn() -> bool) -> Option<Helper> {
         // Its descriptor is in this thread's table, so others find it in the process's memory.
         stats::publish();
         let addresses = marks::addresses();
@@ -254,11 +239,11 @@ impl Helper {
         // SAFETY: a new mapping where the kernel likes.
         let counts = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
         Some(Helper {
-            replacer,
+            privatiser,
             heads: [const { None }; HEADS],
             counts,
             addresses,
-            taken: 0,
+            privatised: 0,
             looked_at: 0,
             looked: 0,
             is_short: false,
@@ -300,13 +285,13 @@ impl Helper {
                 pauses.lengthen();
                 self.give_up_old_heads()?;
             } else if self.does_somebody_come(pauses.ns)? {
-                // Somebody at a block that is no longer armed.
+                // Somebody at a block that is no longer held ahead.
                 continue;
             } else {
                 pauses.lengthen();
             }
             // Not more than a fifth of the time.
-            let (count, began) = (page_faults(), now());
+            let (count, began) = (page_faults(), now_ns());
             let is_alone_now = (self.is_orphan)();
             let is_new = is_alone_now && !self.is_alone;
             self.is_alone |= is_alone_now;
@@ -315,7 +300,7 @@ impl Helper {
             }
             faults = count;
             let seen = self.look()?;
-            looked = now() + 4 * (now() - began);
+            looked = now_ns() + 4 * (now_ns() - began);
             if !seen.inherited {
                 return Ok(());
             }
@@ -327,12 +312,12 @@ impl Helper {
 
     /// Waits for somebody to need a page, for so long at most.
     fn does_somebody_come(&self, ns: i64) -> Result<bool, Refused> {
-        self.replacer.faults.wait(ns).map_err(|_| Refused)
+        self.privatiser.faults.wait(ns).map_err(|_| Refused)
     }
 
     /// Sees to all who wait for pages.
     fn see_to_faults(&mut self) -> Result<(), Refused> {
-        while let Some(fault) = self.replacer.faults.next().map_err(|_| Refused)? {
+        while let Some(fault) = self.privatiser.faults.next().map_err(|_| Refused)? {
             self.somebody_needs(fault.address / HUGE_PAGE * HUGE_PAGE, fault.is_write)?;
         }
         Ok(())
@@ -340,13 +325,13 @@ impl Helper {
 
     /// Somebody waits for a page of a block.
     fn somebody_needs(&mut self, block: usize, is_write: bool) -> Result<(), Refused> {
-        let Some(nth) = self.heads.iter().position(|head| is_armed(std::slice::from_ref(head), block)) else {
-            // It was armed when the program did something there, or he is awake by now.
-            return self.replacer.let_in(block);
+        let Some(nth) = self.heads.iter().position(|head| is_held_ahead(std::slice::from_ref(head), block)) else {
+            // It was held ahead when the program did something there, or he is awake by now.
+            return self.privatiser.let_in(block);
         };
         let Some(mut head) = self.heads[nth].take() else { return Ok(()) };
         let was_written = head.probe.take().is_some_and(|probe| {
-            self.replacer.private_pages(&(probe..probe + HUGE_PAGE)).is_some_and(|pages| pages >= DENSE)
+            self.privatiser.private_pages(&(probe..probe + HUGE_PAGE)).is_some_and(|pages| pages >= DENSE)
         });
         if (is_write || was_written) && !self.is_memory_short() {
             head.to_do = head.credit;
@@ -357,47 +342,47 @@ impl Helper {
         if !is_write && !was_written {
             // Perhaps it reads each word before it writes it: this block will tell.
             let probe = Some(head.block);
-            (head.block, head.probe, head.is_armed) = (head.after(1), probe, false);
-            return self.arm(nth, head);
+            (head.block, head.probe, head.is_held) = (head.after(1), probe, false);
+            return self.hold_ahead(nth, head);
         }
         Ok(())
     }
 
-    /// Arms the block that a stream comes to next, if that can be.
-    fn arm(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
-        if !head.is_within(head.block) || marks::is_tried(head.block) || is_armed(&self.heads, head.block) {
+    /// Holds the block ahead that a stream comes to next, if that can be.
+    fn hold_ahead(&mut self, nth: usize, mut head: Head) -> Result<(), Refused> {
+        if !head.is_within(head.block) || marks::is_tried(head.block) || is_held_ahead(&self.heads, head.block) {
             return Ok(());
         }
         let Some(session) = Session::begin() else { return Ok(()) };
         if !head.is_within(head.block) {
             return Ok(());
         }
-        self.arm_in(&session, &mut head)?;
+        self.hold_ahead_in(&session, &mut head)?;
         drop(session);
         self.heads[nth] = Some(head);
         Ok(())
     }
 
-    /// The same in a session. What is written there already is taken over at once.
-    fn arm_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
-        match self.replacer.arm(session, head.block, head.slot) {
-            Arming::Armed => head.is_armed = true,
-            Arming::Written => {
+    /// The same in a session. What is written there already is privatised at once.
+    fn hold_ahead_in(&mut self, session: &Session, head: &mut Head) -> Result<(), Refused> {
+        match self.privatiser.hold_ahead(session, head.block, head.slot) {
+            HeldAhead::Held => head.is_held = true,
+            HeldAhead::Written => {
                 let only =
                     Batch { places: head.block..head.block + HUGE_PAGE, is_downwards: false, slot: Some(head.slot) };
-                let taken = self.replacer.replace(session, &only)?;
-                self.note(taken);
-                head.to_do = if taken == 0 { 0 } else { head.to_do.max(head.credit) };
+                let privatised = self.privatiser.privatise(session, &only)?;
+                self.note(privatised);
+                head.to_do = if privatised == 0 { 0 } else { head.to_do.max(head.credit) };
                 head.block = head.after(1);
             }
-            Arming::Refused => return Err(Refused),
+            HeldAhead::Refused => return Err(Refused),
         }
         Ok(())
     }
 
-    /// Takes some blocks over that a stream will come to. False if there is nothing to do.
+    /// Privatises some blocks that a stream will come to. False if there is nothing to do.
     fn go_on(&mut self, nth: usize) -> Result<bool, Refused> {
-        let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_armed) else { return Ok(false) };
+        let Some(head) = self.heads[nth].take_if(|head| head.to_do > 0 || !head.is_held) else { return Ok(false) };
         let session = Session::begin();
         let batch = head.batch(head.to_do.min(MOST), &self.heads);
         let (Some(session), false) = (session, batch.places.is_empty()) else {
@@ -406,20 +391,20 @@ impl Helper {
         };
         let wanted = batch.places.len() / HUGE_PAGE;
         let mut next = head.clone();
-        (next.block, next.slot, next.is_armed) = (head.after(wanted), head.slot ^ 1, false);
+        (next.block, next.slot, next.is_held) = (head.after(wanted), head.slot ^ 1, false);
         next.to_do = head.to_do - wanted;
         if next.to_do == 0 {
             next.credit = AHEAD.min(2 * head.credit);
         }
-        next.since = now();
+        next.since = now_ns();
         // Who is through with these waits at the next.
-        let goes_on = next.is_within(next.block) && !is_armed(&self.heads, next.block);
-        let armed = if goes_on { self.arm_in(&session, &mut next) } else { Ok(()) };
-        let taken = self.replacer.replace(&session, &batch)?;
-        self.note(taken);
-        armed?;
+        let goes_on = next.is_within(next.block) && !is_held_ahead(&self.heads, next.block);
+        let held = if goes_on { self.hold_ahead_in(&session, &mut next) } else { Ok(()) };
+        let privatised = self.privatiser.privatise(&session, &batch)?;
+        self.note(privatised);
+        held?;
         drop(session);
-        if !goes_on || taken < wanted {
+        if !goes_on || privatised < wanted {
             self.resume(&next)?;
         } else {
             self.heads[nth] = Some(next);
@@ -428,12 +413,12 @@ impl Helper {
     }
 
     fn resume(&self, head: &Head) -> Result<(), Refused> {
-        if head.is_armed { self.replacer.disarm(head.block, head.slot) } else { Ok(()) }
+        if head.is_held { self.privatiser.let_on(head.block, head.slot) } else { Ok(()) }
     }
 
     fn give_up_old_heads(&mut self) -> Result<(), Refused> {
         for nth in 0..HEADS {
-            if let Some(head) = self.heads[nth].take_if(|head| now() - head.since > GONE_NS) {
+            if let Some(head) = self.heads[nth].take_if(|head| now_ns() - head.since > GONE_NS) {
                 marks::note_tried(head.block);
                 self.resume(&head)?;
             }
@@ -441,19 +426,19 @@ impl Helper {
         Ok(())
     }
 
-    fn note(&mut self, taken: usize) {
-        self.taken += taken;
-        stats::add(Word::TakenOver, taken as u64);
+    fn note(&mut self, privatised: usize) {
+        self.privatised += privatised;
+        stats::add(Word::Privatised, privatised as u64);
     }
 
     /// Whether there is too little memory to give some away for speed, or too few mappings.
     fn is_memory_short(&mut self) -> bool {
-        if self.taken >= self.looked_at {
-            self.looked_at = self.taken + UNLOOKED;
+        if self.privatised >= self.looked_at {
+            self.looked_at = self.privatised + UNLOOKED;
             // Each block may cost two mappings. Near the limit, nothing could be moved back.
             self.are_mappings_short = mappings::are_mappings_short();
         }
-        let now = now();
+        let now = now_ns();
         if now.wrapping_sub(self.looked) >= UNLOOKED_NS {
             self.looked = now;
             self.is_short = shortage::now(0) > Shortage::None;
@@ -482,7 +467,7 @@ impl Helper {
     /// Looks at one mapping. True if there was something to do.
     fn look_at(&mut self, blocks: &Range<usize>) -> Result<bool, Refused> {
         blocks.clone().step_by(HUGE_PAGE).for_each(|block| self.count(block).store(0, Ordering::Relaxed));
-        let counted = self.replacer.pagemap.own(blocks, |run| {
+        let counted = self.privatiser.pagemap.own(blocks, |run| {
             let mut from = run.start;
             while from < run.end {
                 let block = from / HUGE_PAGE * HUGE_PAGE;
@@ -503,7 +488,7 @@ impl Helper {
             }
             if start < at {
                 self.expect(&(start..at), blocks)?;
-                has_done |= self.take_dense(&(start..at))?;
+                has_done |= self.privatise_dense(&(start..at))?;
             } else {
                 at += HUGE_PAGE;
             }
@@ -513,9 +498,10 @@ impl Helper {
 
     /// Blocks in a row were written densely: perhaps that goes on at one of its ends.
     fn expect(&mut self, written: &Range<usize>, limit: &Range<usize>) -> Result<(), Refused> {
-        let before =
-            |block: usize| (1..=AHEAD).take_while(|nth| marks::is_taken(block.wrapping_sub(nth * HUGE_PAGE))).count();
-        let behind = |block: usize| (0..AHEAD).take_while(|nth| marks::is_taken(block + nth * HUGE_PAGE)).count();
+        let before = |block: usize| {
+            (1..=AHEAD).take_while(|nth| marks::is_privatised(block.wrapping_sub(nth * HUGE_PAGE))).count()
+        };
+        let behind = |block: usize| (0..AHEAD).take_while(|nth| marks::is_privatised(block + nth * HUGE_PAGE)).count();
         let len = written.len() / HUGE_PAGE;
         for is_downwards in [false, true] {
             let (block, more) = if is_downwards {
@@ -529,11 +515,11 @@ impl Helper {
                 is_downwards,
                 credit,
                 to_do: 0,
-                is_armed: false,
+                is_held: false,
                 slot: 0,
                 limit: limit.clone(),
                 probe: None,
-                since: now(),
+                since: now_ns(),
             };
             let is_known = self.heads.iter().flatten().any(|head| head.block == block);
             let free = self.heads.iter().position(Option::is_none);
@@ -541,44 +527,44 @@ impl Helper {
                 && credit >= STREAM
                 && !is_known
             {
-                self.arm(nth, Head { slot: 2 * nth, ..head })?;
+                self.hold_ahead(nth, Head { slot: 2 * nth, ..head })?;
             }
         }
         Ok(())
     }
 
-    /// Takes those blocks over that are worth it. True if there were any.
-    fn take_dense(&mut self, written: &Range<usize>) -> Result<bool, Refused> {
+    /// Privatises those blocks that are worth it. True if there were any.
+    fn privatise_dense(&mut self, written: &Range<usize>) -> Result<bool, Refused> {
         let full = if self.is_alone { FULL_ALONE } else { FULL };
-        let (mut at, mut has_taken) = (written.start, false);
+        let (mut at, mut has_privatised) = (written.start, false);
         while at < written.end {
             let start = at;
             let most = written.end.min(start + MOST * HUGE_PAGE);
-            while at < most && !marks::is_left(at) && self.private_at(at) < full && !is_armed(&self.heads, at) {
+            while at < most && !marks::is_left(at) && self.private_at(at) < full && !is_held_ahead(&self.heads, at) {
                 at += HUGE_PAGE;
             }
             if start == at {
                 at += HUGE_PAGE;
                 continue;
             }
-            let Some(session) = Session::begin() else { return Ok(has_taken) };
+            let Some(session) = Session::begin() else { return Ok(has_privatised) };
             if (start..at).step_by(HUGE_PAGE).any(marks::is_left) {
                 continue;
             }
             let batch = Batch { places: start..at, is_downwards: false, slot: None };
-            let taken = self.replacer.replace(&session, &batch)?;
+            let privatised = self.privatiser.privatise(&session, &batch)?;
             drop(session);
-            self.note(taken);
-            has_taken |= taken > 0;
+            self.note(privatised);
+            has_privatised |= privatised > 0;
             if self.is_memory_short() {
-                return Ok(has_taken);
+                return Ok(has_privatised);
             }
-            // Those who wait for an armed block have their turn.
+            // Those who wait for a block that is held ahead have their turn.
             self.see_to_faults()?;
             for nth in 0..HEADS {
                 self.go_on(nth)?;
             }
         }
-        Ok(has_taken)
+        Ok(has_privatised)
     }
 }

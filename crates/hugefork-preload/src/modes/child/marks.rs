@@ -11,7 +11,7 @@
 //! So it may be waited for in possession of any lock, and in the handlers of a fork.
 //!
 //! The marks are set up in the process that has the pool, and each child has its copy: what was left to the kernel
-//! before a fork, or taken over, is nothing that was inherited for the children that come after.
+//! before a fork, or privatised, is nothing that was inherited for the children that come after.
 
 use std::ops::Range;
 use std::ptr;
@@ -23,12 +23,12 @@ use rustix::time::Timespec;
 
 use crate::HUGE_PAGE;
 
-/// The kernel's alone: the program has done something there, or it is taken over.
+/// The kernel's alone: the program has done something there, or it is privatised.
 const LEFT: u8 = 1 << 0;
 /// A stream of writes was expected there in vain.
 const TRIED: u8 = 1 << 1;
-/// Taken over.
-const TAKEN: u8 = 1 << 2;
+/// Privatised.
+const PRIVATISED: u8 = 1 << 2;
 /// All of it is inherited, and as it was; or some of it is (noted.rs).
 const WHOLE: u8 = 1 << 3;
 const ODD: u8 = 1 << 4;
@@ -66,11 +66,13 @@ pub(super) fn addresses() -> Range<usize> {
 }
 
 fn mark(block: usize) -> Option<&'static AtomicU8> {
-    let (marks, addresses) = (MARKS.load(Ordering::Acquire), addresses());
+    let addresses = addresses();
     if !addresses.contains(&block) {
         return None;
     }
-    // SAFETY: a byte of the mapping, which stays.
+    // There are marks: only then there are addresses.
+    let marks = MARKS.load(Ordering::Acquire);
+    // SAFETY: a byte of the mapping, which has one for each block of the addresses, and stays.
     Some(unsafe { &*((marks + (block - addresses.start) / HUGE_PAGE) as *const AtomicU8) })
 }
 
@@ -89,7 +91,7 @@ pub(in crate::modes) fn leave_all() {
     wait_for_the_session();
 }
 
-/// Nothing is in the middle of being taken over from now on, until [`after_fork`] or [`in_child`].
+/// Nothing is in the middle of being privatised from now on, until [`after_fork`] or [`in_child`].
 pub(in crate::modes) fn before_fork() {
     IS_FORKING.store(true, Ordering::SeqCst);
     wait_for_the_session();
@@ -147,9 +149,9 @@ pub(super) fn is_left(block: usize) -> bool {
     is_all_left() || mark(block).is_none_or(|mark| mark.load(Ordering::SeqCst) & LEFT != 0)
 }
 
-/// Whether a block was taken over.
-pub(super) fn is_taken(block: usize) -> bool {
-    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TAKEN != 0)
+/// Whether a block was privatised.
+pub(super) fn is_privatised(block: usize) -> bool {
+    mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & PRIVATISED != 0)
 }
 
 /// Whether all of a block is inherited, and nothing was done about it.
@@ -182,9 +184,9 @@ pub(super) fn is_tried(block: usize) -> bool {
     mark(block).is_some_and(|mark| mark.load(Ordering::Relaxed) & TRIED != 0)
 }
 
-/// Notes that a block was taken over.
-pub(super) fn note_taken(block: usize) {
-    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(TAKEN | LEFT, Ordering::SeqCst));
+/// Notes that a block was privatised.
+pub(super) fn note_privatised(block: usize) {
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(PRIVATISED | LEFT, Ordering::SeqCst));
 }
 
 /// Notes that nothing came.

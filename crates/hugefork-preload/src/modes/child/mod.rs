@@ -1,17 +1,17 @@
 //! What a child does about memory that it has inherited from a program in mode `pool`, and writes.
 //!
 //! It has private mappings of the pool's file, of which the kernel copies each page at its first write. Blocks that are
-//! written densely are *taken over*: they become plain anonymous memory of the child, in huge pages, with the same
+//! written densely are *privatised*: they become plain anonymous memory of the child, in huge pages, with the same
 //! contents. A thread of the child does that, beside those who write.
 //!
 //! ```text
-//! marks    which blocks are left to the kernel, by the program's own calls or since they are taken over
-//! helper   the thread: where is it written densely, and where does that go on?
-//! replace  takes blocks over, while those who use them wait
-//! empty    what the child drops, which is to read as zeros
-//! own      what the child moves, or does such to as only anonymous memory is fit for
-//! noted    the same where nobody can be asked what is inherited: behind a filter of system calls, without `/proc`
-//! userfaults   has those wait who use what is not there yet
+//! marks       which blocks are left to the kernel, by the program's own calls or since they are privatised
+//! helper      the thread: where is it written densely, and where does that go on?
+//! privatise   makes blocks the child's own, while those who use them wait
+//! empty       what the child drops, which is to read as zeros
+//! own         what the child moves, or does such to as only anonymous memory is fit for
+//! noted       the same where nobody can be asked what is inherited: behind a filter of system calls, without `/proc`
+//! userfaults  has those wait who use what is not there yet
 //! ```
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
@@ -20,7 +20,7 @@ mod helper;
 mod marks;
 pub(super) mod noted;
 mod own;
-mod replace;
+mod privatise;
 mod userfaults;
 
 pub(super) use empty::{empty, keep_flags};

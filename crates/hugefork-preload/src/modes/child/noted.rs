@@ -22,7 +22,7 @@ pub(in crate::modes) fn begin(inherited: impl Iterator<Item = Range<usize>>) {
 }
 
 /// Marks anew what is inherited, as the kernel says, before nobody may be asked any more.
-pub(in crate::modes) fn seal() {
+pub(in crate::modes) fn withdraw() {
     let addresses = marks::addresses();
     // Whoever has no descriptor left cannot say.
     let mut known = None;

@@ -20,7 +20,7 @@ use super::userfaults::UserFaults;
 use crate::BASE_PAGE;
 use crate::proc::mappings;
 use crate::proc::shortage::has_swap;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::threads::signals;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -30,7 +30,7 @@ const PAGES: usize = 512;
 
 /// Makes anonymous memory of what is inherited of a range. False if that cannot be: the rest stays what it is.
 pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
-    if seal::is_sealed() {
+    if withdrawn::is_withdrawn() {
         // What the kernel may not be asked about stays what it is.
         return !noted::has(range);
     }

@@ -16,7 +16,7 @@ use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
 use crate::descriptors::Kept;
 use crate::fork::origin;
 use crate::proc::{mappings, shortage};
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::Tried;
@@ -33,8 +33,9 @@ static WANTED: AtomicUsize = AtomicUsize::new(0);
 /// Pieces that are smaller share no block: taking one of them away has the kernel take the block over.
 const LEAST: usize = HUGE_PAGE / 2;
 
-/// The first part of a range at which something is mapped everywhere. In a child, all of it: the kernel knows.
-pub(in crate::modes) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
+/// The first part of a range at which something is mapped everywhere, for all that the program knows. In a child, all
+/// of it: the kernel knows.
+pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
     let found = if role() == Role::Owner { ask(|engine| engine.first_mapped(range)) } else { None };
     found.unwrap_or_else(|| Some(range.clone()))
 }
@@ -99,7 +100,7 @@ pub(in crate::modes) fn mapped(mapping: &Mapping) {
 }
 
 /// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
-pub(in crate::modes) fn unmap(range: &Range<usize>) -> bool {
+pub(crate) fn unmap(range: &Range<usize>) -> bool {
     let (plain, is_plain) = (|others: Range<usize>| unmap_plain(&others), Cell::new(false));
     let work = |engine: &mut ProgramMemory, range: Range<usize>| {
         // In one call, so that it is all or nothing where the kernel refuses.
@@ -114,7 +115,7 @@ pub(in crate::modes) fn unmap(range: &Range<usize>) -> bool {
 
 /// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
 /// there.
-pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
+pub(crate) fn make_way(range: &Range<usize>) -> bool {
     leave_if_inherited(range, true);
     if role() != Role::Owner {
         return true;
@@ -122,8 +123,8 @@ pub(in crate::modes) fn make_way(range: &Range<usize>) -> bool {
     with_descriptors(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
-/// The kernel has mapped something where way was made, or has refused.
-pub(in crate::modes) fn settle(range: &Range<usize>, is_mapped: bool) {
+/// The kernel has mapped something where way was made, or a range was taken, or has refused.
+pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
     if role() == Role::Owner {
         with(|engine| engine.settle(range.clone(), is_mapped));
     }
@@ -131,16 +132,16 @@ pub(in crate::modes) fn settle(range: &Range<usize>, is_mapped: bool) {
 
 /// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
 /// that is so.
-pub(in crate::modes) fn take_if_free(range: &Range<usize>) -> bool {
+pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     let take = |engine: &mut ProgramMemory| engine.is_free(range.clone()) && engine.make_way(range.clone());
     role() == Role::Owner && with(take).unwrap_or(false)
 }
 
-/// The program drops contents.
-pub(in crate::modes) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
+/// The program drops contents, and `plain` has the kernel do so: false if that does not go on.
+pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Child if seal::is_sealed() => done_or_refused(child::noted::empty(range, plain)),
+        Role::Child if withdrawn::is_withdrawn() => done_or_refused(child::noted::empty(range, plain)),
         Role::Child => {
             child::leave(range);
             done_or_refused(child::empty(range, plain))
@@ -182,13 +183,13 @@ fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
         return;
     }
     child::noted::leave(range, is_gone);
-    if !seal::is_sealed() {
+    if !withdrawn::is_withdrawn() {
         child::leave(range);
     }
 }
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
-pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
+pub(crate) fn hand_over(range: &Range<usize>) -> bool {
     leave_if_inherited(range, false);
     if role() != Role::Owner {
         return true;
@@ -202,14 +203,14 @@ pub(in crate::modes) fn hand_over(range: &Range<usize>) -> bool {
 }
 
 /// The program is about to give flags to a range: `madvise`, `mlock` and so on.
-pub(in crate::modes) fn keep_flags() {
+pub(crate) fn keep_flags() {
     if role() == Role::Child {
         child::keep_flags();
     }
 }
 
 /// As [`hand_over`], of what only anonymous memory is fit for: in a child, what is inherited becomes that.
-pub(in crate::modes) fn make_own(range: &Range<usize>) -> bool {
+pub(crate) fn make_own(range: &Range<usize>) -> bool {
     let is_handed_over = hand_over(range);
     is_handed_over && (role() != Role::Child || child::make_own(range))
 }
@@ -226,7 +227,7 @@ pub(crate) enum Resized {
 }
 
 /// The program changes the length of a mapping near the engine's memory.
-pub(in crate::modes) fn resize(old: &Range<usize>, len: usize) -> Resized {
+pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
     leave_if_inherited(old, false);
     match role() {
         Role::Owner => with(|engine| {
@@ -253,12 +254,12 @@ fn is_partly_inherited(range: &Range<usize>) -> bool {
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
-pub(in crate::modes) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
+pub(crate) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
     rights == libc::PROT_READ | libc::PROT_WRITE && role() == Role::Owner && is_all_ours(range)
 }
 
 /// Whether advice that changes no contents may be left out, since all of it is the engine's.
-pub(in crate::modes) fn is_all_ours(range: &Range<usize>) -> bool {
+pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
     role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
 }
 

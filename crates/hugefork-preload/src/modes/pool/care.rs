@@ -9,6 +9,7 @@ use super::super::types::{Growth, Maintained};
 use super::engine::{Held, MEMORY, let_others_go_first, with};
 use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
 use crate::proc::shortage::{self, Shortage};
+use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread;
@@ -20,7 +21,7 @@ pub(in crate::modes) fn wants_worker() -> bool {
 }
 
 /// Nobody lives any more for whom this was held. The thread that forks has the lock already, and keeps all others out.
-pub(in crate::modes) fn gone(held: Held) {
+pub(crate) fn gone(held: Held) {
     MEMORY.with(|_| drop(held));
 }
 
@@ -32,15 +33,15 @@ pub(in crate::modes) fn maintain() -> Maintained {
     if role() != Role::Owner || END.load(Ordering::Acquire) == 0 {
         return Maintained::All;
     }
-    let began = now();
+    let began = now_ns();
     let mut is_over = false;
-    while !is_over && now().wrapping_sub(began) < UNLOOKED_NS {
+    while !is_over && now_ns().wrapping_sub(began) < UNLOOKED_NS {
         save_memory();
         // A round at most; in between, others have their turn.
         let_others_go_first();
         is_over = with(ProgramMemory::maintain) != Some(true);
         if !is_over {
-            // Who waits for memory that is held aside waits for this thread to run. With a short rest before each
+            // Who waits for memory that is held waits for this thread to run. With a short rest before each
             // round, it has its share of the processor to itself again when it holds some.
             let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         }
@@ -65,16 +66,11 @@ fn tell(engine: &ProgramMemory) {
     stats::set(Word::PoolKept, counts.kept);
 }
 
-fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
 /// copied whose pages can be. Looks no more often than the worker looks for children.
 fn save_memory() {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    let now = now();
+    let now = now_ns();
     if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < UNLOOKED_NS {
         return;
     }
@@ -138,16 +134,6 @@ pub(in crate::modes) fn grown() -> Growth {
     FAULTS.store(faults, Ordering::Relaxed);
     let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || thread::are_unwanted();
     if collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0) { Growth::Some } else { Growth::None }
-}
-
-/// Page faults of this process that needed no disk.
-fn page_faults() -> u64 {
-    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage.ru_minflt as u64
-    }
 }
 
 /// Nothing has happened for long: gives back what was kept for the next child.

@@ -16,7 +16,7 @@ use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
 use crate::descriptors;
 use crate::descriptors::Kept;
 use crate::fork::{copies, spare};
-use crate::proc::mappings;
+use crate::proc::{mappings, usage};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::{Guarded, Tried};
@@ -227,12 +227,7 @@ pub(super) fn begin(memory: &mut Memory) {
     if pins_memory() || !descriptors::are_enough() {
         return refuse();
     }
-    // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
-    let total = unsafe {
-        let mut info: libc::sysinfo = std::mem::zeroed();
-        libc::sysinfo(&mut info);
-        info.totalram as usize * info.mem_unit as usize
-    };
+    let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     match ProgramMemory::new(total) {
         Ok(engine) => {
             copies::watch();

@@ -11,7 +11,7 @@ use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::Taken;
 
-/// Before a fork, in the thread that forks, until [`parent`] or [`child`]. False if it is not worth to be followed:
+/// Before a fork, in the thread that forks, until [`parent`] or [`in_child`]. False if it is not worth to be followed:
 /// even so the lock is taken, since a thread that has it while the process is copied has it for ever in the copy.
 pub(in crate::modes) fn prepare() -> bool {
     WAITING.fetch_add(1, Ordering::Relaxed);
@@ -87,11 +87,11 @@ pub(in crate::modes) fn help(is_orphan: fn() -> bool) {
 
 /// Before the process may make no calls of its own any more: all that it has of a pool is the kernel's. False if that
 /// cannot be.
-pub(in crate::modes) fn seal() -> bool {
+pub(in crate::modes) fn withdraw() -> bool {
     match role() {
         Role::Owner => leave_it_all_to_the_kernel(),
         Role::Child => {
-            child::noted::seal();
+            child::noted::withdraw();
             true
         }
         Role::Without => true,

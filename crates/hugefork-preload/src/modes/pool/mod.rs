@@ -4,7 +4,7 @@
 //! mmap ─▶ map ── big, plain, anywhere ─▶ the engine's ProgramMemory          else ─▶ the kernel, as in `collapse`
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
-//!                                                 └─▶ child: plain private memory; see `child` below
+//!                                                 └─▶ child: plain private memory; see Children
 //! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more; pass: makes huge
 //! pages of it
 //! ```
@@ -34,12 +34,14 @@ mod forks;
 mod stack;
 mod state;
 
-pub(crate) use calls::Resized;
-pub(super) use calls::{
-    empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, keep_flags, leave_it_all_to_the_kernel, make_own,
-    make_way, map, mapped, resize, settle, take_if_free, unmap,
+pub(crate) use calls::{
+    Resized, empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way, resize, settle,
+    take_if_free, unmap,
 };
-pub(super) use care::{gone, grown, maintain, pass, trim, wants_worker};
+pub(super) use calls::{give_up, leave_it_all_to_the_kernel, map, mapped};
+pub(crate) use care::gone;
+pub(super) use care::{grown, maintain, pass, trim, wants_worker};
 pub(crate) use engine::Held;
-pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, seal};
-pub(super) use state::{behind, is_near};
+pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, withdraw};
+pub(crate) use state::behind;
+pub(super) use state::is_near;

@@ -2,7 +2,7 @@
 //! handlers less. The engine's first memory takes 55 KiB, and most other work 5 to 10.
 //!
 //! ```text
-//! program's stack   … mmap ─ the lock ─ call_on ┐                 ┌ returns …
+//! program's stack   … mmap ─ the lock ─ run_on ─┐                 ┌ returns …
 //! own stack                                     └ the engine's work ┘
 //! ```
 //! There is one, which belongs to whoever has the engine's lock. Signals are blocked meanwhile, but those of faults.

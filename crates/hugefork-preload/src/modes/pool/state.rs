@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::fork::copies;
-use crate::sandbox::seal;
+use crate::sandbox::withdrawn;
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) static ROLE: AtomicU8 = AtomicU8::new(Role::Owner as u8);
 
 pub(super) fn role() -> Role {
     // Behind a filter nothing is the engine's any more, and forks are not followed.
-    if !seal::is_sealed() && copies::is_unnoticed() {
+    if !withdrawn::is_withdrawn() && copies::is_unnoticed() {
         // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
         // of a fork, `in_child` is about to make a child of it: another library's handler came first.
         return if IS_FORKING.load(Ordering::Acquire) { Role::Child } else { Role::Without };
@@ -54,7 +54,7 @@ pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Whether a range of addresses is, at least in part, where the engine's memory lies.
 pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
-    if seal::is_sealed() && role() != Role::Child {
+    if withdrawn::is_withdrawn() && role() != Role::Child {
         // All of it was handed over.
         return false;
     }
@@ -63,7 +63,7 @@ pub(in crate::modes) fn is_near(start: usize, len: usize) -> bool {
 }
 
 /// The part of a range that lies behind the engine's addresses.
-pub(in crate::modes) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
+pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
     let end = END.load(Ordering::Acquire).max(range.start);
     (end < range.end).then_some(end..range.end)
 }

@@ -1,16 +1,16 @@
-//! Takes blocks over: plain memory in place of private mappings of the pool's file, with the same contents.
+//! Privatises blocks: plain memory in place of private mappings of the pool's file, with the same contents.
 //!
 //! ```text
 //! place    | private mapping | ──▶ | the same, no pages: who needs one sleeps | ──▶ | huge page |  wake
-//! aside    | nothing         |     | the pages ──────────── copy ─────┐       |     | nothing   |
+//! parked   | nothing         |     | the pages ──────────── copy ─────┐       |     | nothing   |
 //! staging  | nothing         |     | a new huge page of zeros ◀───────┘ ──────────── mremap ──┘
 //! ```
 //! Until the huge page is in its place, nothing is lost: a failure moves the pages back. What the file has no memory
 //! for stays zero, so that it takes none.
 //!
-//! A block may also be *armed*: its pages, none of which is private, are dropped, so that the next to use it sleeps and
-//! the helper is told. Whoever finds it so in another way, such as a copy of the process by `clone(2)`, sees what the
-//! file has, which is right.
+//! *Fault-ahead*: a block may also be held before its first touch. Its pages, none of which is private, are parked, so
+//! that the next to use it sleeps and the helper is told. Whoever finds it so in another way, such as a copy of the
+//! process by `clone(2)`, sees what the file has, which is right.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -27,27 +27,27 @@ use crate::proc::pages::Pagemap;
 use crate::proc::shortage::has_swap;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
-/// So many blocks are taken over in a session: whoever forks or unmaps waits for its end.
+/// So many blocks are privatised in a session: whoever forks or unmaps waits for its end.
 pub(super) const MOST: usize = 4;
 
 /// So many streams are followed at once.
 pub(super) const HEADS: usize = 4;
-/// Two armed blocks for each.
+/// Each has two blocks that are held ahead.
 const SLOTS: usize = 2 * HEADS;
 
-/// What blocks are taken over with.
-pub(super) struct Replacer {
+/// What blocks are privatised with.
+pub(super) struct Privatiser {
     pub(super) faults: UserFaults,
     pub(super) pagemap: Pagemap,
-    /// Addresses for the pages of armed blocks, and then of those that are taken over. Whole huge pages.
-    aside: usize,
+    /// Addresses for the pages of blocks that are held ahead, and then of those that are privatised. Whole huge pages.
+    parked: usize,
 }
 
-/// What became of arming a block.
+/// What became of holding a block ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arming {
-    Armed,
-    /// It has private pages already: it is held, and to be taken over in the same session.
+pub(super) enum HeldAhead {
+    Held,
+    /// It has private pages already: it is held, and to be privatised in the same session.
     Written,
     Refused,
 }
@@ -57,24 +57,24 @@ pub(super) enum Arming {
 pub(super) struct Batch {
     pub(super) places: Range<usize>,
     pub(super) is_downwards: bool,
-    /// The slot of the first in order, if that is armed.
+    /// The slot of the first in order, if that is held ahead.
     pub(super) slot: Option<usize>,
 }
 
-/// The kernel has refused what it should not: nothing more is taken over in this process.
+/// The kernel has refused what it should not: nothing more is privatised in this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused;
 
-impl Replacer {
+impl Privatiser {
     /// None if the process may not, or has no addresses.
-    pub(super) fn open() -> Option<Replacer> {
+    pub(super) fn open() -> Option<Privatiser> {
         let (faults, pagemap) = (UserFaults::open().ok()?, Pagemap::open().ok()?);
-        let aside = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
-        Some(Replacer { faults, pagemap, aside })
+        let parked = aligned((SLOTS + MOST) * HUGE_PAGE, ProtFlags::empty())?;
+        Some(Privatiser { faults, pagemap, parked })
     }
 
     fn slot(&self, slot: usize) -> usize {
-        self.aside + slot * HUGE_PAGE
+        self.parked + slot * HUGE_PAGE
     }
 
     /// The number of private pages of a range; none if the kernel cannot say.
@@ -84,9 +84,9 @@ impl Replacer {
         Some(pages)
     }
 
-    /// Takes the pages of a range aside; who needs one sleeps.
-    fn hold(&self, range: &Range<usize>, aside: usize) -> Result<(), Refused> {
-        let held = self.faults.register(range).is_ok() && parking(range, aside).take_at_once().is_ok();
+    /// Parks the pages of a range; who needs one sleeps.
+    fn hold(&self, range: &Range<usize>, parked: usize) -> Result<(), Refused> {
+        let held = self.faults.register(range).is_ok() && parking(range, parked).take_at_once().is_ok();
         if !held {
             // The helper leaves, and with it what the kernel may keep registered.
             let _ = self.faults.unregister(range);
@@ -94,20 +94,20 @@ impl Replacer {
         held.then_some(()).ok_or(Refused)
     }
 
-    /// Arms a block.
-    pub(super) fn arm(&self, _: &Session, block: usize, slot: usize) -> Arming {
-        let (range, aside) = (block..block + HUGE_PAGE, self.slot(slot));
-        if self.hold(&range, aside).is_err() {
-            return Arming::Refused;
+    /// Holds a block ahead.
+    pub(super) fn hold_ahead(&self, _: &Session, block: usize, slot: usize) -> HeldAhead {
+        let (range, parked) = (block..block + HUGE_PAGE, self.slot(slot));
+        if self.hold(&range, parked).is_err() {
+            return HeldAhead::Refused;
         }
-        match self.private_pages(&(aside..aside + HUGE_PAGE)) {
-            Some(0) => Arming::Armed,
-            Some(_) | None => Arming::Written,
+        match self.private_pages(&(parked..parked + HUGE_PAGE)) {
+            Some(0) => HeldAhead::Held,
+            Some(_) | None => HeldAhead::Written,
         }
     }
 
-    /// Lets those go who wait for an armed block: they have the file's pages.
-    pub(super) fn disarm(&self, block: usize, slot: usize) -> Result<(), Refused> {
+    /// Lets those go who wait for a block that is held ahead: they have the file's pages.
+    pub(super) fn let_on(&self, block: usize, slot: usize) -> Result<(), Refused> {
         self.let_in(block)?;
         empty(self.slot(slot), HUGE_PAGE);
         Ok(())
@@ -118,8 +118,8 @@ impl Replacer {
         self.faults.unregister(&(block..block + HUGE_PAGE)).map_err(|_| Refused)
     }
 
-    /// Takes blocks over, as many as can be. Those that are armed and stay here are let go of.
-    pub(super) fn replace(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
+    /// Privatises blocks, as many as can be. Those that are held ahead and stay here are let go of.
+    pub(super) fn privatise(&self, _: &Session, batch: &Batch) -> Result<usize, Refused> {
         let Batch { places, is_downwards, slot } = batch.clone();
         let first = if is_downwards { places.end - HUGE_PAGE } else { places.start };
         let others = match (slot, is_downwards) {
@@ -127,34 +127,34 @@ impl Replacer {
             (Some(_), true) => places.start..first,
             (Some(_), false) => first + HUGE_PAGE..places.end,
         };
-        let rest_aside = self.slot(SLOTS);
-        let aside_of = |place: usize| match slot {
+        let rest_parked = self.slot(SLOTS);
+        let parked_at = |place: usize| match slot {
             Some(slot) if place == first => self.slot(slot),
-            _ => rest_aside + (place - others.start),
+            _ => rest_parked + (place - others.start),
         };
         let staging = new_huge(places.len());
         let held = match staging {
             Some(_) if others.is_empty() => Ok(()),
-            Some(_) => self.hold(&others, rest_aside),
+            Some(_) => self.hold(&others, rest_parked),
             None => Ok(()),
         };
         let count = places.len() / HUGE_PAGE;
         let in_order =
             |nth: usize| if is_downwards { places.end - (nth + 1) * HUGE_PAGE } else { places.start + nth * HUGE_PAGE };
-        let (mut taken, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
+        let (mut privatised, mut goes_on, mut woken) = (0, staging.is_some(), Ok(()));
         for place in (0..count).map(in_order) {
             let is_held = slot.is_some() && place == first || staging.is_some() && held.is_ok();
-            let aside = aside_of(place);
-            let is_taken = goes_on
+            let parked = parked_at(place);
+            let is_privatised = goes_on
                 && is_held
-                && staging.is_some_and(|staging| self.take_over(aside, staging + (place - places.start), place));
-            if is_taken {
-                marks::note_taken(place);
-                taken += 1;
+                && staging.is_some_and(|staging| self.privatise_one(parked, staging + (place - places.start), place));
+            if is_privatised {
+                marks::note_privatised(place);
+                privatised += 1;
             } else {
                 goes_on = false;
                 if is_held {
-                    bring_back(aside, place);
+                    bring_back(parked, place);
                 }
                 if let Some(staging) = staging {
                     unmap(staging + (place - places.start), HUGE_PAGE);
@@ -167,14 +167,14 @@ impl Replacer {
         slot.into_iter().for_each(|slot| empty(self.slot(slot), HUGE_PAGE));
         // Where the kernel has refused to take pages to, somebody else's may be by now.
         if staging.is_some() && held.is_ok() && !others.is_empty() {
-            empty(rest_aside, others.len());
+            empty(rest_parked, others.len());
         }
-        held.and(woken.map_err(|_| Refused)).map(|()| taken)
+        held.and(woken.map_err(|_| Refused)).map(|()| privatised)
     }
 
     /// One block. False if it is to be brought back.
-    fn take_over(&self, aside: usize, staging: usize, place: usize) -> bool {
-        if !self.copy(aside, staging) {
+    fn privatise_one(&self, parked: usize, staging: usize, place: usize) -> bool {
+        if !self.copy(parked, staging) {
             // It is not tried again.
             marks::note_left(place);
             return false;
@@ -185,10 +185,10 @@ impl Replacer {
     }
 
     /// Copies what there is of a block. False if there is nothing, or no memory.
-    fn copy(&self, aside: usize, staging: usize) -> bool {
+    fn copy(&self, parked: usize, staging: usize) -> bool {
         let mut is_there = [0_u8; HUGE_PAGE / BASE_PAGE];
         // SAFETY: the call writes a byte for each page.
-        let looked = unsafe { syscall!(Sysno::mincore, aside, HUGE_PAGE, is_there.as_mut_ptr()) };
+        let looked = unsafe { syscall!(Sysno::mincore, parked, HUGE_PAGE, is_there.as_mut_ptr()) };
         // Nobody can tell what was swapped out from what was never there. Asked afterwards: swap may come at any time.
         if looked.is_err() || has_swap() {
             is_there.fill(1);
@@ -198,7 +198,7 @@ impl Replacer {
         }
         if is_there.iter().all(|there| there & 1 == 1) {
             // In one call, where it takes up to 32 faults. What it does not do, they do.
-            populate(aside, HUGE_PAGE, Advice::LinuxPopulateRead);
+            populate(parked, HUGE_PAGE, Advice::LinuxPopulateRead);
         }
         // Just before it is filled, while the zeros are in the cache.
         if !populate(staging, HUGE_PAGE, Advice::LinuxPopulateWrite) {
@@ -211,23 +211,23 @@ impl Replacer {
             from = start + len;
             let (start, len) = (start * BASE_PAGE, len * BASE_PAGE);
             // SAFETY: both are ours, whole blocks, and nobody else uses them.
-            unsafe { ptr::copy_nonoverlapping((aside + start) as *const u8, (staging + start) as *mut u8, len) };
+            unsafe { ptr::copy_nonoverlapping((parked + start) as *const u8, (staging + start) as *mut u8, len) };
         }
         true
     }
 }
 
 /// Where the pages of a range lie.
-fn parking(range: &Range<usize>, aside: usize) -> Parking<'static> {
-    // SAFETY: both ranges are those of blocks and of the addresses aside, by the callers. Who uses the blocks meanwhile
+fn parking(range: &Range<usize>, parked: usize) -> Parking<'static> {
+    // SAFETY: the callers give blocks, and as many addresses of those for parked pages. Who uses the blocks meanwhile
     // sleeps. The kernel refuses a call for several mappings, since they are registered.
-    unsafe { Parking::new(range.start, aside, range.len(), None) }
+    unsafe { Parking::new(range.start, parked, range.len(), None) }
 }
 
 /// Moves the pages of a block back to its place. Without them the program would not see its memory.
 #[cold]
-fn bring_back(aside: usize, place: usize) {
-    if parking(&(place..place + HUGE_PAGE), aside).bring_back().is_err() {
+fn bring_back(parked: usize, place: usize) {
+    if parking(&(place..place + HUGE_PAGE), parked).bring_back().is_err() {
         Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
             .write_to(libc::STDERR_FILENO);
         std::process::abort();

@@ -1,0 +1,39 @@
+//! What this process has used so far, and what the machine has. The calls are made past libc: threads that share
+//! another's `errno` ask, too.
+
+use rustix::time::{ClockId, clock_gettime};
+use syscalls::{Sysno, syscall};
+
+/// Nanoseconds of a clock that goes on steadily.
+pub(crate) fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn used() -> libc::rusage {
+    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let _ = syscall!(Sysno::getrusage, libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    }
+}
+
+/// Page faults of this process that needed no disk.
+pub(crate) fn page_faults() -> u64 {
+    used().ru_minflt as u64
+}
+
+/// The most bytes that this process has had, or the program that it was before.
+pub(crate) fn peak() -> i64 {
+    used().ru_maxrss << 10
+}
+
+/// The machine's memory; none if the kernel does not say.
+pub(crate) fn machine() -> Option<libc::sysinfo> {
+    // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
+    unsafe {
+        let mut info: libc::sysinfo = std::mem::zeroed();
+        syscall!(Sysno::sysinfo, &raw mut info).is_ok().then_some(info)
+    }
+}
