@@ -15,6 +15,8 @@ mod children;
 mod huge;
 mod living;
 mod memory;
+#[cfg(test)]
+mod model_test;
 mod plain;
 mod units;
 

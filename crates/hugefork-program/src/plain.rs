@@ -51,6 +51,8 @@ impl<S: Machine> ProgramMemory<S> {
     /// [`ProgramMemory::settle`] comes next.
     pub fn make_way(&mut self, range: Range<usize>) -> bool {
         self.unmap(range.clone(), |_| {});
+        // Behind the end of a mapping there is nothing to unmap, but the rest of its last block.
+        self.hand_over(range.clone());
         let touched = self.touched(&range);
         if touched.clone().any(|index| self.region.has(index)) {
             return false;

@@ -24,16 +24,21 @@ use crate::sys::linux::arena;
 pub use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::program::ProgramSys;
+#[cfg(any(test, fuzzing, feature = "model"))]
+pub use crate::sys::soft::SoftMmu;
 use crate::types::backing::{Backing, CoreDump, Fallback};
 use crate::types::error::BuildError;
 use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BlockId, BlockSize, EntryIndex};
 
-/// What the memory is made of. So far [`Linux`] is all there is.
+/// What the memory is made of: [`Linux`], but for a test.
 #[expect(private_bounds, reason = "what the engine asks of the system is the engine's affair")]
 pub trait Machine: ProgramSys {}
 
 impl Machine for Linux {}
+
+#[cfg(any(test, fuzzing, feature = "model"))]
+impl Machine for SoftMmu {}
 
 /// A region whose writers never fault, in a pool without handler and threads.
 pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);
@@ -98,6 +103,14 @@ impl ProgramRegion<Linux> {
         let sys = &self.0.pool().sys;
         sys.leave();
         sys.reserved()
+    }
+}
+
+#[cfg(any(test, fuzzing, feature = "model"))]
+impl ProgramRegion<SoftMmu> {
+    /// What it is made of.
+    pub fn mmu(&self) -> &SoftMmu {
+        &self.0.pool().sys
     }
 }
 

@@ -329,6 +329,9 @@ impl<S: ProgramSys> RegionCore<S> {
     /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it. Gives
     /// the blocks, and how many there are that no child will see: the kernel refused.
     pub(crate) fn share(&self, entries: Range<usize>, held: &mut Vec<BlockId>) -> usize {
+        if entries.is_empty() {
+            return 0;
+        }
         let windows = self.table.lock_windows(self.windows_of(&entries));
         let alone = self.lock.exclusive();
         let (locked, mut unseen, mut next) = (Locked::alone(&alone), 0, entries.start);

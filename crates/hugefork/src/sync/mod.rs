@@ -27,8 +27,8 @@ mod region_lock;
 #[path = "../rows_test/steps.rs"]
 pub(crate) mod steps;
 mod wait_queue;
-/// A fuzzer's operations are one thread's, which nobody takes turns with.
-#[cfg(all(fuzzing, not(test)))]
+/// A fuzzer's operations are one thread's, which nobody takes turns with, and so are a model's.
+#[cfg(all(any(fuzzing, feature = "model"), not(test)))]
 pub(crate) mod steps {
     #[inline]
     pub(crate) fn step() {}

@@ -8,8 +8,8 @@ pub(crate) mod linux;
 pub(crate) mod program;
 pub(crate) mod racing;
 pub(crate) mod restore;
-#[cfg(any(test, fuzzing))]
-#[cfg_attr(not(test), allow(dead_code, reason = "the fuzzer uses a part of it"))]
+#[cfg(any(test, fuzzing, feature = "model"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "the fuzzer and hugefork-program use a part of it"))]
 pub(crate) mod soft;
 
 pub use error::SystemError;

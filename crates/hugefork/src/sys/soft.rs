@@ -10,8 +10,12 @@
 //!
 //! So is what real memory would let pass: to copy private pages while somebody may write to them, to give memory back
 //! that is shown somewhere, or to show other bytes than before where the program may write.
+//!
+//! The memory of a program that knows nothing of hugefork comes at the first touch instead, and children inherit it
+//! (program.rs).
 
 mod calls;
+mod program;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,9 +51,14 @@ pub(crate) enum Call {
     ClaimStaging,
     TakePages,
     BringPages,
+    Plain,
+    ShowPlain,
+    UnmapPlain,
+    Collapse,
 }
 
 impl Call {
+    /// Those that regions make.
     pub(crate) const ALL: [Call; 18] = [
         Call::MakeHuge,
         Call::Obtain,
@@ -86,8 +95,11 @@ struct State {
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
     /// Whoever uses one of these pages waits.
     held: BTreeSet<usize>,
-    /// What is held lies at these, which nobody else uses.
-    parked: BTreeSet<usize>,
+    /// What is held lies at these, which nobody else uses, and belongs at those.
+    parked: BTreeMap<usize, usize>,
+    /// Private memory of the process that is not the engine's: zeros below its private pages.
+    plain: BTreeSet<usize>,
+    children: BTreeMap<usize, program::Child>,
     /// The pages of addresses for staging.
     staging: Vec<std::ops::Range<usize>>,
     /// How many pages have become private.
@@ -135,7 +147,8 @@ impl State {
     }
 }
 
-pub(crate) struct SoftMmu {
+/// Memory and page tables of a process that has only this.
+pub struct SoftMmu {
     memory: *mut u8,
     layout: Layout,
     merging: Merging,
@@ -143,6 +156,8 @@ pub(crate) struct SoftMmu {
     cow_mappings: bool,
     /// Parking is claimed in vain but for each so-many-th who asks.
     parkings: usize,
+    /// How much memory comes at the first touch, if any does.
+    touched: Option<usize>,
     budget: MappingBudget,
     /// Whether nobody else is said to write.
     alone: AtomicBool,
@@ -159,7 +174,7 @@ unsafe impl Sync for SoftMmu {}
 
 impl SoftMmu {
     pub(crate) fn new(capacity: usize, merging: Merging, mappings: usize) -> SoftMmu {
-        let layout = Layout::from_size_align(capacity, BASE_PAGE).unwrap();
+        let layout = Layout::from_size_align(capacity, BASE_PAGE).expect("a size");
         // Memory that is not obtained yet is not zero here, so that its use shows.
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc_zeroed(layout) };
@@ -177,6 +192,7 @@ impl SoftMmu {
             merging,
             cow_mappings,
             parkings: 1,
+            touched: None,
             budget,
             alone,
             state,
@@ -329,44 +345,79 @@ impl SoftMmu {
     }
 
     pub(crate) fn load(&self, address: usize) -> Result<u8, Fault> {
-        let state = self.state_at(address);
-        let start = match state.pages.get(&(address / BASE_PAGE)) {
+        let mut state = self.state_at(address);
+        let number = address / BASE_PAGE;
+        let start = match state.pages.get(&number) {
             None | Some(Page::Hidden) => return Err(Fault),
-            Some(Page::Zeros) => return Ok(0),
-            Some(&Page::Memory { start, .. } | &Page::CowMapping { start, .. }) => start,
+            Some(Page::Zeros) => None,
+            Some(&Page::Memory { start, .. } | &Page::CowMapping { start, .. }) => Some(start),
         };
-        if let Some(page) = state.private.get(&(address / BASE_PAGE)) {
-            return Ok(page[address % BASE_PAGE]);
+        match (state.private.get(&number), start) {
+            (Some(page), _) => Ok(page[address % BASE_PAGE]),
+            (None, None) => Ok(0),
+            (None, Some(start)) => {
+                self.touch(&mut state, start, "looked at");
+                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                Ok(unsafe { self.memory.add(start + address % BASE_PAGE).read_volatile() })
+            }
         }
-        assert!(state.obtained[start / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
-        // SAFETY: offsets of mapped pages were checked when they were mapped.
-        Ok(unsafe { self.memory.add(start + address % BASE_PAGE).read_volatile() })
     }
 
     pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
         // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
         let mut state = self.state_at(address);
-        match state.pages.get(&(address / BASE_PAGE)) {
-            Some(&Page::CowMapping { start: offset, access: Access::ReadWrite }) => {
-                assert!(state.obtained[offset / BASE_PAGE], "copied memory that was never obtained: SIGBUS");
-                let copy = || {
-                    // SAFETY: offsets of mapped pages were checked when they were mapped.
-                    let page = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
-                    Box::new(page)
-                };
-                let number = address / BASE_PAGE;
-                state.faults += u64::from(!state.private.contains_key(&number));
-                state.private.entry(number).or_insert_with(copy)[address % BASE_PAGE] = value;
-                Ok(())
+        let place = self.place_to_write(&mut state, address).ok_or(Fault)?;
+        // SAFETY: within a page of this memory or a private one, which stays as long as the state is locked.
+        unsafe { place.write_volatile(value) };
+        Ok(())
+    }
+
+    /// Where a byte goes that the program writes, and all up to the end of its page. The kernel copies the page first
+    /// if it has to. None if the program may not write there.
+    fn place_to_write(&self, state: &mut State, address: usize) -> Option<*mut u8> {
+        let (number, within) = (address / BASE_PAGE, address % BASE_PAGE);
+        let below = match state.pages.get(&number) {
+            Some(&Page::CowMapping { start, access: Access::ReadWrite }) => Some(start),
+            Some(Page::Zeros) if state.plain.contains(&number) => None,
+            Some(&Page::Memory { start, access: Access::ReadWrite }) => {
+                self.touch(state, start, "stored to");
+                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                return Some(unsafe { self.memory.add(start + within) });
             }
-            Some(Page::Memory { start: offset, access: Access::ReadWrite }) => {
-                assert!(state.obtained[offset / BASE_PAGE], "stored to memory that was never obtained: SIGBUS");
-                // SAFETY: as in `load`.
-                unsafe { self.memory.add(offset + address % BASE_PAGE).write_volatile(value) };
-                Ok(())
-            }
-            _ => Err(Fault),
+            _ => return None,
+        };
+        if !state.private.contains_key(&number) {
+            let page = self.copy_below(state, below);
+            state.private.insert(number, page);
+            state.faults += 1;
         }
+        state.private.get_mut(&number).map(|page| &raw mut page[within])
+    }
+
+    /// A copy of the memory at an offset, or of zeros.
+    fn copy_below(&self, state: &mut State, below: Option<usize>) -> Box<[u8; BASE_PAGE]> {
+        let Some(start) = below else { return Box::new([0; BASE_PAGE]) };
+        self.touch(state, start, "copied");
+        // SAFETY: offsets of mapped pages were checked when they were mapped.
+        Box::new(unsafe { self.memory.add(start).cast::<[u8; BASE_PAGE]>().read_volatile() })
+    }
+
+    /// Whether a page has memory. Where that comes at the first touch, the engine touches what it writes to through the
+    /// direct map.
+    fn has_memory(&self, state: &State, page: usize) -> bool {
+        // SAFETY: inside the memory.
+        let word = || unsafe { self.memory.add(page * BASE_PAGE).cast::<u64>().read_volatile() };
+        state.obtained[page] || self.touched.is_some() && word() != u64::from_ne_bytes([0xee; 8])
+    }
+
+    /// Memory comes at the first touch, or it is there.
+    fn touch(&self, state: &mut State, start: usize, what: &str) {
+        if self.has_memory(state, start / BASE_PAGE) {
+            return;
+        }
+        let len = self.touched.unwrap_or_else(|| panic!("{what} memory that was never obtained: SIGBUS"));
+        self.give(state, start / len * len, len);
+        state.huge[start / HUGE_PAGE] |= len == HUGE_PAGE;
     }
 
     /// Whether the page at `offset` was obtained, and whether it is part of a huge page.

@@ -41,7 +41,8 @@ impl Sources {
 
 pub(crate) fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
-        let kinds = ["test", "doctest", "fuzzing", "any (test , fuzzing)"];
+        let of_model = "any (test , fuzzing , feature = \"model\")";
+        let kinds = ["test", "doctest", "fuzzing", "any (test , fuzzing)", of_model];
         let is_test = |list: &syn::MetaList| kinds.contains(&list.tokens.to_string().as_str());
         attribute.path().is_ident("cfg") && attribute.meta.require_list().is_ok_and(is_test)
     })

@@ -1,5 +1,6 @@
 //! What the engine asks of the software MMU.
 
+use std::ops::Range;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -13,9 +14,11 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 impl SoftMmu {
     /// Gives zeroed memory to those pages that have none.
-    fn give(&self, state: &mut State, offset: usize, len: usize) {
+    pub(super) fn give(&self, state: &mut State, offset: usize, len: usize) {
         for page in pages_of(offset, len) {
-            if !std::mem::replace(&mut state.obtained[page], true) {
+            let had_memory = self.has_memory(state, page);
+            state.obtained[page] = true;
+            if !had_memory {
                 // SAFETY: inside the memory; nobody uses it yet.
                 unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
             }
@@ -40,6 +43,7 @@ impl SoftMmu {
             let there = state.pages.insert(number, page(by * BASE_PAGE));
             state.private.remove(&number);
             state.held.remove(&number);
+            state.plain.remove(&number);
             assert!(there.is_some(), "mapped outside of a claimed range");
         }
         result
@@ -47,13 +51,17 @@ impl SoftMmu {
 
     /// What is shown writable has to be what was shown before, from the first moment on: a block that is cleared or
     /// copied has to be so by then. What was hidden or held was seen by nobody. After a failure, what is put back may
-    /// be anything.
+    /// be anything. Memory that comes at the first touch is shown where the program wants zeros.
     fn check_bytes_stay(&self, part: Part<'_>, start: usize) {
         let state = self.state();
         if state.failures > 0 {
             return;
         }
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            let shown = start + by * BASE_PAGE;
+            if self.touched.is_some() && !self.has_memory(&state, shown / BASE_PAGE) {
+                continue;
+            }
             let before = match (state.private.get(&number), state.pages.get(&number)) {
                 (Some(page), _) => **page,
                 (None, Some(Page::Zeros)) => ZERO_PAGE,
@@ -62,14 +70,30 @@ impl SoftMmu {
                 }
                 (None, Some(Page::Hidden) | None) => continue,
             };
-            assert!(before == self.bytes_at(&state, start + by * BASE_PAGE), "other bytes are shown than before");
+            assert!(before == self.bytes_at(&state, shown), "other bytes are shown than before");
         }
     }
 
-    fn bytes_at(&self, state: &State, offset: usize) -> PageBytes {
-        assert!(state.obtained[offset / BASE_PAGE], "showed memory that was never obtained: SIGBUS");
+    pub(super) fn bytes_at(&self, state: &State, offset: usize) -> PageBytes {
+        let has_memory = self.has_memory(state, offset / BASE_PAGE);
+        if self.touched.is_some() && !has_memory {
+            return ZERO_PAGE;
+        }
+        assert!(has_memory, "showed memory that was never obtained: SIGBUS");
         // SAFETY: offsets of mapped pages are checked when they are mapped.
         unsafe { self.memory.add(offset).cast::<PageBytes>().read_volatile() }
+    }
+
+    /// Takes memory away that no child is shown.
+    pub(super) fn take_memory(&self, state: &mut State, offset: usize, len: usize) {
+        let is_shown = state.children.values().any(|child| child.shows(&(offset..offset + len)));
+        assert!(!is_shown, "gave memory back that a child is shown");
+        for page in pages_of(offset, len) {
+            state.obtained[page] = false;
+            state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
+            // SAFETY: inside the memory; nobody uses it any more.
+            unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
+        }
     }
 
     /// The call that gives the right to write after another has shown something.
@@ -90,7 +114,7 @@ impl SoftMmu {
     }
 
     /// Counts a call. It fails if its turn to fail has come.
-    fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
+    pub(super) fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
         let mut state = self.state();
         if state.stop == Some(call) {
             (state.stop, state.is_stopped) = (None, true);
@@ -156,17 +180,26 @@ impl Sys for SoftMmu {
         let shows = |(at, page): (&usize, &Page)| match *page {
             // Between two resets, what is staged is nobody's (region/reset/at_once.rs).
             Page::CowMapping { access: Access::Read, .. } if state.is_left_staged(*at) => false,
+            // So is what is parked once something else is shown where it belongs.
+            _ if state.parked.get(at).is_some_and(|from| !state.held.contains(from)) => false,
             Page::Memory { start, .. } | Page::CowMapping { start, .. } => (offset..offset + len).contains(&start),
             Page::Zeros | Page::Hidden => false,
         };
         assert!(!state.pages.iter().any(shows), "gave memory back that is shown");
-        for page in pages_of(offset, len) {
-            state.obtained[page] = false;
-            state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
-            // SAFETY: inside the memory; nobody uses it any more.
-            unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
-        }
+        self.take_memory(&mut state, offset, len);
         Ok(())
+    }
+
+    fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
+        if self.touched.is_none() {
+            return Some(range).filter(|range| !range.is_empty());
+        }
+        let state = self.state();
+        let mut pages = range.step_by(BASE_PAGE);
+        let has_memory = |at: &usize| self.has_memory(&state, at / BASE_PAGE);
+        let start = pages.find(has_memory)?;
+        let end = start + BASE_PAGE * (1 + pages.take_while(has_memory).count());
+        Some(start..end)
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
@@ -184,6 +217,7 @@ impl Sys for SoftMmu {
         for page in pages_of(extent.base(), extent.len()) {
             assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
             state.private.remove(&page);
+            state.plain.remove(&page);
         }
         state.staging.retain(|pages| pages.start != extent.base() / BASE_PAGE);
         Ok(())
@@ -206,11 +240,11 @@ impl Sys for SoftMmu {
             }
             Shows::CowMapping { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
-                self.replace(Call::CowMapping, part, |by| Page::CowMapping {
-                    start: start + by,
-                    access: Access::Read,
-                })?;
-                self.make_writable(part, Some(access))
+                // What children inherit is writable at once.
+                let later = if self.touched.is_none() { Some(access) } else { None };
+                let at_once = if later.is_some() { Access::Read } else { access };
+                self.replace(Call::CowMapping, part, |by| Page::CowMapping { start: start + by, access: at_once })?;
+                self.make_writable(part, later)
             }
         }
     }
@@ -256,9 +290,12 @@ impl Sys for SoftMmu {
 
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::Hold)?;
+        if pages_of(part.at(), part.len()).any(|page| state.plain.contains(&page)) {
+            return Err(SystemError::new("the program has put something else there", Errno::FAULT));
+        }
         state.take(part, parked);
         state.held.extend(pages_of(part.at(), part.len()));
-        state.parked.extend(pages_of(parked.at(), parked.len()));
+        state.parked.extend(pages_of(parked.at(), parked.len()).zip(pages_of(part.at(), part.len())));
         Ok(())
     }
 
@@ -341,7 +378,7 @@ impl Sys for SoftMmu {
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
             let is_open = matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-            assert!(!is_open || state.parked.contains(&number), "copied what somebody may write to");
+            assert!(!is_open || state.parked.contains_key(&number), "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }
@@ -392,7 +429,7 @@ impl Sys for SoftMmu {
         let mut state = self.called(Call::DropPrivate)?;
         for page in pages_of(part.at(), part.len()) {
             assert!(
-                matches!(state.pages.get(&page), Some(Page::CowMapping { .. })),
+                matches!(state.pages.get(&page), Some(Page::CowMapping { .. })) || state.plain.contains(&page),
                 "dropped what is not an cow_mapping's"
             );
             state.private.remove(&page);
