@@ -24,6 +24,8 @@ pub struct Facts {
     pub lead_metric: Metric,
     /// The size of an area on a machine that has enough memory, in a quick run and in a full one.
     pub usual_sizes: [usize; 2],
+    /// The most areas that a subject holds at one time, or those of its tasks if they are more.
+    pub areas: usize,
     /// Whether hugefork takes part with a pool.
     pub has_pool: bool,
     /// Whether several tasks work at once.
@@ -48,6 +50,7 @@ impl Facts {
             name,
             lead_metric,
             usual_sizes,
+            areas: 2,
             has_pool,
             has_tasks,
             forks,

@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 14] = [
+const KNOWN: [Known; 15] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
@@ -37,6 +37,14 @@ const KNOWN: [Known; 14] = [
         leads: &["taken", "total"],
         explains: &["call", "all"],
         aside: &[("memcpy", "copies everything in its pause, and needs memory for all of it")],
+    },
+    Known {
+        name: "history",
+        title: "A snapshot while many are held",
+        description: "A hundred snapshots of a populated area, all held, with writes to some pages between two of them.",
+        leads: &["each"],
+        explains: &["call", "between", "worst"],
+        aside: &[],
     },
     Known {
         name: "paced",

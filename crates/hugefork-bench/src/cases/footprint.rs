@@ -29,15 +29,14 @@ impl Footprint {
         parsed(&fs::read_to_string(path).ok()?)
     }
 
-    /// Of this process and its only child.
-    pub(super) fn with_child(self, child: Footprint) -> usize {
-        // What they have in common is counted at the parent.
-        self.anonymous + child.anonymous + self.hugetlb + child.hugetlb + self.hugetlb_shared
+    /// Of a child: what it has in common with its parent is counted there.
+    pub(super) fn own(self) -> usize {
+        self.anonymous + self.hugetlb
     }
 
-    /// Of this process, which has no child.
+    /// Of a parent, without its children's.
     pub(super) fn alone(self) -> usize {
-        self.with_child(Footprint::default())
+        self.own() + self.hugetlb_shared
     }
 }
 
@@ -67,7 +66,7 @@ mod tests {
             parsed(&text).unwrap()
         };
         let (parent, child) = (rollup(50, 2048, 4096), rollup(30, 2048, 4096));
-        assert_eq!(parent.with_child(child), (50 + 30 + 2048 + 2048 + 4096) << 10);
+        assert_eq!(parent.alone() + child.own(), (50 + 30 + 2048 + 2048 + 4096) << 10);
         assert_eq!(parent.alone(), (50 + 2048 + 4096) << 10);
         assert_eq!(parsed("Rss: 10 kB\n"), None);
     }

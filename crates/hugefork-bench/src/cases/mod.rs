@@ -7,6 +7,7 @@ pub mod changes;
 pub mod clear_copy;
 mod footprint;
 pub mod fork;
+pub mod history;
 pub mod lazy_free;
 mod limit;
 mod list;
@@ -34,6 +35,7 @@ pub const ALL: &[&dyn Case] = &[
     &snapshot::Snapshot,
     &writer_latency::WriterLatency,
     &paced::Paced,
+    &history::History,
     &lazy_free::LazyFree,
     &fork::Fork,
     &changes::Changes,

@@ -254,8 +254,8 @@ fn default_size(case: &dyn Case, scope: Scope, tasks: usize, host: &Host, rotati
     let [quick, full] = case.facts().usual_sizes;
     let usual = if scope == Scope::Quick { quick } else { full };
     let wanted = usual.max(if case.facts().rotates { rotation } else { 0 });
-    // `tasks + 1` areas are the most that a case holds; hugefork keeps another rotation for its reference.
-    let fits = host.available_bytes / KEEP_SHARE / (tasks + 1);
+    // `tasks + 1` areas are the most that most cases hold; hugefork keeps another rotation for its reference.
+    let fits = host.available_bytes / KEEP_SHARE / (tasks + 1).max(case.facts().areas);
     (wanted.min(fits) / unit * unit).max(unit)
 }
 

@@ -12,6 +12,9 @@ use crate::results::result::{Param, Params, params};
 pub struct Density(usize);
 
 impl Density {
+    /// So few that not every block of 2 MiB is written.
+    pub const SCATTERED: Density = Density(1_000);
+
     /// So few that nearly every block of 2 MiB is written, and few of its pages.
     pub const SPARSE: Density = Density(5_000);
 
@@ -25,7 +28,7 @@ impl Density {
     pub const ALL: [Density; 7] = [
         Density(10),
         Density(100),
-        Density(1_000),
+        Density::SCATTERED,
         Density::SPARSE,
         Density::HALF_DENSE,
         Density::DENSE,

@@ -225,7 +225,7 @@ impl<R: Rival> Work for Paces<R> {
         let puts = || Puts::new(self.schedule.puts());
         self.puts = (0..WRITERS).map(|_| puts()).collect::<Result<_, _>>()?;
         self.rival.populate(self.schedule.size, BIAS)?;
-        self.alone = self.rival.memory(None);
+        self.alone = self.rival.memory(&[]);
         self.rival.ready()?;
         self.rival.warm(self.schedule.size, &allowed_cpus())
     }
@@ -240,7 +240,11 @@ impl<R: Rival> Work for Paces<R> {
         let (taken, noted) = self.run()?;
         let Snapshots { held, longest: call } = taken;
         let cpu = CpuTime::of_this_process_and_children().since(before);
-        let extra = self.rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
+        let extra = self
+            .rival
+            .memory(std::slice::from_ref(&held))
+            .zip(self.alone)
+            .map(|(now, alone)| now as f64 - alone as f64);
         for puts in &self.puts {
             // SAFETY: the rival's own area, to which nobody writes any more.
             puts.check_written(unsafe { reader(self.rival.start()) })?;

@@ -71,12 +71,9 @@ impl Rival for ForkRival {
         copied_by_faults(minor_faults, page, distinct)
     }
 
-    fn memory(&self, held: Option<&Holder>) -> Option<usize> {
+    fn memory(&self, held: &[Holder]) -> Option<usize> {
         let own = Footprint::by_this()?;
-        match held {
-            Some(child) => Some(own.with_child(Footprint::by(child.pid()?)?)),
-            None => Some(own.alone()),
-        }
+        held.iter().try_fold(own.alone(), |sum, child| Some(sum + Footprint::by(child.pid()?)?.own()))
     }
 
     /// The child has checked it.

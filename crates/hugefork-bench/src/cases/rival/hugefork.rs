@@ -19,6 +19,8 @@ use crate::subject::Stock;
 
 pub(in crate::cases) struct HugeforkRival {
     choice: EngineChoice,
+    /// Bytes for copies; none: as many as the area has.
+    room: Option<usize>,
     held: Option<Populated>,
     /// Where the counters stood before the last snapshot.
     earlier: Counted,
@@ -34,7 +36,12 @@ struct Counted {
 
 impl HugeforkRival {
     pub(in crate::cases) fn new(choice: EngineChoice) -> HugeforkRival {
-        HugeforkRival { choice, held: None, earlier: Counted::default() }
+        HugeforkRival { choice, room: None, held: None, earlier: Counted::default() }
+    }
+
+    /// With so many bytes for copies.
+    pub(in crate::cases) fn with_room(choice: EngineChoice, room: usize) -> HugeforkRival {
+        HugeforkRival { room: Some(room), ..HugeforkRival::new(choice) }
     }
 
     fn held(&self) -> &Populated {
@@ -65,18 +72,19 @@ impl Rival for HugeforkRival {
 
     fn populate(&mut self, size: usize, bias: u64) -> Result<(), BenchError> {
         let choice = self.choice;
-        // Room for the area, and for a copy of each of its blocks.
+        // Room for the area, and for a copy of each of its blocks, if nobody has said more.
+        let capacity = size + self.room.unwrap_or(size);
         let new = |pool: Pool| Populated::new(pool, choice.grain, size, bias);
         if choice.stock == Stock::Unused {
             // The old pool's memory is freed before the new pool gets any.
             self.held = None;
-            self.held = Some(new(engine::new_pool(choice, 2 * size)?)?);
+            self.held = Some(new(engine::new_pool(choice, capacity)?)?);
             return Ok(());
         }
         match &self.held {
             // SAFETY: our own region; the last snapshot is gone, so these writes find room.
             Some(held) => unsafe { work::write_words(held.region.as_mut_ptr().cast(), size / 8, bias) },
-            None => self.held = Some(new(engine::warm_pool(choice, 2 * size)?)?),
+            None => self.held = Some(new(engine::warm_pool(choice, capacity)?)?),
         }
         Ok(())
     }
@@ -105,7 +113,7 @@ impl Rival for HugeforkRival {
     }
 
     /// The blocks in use, whether their memory was there before or not, and private pages.
-    fn memory(&self, _: Option<&Snapshot>) -> Option<usize> {
+    fn memory(&self, _: &[Snapshot]) -> Option<usize> {
         let stats = self.held().pool.stats();
         let blocks = (stats.blocks - stats.blocks_free) * self.choice.block_size.bytes();
         Footprint::by_this().map(|held| held.anonymous + blocks)

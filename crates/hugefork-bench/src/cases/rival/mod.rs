@@ -46,8 +46,8 @@ pub(super) trait Rival {
     /// length it wrote to; none if nobody can say.
     fn copied(&self, distinct: &dyn Fn(usize) -> usize, minor_faults: usize) -> Option<usize>;
 
-    /// Bytes held now, with a snapshot or without; none if nobody can say.
-    fn memory(&self, _: Option<&Self::Snapshot>) -> Option<usize> {
+    /// Bytes held now, with these snapshots; none if nobody can say.
+    fn memory(&self, _: &[Self::Snapshot]) -> Option<usize> {
         Footprint::by_this().map(Footprint::alone)
     }
 

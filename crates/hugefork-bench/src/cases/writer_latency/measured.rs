@@ -52,7 +52,8 @@ impl<R: Rival> Measured<R> {
             writer::run(self.ground.cpu, start, words, |words| rival.take(|read| words.check_kept(read).is_ok()))
         }?;
         let pause = rival.pause(written.call);
-        let extra = rival.memory(Some(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
+        let extra =
+            rival.memory(std::slice::from_ref(&held)).zip(self.alone).map(|(now, alone)| now as f64 - alone as f64);
         let copied = rival.copied(&|piece| words.distinct(piece), written.minor_faults);
         rival.let_go(held, |read| words.check_kept(read))?;
         let (mut measures, curves) = written.told(pause, words);
@@ -71,7 +72,7 @@ impl<R: Rival> Work for Measured<R> {
         self.caveat = self.rival.caveat();
         // Before memory is warmed: to read this goes over page tables and the kernel's notes on pages, and warming goes
         // over everything else again.
-        self.alone = self.rival.memory(None);
+        self.alone = self.rival.memory(&[]);
         self.rival.warm(self.ground.size, &[self.ground.cpu])
     }
 
