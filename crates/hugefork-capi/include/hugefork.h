@@ -457,6 +457,10 @@ typedef struct hf_pool_stats {
     /* Blocks whose memory the thread that gets it ahead gave back, because nobody had
      * used any for a second. */
     uint64_t supply_blocks_given_back;
+    /* Pages of 4 KiB that snapshots hold over blocks that others hold too, each counted
+     * once, and the blocks in use that have these pages. */
+    size_t pages_held;
+    size_t blocks_of_pages;
 } hf_pool_stats;
 
 /*
@@ -850,8 +854,10 @@ int hf_region_is_revoked(const hf_region *region);
  * write that happened before it; but it may come between two writes of one operation
  * (hf_region_set_operations keeps it from that). `options` may be NULL.
  *
- * The call itself takes longer where pages were copied since the last one: 2 us a page, or
- * 150 us a block that other forks or snapshots still hold, while others go on writing.
+ * The call itself takes longer where pages were copied since the last one: 2 us a page,
+ * while others go on writing. Over a block that other forks or snapshots still hold, a
+ * snapshot copies out the pages that were written since the last one; a fork, and a
+ * snapshot where a quarter of the block's pages are private, takes 150 us a block.
  *
  * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: this region is a fork that
  * has lost a part. HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY: for pinned blocks, or pages to be

@@ -74,6 +74,8 @@ figures! {
         mappings: usize = stats.mappings,
         mappings_limit: usize = stats.mappings_limit,
         supply_blocks_given_back: u64 = stats.supply.blocks_given_back,
+        pages_held: usize = stats.pages_held,
+        blocks_of_pages: usize = stats.blocks_of_pages,
     }
 
     /// `RegionStats` without the faults.

@@ -1,4 +1,5 @@
-//! Whether children live, and whether some are gone.
+//! How many forks blocks are held for, and whether some are gone. Who lives is found out elsewhere (hugefork-preload,
+//! fork/liveness).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -357,7 +357,8 @@ fn write_back_shown_once_more(backing: Backing) {
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    region.as_mut_slice()[1 << 20] = 2;
+    // So many pages are a block of its own for the second.
+    (128..384).for_each(|page| region.as_mut_slice()[page * 4096] = 2);
     let second = region.snapshot().unwrap();
     let (registers, before) = (registers(), region.stats().faults);
     let Some(refusals) = refusals() else { return };

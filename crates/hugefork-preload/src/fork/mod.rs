@@ -7,6 +7,7 @@
 //! child    inherit the token ── forget what is the parent's, lock and worker included
 //!
 //! afterwards   outside of the handlers, in the parent: the page of statistics, the worker
+//! worker       gives back what was held for those who are gone (liveness, threads/worker)
 //! ```
 //!
 //! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and

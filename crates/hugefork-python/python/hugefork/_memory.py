@@ -87,8 +87,8 @@ def prepare_write(array: Array) -> None:
 def prepare_snapshot(*arrays: Array) -> None:
     """Does now what the next snapshot or fork of these arrays would do before its pause. For a program whose
     `snapshot` runs under a lock that other threads wait for: call it right before that lock is taken. It matters for
-    arrays with ``copy_grain="page"``: 2 us for each page that was written, or 150 us for each block that older snapshots
-    hold. Nothing changes but where bytes lie.
+    arrays with ``copy_grain="page"``: 2 us for each page that was written, or for a fork 150 us for each block that
+    older snapshots hold. Nothing changes but where bytes lie.
 
     Raises
     ------

@@ -77,6 +77,10 @@ class PoolStats(_Faults):
     """Free blocks that are zero and have memory."""
     blocks_leaked: int
     """Blocks whose release the kernel refused."""
+    pages_held: int
+    """Pages of 4 KiB that snapshots hold over blocks that others hold too."""
+    blocks_of_pages: int
+    """Blocks in use that have these pages."""
     bytes_huge: int | None
     """Memory in huge pages; None before Linux 6.7."""
     bytes_base: int | None

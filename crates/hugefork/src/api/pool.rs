@@ -142,6 +142,7 @@ impl Pool {
         let core = &self.core;
         // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.
         let (regions, faults) = if owner::is_forked_child() { Default::default() } else { core.registry.sum() };
+        let (pages_held, blocks_of_pages) = if owner::is_forked_child() { (0, 0) } else { core.slots.counts() };
         let (budget, (all, huge)) = (core.sys.budget(), core.sys.memory());
         PoolStats {
             blocks: core.frames.len(),
@@ -154,6 +155,8 @@ impl Pool {
             supply: core.ahead.stats(),
             stock: core.stock.stats(),
             pressure: self.shared.watcher.as_ref().map(Watcher::stats).unwrap_or_default(),
+            pages_held,
+            blocks_of_pages,
             blocks_leaked: core.leaked.load(Ordering::Relaxed),
             regions,
             metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),

@@ -309,8 +309,10 @@ impl Region {
     /// consistent: if a write is in the copy, so is every write that happened before it, but it may come between two
     /// writes of one operation ([`Operations`](crate::Operations) keep it from that). The call itself takes longer
     /// where pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it writes them back first, at
-    /// about 2 us a page, or 150 us a block if other forks or snapshots still hold it, while others go on writing.
-    /// [`Region::prepare_snapshot`] does that beforehand.
+    /// about 2 us a page, while others go on writing. Over a block that other forks or snapshots still hold, a snapshot
+    /// copies out the pages that were written since the last one, and compares the rest of its private pages with what
+    /// that has; a fork, and a snapshot where a quarter of the block's pages are private, takes 150 us a block, and a
+    /// block of the pool. [`Region::prepare_snapshot`] does all that beforehand.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
@@ -339,9 +341,9 @@ impl Region {
     /// Nothing changes but where bytes lie, and it need not be called.
     ///
     /// Others go on writing meanwhile, and forks, snapshots and resets of the region wait. It takes about 2 us a page,
-    /// or 150 us a block that other forks or snapshots still hold. What is written between this and the snapshot is
-    /// left to the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody gives up a block for
-    /// this.
+    /// or what [`Region::fork`] says of blocks that other forks or snapshots still hold. What is written between this
+    /// and the snapshot is left to the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody
+    /// gives up a block for this.
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
@@ -459,8 +461,10 @@ impl Region {
     /// # Errors
     /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
-    /// was taken away, [`RegionError::ForkedChild`], and with [`Operations`](crate::Operations)
-    /// [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`]. [`RegionError::TooManyMappings`] and
+    /// was taken away, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if the snapshot has only pages of a
+    /// block and there is none for the whole of it, [`RegionError::ForkedChild`], and with
+    /// [`Operations`](crate::Operations) [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
+    /// [`RegionError::TooManyMappings`] and
     /// [`RegionError::System`]: each page (4 KiB) is as before or as the snapshot, and another call goes on there.
     /// [`RegionError::NotReservable`]: all is as the snapshot, but a region with a reservation could not set blocks
     /// aside again in place of those that its forks and snapshots keep.

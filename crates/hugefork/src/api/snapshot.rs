@@ -33,8 +33,13 @@ pub(super) fn before_any_is_lost<T>(
 /// the region; it may outlive the region, and it can be forked.
 ///
 /// It holds the blocks that it shares with its parent, the region that it was made from. So each of them that the
-/// parent writes to takes a second block from the pool. When the pool has none left, the parent takes the block that it
-/// writes to away from its snapshots, see [`Snapshot::is_revoked`].
+/// parent writes to takes a second block from the pool, or private pages where single pages are copied
+/// ([`CopyGrain`](crate::CopyGrain)). While older snapshots hold a block too, it holds the pages of it that differ, of
+/// 4 KiB each in the pool's memory, and shares those with the snapshots before and after it
+/// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)): so a history costs what was written. To fork it, to reset
+/// a region to it, to [`export`](Snapshot::export) or reserve it takes a whole block for each that it has such pages
+/// of. When the pool has none left, the parent takes the block that it writes to away from its snapshots, see
+/// [`Snapshot::is_revoked`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -97,7 +102,7 @@ impl Snapshot {
     }
 
     /// The bytes, aligned to the block size. The first call maps them, with a system call for each run of neighbouring
-    /// blocks.
+    /// blocks, and copies pages that lie over blocks of others to memory of the process, some 2 us each.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if a part was taken

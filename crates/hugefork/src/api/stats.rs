@@ -151,6 +151,12 @@ pub struct PoolStats {
     pub stock: StockStats,
     /// What watching for memory pressure came to.
     pub pressure: PressureStats,
+    /// Pages of 4 KiB that snapshots hold in place of those of a block that others hold too. Each is counted once,
+    /// however many snapshots have it.
+    pub pages_held: usize,
+    /// Blocks in use that have these pages. One that has less than it could is filled first, and goes back with its
+    /// last page.
+    pub blocks_of_pages: usize,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
     /// Regions that live, those that only an owned pin keeps among them.

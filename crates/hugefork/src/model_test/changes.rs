@@ -56,6 +56,8 @@ impl World {
             let model = &self.snapshots[at % self.snapshots.len()];
             (&*model.frozen, &model.bytes, &model.frozen.entries)
         };
+        let newer_snapshot = (!is_region).then(|| &self.snapshots[at % self.snapshots.len()].frozen);
+        let pages_at = |index| newer_snapshot.and_then(|frozen| frozen.pages_at(index));
         let entry = |index| entries.get(EntryIndex(index));
         if bytes.len() != old.bytes.len() {
             return;
@@ -86,7 +88,13 @@ impl World {
             let differs = bytes[at..at + block] != old.bytes[at..at + block];
             let is_told = has(&blocks.ranges, at);
             assert!(is_told || !differs, "block {index} differs");
-            let is_the_same = entry(index).block() == old_entry(index).block() && !entry(index).is_cow_mapping();
+            let pages = [old.frozen.pages_at(EntryIndex(index)), pages_at(EntryIndex(index))];
+            let are_alike = match &pages {
+                [Some(old), Some(new)] => old.is(new),
+                pages => pages.iter().all(Option::is_none),
+            };
+            let is_live = is_region && entry(index).is_cow_mapping();
+            let is_the_same = entry(index).block() == old_entry(index).block() && are_alike && !is_live;
             assert!(!is_told || !is_the_same, "block {index} is the same");
         }
         assert_eq!(self.references(), references, "whoever compares holds blocks only meanwhile");

@@ -78,6 +78,7 @@ impl World {
                 mappings += model.frozen.mappings();
             }
         }
+        self.pool.slots.blocks().iter().for_each(|block| holders[block.index()] += 1);
         let leaked = self.pool.leaked.load(Ordering::Relaxed);
         let mut unaccounted = 0;
         for (block, &holders) in holders.iter().enumerate() {

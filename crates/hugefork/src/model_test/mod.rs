@@ -273,6 +273,22 @@ proptest! {
     }
 }
 
+/// A program that chance has found: two snapshots have one block, and pages over it only in one of them.
+#[test]
+fn pages_over_one_block_are_changes() {
+    let ops = [
+        Op::Create { blocks: 48, with: 24 },
+        Op::Fork { region: 0, with: 0 },
+        Op::Write { region: 2, offset: 0, value: 1 },
+        Op::Fork { region: 0, with: 0 },
+        Op::Write { region: 3, offset: 0, value: 1 },
+        Op::Snapshot { region: 0, with: 1 },
+        Op::Snapshot { region: 2, with: 0 },
+        Op::Compare { newer: 6, older: 0 },
+    ];
+    run(SCARCE_MAPPINGS, &ops);
+}
+
 /// A program that chance has found: what a reset has left staged shows a block that another region gives back.
 #[test]
 fn what_is_staged_keeps_no_block() {

@@ -156,6 +156,7 @@ impl World {
         let before: Vec<_> = asked.iter().map(|&pair| (entries(of(pair).0), pinned(of(pair).0))).collect();
         let was_revoked = asked.iter().any(|&pair| of(pair).1.frozen.is_revoked());
         let is_other = asked.iter().any(|&pair| of(pair).0.bytes.len() != of(pair).1.bytes.len());
+        let had_pages = asked.iter().any(|&pair| of(pair).1.frozen.has_pages());
         let pairs: Vec<Pair<'_, SoftMmu>> =
             asked.iter().map(|&pair| (&*of(pair).0.space, &*of(pair).1.frozen)).collect();
         let came = reset(&pairs);
@@ -173,6 +174,7 @@ impl World {
                     // What it has from another region may be taken back from now on.
                     RegionError::NotReservable { .. } => {}
                     RegionError::TooManyMappings { .. } => {}
+                    RegionError::PoolFull { .. } => assert!(had_pages && error.done == 0),
                     ref other => assert!(failing && !self.pool.sys.failure_pending(), "{other:?}"),
                 }
                 if is_other || was_revoked {

@@ -11,6 +11,7 @@ use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::maintenance::Maintenance;
 use super::placements::Placements;
+use super::slots::Slots;
 use super::stock::Stock;
 use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
@@ -37,6 +38,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) marks: AtomicU32,
     pub(crate) placements: EngineArc<Placements>,
     pub(crate) maintenance: Maintenance,
+    pub(crate) slots: Slots,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -64,6 +66,7 @@ impl<S: Sys> PoolCore<S> {
             marks: AtomicU32::new(0),
             placements: EngineArc::new(Placements::new(blocks)),
             maintenance: Maintenance::default(),
+            slots: Slots::default(),
         }
     }
 

@@ -8,10 +8,11 @@
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
 //! | `placements` | where regions would like their blocks |
-//! | `kernels` | which kernels clear and copy |
-//! | `lineage` | the parent of a fork or snapshot, and what that costs the parent |
+//! | `kernels` | which kernels clear and copy (their order: hugefork-kernels) |
+//! | `lineage` | the region that a fork or snapshot was made of, and what that costs it |
 //! | `pressure` | gives memory back when the machine or the control group is short of it |
 //! | `reservation` | blocks that only certain entries may take |
+//! | `page_set`, `slots` | what snapshots hold of blocks that others hold too: single pages |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `maintenance` | the thread that writes back and promotes CoW mappings |
@@ -29,10 +30,12 @@ pub(crate) mod holders;
 pub(crate) mod kernels;
 pub(crate) mod lineage;
 pub(crate) mod maintenance;
+pub(crate) mod page_set;
 pub(crate) mod placements;
 pub(crate) mod pressure;
 pub(crate) mod reservation;
 pub(crate) mod shortage;
+pub(crate) mod slots;
 pub(crate) mod stock;
 pub(crate) mod supply;
 pub(crate) mod worker;

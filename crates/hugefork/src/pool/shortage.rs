@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ free blocks, of this pool still
+//!               (of one region: region/free/reclaim.rs)
 //!   trim        free blocks ─▶ memory of the system
 //! ```
 

@@ -21,6 +21,7 @@ use crate::region::state::RegionCore;
 use crate::snapshot::changes::{LOOKED_AT_ONCE_BYTES, Newer, Pages, Piece, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
+use crate::snapshot::pages::Contents;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::{ZERO_PAGE, differs};
 use crate::sys::{PageRun, Scanned, Sys};
@@ -44,7 +45,7 @@ const WORTH_LEAVING_OUT_BYTES: usize = 1 << 20;
 /// What a page of a region shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Showing {
-    /// The block that the snapshot has, too.
+    /// The block that the snapshot has, too, perhaps with pages in place of some.
     TheSame,
     Zeros,
     Block(BlockId),
@@ -106,7 +107,8 @@ impl<S: Sys> RegionCore<S> {
         let _windows = self.table.lock_windows(self.windows_of(&entries));
         let mut cow_mappings = 0..0;
         for index in entries {
-            let (is_the_same, now) = older.has_the_same(EntryIndex(index), || self.table.get(EntryIndex(index)))?;
+            let (is_the_same, now) =
+                older.has_the_same(EntryIndex(index), || Contents::of(self.table.get(EntryIndex(index))))?;
             if !is_the_same {
                 marks.add(index);
             } else if now.is_cow_mapping() {
@@ -212,7 +214,7 @@ impl<S: Sys> Looked<'_, S> {
 
     /// Compares pages of the piece that show the same kind of thing, in bytes of the block.
     fn compare_pages(&self, within: Range<usize>, shows: Showing, differing: &mut Pages) {
-        if shows == Showing::TheSame {
+        if shows == Showing::TheSame && self.old.is_none_or(|old| old.pages().is_none()) {
             return;
         }
         for (at, page) in self.piece.pages().skip((within.start - self.piece.within.start) / BASE_PAGE) {
@@ -229,7 +231,9 @@ impl<S: Sys> Looked<'_, S> {
     fn differs(&self, at: usize, shows: Showing) -> bool {
         let (pool, old) = (self.region.pool(), page_of(self.old, at));
         match shows {
-            Showing::TheSame => false,
+            Showing::TheSame => {
+                self.old.is_some_and(|old| old.page_in_place(at).is_some_and(|page| page != old.page_below(at)))
+            }
             Showing::Zeros => *old != ZERO_PAGE,
             // SAFETY: within the block, which the window's lock keeps in the entry; it has memory.
             Showing::Block(block) => unsafe { differs(pool.direct(block).add(at), old) },

@@ -87,7 +87,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let pages = self.count_private(first)?;
         if self.held(entry) == Held::ByOthersToo {
-            self.maintain_shared(first, entry, pages);
+            self.maintain_shared(first, entry, pages.saturating_sub(self.captured.pages_of(first)));
             return Ok(entries.start + 1);
         }
         let (mut end, mut sum) = (entries.start + 1, pages);
@@ -103,7 +103,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
     }
 
-    /// Looks after a CoW mapping that others hold too.
+    /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         let size = self.pool().block_size;
         if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
@@ -148,8 +148,8 @@ impl<S: Sys> RegionCore<S> {
             && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
 
-    /// How many private pages there are over most blocks that others hold too, as far as some of them tell. None if
-    /// there are so few blocks that all can be looked at.
+    /// How many private pages that no snapshot has there are over most blocks that others hold too, as far as some of
+    /// them tell. None if there are so few blocks that all can be looked at.
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
@@ -162,7 +162,8 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut samples, mut taken) = ([0; SAMPLED_COW_MAPPINGS], 0);
         for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_COW_MAPPINGS) {
-            samples[taken] = self.count_private(EntryIndex(index)).unwrap_or(0);
+            let (index, pages) = (EntryIndex(index), self.count_private(EntryIndex(index)).unwrap_or(0));
+            samples[taken] = pages.saturating_sub(self.captured.pages_of(index));
             taken += 1;
         }
         let samples = &mut samples[..taken];

@@ -326,7 +326,8 @@ impl<S: ProgramSys> RegionCore<S> {
         shown
     }
 
-    /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it. Gives
+    /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it, until
+    /// the `HeldBlocks` of seam.rs are dropped. Gives
     /// the blocks, and how many there are that no child will see: the kernel refused.
     pub(crate) fn share(&self, entries: Range<usize>, held: &mut Vec<BlockId>) -> usize {
         if entries.is_empty() {

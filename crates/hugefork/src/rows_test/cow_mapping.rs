@@ -234,8 +234,7 @@ fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
 }
 
 /// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
-fn soon_promoted(world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
-    let region = written_by_choice(world, 2);
+fn soon_promoted(region: Region<Soft>, world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let snapshot = region.snapshot();
     let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
@@ -250,7 +249,7 @@ fn promoted(region: &Region<Soft>) -> u64 {
 #[test]
 fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
-        let (region, snapshot) = soon_promoted(world);
+        let (region, snapshot) = soon_promoted(written_by_choice(world, 2), world);
         let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
         assert_eq!(region.maintain(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
@@ -282,7 +281,10 @@ fn the_thread_keeps_writers_off_what_it_write_backs() {
 #[test]
 fn a_promotion_looks_again_at_what_it_has_copied() {
     run_by_page::<Soft>(8, |world| {
-        let (region, _snapshot) = soon_promoted(world);
+        // No page is captured where system calls wait.
+        let options = RegionOptions::new().calls_wait(true);
+        let region = RegionCore::zeros(&world.pool, 2 * Soft::BLOCK, options).unwrap();
+        let (region, _snapshot) = soon_promoted(world.with_pattern(Region::new(region)), world);
         let (region, mmu, before) = (&region, &world.pool.sys, region.block(0));
         mmu.stop_at(Call::Obtain);
         let _later = std::thread::scope(|scope| {

@@ -13,6 +13,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 mod by_page;
+mod captured;
 mod changes;
 mod copy_on_write;
 mod cow_mapping;
@@ -412,7 +413,7 @@ fn kept_by<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<Range<usize>> {
     kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
 }
 
-/// Rows are about blocks, unless they name another grain (CoW mapping.rs).
+/// Rows are about blocks, unless they name another grain (cow_mapping.rs).
 fn by_block(options: RegionOptions) -> RegionOptions {
     match options.grain {
         CopyGrain::Auto => options.copy_grain(CopyGrain::Block),

@@ -7,7 +7,9 @@
 //! ```
 //! Why the same block means the same bytes: nobody writes to a block that a snapshot holds. The older snapshot's entry
 //! is read before and after the newer's. If it names one block both times, it held it all the while: a block that it
-//! gave up does not come back, since it takes a block only once, into what is reserved for that.
+//! gave up does not come back, since it takes a block only once, into what is reserved for that. Pages that a snapshot
+//! has in place of those of the block (pages.rs) are the same if they are one set; else they are compared, and none of
+//! the block's.
 //!
 //! Why no change is missed: what differs has another block, or none on one side; or it is a private page over the same
 //! block, for which a region looks itself.
@@ -17,6 +19,7 @@ use std::ops::Range;
 
 use super::core::SnapshotCore;
 use super::hold::HeldBlock;
+use super::pages::Contents;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::{PageBytes, ZERO_PAGE};
@@ -101,10 +104,10 @@ impl Piece {
     }
 }
 
-/// The bytes of the page that begins at byte `at` of an older block, or zeros.
+/// The page of a snapshot that begins at byte `at` of the block, or zeros.
 pub(crate) fn page_of<'a, S: Sys>(block: Option<&'a HeldBlock<'_, S>>, at: usize) -> &'a PageBytes {
     match block {
-        Some(block) => block.bytes()[at..].first_chunk().expect("a page of the block"),
+        Some(block) => block.page(at),
         None => &ZERO_PAGE,
     }
 }
@@ -120,19 +123,23 @@ pub(crate) trait Newer<S: Sys> {
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Whether both have the same block at `index`, or none, by what `newer` reads from the newer's entries.
+    /// Whether both have the same block and pages at `index`, or none, by what `newer` reads of the newer.
     pub(crate) fn has_the_same(
         &self,
         index: EntryIndex,
-        newer: impl FnOnce() -> Entry,
+        newer: impl FnOnce() -> Contents<S>,
     ) -> Result<(bool, Entry), RegionError> {
-        let before = self.entries.get(index);
+        let before = self.contents(index);
         let newer = newer();
-        let is_the_same = before == self.entries.get(index) && before.block() == newer.block();
-        if before == Entry::Revoked || newer == Entry::Revoked {
+        let after = self.contents(index);
+        let is_the_same = before.entry == after.entry
+            && before.entry.block() == newer.entry.block()
+            && before.has_the_pages_of(&after)
+            && before.has_the_pages_of(&newer);
+        if before.entry == Entry::Revoked || newer.entry == Entry::Revoked {
             return Err(RegionError::Revoked);
         }
-        Ok((is_the_same, newer))
+        Ok((is_the_same, newer.entry))
     }
 }
 
@@ -140,7 +147,7 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError> {
         let mut found = Vec::new();
         for index in entries {
-            if !older.has_the_same(EntryIndex(index), || self.entries.get(EntryIndex(index)))?.0 {
+            if !older.has_the_same(EntryIndex(index), || self.contents(EntryIndex(index)))?.0 {
                 found.push(index);
             }
         }
@@ -152,10 +159,10 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
         let mut differing = Pages::default();
         for piece in Piece::each(&stretch, self.pool().block_size) {
             let (new, old) = (self.hold(piece.index)?, older.hold(piece.index)?);
-            if new.as_ref().map(HeldBlock::id) == old.as_ref().map(HeldBlock::id) {
-                continue;
-            }
-            for (at, page) in piece.pages() {
+            let blocks = [&new, &old].map(Option::as_ref);
+            let is_above_the_same = blocks[0].map(HeldBlock::id) == blocks[1].map(HeldBlock::id);
+            let is_below = |at: usize| blocks.iter().flatten().all(|block| block.page_in_place(at).is_none());
+            for (at, page) in piece.pages().filter(|(at, _)| !(is_above_the_same && is_below(*at))) {
                 if page_of(new.as_ref(), at) != page_of(old.as_ref(), at) {
                     differing.add(page);
                 }

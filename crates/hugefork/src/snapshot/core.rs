@@ -1,12 +1,14 @@
 //! Which blocks a snapshot holds.
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
-//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared` or, once the region has
-//! taken the block away, `Revoked`. They change under the snapshot's lock.
+//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared`, `CowMapped` where its bytes
+//! are visible and pages of it lie over the block (pages.rs), or, once the region has taken the block away, `Revoked`.
+//! They change under the snapshot's lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use super::pages::LockedPages;
 use crate::mapping::addresses::Addresses;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::{self, EngineArc, EngineBox};
@@ -49,6 +51,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) from: Place,
     /// Whether its blocks may be taken away.
     pub(crate) keeping: Keeping,
+    /// The pages over blocks that others hold too, which changes under the lock; nothing, if there never were any.
+    pub(super) pages: LockedPages<S>,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     placement: OnceLock<Placement>,
 }
@@ -85,6 +89,7 @@ impl<S: Sys> SnapshotCore<S> {
             id,
             from: Place::default(),
             keeping,
+            pages: LockedPages::default(),
             placement: OnceLock::new(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
@@ -154,6 +159,7 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Reserves a block for each that it holds, for the copies that its region may have it make.
     pub(crate) fn reserve(&self) -> Result<(), RegionError> {
+        self.complete()?;
         let is_present = |index: EntryIndex| self.entries.get(index).block().is_some();
         let present = self.entries.iter().filter(|entry| entry.block().is_some()).count();
         let reserved = self.pool.reserve(Reserve::Full, present)?;
@@ -190,7 +196,9 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// A second snapshot of the same blocks, none of which is ever taken away.
     pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        self.duplicate_and(Keeping::ForGood)
+        let kept = self.duplicate_and(Keeping::ForGood)?;
+        kept.complete()?;
+        Ok(kept)
     }
 
     fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
@@ -198,6 +206,9 @@ impl<S: Sys> SnapshotCore<S> {
         let source = Some(&self.parent);
         let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping);
         copy.from.set(self.from.get());
+        if self.has_room_for_pages() {
+            copy.make_room_for_pages();
+        }
         let _signals = SignalsBlocked::new();
         let filling = copy.lock.exclusive();
         let reading = self.lock.shared();
@@ -205,7 +216,8 @@ impl<S: Sys> SnapshotCore<S> {
         for (index, entry) in self.entries.iter().enumerate() {
             if let Some(block) = entry.block() {
                 self.pool.frames.add_reference(block);
-                copy.entries.set(EntryIndex(index), entry);
+                copy.entries.set(EntryIndex(index), Entry::Shared(block, Origin::Parent));
+                copy.set_pages(EntryIndex(index), self.pages_at(EntryIndex(index)));
             }
         }
         drop((reading, filling));

@@ -1,6 +1,7 @@
 //! Where the bytes of a snapshot lie in the pool's memory, and copies of them.
 
 use super::core::SnapshotCore;
+use super::read::Destination;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::ZERO_PAGE;
@@ -44,10 +45,15 @@ impl<S: Sys> SnapshotCore<S> {
         len: usize,
         write: &mut impl FnMut(&[u8], usize) -> Result<(), RegionError>,
     ) -> Result<bool, RegionError> {
-        let size = self.pool().block_size;
+        let (size, index) = (self.pool().block_size, EntryIndex(self.pool().block_size.count(start)));
+        if self.pages_at(index).is_some() {
+            let mut bytes = vec![0; len];
+            self.read(start, &mut bytes, Destination::Region)?;
+            return write_some(&bytes, start, write);
+        }
         let _signals = SignalsBlocked::new();
-        match self.hold(EntryIndex(size.count(start)))? {
-            Some(block) => write_some(&block.bytes()[size.within(start)..size.within(start) + len], start, write),
+        match self.hold(index)? {
+            Some(block) => write_some(&block.below()[size.within(start)..size.within(start) + len], start, write),
             None => Ok(false),
         }
     }

@@ -5,16 +5,21 @@
 //! going.
 
 use super::core::SnapshotCore;
-use crate::sys::Sys;
+use crate::mem::EngineArc;
+use crate::pool::page_set::PageSet;
+use crate::sys::racing::PageBytes;
+use crate::sys::{Access, Sys};
 use crate::table::{Entry, Origin};
 use crate::types::error::RegionError;
-use crate::units::{BlockId, EntryIndex};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A block of a snapshot that nobody writes to while this lives. The program's signals are blocked meanwhile: one of
 /// its handlers could wait for the block.
 pub(crate) struct HeldBlock<'a, S: Sys> {
     frozen: &'a SnapshotCore<S>,
     block: BlockId,
+    /// What the snapshot has in place of pages of the block.
+    pages: Option<EngineArc<PageSet<S>>>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
@@ -23,9 +28,9 @@ impl<S: Sys> SnapshotCore<S> {
         let _looking = self.lock.shared();
         match self.entries.get(index) {
             Entry::Zero => Ok(None),
-            Entry::Shared(block, Origin::Parent) => {
+            Entry::Shared(block, Origin::Parent) | Entry::CowMapped(block, Origin::Parent, Access::Read) => {
                 self.pool().frames.add_reference(block);
-                Ok(Some(HeldBlock { frozen: self, block }))
+                Ok(Some(HeldBlock { frozen: self, block, pages: self.pages_at(index) }))
             }
             Entry::Revoked => Err(RegionError::Revoked),
             Entry::Private(_)
@@ -43,8 +48,29 @@ impl<S: Sys> HeldBlock<'_, S> {
         self.block
     }
 
-    /// Its bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The pages that the snapshot has in place of those of the block.
+    pub(crate) fn pages(&self) -> Option<&PageSet<S>> {
+        self.pages.as_deref()
+    }
+
+    /// The snapshot's page that begins at byte `at`.
+    pub(crate) fn page(&self, at: usize) -> &PageBytes {
+        self.page_in_place(at).unwrap_or_else(|| self.page_below(at))
+    }
+
+    /// The same, if it is not the block's.
+    pub(crate) fn page_in_place(&self, at: usize) -> Option<&PageBytes> {
+        let pages = self.pages()?;
+        pages.slot_of(at / BASE_PAGE).map(|slot| pages.bytes(slot))
+    }
+
+    /// The block's page that begins at byte `at`.
+    pub(crate) fn page_below(&self, at: usize) -> &PageBytes {
+        self.below()[at..].first_chunk().expect("a page of the block")
+    }
+
+    /// The bytes of the block, some of which [`HeldBlock::pages`] are in place of.
+    pub(crate) fn below(&self) -> &[u8] {
         let pool = self.frozen.pool();
         // SAFETY: the block lies in the direct map. The snapshot and this hold it, or held it until somebody took it
         // from the snapshot; nobody writes to a block that two hold, and the one who took it waits.

@@ -6,6 +6,7 @@
 //! | `core` | which blocks it holds |
 //! | `export` | where its bytes lie in the pool's memory, and copies of them |
 //! | `hold` | keeps single blocks as they are while somebody reads them |
+//! | `pages` | what it holds of blocks that others hold too |
 //! | `read` | reading it without a mapping |
 //! | `revoke` | giving a block back to the region that needs it |
 //! | `view` | its bytes at an address |
@@ -16,6 +17,7 @@ pub(crate) mod changes;
 pub(crate) mod core;
 mod export;
 pub(crate) mod hold;
+pub(crate) mod pages;
 pub(crate) mod read;
 mod revoke;
 mod view;

@@ -2,7 +2,7 @@
 //!
 //! It has private mappings of the pool's file, of which the kernel copies each page at its first write. Blocks that are
 //! written densely are *privatised*: they become plain anonymous memory of the child, in huge pages, with the same
-//! contents. A thread of the child does that, beside those who write.
+//! contents. A thread of the child does that, beside those who write. What its parent holds for it: fork/liveness.
 //!
 //! ```text
 //! marks       which blocks are left to the kernel, by the program's own calls or since they are privatised

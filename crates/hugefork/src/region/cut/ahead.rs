@@ -1,8 +1,12 @@
 //! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
 //!
-//! A CoW mapping whose block the region alone holds is written back into that. For the others the region gets blocks of
-//! its own, as by writes.
+//! A CoW mapping whose block the region alone holds is written back into that. Of the others, a snapshot captures the
+//! pages (capture.rs); or the region gets blocks of its own, as by writes.
+//!
+//! Writers are kept off what is just written back, by its window's lock and private/quiesce.rs. `write_protect_all`
+//! keeps nobody off: it has a write say so.
 
+use super::Purpose;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
@@ -23,7 +27,7 @@ const PACED_PAGES_AT_ONCE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
-    BeforePause,
+    BeforePause(Purpose),
     /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
@@ -32,12 +36,13 @@ impl<S: Sys> RegionCore<S> {
     /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
         let _one_at_a_time = self.take_turn();
+        self.captured.begin_cut(|index| self.table.get(index).block());
         self.write_back_for_snapshot(When::Beforehand)
     }
 
     /// Writes back what is private now, before the pause.
-    pub(super) fn write_back_ahead(&self) -> Result<(), RegionError> {
-        self.write_back_for_snapshot(When::BeforePause)
+    pub(super) fn write_back_ahead(&self, purpose: Purpose) -> Result<(), RegionError> {
+        self.write_back_for_snapshot(When::BeforePause(purpose))
     }
 
     /// Writes back what is private now. Unless system calls are to wait, all CoW mappings are write-protected first:
@@ -53,9 +58,10 @@ impl<S: Sys> RegionCore<S> {
             write_protected.map_err(|reason| self.error(reason))?;
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when == When::BeforePause || !self.prepared.has(patched.index));
+        patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
         for patched in &patched {
-            self.density.note(patched.index, patched.pages, self.pool().block_size);
+            let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
+            self.density.note(patched.index, written, self.pool().block_size);
         }
         self.write_back_each(&patched, when)
     }
@@ -94,9 +100,11 @@ impl<S: Sys> RegionCore<S> {
             let written_back = self.write_back_run(first.index.0..end, WrittenBack::CowMappings);
             drop(signals);
             let run = written_back.map_err(|reason| self.error(reason))?;
-            if run.is_empty() && self.table.get(first.index).is_cow_mapping() {
+            let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
+            let is_to_capture = is_left && when != When::BeforePause(Purpose::Fork);
+            if is_left && !(is_to_capture && self.capture(*first)?) {
                 match when {
-                    When::BeforePause => self.make_own(first.index)?,
+                    When::BeforePause(_) => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

@@ -19,6 +19,7 @@ impl<S: Sys> RegionCore<S> {
         options: RegionOptions,
     ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
+        frozen.complete()?;
         let pool = frozen.pool();
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;

@@ -55,6 +55,7 @@ impl<S: Sys> RegionCore<S> {
         if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
         }
+        let captured = self.captured.lock();
         let (mut first, mut last, mut open) = (usize::MAX, 0, 0..0);
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
@@ -79,6 +80,8 @@ impl<S: Sys> RegionCore<S> {
                     self.table.set(index, after);
                     if entry.is_writable_cow_mapping() {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
+                    } else if entry.is_cow_mapping() {
+                        frozen.set_pages(index, captured.of_this_cut(index, block));
                     }
                     if entry.is_charged() {
                         self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
@@ -86,6 +89,7 @@ impl<S: Sys> RegionCore<S> {
                 }
             }
         }
+        drop(captured);
         if first > last {
             quiesced.covers(0..0);
             return Ok(());
@@ -94,8 +98,9 @@ impl<S: Sys> RegionCore<S> {
         quiesced.covers(entries.clone());
         quiesced.keep_all_off()?;
         let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == write_protected;
-        let written = if is_as_before { open } else { entries.clone() };
-        quiesced.locked(|locked| self.write_back_rest(locked, frozen, written, quiesced.place()))?;
+        let rest = if is_as_before { open } else { entries.clone() };
+        let place = quiesced.place();
+        quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, is_as_before))?;
         self.copy_pinned(frozen, entries)
     }
 
@@ -120,6 +125,7 @@ impl<S: Sys> RegionCore<S> {
         frozen: &SnapshotCore<S>,
         entries: Range<usize>,
         place: Place,
+        is_as_before: bool,
     ) -> Result<(), Unresolved> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
@@ -127,6 +133,11 @@ impl<S: Sys> RegionCore<S> {
         let mut rest = entries;
         while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };
+            if is_as_before && frozen.pages_at(index).is_some() {
+                // Nobody has written to it since it was captured.
+                continue;
+            }
+            frozen.set_pages(index, None);
             // The snapshot gets the block with the pages instead.
             frozen.entries.set(index, Entry::Zero);
             self.pool().release(block);

@@ -24,6 +24,7 @@
 //! between, what he may have left in private pages is looked for in the pause.
 
 mod ahead;
+mod capture;
 mod fork;
 mod freeze;
 
@@ -140,7 +141,8 @@ fn cut<S: Sys>(
             region.prepared.end();
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
-            region.write_back_ahead()?;
+            region.captured.begin_cut(|index| region.table.get(index).block());
+            region.write_back_ahead(purpose)?;
             parts.push(Part { region, frozen: begin(region, purpose), write_protected });
         }
         let mut between = None;
@@ -187,7 +189,11 @@ fn cut<S: Sys>(
 /// turn.
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
-    SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id)
+    let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
+    if region.captured.lock().are_any() {
+        frozen.make_room_for_pages();
+    }
+    frozen
 }
 
 /// The pause: gives each snapshot the blocks of its region. If it fails, all are as before.

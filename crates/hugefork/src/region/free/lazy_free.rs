@@ -5,7 +5,8 @@
 //!                                   └─▶ reclaim: dropped, reads as zeros
 //! ```
 //! User space has no dirty bit. So the mark takes away the right to write, and the next write faults and cancels
-//! (`fault`). A `Lazy` block has not been written to since it was marked.
+//! (`Fault::reuse`, write/fault.rs; of a page: state/split.rs). A `Lazy` block has not been written to since it was
+//! marked.
 //!
 //! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
 //! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   first write ─▶ private mapping of a GiB ────▶ CowMapped: the kernel copies each page that is written
-//!                                   write-protect │            ▲ allow writes: a write, if no page is private
+//!                                   write-protect │            ▲ allow writes: a write that is to copy no block
 //!                                                 ▼            │
 //!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot write-protects all CoW mappings, after their private pages were written back. A write-protected CoW
-//! mapping that has private pages is one that the pool's thread leaves to the writer to copy (maintain.rs); or a
-//! snapshot is just being taken, or has failed.
+//! A snapshot write-protects all CoW mappings before it looks which pages are private. A write-protected CoW mapping
+//! that has private pages is one that a snapshot has captured (cut/capture.rs), or that the pool's thread leaves to the
+//! writer to copy (maintain.rs); or a snapshot is just being taken, or has failed. Whether a write there copies pages
+//! or the block is decided in write/by_page.rs (`grain`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -96,7 +97,9 @@ impl<S: Sys> RegionCore<S> {
             // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
             let pieces =
                 1 + run.clone().skip(1).filter(|index| is_cow_mapping(index) != is_cow_mapping(&(index - 1))).count();
-            if pieces > 1 + run.len() / 16 {
+            // What was captured for a snapshot stays over its mapping.
+            let keeps_pages = run.clone().any(|index| self.captured.pages_of(EntryIndex(index)) > 0);
+            if pieces > 1 + run.len() / 16 && !keeps_pages {
                 self.cow_map_or_protect(locked, run, place)?;
                 continue;
             }

@@ -123,6 +123,7 @@ impl<S: Sys> RegionCore<S> {
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
         }
+        frozen.complete()?;
         Ok(())
     }
 
@@ -131,6 +132,8 @@ impl<S: Sys> RegionCore<S> {
     fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(room, self.table.len());
+        // It writes to private pages, whatever the program may.
+        self.captured.may_change(0..self.table.len());
         if self.accounts.has_cow_mappings() {
             self.addresses.claim_staging();
         }

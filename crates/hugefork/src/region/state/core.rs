@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::accounts::Accounts;
+use super::captured::Captured;
 use super::density::Density;
 use super::dirty_list::LockedDirtyList;
 use super::history::Habits;
@@ -53,6 +54,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) density: Density,
     pub(in crate::region) prepared: Prepared,
     pub(in crate::region) dirty_list: LockedDirtyList,
+    pub(crate) captured: Captured<S>,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
@@ -114,6 +116,7 @@ impl<S: Sys> RegionCore<S> {
             density: Density::new(count, pool.block_size),
             prepared: Prepared::default(),
             dirty_list: LockedDirtyList::default(),
+            captured: Captured::new(count, pool.block_size),
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),

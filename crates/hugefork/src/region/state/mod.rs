@@ -12,6 +12,7 @@
 //! | `error` | what a call returns where a fault prints a line |
 
 mod accounts;
+mod captured;
 mod core;
 mod density;
 mod dirty_list;

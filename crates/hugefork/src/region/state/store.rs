@@ -87,6 +87,9 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         self.table.set_alike(entries.clone(), new);
+        if new.is_writable_cow_mapping() {
+            self.captured.may_change(entries.clone());
+        }
         sums.count(old, new, entries.len().cast_signed());
         let keeps_blocks = old.block() == new.block();
         if keeps_blocks && old.block().is_some() && !old.is_owner() && new.is_owner() {

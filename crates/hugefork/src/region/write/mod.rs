@@ -1,4 +1,5 @@
-//! What a write to a block does, and what is done before one so that it does not fault.
+//! What a write to a block does (fault.rs; by_page.rs through private mappings; run.rs says which neighbours come
+//! along), and what is done before one so that it does not fault.
 //!
 //! | of `RegionCore` | what |
 //! |---|---|

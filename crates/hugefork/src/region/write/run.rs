@@ -102,6 +102,8 @@ impl<'a, S: Sys> Fault<'a, S> {
             other.state() == entry.state()
                 && !(region.accounts.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
                 && other.block().is_some_and(follows)
+                // What is captured and stays write-protected costs the next snapshot nothing.
+                && region.captured.pages_of(EntryIndex(at)) == 0
                 && region.held(other) == Held::ByOthersToo
         };
         let group = size.count(COW_MAPPED_AT_ONCE_BYTES).max(1);

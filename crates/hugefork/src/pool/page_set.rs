@@ -1,0 +1,121 @@
+//! The pages that a snapshot has over a block that others hold too: copies of what was written there.
+//!
+//! ```text
+//!   over block 7:   page 3 in slot 5210, page 90 in slot 5211      never changes; shared by snapshots
+//! ```
+
+use super::core::{PoolCore, Shortage};
+use super::frames::{Content, Wanted};
+use super::slots::Slot;
+use crate::mem::{EngineArc, EngineVec};
+use crate::sys::Sys;
+use crate::sys::racing::PageBytes;
+use crate::table::Reserved;
+use crate::units::{BASE_PAGE, BlockId, BlockSize};
+
+impl<S: Sys> PoolCore<S> {
+    /// Free slots, with memory. Allocates.
+    pub(crate) fn take_slots(&self, count: usize) -> Result<EngineVec<Slot>, Shortage> {
+        self.slots.take(count, self.block_size, || self.block_for_slots()).map_err(|(shortage, taken)| {
+            self.give_up_slots(taken.into_iter());
+            shortage
+        })
+    }
+
+    /// Gives slots back that a set had, or that none has got.
+    pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
+        self.slots.give_up(slots, |block| {
+            self.release(block);
+        });
+    }
+
+    /// A block with memory, whatever is in it.
+    fn block_for_slots(&self) -> Result<BlockId, Shortage> {
+        // Regions settle from the beginning on.
+        let wish = BlockId((self.frames.len() - 1) as u32);
+        let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No).ok_or(Shortage::Blocks)?;
+        self.note_taken(taken);
+        if self.frames.content(taken.first) == Content::Fresh
+            && let Err(error) = self.obtain(taken, 0)
+        {
+            self.give_back(taken);
+            return Err(Shortage::Memory(error));
+        }
+        self.frames.set_content(taken.first, Content::Used);
+        Ok(taken.first)
+    }
+
+    /// The address of a slot in the direct map.
+    pub(crate) fn slot(&self, slot: Slot) -> *mut u8 {
+        // SAFETY: the direct map spans all blocks, and the slot lies in one of them.
+        unsafe { self.sys.direct().add(slot.offset()) }
+    }
+}
+
+/// Pages that are different from those of a block, in the order of their places.
+pub(crate) struct PageSet<S: Sys> {
+    pool: EngineArc<PoolCore<S>>,
+    /// The block below. Whoever has the set holds it, too.
+    pub(crate) base: BlockId,
+    pages: EngineVec<(usize, Slot)>,
+}
+
+impl<S: Sys> PageSet<S> {
+    /// So many pages of a block are kept beside it. With more, the block is copied: the more there are, the longer each
+    /// snapshot compares them, and the fewer copies are made.
+    pub(crate) fn most_pages(size: BlockSize) -> usize {
+        size.bytes() / BASE_PAGE / 4
+    }
+
+    /// These pages over `base`. The set takes over the slots that it has alone, and shares others, which another set
+    /// has that lives until this returns.
+    pub(crate) fn new(
+        pool: &EngineArc<PoolCore<S>>,
+        base: BlockId,
+        mut pages: EngineVec<(usize, Slot)>,
+        is_shared: impl Fn(Slot) -> bool,
+    ) -> PageSet<S> {
+        pages.shrink_to_fit();
+        pool.slots.hold(pages.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
+        PageSet { pool: pool.clone(), base, pages }
+    }
+
+    /// How many pages it has.
+    pub(crate) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The slot of a page of the block, if the set has that.
+    pub(crate) fn slot_of(&self, page: usize) -> Option<Slot> {
+        let at = self.pages.binary_search_by_key(&page, |(page, _)| *page).ok()?;
+        Some(self.pages[at].1)
+    }
+
+    /// The bytes of a slot of the set.
+    pub(crate) fn bytes(&self, slot: Slot) -> &PageBytes {
+        // SAFETY: a slot is valid for as long as a set has it, and is not written once a set has it.
+        unsafe { &*self.pool.slot(slot).cast() }
+    }
+
+    /// Writes what the set has of the bytes of the block from `start` on to their places in `to`.
+    pub(crate) fn copy_over(&self, start: usize, to: &mut [u8]) {
+        let end = start + to.len();
+        let first = self.pages.partition_point(|(page, _)| (page + 1) * BASE_PAGE <= start);
+        for (page, slot) in self.pages[first..].iter().take_while(|(page, _)| page * BASE_PAGE < end) {
+            let at = page * BASE_PAGE;
+            let (from, until) = (at.max(start), (at + BASE_PAGE).min(end));
+            to[from - start..until - start].copy_from_slice(&self.bytes(*slot)[from - at..until - at]);
+        }
+    }
+
+    /// The pages, with the place of each in the block (in bytes).
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &PageBytes)> {
+        self.pages.iter().map(|(page, slot)| (page * BASE_PAGE, self.bytes(*slot)))
+    }
+}
+
+impl<S: Sys> Drop for PageSet<S> {
+    fn drop(&mut self) {
+        self.pool.give_up_slots(self.pages.iter().map(|(_, slot)| *slot));
+    }
+}

@@ -1,0 +1,143 @@
+//! Single pages that sets (page_set.rs) hold, in blocks of the pool.
+//!
+//! ```text
+//!   block 10   slots 5120 … 5631, each with the number of sets that have it
+//! ```
+//! A slot is a base page of a block of the pool. A block goes back to the pool with its last slot. One that is used in
+//! part stays, and its free slots are the next to be given out: the lowest first, so that the highest get empty.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::mem::{EngineVec, Own};
+use crate::sync::SignalsBlocked;
+use crate::units::{BASE_PAGE, BlockId, BlockSize};
+
+/// The number of a base page in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(usize);
+
+impl Slot {
+    /// Where it starts in the pool's memory.
+    pub(super) fn offset(self) -> usize {
+        self.0 * BASE_PAGE
+    }
+}
+
+/// A block that is given out in slots.
+struct SlotBlock {
+    block: BlockId,
+    /// For each slot, how many sets have it.
+    holders: EngineVec<u32>,
+    used: usize,
+    /// All slots before this one are used.
+    next: usize,
+}
+
+/// The blocks of a pool that are given out in slots, in order.
+pub(crate) struct Slots {
+    blocks: Mutex<EngineVec<SlotBlock>>,
+}
+
+impl Default for Slots {
+    fn default() -> Slots {
+        Slots { blocks: Mutex::new(EngineVec::new_in(Own)) }
+    }
+}
+
+impl SlotBlock {
+    fn new(block: BlockId, size: BlockSize) -> SlotBlock {
+        let mut holders = EngineVec::new_in(Own);
+        holders.resize(size.bytes() / BASE_PAGE, 0);
+        SlotBlock { block, holders, used: 0, next: 0 }
+    }
+
+    /// Gives out slots until there are `count`, or none is free.
+    fn give(&mut self, taken: &mut EngineVec<Slot>, count: usize) {
+        let first = self.block.index() * self.holders.len();
+        while taken.len() < count && self.used < self.holders.len() {
+            if self.holders[self.next] == 0 {
+                self.holders[self.next] = 1;
+                self.used += 1;
+                taken.push(Slot(first + self.next));
+            }
+            self.next += 1;
+        }
+    }
+}
+
+impl Slots {
+    fn lock(&self) -> MutexGuard<'_, EngineVec<SlotBlock>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives out free slots, of blocks of this size, which `more` gives if there are too few. Allocates.
+    pub(super) fn take<E>(
+        &self,
+        count: usize,
+        size: BlockSize,
+        mut more: impl FnMut() -> Result<BlockId, E>,
+    ) -> Result<EngineVec<Slot>, (E, EngineVec<Slot>)> {
+        let mut taken = EngineVec::with_capacity_in(count, Own);
+        let _signals = SignalsBlocked::new();
+        let mut blocks = self.lock();
+        blocks.iter_mut().for_each(|of| of.give(&mut taken, count));
+        while taken.len() < count {
+            let block = match more() {
+                Ok(block) => block,
+                Err(error) => return Err((error, taken)),
+            };
+            let at = blocks.partition_point(|of| of.block.index() < block.index());
+            blocks.insert(at, SlotBlock::new(block, size));
+            blocks[at].give(&mut taken, count);
+        }
+        Ok(taken)
+    }
+
+    /// One set more has these slots, which some set has.
+    pub(super) fn hold(&self, slots: impl Iterator<Item = Slot>) {
+        let _signals = SignalsBlocked::new();
+        let mut blocks = self.lock();
+        slots.for_each(|slot| {
+            let (of, at) = place(&blocks, slot);
+            blocks[of].holders[at] += 1;
+        });
+    }
+
+    /// One set less has these slots. Blocks of which none is used any more go to `release`.
+    pub(super) fn give_up(&self, slots: impl Iterator<Item = Slot>, mut release: impl FnMut(BlockId)) {
+        let _signals = SignalsBlocked::new();
+        let mut blocks = self.lock();
+        for slot in slots {
+            let (of, at) = place(&blocks, slot);
+            let held = &mut blocks[of];
+            held.holders[at] -= 1;
+            if held.holders[at] == 0 {
+                held.used -= 1;
+                held.next = held.next.min(at);
+                if held.used == 0 {
+                    release(blocks.remove(of).block);
+                }
+            }
+        }
+    }
+
+    /// How many slots some set has, and how many blocks they lie in.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let _signals = SignalsBlocked::new();
+        let blocks = self.lock();
+        (blocks.iter().map(|of| of.used).sum(), blocks.len())
+    }
+
+    /// The blocks that are given out in slots.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn blocks(&self) -> Vec<BlockId> {
+        self.lock().iter().map(|of| of.block).collect()
+    }
+}
+
+/// Which of the blocks has a slot, and where in it that lies.
+fn place(blocks: &[SlotBlock], slot: Slot) -> (usize, usize) {
+    let per_block = blocks.first().map_or(1, |of| of.holders.len());
+    let of = blocks.partition_point(|of| of.block.index() < slot.0 / per_block);
+    (of, slot.0 % per_block)
+}

@@ -1,0 +1,131 @@
+//! What a snapshot does before its pause with private pages over a block that others hold too: it copies out what was
+//! written since the last one, and the region keeps its pages and its mapping.
+//!
+//! ```text
+//!   write-protected since the last set was made ─▶ that set
+//!   else: private pages ─▶ as in the last set?  yes: the slot that is there  no: a new slot ─▶ a new set
+//! ```
+//! So it costs what was written, however many snapshots hold the block. A block with many such pages is copied instead
+//! ([`PageSet::most_pages`]), and so is one that a limit or a reservation counts as a whole.
+//!
+//! The CoW mapping is write-protected under its window's lock while it is looked at. Whoever writes to it before the
+//! pause makes it writable again, and then the pause copies the block.
+
+use crate::mem::{EngineArc, EngineVec, Own};
+use crate::pool::page_set::PageSet;
+use crate::pool::slots::Slot;
+use crate::region::private::{PAGES_AT_ONCE, Patched};
+use crate::region::state::{RegionCore, Unresolved};
+use crate::sync::SignalsBlocked;
+use crate::sys::{PageRun, Sys};
+use crate::table::Locked;
+use crate::table::transition::Held;
+use crate::types::error::RegionError;
+use crate::types::options::Writers;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// What was found over a block.
+struct Found {
+    base: BlockId,
+    /// How many of the free slots were used.
+    new: usize,
+}
+
+impl<S: Sys> RegionCore<S> {
+    /// Captures the private pages over a block. False if the block is to be copied.
+    pub(super) fn capture(&self, patched: Patched) -> Result<bool, RegionError> {
+        let (pool, index) = (self.pool(), patched.index);
+        if !self.may_capture(patched) {
+            return Ok(false);
+        }
+        if self.is_as_captured(index) {
+            return Ok(true);
+        }
+        let Ok(free) = pool.take_slots(patched.pages) else { return Ok(false) };
+        let last = self.captured.last(index);
+        let mut pages = EngineVec::with_capacity_in(PageSet::<S>::most_pages(pool.block_size), Own);
+        let signals = SignalsBlocked::new();
+        let found = self.capture_pages(index, last.as_deref(), &free, &mut pages);
+        drop(signals);
+        let new = found.as_ref().ok().and_then(Option::as_ref).map_or(0, |found| found.new);
+        pool.give_up_slots(free[new..].iter().copied());
+        if !matches!(found, Ok(Some(_))) {
+            self.captured.may_change(index.0..index.0 + 1);
+        }
+        let Some(Found { base, new }) = found.map_err(|reason| self.error(reason))? else { return Ok(false) };
+        let last = last.filter(|last| new == 0 && last.base == base && last.len() == pages.len());
+        let set = last
+            .unwrap_or_else(|| EngineArc::new(PageSet::new(pool, base, pages, |slot| !free[..new].contains(&slot))));
+        self.captured.keep(index, set);
+        Ok(true)
+    }
+
+    /// Whether nobody can have written to a block since it was captured. Then its set is this cut's, too.
+    fn is_as_captured(&self, index: EntryIndex) -> bool {
+        let _signals = SignalsBlocked::new();
+        let _window = self.table.lock(index);
+        let entry = self.table.get(index);
+        let block = entry.block().filter(|_| entry.is_cow_mapping() && !entry.is_writable_cow_mapping());
+        block.is_some_and(|base| self.captured.keep_current(index, base))
+    }
+
+    fn may_capture(&self, patched: Patched) -> bool {
+        let accounts = &self.accounts;
+        patched.pages <= PageSet::<S>::most_pages(self.pool().block_size)
+            && !accounts.calls_wait
+            && accounts.limit.is_none()
+            && accounts.writers == Writers::Fault
+            && !self.table.is_reserved(patched.index)
+    }
+
+    /// Copies to `free` what is not in the last set, and lists all pages. None if the block is to be copied.
+    fn capture_pages(
+        &self,
+        index: EntryIndex,
+        last: Option<&PageSet<S>>,
+        free: &[Slot],
+        pages: &mut EngineVec<(usize, Slot)>,
+    ) -> Result<Option<Found>, Unresolved> {
+        let (pool, only) = (self.pool(), index.0..index.0 + 1);
+        let window = self.table.lock(index);
+        let publishing = self.lock.shared();
+        let entry = self.table.get(index);
+        let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index);
+        let Some(base) = entry.block().filter(|_| is_shared) else { return Ok(None) };
+        self.write_protect(Locked::windows(&window, &publishing), only.clone())?;
+        self.captured.begin_block(index);
+        drop(publishing);
+        let last = last.filter(|last| last.base == base);
+        let (bytes, mut new, mut at) = (self.bytes_of(&only), 0, 0);
+        let whole = self.addresses.part(&bytes);
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        while at < whole.len() {
+            let rest = whole.part(at, whole.len() - at);
+            let scanned = pool.sys.private_pages(rest, &mut runs).map_err(Unresolved::Unmappable)?;
+            let found =
+                runs[..scanned.runs].iter().flat_map(|run| (run.start as usize..run.end as usize).step_by(BASE_PAGE));
+            for start in found.map(|address| address - whole.at()) {
+                let (page, part) = (start / BASE_PAGE, whole.part(start, BASE_PAGE));
+                let before = last.and_then(|last| Some((last, last.slot_of(page)?)));
+                // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+                let same = before.filter(|(last, slot)| !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) });
+                let slot = match same {
+                    Some((_, slot)) => slot,
+                    None => {
+                        let Some(&slot) = free.get(new) else { return Ok(None) };
+                        // SAFETY: the page can be read, and is write-protected. The slot is nobody's yet.
+                        unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
+                        new += 1;
+                        slot
+                    }
+                };
+                if pages.len() == pages.capacity() {
+                    return Ok(None);
+                }
+                pages.push((page, slot));
+            }
+            at += scanned.looked_at;
+        }
+        Ok(Some(Found { base, new }))
+    }
+}

@@ -1,0 +1,123 @@
+//! The sets of pages that the last snapshots of a region were given, so that the next one copies only what was written
+//! since.
+//!
+//! They change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
+//! pages there are.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
+use crate::pool::page_set::PageSet;
+use crate::sys::Sys;
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
+
+/// The block was write-protected when it was captured, and is still.
+const CURRENT: u32 = 1 << 31;
+
+/// What was captured of a block.
+struct Block<S: Sys> {
+    set: EngineArc<PageSet<S>>,
+    /// The cut that it was captured for.
+    cut: u64,
+}
+
+/// What was captured of the blocks of a region.
+pub(crate) struct Captured<S: Sys> {
+    sets: Mutex<Sets<S>>,
+    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since.
+    pages: EngineBox<[AtomicU32]>,
+}
+
+/// The sets, while they are looked at.
+pub(in crate::region) struct Sets<S: Sys> {
+    blocks: EngineVec<Option<Block<S>>>,
+    cut: u64,
+}
+
+impl<S: Sys> Captured<S> {
+    /// Nothing, of `count` blocks.
+    pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
+        let count = if size.bytes() > BASE_PAGE { count } else { 0 };
+        let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
+        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count) }
+    }
+
+    pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
+    pub(in crate::region) fn pages_of(&self, index: EntryIndex) -> usize {
+        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !CURRENT) as usize)
+    }
+
+    /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
+    pub(in crate::region) fn may_change(&self, entries: Range<usize>) {
+        for pages in self.pages.get(entries).unwrap_or_default() {
+            if pages.load(Ordering::Relaxed) & CURRENT != 0 {
+                pages.fetch_and(!CURRENT, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Has the last set of a block over `base` for this cut too, if nobody can have written to the block since. True if
+    /// so. Under the lock of its window.
+    pub(in crate::region) fn keep_current(&self, index: EntryIndex, base: BlockId) -> bool {
+        let mut sets = self.lock();
+        let cut = sets.cut;
+        let is_current = self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0);
+        let of = sets.blocks.get_mut(index.0).and_then(Option::as_mut).filter(|of| is_current && of.set.base == base);
+        of.map(|of| of.cut = cut).is_some()
+    }
+
+    /// Begins a cut: nothing is captured for it. Sets over blocks that are not those of `block_of` any more are
+    /// dropped.
+    pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
+        let mut sets = self.lock();
+        sets.cut += 1;
+        for (index, of) in sets.blocks.iter_mut().enumerate() {
+            if of.as_ref().is_some_and(|of| block_of(EntryIndex(index)) != Some(of.set.base)) {
+                *of = None;
+                self.pages[index].store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A set of the block is being made, whose pages cannot be written to now. Under the lock of its window.
+    pub(in crate::region) fn begin_block(&self, index: EntryIndex) {
+        if let Some(pages) = self.pages.get(index.0) {
+            pages.store(CURRENT, Ordering::Relaxed);
+        }
+    }
+
+    /// The set of a block, for whatever cut it was made.
+    pub(in crate::region) fn last(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
+        self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
+    }
+
+    /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current.
+    pub(in crate::region) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
+        self.pages[index.0].fetch_or(set.len() as u32, Ordering::Relaxed);
+        let mut sets = self.lock();
+        let (count, cut) = (self.pages.len(), sets.cut);
+        if sets.blocks.is_empty() {
+            sets.blocks.resize_with(count, || None);
+        }
+        sets.blocks[index.0] = Some(Block { set, cut });
+    }
+}
+
+impl<S: Sys> Sets<S> {
+    /// Whether there are any.
+    pub(in crate::region) fn are_any(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// The set of a block that was captured for this cut.
+    pub(in crate::region) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
+        let of = self.blocks.get(index.0)?.as_ref()?;
+        (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
+    }
+}

@@ -1,0 +1,229 @@
+//! What the design says of pages that a snapshot holds over a block that others hold too.
+
+use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_by_choice};
+use super::*;
+use crate::pool::frames::Wanted;
+use crate::pool::lineage::Derived;
+use crate::pool::page_set::PageSet;
+use crate::region::cut::{Part, fill};
+use crate::region::reset::reset_all;
+use crate::snapshot::changes::{Found, Newer, Precision};
+use crate::table::Reserved;
+
+/// The byte of a page that rows write.
+fn at(page: usize) -> usize {
+    page * BASE_PAGE + 100
+}
+
+fn slots<G: Ground>(world: &World<G>) -> usize {
+    world.pool.slots.counts().0
+}
+
+type Held<G> = Vec<PinnedBox<SnapshotCore<<G as Ground>::S>>>;
+
+/// A region, and snapshots of it between which one page of its first block was written: 1, 2, 3 … for the page.
+fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<G>, Held<G>) {
+    let region = written_by_choice(world, 2);
+    let mut held = vec![region.snapshot()];
+    for nth in 1..snapshots {
+        region.write(at(nth), nth as u8);
+        held.push(region.snapshot());
+    }
+    (region, held)
+}
+
+/// What the rows have written of the pages of a history.
+fn written<S: Sys>(frozen: &SnapshotCore<S>, pages: usize) -> Vec<u8> {
+    (1..pages).map(|page| read_at(frozen, at(page)).unwrap()).collect()
+}
+
+#[test]
+fn a_snapshot_beside_others_costs_the_pages_that_were_written() {
+    fn row<G: Ground>(world: &World<G>) {
+        let free = world.free();
+        let (region, held) = history(world, 5);
+        // The two blocks of the region, and one that has the pages.
+        assert_eq!((world.free(), slots(world), copied(&region)), (free - 3, 4, 0));
+        for (nth, frozen) in held.iter().enumerate() {
+            let expected: Vec<u8> = (1..5).map(|page| if page <= nth { page as u8 } else { 0 }).collect();
+            assert_eq!((written(frozen, 5), kept_by(frozen)), (expected, vec![0..2 * G::PAGES]));
+        }
+        assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 4);
+        assert_eq!(slots(world), 3);
+        // Nothing was written: nothing is copied.
+        held.push(region.snapshot());
+        assert_eq!(slots(world), 3);
+        // The first page is written anew, and the old one is still some snapshot's.
+        region.write(at(1), 9);
+        held.push(region.snapshot());
+        assert_eq!(slots(world), 4);
+        held.drain(1..4);
+        assert_eq!((slots(world), written(&held[1], 4), written(&held[2], 4)), (4, vec![1, 2, 3], vec![9, 2, 3]));
+        held.remove(1);
+        assert_eq!(slots(world), 3);
+        drop(held);
+        drop(region);
+        assert_eq!((slots(world), world.pool.slots.blocks().len()), (0, 0));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn many_pages_are_a_block_of_its_own() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 2);
+        let (free, most) = (world.free(), PageSet::<G::S>::most_pages(world.pool.block_size));
+        (0..=most).for_each(|page| region.write(at(page), 7));
+        let later = region.snapshot();
+        assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
+        assert!((0..=most).all(|page| read_at(&later, at(page)) == Ok(7)));
+        assert_eq!((written(&held[1], 3), written(&held[0], 3)), (vec![1, 0], vec![0, 0]));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+#[test]
+fn whoever_wants_the_block_whole_is_given_one() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 4);
+        let views = [1, 3].map(|nth| held[nth].map(|_| {}).unwrap());
+        assert_eq!(
+            views.map(|view| (1..4).map(|page| G::load(&world.pool, view + at(page)).unwrap()).collect::<Vec<_>>()),
+            [vec![1, 0, 0], vec![1, 2, 3]]
+        );
+        let fork =
+            Region::<G>::new(RegionCore::of_snapshot(&held[2].duplicate().unwrap(), RegionOptions::new()).unwrap());
+        assert_eq!([1, 2, 3].map(|page| fork.read(at(page))), [Some(1), Some(2), Some(0)]);
+        for (nth, frozen) in held.iter().enumerate() {
+            assert_eq!(written(frozen, 4).iter().filter(|value| **value > 0).count(), nth);
+        }
+        assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
+    }
+    where_pages_are_copied!(row, 16);
+}
+
+#[test]
+fn a_region_goes_back_to_any_of_them() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 5);
+        let seen = || [1, 2, 3, 4].map(|page| region.read(at(page)).unwrap());
+        for nth in [2, 4, 0, 3, 3, 1] {
+            region.write(at(nth + 1), 99);
+            match nth % 2 {
+                0 => region.reset_to(&held[nth]).unwrap(),
+                _ => reset_all(&[(&*region.space, &*held[nth])]).unwrap(),
+            }
+            assert_eq!(seen(), [1, 2, 3, 4].map(|page| if page <= nth { page as u8 } else { 0 }), "{nth}");
+        }
+        let again = region.snapshot();
+        assert_eq!((written(&again, 5), kept_by(&again)), (vec![1, 0, 0, 0], vec![0..2 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 24);
+}
+
+/// The pages that differ, by number.
+fn differing<S: Sys, N: Newer<S>>(newer: &N, older: &SnapshotCore<S>) -> Vec<usize> {
+    let found = Found::new(newer, older, Precision::Page);
+    found.flat_map(|range| range.unwrap().step_by(BASE_PAGE)).map(|at| at / BASE_PAGE).collect()
+}
+
+#[test]
+fn changes_are_told_from_the_pages_and_take_no_block() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 5);
+        let taken: Vec<BlockId> =
+            std::iter::from_fn(|| world.pool.frames.take(BlockId(0), 0, 0, Wanted::Any, Reserved::No))
+                .map(|taken| taken.first)
+                .collect();
+        for (newer, older) in (0..5).flat_map(|newer| (0..5).map(move |older| (newer, older))) {
+            let expected: Vec<usize> = (newer.min(older) + 1..=newer.max(older)).collect();
+            assert_eq!(differing(&*held[newer], &held[older]), expected, "{newer} and {older}");
+        }
+        region.write(at(6), 7);
+        for (older, frozen) in held.iter().enumerate() {
+            let expected: Vec<usize> = (older + 1..5).chain([6]).collect();
+            assert_eq!(differing(&*region.space, frozen), expected, "of {older}");
+        }
+        for block in taken {
+            world.pool.release(block);
+        }
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+/// Without a block for the pages, or for the copy that somebody needs, nothing is lost.
+#[test]
+fn a_full_pool_loses_no_page() {
+    run_by_page::<Soft>(3, |world| {
+        let region = written_by_choice(world, 2);
+        let first = region.snapshot();
+        region.write(at(1), 1);
+        let second = region.snapshot();
+        region.write(at(2), 2);
+        assert_eq!((world.free(), slots(world)), (0, 1));
+        let fork = |frozen: &SnapshotCore<SoftMmu>| {
+            frozen.duplicate().and_then(|it| RegionCore::of_snapshot(&it, RegionOptions::new())).map(drop)
+        };
+        let view = second.map(|_| {}).unwrap();
+        assert_eq!([1, 2].map(|page| Soft::load(&world.pool, view + at(page))), [Some(1), Some(0)]);
+        let full = fork(&second);
+        assert!(matches!(full, Err(RegionError::PoolFull { .. })), "{full:?}");
+        assert_eq!(written(&second, 3), [1, 0]);
+        assert_eq!((written(&first, 3), region.read(at(1)), region.read(at(2))), (vec![0, 0], Some(1), Some(2)));
+        drop(first);
+        // A slot is free.
+        let third = region.snapshot();
+        assert_eq!((written(&third, 3), written(&second, 3)), (vec![1, 2], vec![1, 0]));
+    });
+}
+
+/// A page that is written again before the pause is the snapshot's as it is in the pause. Where nobody has written,
+/// what was captured is.
+#[test]
+fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
+    for is_written in [true, false] {
+        run_by_page::<Soft>(8, |world| {
+            let (region, held) = history(world, 2);
+            region.write(at(2), 2);
+            region.prepare_snapshot().unwrap();
+            let free = world.free();
+            let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
+            let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
+            frozen.make_room_for_pages();
+            if is_written {
+                region.write(at(3), 3);
+            }
+            let parts = [Part { region: &region, frozen, write_protected }];
+            fill(&parts).unwrap();
+            let expected = vec![1, 2, if is_written { 3 } else { 0 }];
+            assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
+            assert_eq!(free - world.free(), usize::from(is_written));
+        });
+    }
+}
+
+/// A block that nobody can have written to has the set of the last snapshot: no page of it is looked at.
+#[test]
+fn what_stays_write_protected_is_not_looked_at() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, held) = history(world, 3);
+        let set = |frozen: &SnapshotCore<SoftMmu>| frozen.pages_at(EntryIndex(0)).unwrap();
+        let later = region.snapshot();
+        assert!(set(&later).is(&set(&held[2])));
+        region.write(at(1), 1);
+        let again = region.snapshot();
+        assert!(set(&again).is(&set(&held[2])), "compared, and the same");
+        // A reset writes to private pages, and nobody is let write.
+        region.reset_to(&held[1]).unwrap();
+        let back = region.snapshot();
+        assert_eq!((written(&back, 3), written(&later, 3)), (vec![1, 0], vec![1, 2]));
+    });
+}

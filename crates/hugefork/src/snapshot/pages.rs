@@ -1,0 +1,209 @@
+//! Pages of a snapshot over blocks that others hold too (pool/page_set.rs).
+//!
+//! A block with such pages is given a block of its own when somebody wants it whole: to fork the snapshot, to reset a
+//! region to it, to export or reserve it. Until then it costs its pages. Whoever reads it by address reads through a
+//! private mapping of the block, which has copies of the pages (view.rs).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::core::SnapshotCore;
+use crate::mapping::addresses::Place;
+use crate::mapping::change::{Recount, Refused, Site};
+use crate::mapping::edges::Shown;
+use crate::mem::{EngineArc, EngineVec, Own};
+use crate::pool::core::Shortage;
+use crate::pool::page_set::PageSet;
+use crate::pool::shortage::Found;
+use crate::sync::SignalsBlocked;
+use crate::sys::{Access, Shows, Sys};
+use crate::table::{Entry, Locked, Origin, Reserved};
+use crate::types::error::RegionError;
+use crate::units::{BlockId, EntryIndex};
+
+/// What a snapshot or region has at an entry.
+pub(crate) struct Contents<S: Sys> {
+    pub(crate) entry: Entry,
+    pages: Option<EngineArc<PageSet<S>>>,
+}
+
+impl<S: Sys> Contents<S> {
+    /// An entry without pages of a snapshot.
+    pub(crate) fn of(entry: Entry) -> Contents<S> {
+        Contents { entry, pages: None }
+    }
+
+    pub(super) fn has_the_pages_of(&self, other: &Contents<S>) -> bool {
+        match (&self.pages, &other.pages) {
+            (Some(pages), Some(others)) => pages.is(others),
+            (pages, others) => pages.is_none() && others.is_none(),
+        }
+    }
+}
+
+/// The sets of a snapshot, one place a block.
+pub(super) struct LockedPages<S: Sys> {
+    sets: Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>,
+    /// Whether there ever was room for any.
+    has_room: AtomicBool,
+}
+
+impl<S: Sys> Default for LockedPages<S> {
+    fn default() -> LockedPages<S> {
+        LockedPages { sets: Mutex::new(EngineVec::new_in(Own)), has_room: AtomicBool::new(false) }
+    }
+}
+
+impl<S: Sys> LockedPages<S> {
+    fn lock(&self) -> MutexGuard<'_, EngineVec<Option<EngineArc<PageSet<S>>>>> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: Sys> SnapshotCore<S> {
+    /// Makes room for the pages of all blocks. Allocates; nobody else has the snapshot yet.
+    pub(crate) fn make_room_for_pages(&self) {
+        let count = self.entries.len();
+        self.pages.lock().resize_with(count, || None);
+        self.pages.has_room.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the block at `index` these pages, or none. The snapshot is just being filled, and has room for them.
+    pub(crate) fn set_pages(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
+        if let Some(place) = self.pages.lock().get_mut(index.0) {
+            *place = set;
+        }
+    }
+
+    /// The entry at `index`, and the pages over its block.
+    pub(super) fn contents(&self, index: EntryIndex) -> Contents<S> {
+        if !self.pages.has_room() {
+            return Contents::of(self.entries.get(index));
+        }
+        let _looking = self.lock.shared();
+        Contents { entry: self.entries.get(index), pages: self.pages_at(index) }
+    }
+
+    /// The pages over the block at `index`.
+    pub(crate) fn pages_at(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
+        if !self.pages.has_room() {
+            return None;
+        }
+        self.pages.lock().get(index.0)?.clone()
+    }
+
+    /// Has a block of its own wherever it has pages.
+    pub(crate) fn complete(&self) -> Result<(), RegionError> {
+        let count = self.pages.lock().len();
+        (0..count).map(EntryIndex).try_for_each(|index| self.complete_at(index))
+    }
+
+    /// Has a block of its own at `index`, if it has pages there.
+    pub(crate) fn complete_at(&self, index: EntryIndex) -> Result<(), RegionError> {
+        while let Some(set) = self.pages_at(index) {
+            match self.try_to_complete(index, &set)? {
+                Ok(()) => {}
+                Err(Shortage::Memory(source)) => {
+                    return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
+                }
+                Err(Shortage::Blocks) => {
+                    let _signals = SignalsBlocked::new();
+                    if self.pool().drop_some_lazy() == Found::None {
+                        return Err(self.pool().full());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the block below and the pages, unless somebody else was faster.
+    fn try_to_complete(&self, index: EntryIndex, set: &PageSet<S>) -> Result<Result<(), Shortage>, RegionError> {
+        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
+        let Some(base) = self.hold_base(index)? else { return Ok(Ok(())) };
+        let copied = pool.copy_of(base, Reserved::No);
+        if let Ok(own) = copied {
+            for (at, page) in set.pages() {
+                // SAFETY: `own` is ours alone, and the page lies in it.
+                unsafe { pool.direct(own).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
+            }
+            let exchanged = self.exchange(index, base, own);
+            let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
+            self.parent.freed(usize::from(pool.release(unused)));
+            self.parent.freed(usize::from(pool.release(base)));
+            // The pages are dropped when no lock is held.
+            return exchanged.map(|_| Ok(())).map_err(|refused| self.refused(refused));
+        }
+        self.parent.freed(usize::from(pool.release(base)));
+        Ok(copied.map(drop))
+    }
+
+    /// The block below the pages, with a reference to it; none if there are no pages any more.
+    fn hold_base(&self, index: EntryIndex) -> Result<Option<BlockId>, RegionError> {
+        let _looking = self.lock.shared();
+        let entry = self.entries.get(index);
+        if entry == Entry::Revoked {
+            return Err(RegionError::Revoked);
+        }
+        let base = entry.block().filter(|_| self.pages_at(index).is_some());
+        base.inspect(|base| self.pool().frames.add_reference(*base));
+        Ok(base)
+    }
+
+    /// Has `own` in place of `base` and the pages over it, and returns the pages; none if others were faster.
+    fn exchange(
+        &self,
+        index: EntryIndex,
+        base: BlockId,
+        own: BlockId,
+    ) -> Result<Option<EngineArc<PageSet<S>>>, Refused> {
+        let alone = self.lock.exclusive();
+        let mut pages = self.pages.lock();
+        if self.entries.get(index).block() != Some(base) || pages[index.0].is_none() {
+            return Ok(None);
+        }
+        let only = index.0..index.0 + 1;
+        let shown = Shown::of_snapshot(self.pool(), &self.entries);
+        let before = shown.edges(only.clone());
+        let site = self.view.get().map(|addresses| Site { addresses, shown, observer: None, place: Place::Own });
+        let shows = Shows::Memory { start: own, access: Access::Read };
+        let remapped = site.as_ref().map(|site| site.remap(Locked::alone(&alone), &only, shows)).transpose()?;
+        self.entries.set(index, Entry::Shared(own, Origin::Parent));
+        if let Some(remapped) = remapped {
+            remapped.published(Recount { before, after: shown.edges(only) });
+        }
+        self.note_own(index);
+        self.parent.keeps_alone();
+        Ok(pages[index.0].take())
+    }
+
+    fn refused(&self, refused: Refused) -> RegionError {
+        match refused {
+            Refused::Call(error) => RegionError::System(error),
+            Refused::TooManyMappings => {
+                let budget = self.pool().sys.budget();
+                RegionError::TooManyMappings { needed: 2, used: budget.used(), limit: budget.limit() }
+            }
+        }
+    }
+
+    /// Whether any block has pages over it.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn has_pages(&self) -> bool {
+        self.blocks_with_pages() > 0
+    }
+
+    /// How many blocks have pages over them.
+    pub(super) fn blocks_with_pages(&self) -> usize {
+        self.pages.lock().iter().flatten().count()
+    }
+
+    /// Whether there may be pages.
+    pub(super) fn has_room_for_pages(&self) -> bool {
+        self.pages.has_room()
+    }
+}
