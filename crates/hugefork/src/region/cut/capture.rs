@@ -38,7 +38,8 @@ impl<S: Sys> RegionCore<S> {
         if !self.may_capture(patched) {
             return Ok(false);
         }
-        if self.is_as_captured(index) {
+        // Whoever goes past write-protection, as debuggers do, has made a page private.
+        if patched.pages == self.captured.pages_of(index) && self.is_as_captured(index) {
             return Ok(true);
         }
         let Ok(free) = pool.take_slots(patched.pages) else { return Ok(false) };
