@@ -102,9 +102,8 @@ impl Case for History {
     }
 
     fn usual_writes(&self, scope: Scope) -> Vec<Writes> {
-        let some = [Density::SCATTERED, Density::SPARSE].map(Writes::first);
         match scope {
-            Scope::Quick => some.to_vec(),
+            Scope::Quick => vec![Writes::first(Density::SCATTERED)],
             Scope::Full => {
                 let clustered = Writes { pattern: Pattern::Clustered, ..Writes::first(Density::SCATTERED) };
                 Density::ALL
