@@ -127,15 +127,12 @@ impl<S: Sys> SnapshotCore<S> {
     pub(crate) fn has_the_same(
         &self,
         index: EntryIndex,
-        newer: impl FnOnce() -> Contents<S>,
+        newer: impl FnOnce() -> Contents,
     ) -> Result<(bool, Entry), RegionError> {
         let before = self.contents(index);
         let newer = newer();
         let after = self.contents(index);
-        let is_the_same = before.entry == after.entry
-            && before.entry.block() == newer.entry.block()
-            && before.has_the_pages_of(&after)
-            && before.has_the_pages_of(&newer);
+        let is_the_same = before == after && before.entry.block() == newer.entry.block() && before.pages == newer.pages;
         if before.entry == Entry::Revoked || newer.entry == Entry::Revoked {
             return Err(RegionError::Revoked);
         }

@@ -4,6 +4,7 @@
 //! region to it, to export or reserve it. Until then it costs its pages. Whoever reads it by address reads through a
 //! private mapping of the block, which has copies of the pages (view.rs).
 
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,26 +23,23 @@ use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
 
 /// What a snapshot or region has at an entry.
-pub(crate) struct Contents<S: Sys> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contents {
     pub(crate) entry: Entry,
-    pages: Option<EngineArc<PageSet<S>>>,
+    /// Which set lies over the block, by its address: to hold the set would have somebody drop it, under whatever lock
+    /// he looks. A snapshot that has the same set at two looks has had it in between.
+    pub(super) pages: Option<usize>,
 }
 
-impl<S: Sys> Contents<S> {
+impl Contents {
     /// An entry without pages of a snapshot.
-    pub(crate) fn of(entry: Entry) -> Contents<S> {
+    pub(crate) fn of(entry: Entry) -> Contents {
         Contents { entry, pages: None }
     }
-
-    pub(super) fn has_the_pages_of(&self, other: &Contents<S>) -> bool {
-        match (&self.pages, &other.pages) {
-            (Some(pages), Some(others)) => pages.is(others),
-            (pages, others) => pages.is_none() && others.is_none(),
-        }
-    }
 }
 
-/// The sets of a snapshot, one place a block.
+/// The sets of a snapshot, one place a block. The program's signals are blocked while they are looked at: one of its
+/// handlers could wait for the snapshot's lock, whose holder looks at them too.
 pub(super) struct LockedPages<S: Sys> {
     sets: Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>,
     /// Whether there ever was room for any.
@@ -80,12 +78,15 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// The entry at `index`, and the pages over its block.
-    pub(super) fn contents(&self, index: EntryIndex) -> Contents<S> {
+    pub(super) fn contents(&self, index: EntryIndex) -> Contents {
         if !self.pages.has_room() {
             return Contents::of(self.entries.get(index));
         }
+        let _signals = SignalsBlocked::new();
         let _looking = self.lock.shared();
-        Contents { entry: self.entries.get(index), pages: self.pages_at(index) }
+        let sets = self.pages.lock();
+        let set = sets.get(index.0).and_then(Option::as_ref);
+        Contents { entry: self.entries.get(index), pages: set.map(|set| ptr::from_ref(&**set).addr()) }
     }
 
     /// The pages over the block at `index`.
@@ -93,13 +94,13 @@ impl<S: Sys> SnapshotCore<S> {
         if !self.pages.has_room() {
             return None;
         }
+        let _signals = SignalsBlocked::new();
         self.pages.lock().get(index.0)?.clone()
     }
 
     /// Has a block of its own wherever it has pages.
     pub(crate) fn complete(&self) -> Result<(), RegionError> {
-        let count = self.pages.lock().len();
-        (0..count).map(EntryIndex).try_for_each(|index| self.complete_at(index))
+        (0..self.entries.len()).map(EntryIndex).try_for_each(|index| self.complete_at(index))
     }
 
     /// Has a block of its own at `index`, if it has pages there.
@@ -199,6 +200,7 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// How many blocks have pages over them.
     pub(super) fn blocks_with_pages(&self) -> usize {
+        let _signals = SignalsBlocked::new();
         self.pages.lock().iter().flatten().count()
     }
 

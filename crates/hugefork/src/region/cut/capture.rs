@@ -11,6 +11,7 @@
 //! The CoW mapping is write-protected under its window's lock while it is looked at. Whoever writes to it before the
 //! pause makes it writable again, and then the pause copies the block.
 
+use crate::mapping::addresses::Place;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
@@ -97,36 +98,30 @@ impl<S: Sys> RegionCore<S> {
         self.captured.begin_block(index);
         drop(publishing);
         let last = last.filter(|last| last.base == base);
-        let (bytes, mut new, mut at) = (self.bytes_of(&only), 0, 0);
-        let whole = self.addresses.part(&bytes);
-        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        while at < whole.len() {
-            let rest = whole.part(at, whole.len() - at);
-            let scanned = pool.sys.private_pages(rest, &mut runs).map_err(Unresolved::Unmappable)?;
-            let found =
-                runs[..scanned.runs].iter().flat_map(|run| (run.start as usize..run.end as usize).step_by(BASE_PAGE));
-            for start in found.map(|address| address - whole.at()) {
-                let (page, part) = (start / BASE_PAGE, whole.part(start, BASE_PAGE));
-                let before = last.and_then(|last| Some((last, last.slot_of(page)?)));
-                // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
-                let same = before.filter(|(last, slot)| !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) });
-                let slot = match same {
-                    Some((_, slot)) => slot,
-                    None => {
-                        let Some(&slot) = free.get(new) else { return Ok(None) };
-                        // SAFETY: the page can be read, and is write-protected. The slot is nobody's yet.
-                        unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
-                        new += 1;
-                        slot
-                    }
-                };
-                if pages.len() == pages.capacity() {
-                    return Ok(None);
-                }
-                pages.push((page, slot));
+        let (bytes, mut new, mut are_few) = (self.bytes_of(&only), 0, true);
+        let mut capture_page = |at: usize| {
+            let (page, part) = ((at - bytes.start) / BASE_PAGE, self.addresses.part(&(at..at + BASE_PAGE)));
+            let before = last.and_then(|last| Some((last, last.slot_of(page)?)));
+            // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+            let same = before.filter(|(last, slot)| !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) });
+            let slot = same.map(|(_, slot)| slot).or_else(|| free.get(new).copied());
+            let Some(slot) = slot.filter(|_| pages.len() < pages.capacity()) else {
+                are_few = false;
+                return;
+            };
+            if same.is_none() {
+                // SAFETY: the page can be read, and is write-protected. The slot is nobody's yet.
+                unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
+                new += 1;
             }
-            at += scanned.looked_at;
-        }
-        Ok(Some(Found { base, new }))
+            pages.push((page, slot));
+        };
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        let looked = self.each_private(&mut runs, &bytes, Place::Own, |run| {
+            run.step_by(BASE_PAGE).for_each(&mut capture_page);
+            Ok(())
+        });
+        looked.map_err(Unresolved::Unmappable)?;
+        Ok(are_few.then_some(Found { base, new }))
     }
 }
