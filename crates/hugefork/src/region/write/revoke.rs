@@ -138,6 +138,10 @@ impl<S: Sys> RegionCore<S> {
                 Answer::No => {}
                 Answer::Busy => return (Asked::Busy, has_lost),
             }
+            if offers.lender.is_none() && holder.offer(index, block) == Offer::Lends {
+                // A fork that was just coming: it had nothing to offer when it was asked, and has the block now.
+                return (Asked::Changed, has_lost);
+            }
             holders += u32::from(holder.holds(index, block));
         }
         match offers.lender {
