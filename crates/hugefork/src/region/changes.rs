@@ -84,17 +84,13 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
     }
 
     fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError> {
-        let size = self.pool().block_size;
-        // Given up when the window's lock is free: to let go of pages gives memory back.
-        let mut held = Vec::with_capacity(Piece::each(&stretch, size).count());
         let _signals = SignalsBlocked::new();
-        // One window has all of the stretch.
-        let _window = self.table.lock(EntryIndex(size.count(stretch.start)));
         let mut differing = Pages::default();
-        for piece in Piece::each(&stretch, size) {
-            held.push(older.hold(piece.index)?);
-            let old = held.last().and_then(Option::as_ref);
-            Looked { region: self, piece: &piece, old }.compare(&mut differing)?;
+        for piece in Piece::each(&stretch, self.pool().block_size) {
+            // Held before the window's lock is taken, and given up once it is free: to do so gives memory back.
+            let old = older.hold(piece.index)?;
+            let _window = self.table.lock(piece.index);
+            Looked { region: self, piece: &piece, old: old.as_ref() }.compare(&mut differing)?;
         }
         Ok(differing)
     }
