@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::alone::alone;
@@ -466,14 +467,26 @@ fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_o
             let region = region(&pool, grain);
             let words = region.as_atomic_u64s();
             let is_over = AtomicBool::new(false);
+            let unprepare = Mutex::new(());
+            let snapshot = || {
+                let _alone = unprepare.lock().unwrap();
+                region.snapshot()
+            };
             std::thread::scope(|scope| {
                 let over = Over(&is_over);
                 scope.spawn(|| {
                     let mut at = 12345_usize;
                     while !is_over.load(Ordering::Relaxed) {
                         at = (at * 69069 + 1) % words.len();
-                        // A write that finds the pool full for good would be a SIGBUS: prepared writes are errors.
-                        if region.prepare_write(at * 8..at * 8 + 8).is_ok() {
+                        // A write that finds the pool full for good would be a SIGBUS. What is prepared stays so until
+                        // the next snapshot or lazy free, and what is pinned in spite of them.
+                        let bytes = at * 8..at * 8 + 8;
+                        if at.is_multiple_of(2) {
+                            let _nothing_undoes_it = unprepare.lock().unwrap();
+                            if region.prepare_write(bytes).is_ok() {
+                                words[at].fetch_add(1, Ordering::Relaxed);
+                            }
+                        } else if let Ok(_pin) = region.pin(bytes) {
                             words[at].fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -483,17 +496,19 @@ fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_o
                     let mut turn = 0;
                     while !is_over.load(Ordering::Relaxed) {
                         turn += 1;
-                        held.extend(region.snapshot());
+                        held.extend(snapshot());
                         if held.len() > turn % 4 {
                             held.remove(0);
                         }
+                        let alone = unprepare.lock().unwrap();
                         let _ = region.lazy_free(turn % 8 * BLOCK..(turn % 8 + 1) * BLOCK);
+                        drop(alone);
                         let _ = pool.reclaim(BLOCK);
                         let _ = pool.trim();
                     }
                 });
                 for _ in 0..25 {
-                    let Ok(snapshot) = region.snapshot() else { continue };
+                    let Ok(snapshot) = snapshot() else { continue };
                     let Ok(export) = snapshot.export() else { continue };
                     let imported = Imported::map(&export, export.extents()).unwrap();
                     // SAFETY: while the export is kept, nothing of it changes.
