@@ -384,7 +384,13 @@ impl SoftMmu {
                 // SAFETY: offsets of mapped pages were checked when they were mapped.
                 return Some(unsafe { self.memory.add(start + within) });
             }
-            _ => return None,
+            None
+            | Some(
+                Page::Zeros
+                | Page::Hidden
+                | Page::Memory { access: Access::Read, .. }
+                | Page::CowMapping { access: Access::Read, .. },
+            ) => return None,
         };
         if !state.private.contains_key(&number) {
             let page = self.copy_below(state, below);

@@ -17,7 +17,7 @@
 //! | `CowMapped` | present, with an origin; the private pages over it are the region's | by its access | as `Shared` |
 //! | `Revoked` | none any more | nothing | none |
 //!
-//! An `CowMapped` entry shows its block through a private mapping: the kernel copies each base page that is written,
+//! A `CowMapped` entry shows its block through a private mapping: the kernel copies each base page that is written,
 //! and the copy covers the block's. Nobody writes to the block itself. With `Access::Read` no more pages become
 //! private.
 //!

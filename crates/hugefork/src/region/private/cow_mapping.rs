@@ -130,9 +130,14 @@ impl<S: Sys> RegionCore<S> {
 
     /// The runs of entries that can be shown through one private mapping each.
     fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        self.rows(entries, |entry| {
-            let (Entry::Shared(block, _) | Entry::CowMapped(block, _, Access::Read)) = entry else { return None };
-            Some((block, false))
+        self.rows(entries, |entry| match entry {
+            Entry::Shared(block, _) | Entry::CowMapped(block, _, Access::Read) => Some((block, false)),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::CowMapped(_, _, Access::ReadWrite)
+            | Entry::Revoked => None,
         })
     }
 

@@ -252,9 +252,10 @@ impl<S: Sys> RegionCore<S> {
     /// The runs of entries, of those that others hold too or that are CoW mappings, which are one mapping each, as far
     /// as that can be known.
     fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        self.rows(entries, |entry| {
-            let (Entry::Shared(block, _) | Entry::CowMapped(block, ..)) = entry else { return None };
-            Some((block, entry.is_cow_mapping()))
+        self.rows(entries, |entry| match entry {
+            Entry::Shared(block, _) => Some((block, false)),
+            Entry::CowMapped(block, ..) => Some((block, true)),
+            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => None,
         })
     }
 

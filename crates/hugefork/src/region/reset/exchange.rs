@@ -151,10 +151,17 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Whether the region alone holds the block, and nothing covers it.
     fn is_own(&self, index: EntryIndex) -> bool {
-        // A shared one is held, or its last other holder has gone.
-        let entry = self.region.table.get(index);
-        matches!(entry, Entry::Private(_))
-            || matches!(entry, Entry::Shared(block, Origin::Own) if self.region.is_alone_with(block))
+        match self.region.table.get(index) {
+            Entry::Private(_) => true,
+            // Held, or its last other holder has gone.
+            Entry::Shared(block, Origin::Own) => self.region.is_alone_with(block),
+            Entry::Zero
+            | Entry::Shared(_, Origin::Parent)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::CowMapped(..)
+            | Entry::Revoked => false,
+        }
     }
 
     /// Whether the entry's own block is worth to be kept.

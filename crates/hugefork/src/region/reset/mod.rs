@@ -276,8 +276,10 @@ impl<'a, S: Sys> Reset<'a, S> {
             return kept_off;
         }
         for index in all.clone() {
-            let entry = region.table.get(EntryIndex(index));
-            self.dirty.parked[index] = matches!(entry, Entry::Shared(..) | Entry::CowMapped(..));
+            self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
+                Entry::Shared(..) | Entry::CowMapped(..) => true,
+                Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
+            };
         }
         kept_off?;
         region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))

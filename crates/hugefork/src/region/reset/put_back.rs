@@ -11,8 +11,8 @@ use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};
-use crate::table::State;
 use crate::table::transition::Event;
+use crate::table::{Entry, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A page goes back to the kernel when it was not written to for so many resets: to look at it costs a tenth of the
@@ -106,8 +106,12 @@ impl<S: Sys> Reset<'_, S> {
     ) -> Result<usize, SystemError> {
         let (region, pool) = (self.region, self.region.pool());
         let (start, from, mut dirty) = (pool.block_size.len_of(index), pool.direct(block), 0);
-        let is_writable = region.table.get(EntryIndex(index)).is_writable_cow_mapping();
-        let access = if is_writable { Access::ReadWrite } else { Access::Read };
+        let access = match region.table.get(EntryIndex(index)) {
+            Entry::CowMapped(_, _, access) => access,
+            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
+                Access::Read
+            }
+        };
         for (by, nth) in pages.enumerate() {
             let page = self.dirty.pages[nth];
             self.expect_page(nth + FETCHED_AHEAD_PAGES);

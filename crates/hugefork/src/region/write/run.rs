@@ -53,8 +53,15 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that nobody has asked for.
-        let is_held_by_others =
-            |entry: Entry, _| matches!(entry, Entry::Shared(block, _) if !region.is_alone_with(block));
+        let is_held_by_others = |entry: Entry, _| match entry {
+            Entry::Shared(block, _) => !region.is_alone_with(block),
+            Entry::Zero
+            | Entry::Private(_)
+            | Entry::Lazy(_)
+            | Entry::Split(_)
+            | Entry::CowMapped(..)
+            | Entry::Revoked => false,
+        };
         if region.table.is_one_a_window() && self.leaves_enough() {
             self.onward(history::MOST_BLOCKS_A_FAULT, is_held_by_others)
         } else if budget.fits(budget.limit() / 2) {

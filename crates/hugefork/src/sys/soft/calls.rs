@@ -327,7 +327,7 @@ impl Sys for SoftMmu {
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::TakePages)?;
         for page in pages_of(part.at(), part.len()) {
-            assert!(matches!(state.pages[&page], Page::CowMapping { .. }), "only cow_mappings have private pages");
+            assert!(matches!(state.pages[&page], Page::CowMapping { .. }), "only CoW mappings have private pages");
         }
         let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
         state.take(part, staging);

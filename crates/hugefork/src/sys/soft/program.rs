@@ -146,7 +146,7 @@ impl SoftMmu {
                     child.private.remove(&number);
                     match page {
                         Page::Zeros => child.pages.insert(number, None),
-                        _ => child.pages.remove(&number),
+                        Page::Memory { .. } | Page::CowMapping { .. } | Page::Hidden => child.pages.remove(&number),
                     };
                 }
                 None => state.show_plain(number, page),
