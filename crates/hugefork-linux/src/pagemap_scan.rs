@@ -28,6 +28,8 @@ const HUGE: u64 = 1 << 6;
 
 /// Write-protects the pages that were found (`PM_SCAN_WP_MATCHING`).
 const PROTECT: u64 = 1 << 0;
+/// Refuses ranges whose pages cannot be so (`PM_SCAN_CHECK_WPASYNC`), instead of leaving them out.
+const CHECK: u64 = 1 << 1;
 
 /// The most runs to ask for at once. Linux (6.7 to 6.18) takes them in steps of so many, and if there is room for more,
 /// it may say where the step before the last has ended instead of where it has: the runs behind would be told again
@@ -44,6 +46,18 @@ pub struct PageRun {
     pub end: u64,
     /// What holds of all of it (`PAGE_IS_…`), as far as the call was to tell runs apart.
     pub categories: u64,
+}
+
+impl PageRun {
+    /// Whether its pages may have been written since they were marked ([`Scan::PRIVATE_AND_MARK`]).
+    pub fn is_written(&self) -> bool {
+        self.categories & WRITTEN != 0
+    }
+
+    /// Has it say that they may, or were not.
+    pub fn set_written(&mut self, is_written: bool) {
+        self.categories = if is_written { self.categories | WRITTEN } else { self.categories & !WRITTEN };
+    }
 }
 
 /// Which pages are wanted: `struct pm_scan_arg`. A page has to be of all of `category_mask`, and of one of
@@ -73,8 +87,13 @@ impl Scan {
     pub const BASE: Scan = Scan::of(HUGE, HUGE | PRESENT, 0, PRESENT);
 
     /// Pages of a private file mapping that are not the file's, in memory or swapped out. Shared memory that is swapped
-    /// out leaves no trace in a page table.
-    pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, FILE);
+    /// out leaves no trace in a page table. Runs say whether they were written since the last
+    /// [`Scan::PRIVATE_AND_MARK`].
+    pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN);
+
+    /// As [`Scan::PRIVATE`], and the pages count as not written from now on. The call is refused with `EPERM` where the
+    /// range is not registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
+    pub const PRIVATE_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::PRIVATE };
 
     /// Pages that were written since they were write-protected
     /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).

@@ -210,6 +210,30 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// What happens to one region whose snapshots are held, most often while nobody else is there.
+#[cfg(test)]
+fn of_a_history() -> impl Strategy<Value = Op> {
+    let snapshot = 0..5usize;
+    let any = 0..usize::MAX / 2;
+    let part = (any.clone(), any.clone());
+    let region = 0;
+    prop_oneof![
+        14 => (any, 1..=255u8).prop_map(move |(offset, value)| Op::Write { region, offset, value }),
+        8 => Just(Op::Snapshot { region, with: 3 }),
+        4 => snapshot.clone().prop_map(|snapshot| Op::DropSnapshot { snapshot }),
+        2 => (0..4usize).prop_map(|alone| Op::BeAlone(alone > 0)),
+        1 => snapshot.clone().prop_map(|older| Op::Compare { newer: 0, older }),
+        1 => snapshot.clone().prop_map(move |snapshot| Op::Reset { region, snapshot }),
+        1 => snapshot.clone().prop_map(|snapshot| Op::MapSnapshot { snapshot }),
+        1 => snapshot.prop_map(|snapshot| Op::ForkSnapshot { snapshot }),
+        1 => part.clone().prop_map(move |(start, len)| Op::Discard { region, start, len }),
+        1 => part.prop_map(move |(start, len)| Op::PrepareWrite { region, start, len }),
+        1 => Just(Op::PrepareSnapshot { region }),
+        1 => Just(Op::Maintain),
+        1 => (0..Call::ALL.len(), 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after }),
+    ]
+}
+
 /// `HUGEFORK_MODEL_CASES=6000` runs a million operations.
 #[cfg(test)]
 fn cases(usual: u32) -> u32 {
@@ -255,6 +279,25 @@ proptest! {
     #[test]
     fn scarce_mappings_are_an_error_and_nothing_worse(ops in prop::collection::vec(op(), 1..80)) {
         run(SCARCE_MAPPINGS, &ops);
+    }
+}
+
+#[cfg(test)]
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(64), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn histories_behave_like_vectors(ops in prop::collection::vec(of_a_history(), 1..160)) {
+        let begin = [
+            Op::Create { blocks: 2, with: 3 },
+            // Not at the edge of a block, so it goes by page when there is a snapshot.
+            Op::Populate { region: 0 },
+            Op::Snapshot { region: 0, with: 3 },
+            Op::Write { region: 0, offset: 3, value: 1 },
+            Op::Snapshot { region: 0, with: 3 },
+            Op::BeAlone(true),
+        ];
+        run(SPLITTING, &[begin.to_vec(), ops].concat());
     }
 }
 

@@ -57,14 +57,15 @@ pub(crate) struct PageSet<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     /// The block below. Whoever has the set holds it, too.
     pub(crate) base: BlockId,
-    pages: EngineVec<(usize, Slot)>,
+    pages: EngineVec<(u32, Slot)>,
 }
 
 impl<S: Sys> PageSet<S> {
-    /// So many pages of a block are kept beside it. With more, the block is copied: the more there are, the longer each
-    /// snapshot compares them, and the fewer copies are made.
-    pub(crate) fn most_pages(size: BlockSize) -> usize {
-        size.bytes() / BASE_PAGE / 4
+    /// So many pages of a block are kept beside it. With more, the block is copied, which takes as much memory as all
+    /// its pages. Where writes are not tracked, each snapshot compares them all, so fewer are worth it.
+    pub(crate) fn most_pages(size: BlockSize, are_tracked: bool) -> usize {
+        let pages = size.bytes() / BASE_PAGE;
+        if are_tracked { pages / 8 * 7 } else { pages / 4 }
     }
 
     /// These pages over `base`. The set takes over the slots that it has alone, and shares others, which another set
@@ -72,7 +73,7 @@ impl<S: Sys> PageSet<S> {
     pub(crate) fn new(
         pool: &EngineArc<PoolCore<S>>,
         base: BlockId,
-        mut pages: EngineVec<(usize, Slot)>,
+        mut pages: EngineVec<(u32, Slot)>,
         is_shared: impl Fn(Slot) -> bool,
     ) -> PageSet<S> {
         pages.shrink_to_fit();
@@ -87,7 +88,7 @@ impl<S: Sys> PageSet<S> {
 
     /// The slot of a page of the block, if the set has that.
     pub(crate) fn slot_of(&self, page: usize) -> Option<Slot> {
-        let at = self.pages.binary_search_by_key(&page, |(page, _)| *page).ok()?;
+        let at = self.pages.binary_search_by_key(&page, |(page, _)| *page as usize).ok()?;
         Some(self.pages[at].1)
     }
 
@@ -100,9 +101,9 @@ impl<S: Sys> PageSet<S> {
     /// Writes what the set has of the bytes of the block from `start` on to their places in `to`.
     pub(crate) fn copy_over(&self, start: usize, to: &mut [u8]) {
         let end = start + to.len();
-        let first = self.pages.partition_point(|(page, _)| (page + 1) * BASE_PAGE <= start);
-        for (page, slot) in self.pages[first..].iter().take_while(|(page, _)| page * BASE_PAGE < end) {
-            let at = page * BASE_PAGE;
+        let first = self.pages.partition_point(|(page, _)| (*page as usize + 1) * BASE_PAGE <= start);
+        for (page, slot) in self.pages[first..].iter().take_while(|(page, _)| (*page as usize * BASE_PAGE) < end) {
+            let at = *page as usize * BASE_PAGE;
             let (from, until) = (at.max(start), (at + BASE_PAGE).min(end));
             to[from - start..until - start].copy_from_slice(&self.bytes(*slot)[from - at..until - at]);
         }
@@ -110,7 +111,7 @@ impl<S: Sys> PageSet<S> {
 
     /// The pages, with the place of each in the block (in bytes).
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &PageBytes)> {
-        self.pages.iter().map(|(page, slot)| (page * BASE_PAGE, self.bytes(*slot)))
+        self.pages.iter().map(|(page, slot)| (*page as usize * BASE_PAGE, self.bytes(*slot)))
     }
 }
 

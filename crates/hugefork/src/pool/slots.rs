@@ -12,14 +12,14 @@ use crate::mem::{EngineVec, Own};
 use crate::sync::SignalsBlocked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize};
 
-/// The number of a base page in the pool.
+/// The number of a base page in the pool. Pools have at most 16 TiB of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(usize);
+pub(crate) struct Slot(u32);
 
 impl Slot {
     /// Where it starts in the pool's memory.
     pub(super) fn offset(self) -> usize {
-        self.0 * BASE_PAGE
+        self.0 as usize * BASE_PAGE
     }
 }
 
@@ -58,7 +58,7 @@ impl SlotBlock {
             if self.holders[self.next] == 0 {
                 self.holders[self.next] = 1;
                 self.used += 1;
-                taken.push(Slot(first + self.next));
+                taken.push(Slot((first + self.next) as u32));
             }
             self.next += 1;
         }
@@ -138,6 +138,7 @@ impl Slots {
 /// Which of the blocks has a slot, and where in it that lies.
 fn place(blocks: &[SlotBlock], slot: Slot) -> (usize, usize) {
     let per_block = blocks.first().map_or(1, |of| of.holders.len());
-    let of = blocks.partition_point(|of| of.block.index() < slot.0 / per_block);
-    (of, slot.0 % per_block)
+    let number = slot.0 as usize;
+    let of = blocks.partition_point(|of| of.block.index() < number / per_block);
+    (of, number % per_block)
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
 use crate::pool::page_set::PageSet;
-use crate::region::cut::{Part, fill};
+use crate::region::cut::{Keeps, Part, fill};
 use crate::region::reset::reset_all;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::table::Reserved;
@@ -80,7 +80,7 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
 fn many_pages_are_a_block_of_its_own() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, held) = history(world, 2);
-        let (free, most) = (world.free(), PageSet::<G::S>::most_pages(world.pool.block_size));
+        let (free, most) = (world.free(), PageSet::<G::S>::most_pages(world.pool.block_size, true));
         (0..=most).for_each(|page| region.write(at(page), 7));
         let later = region.snapshot();
         assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
@@ -201,7 +201,7 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             if is_written {
                 region.write(at(3), 3);
             }
-            let parts = [Part { region: &region, frozen, write_protected }];
+            let parts = [Part { region: &region, frozen, write_protected, keeps: Keeps::Protected }];
             fill(&parts).unwrap();
             let expected = vec![1, 2, if is_written { 3 } else { 0 }];
             assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
@@ -225,5 +225,92 @@ fn what_stays_write_protected_is_not_looked_at() {
         region.reset_to(&held[1]).unwrap();
         let back = region.snapshot();
         assert_eq!((written(&back, 3), written(&later, 3)), (vec![1, 0], vec![1, 2]));
+    });
+}
+
+/// Who is alone keeps the right to write over a snapshot, and the pages that were written are found by their marks.
+#[test]
+fn nobody_is_kept_off_where_nobody_else_is_there() {
+    fn row(world: &World<Soft>) {
+        let (region, mut held) = history(world, 3);
+        let is_writable = || region.entry(0).is_writable_cow_mapping();
+        let protections = || world.pool.sys.calls(Call::Protect);
+        // Without a fault.
+        let store = |page, value| assert_eq!(world.pool.sys.store(region.addresses.base() + at(page), value), Ok(()));
+        world.pool.sys.set_alone(true);
+        region.write(at(3), 3);
+        let before = protections();
+        held.push(region.snapshot());
+        for nth in 4..7 {
+            assert!(is_writable(), "{nth}");
+            store(nth, nth as u8);
+            store(1, nth as u8);
+            held.push(region.snapshot());
+        }
+        assert_eq!(protections(), before);
+        let set = |frozen: &SnapshotCore<SoftMmu>| frozen.pages_at(EntryIndex(0)).unwrap();
+        held.push(region.snapshot());
+        assert!(set(&held[7]).is(&set(&held[6])), "nothing was written");
+        // Somebody else comes.
+        world.pool.sys.set_alone(false);
+        store(7, 7);
+        held.push(region.snapshot());
+        assert!(!is_writable());
+        region.write(at(8), 8);
+        held.push(region.snapshot());
+        let expected: [&[u8]; 5] = [
+            &[1, 2, 3, 0, 0, 0, 0, 0],
+            &[4, 2, 3, 4, 0, 0, 0, 0],
+            &[5, 2, 3, 4, 5, 0, 0, 0],
+            &[6, 2, 3, 4, 5, 6, 0, 0],
+            &[6, 2, 3, 4, 5, 6, 0, 0],
+        ];
+        assert_eq!(held[3..8].iter().map(|frozen| written(frozen, 9)).collect::<Vec<_>>(), expected);
+        assert_eq!(written(&held[8], 9), [6, 2, 3, 4, 5, 6, 7, 0]);
+        assert_eq!(written(&held[9], 9), [6, 2, 3, 4, 5, 6, 7, 8]);
+        drop((held, region));
+        assert_eq!(slots(world), 0);
+    }
+    run_by_page::<Soft>(16, row);
+}
+
+/// A reset gives pages back to the kernel that were not written to for some resets.
+#[test]
+fn a_page_that_a_reset_drops_is_not_what_was_captured() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 3);
+        held.push(region.snapshot());
+        for _ in 0..12 {
+            region.reset_to(&held[0]).unwrap();
+            region.write(at(5), 5);
+        }
+        region.reset_to(&held[0]).unwrap();
+        held.push(region.snapshot());
+        region.write(at(6), 6);
+        held.push(region.snapshot());
+        assert_eq!((written(&held[4], 7), written(&held[5], 7)), (vec![0; 6], vec![0, 0, 0, 0, 0, 6]));
+        assert_eq!(written(&held[3], 7), [1, 2, 0, 0, 0, 0]);
+    }
+    where_pages_are_copied!(row, 16);
+}
+
+/// The engine allocates while it captures, and the heap may lie in the region.
+#[test]
+fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
+    run_by_page::<Soft>(16, |world| {
+        let (region, mut held) = history(world, 3);
+        world.pool.sys.set_alone(true);
+        region.write(at(3), 3);
+        held.push(region.snapshot());
+        region.write(at(4), 4);
+        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 9)]);
+        held.push(region.snapshot());
+        assert_eq!((written(&held[3], 5), written(&held[4], 5)), (vec![1, 2, 3, 0], vec![9, 2, 3, 4]));
+        // From the next on it goes as before.
+        held.push(region.snapshot());
+        region.write(at(5), 5);
+        held.push(region.snapshot());
+        assert!(region.entry(0).is_writable_cow_mapping());
+        assert_eq!(written(&held[6], 6), [9, 2, 3, 4, 5]);
     });
 }

@@ -192,8 +192,16 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
     /// The private pages in a part that shows a CoW mapping, in order, until `runs` is full. It looks at all of the
-    /// part, or at least at one page. Where a CoW mapping is shown no more, it may say anything.
+    /// part, or at least at one page. Where a CoW mapping is shown no more, it may say anything. Each run says whether
+    /// its pages may have been written since they were marked.
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+
+    /// As [`Sys::private_pages`]. Where writes are tracked, the pages are marked: they count as not written from now
+    /// on. What was shown or moved there since [`Sys::track_writes`] is not tracked.
+    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+
+    /// Tracks writes to a part that shows CoW mappings. False if that cannot be done: then all pages count as written.
+    fn track_writes(&self, part: Part<'_>) -> bool;
 
     /// Drops the private pages of a part that shows a CoW mapping, which then shows what is below. A failure leaves
     /// some.

@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::budget::MappingBudget;
-use super::{Access, Merging, Part, Shows};
+use super::{Access, Merging, PageRun, Part, Scanned, Shows};
 use crate::sync;
 use crate::sync::atomic::AtomicU32;
 use crate::sync::steps::step;
@@ -93,6 +93,10 @@ struct State {
     pages: BTreeMap<usize, Page>,
     /// The private pages, by the number of the page that shows them.
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
+    /// The pages whose writes are tracked while they show what they show, and those of them that were not written
+    /// since somebody looked.
+    tracked: BTreeSet<usize>,
+    unwritten: BTreeSet<usize>,
     /// Whoever uses one of these pages waits.
     held: BTreeSet<usize>,
     /// What is held lies at these, which nobody else uses, and belongs at those.
@@ -121,7 +125,7 @@ struct State {
     is_stopped: bool,
     /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
     writer: Option<(usize, u8)>,
-    /// What somebody stores as soon as private pages were taken away.
+    /// What somebody stores as soon as private pages were taken away, or marked.
     stores: Vec<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
@@ -133,9 +137,42 @@ impl State {
         !self.private.contains_key(&at) && self.staging.iter().any(|pages| pages.contains(&at))
     }
 
+    /// Something else is shown there, or the page was moved.
+    fn lose_marks(&mut self, page: usize) {
+        self.tracked.remove(&page);
+        self.unwritten.remove(&page);
+    }
+
+    /// The private pages of a part, in runs that are alike, and one by one.
+    fn scan(&self, part: Part<'_>, runs: &mut [PageRun]) -> (Scanned, Vec<usize>) {
+        let (mut count, mut found) = (0, Vec::new());
+        for page in pages_of(part.at(), part.len()) {
+            // Who looks without the lock of a window may come too late: nothing else has private pages.
+            assert!(self.pages.contains_key(&page), "looked for private pages where nothing is");
+            if !self.private.contains_key(&page) {
+                continue;
+            }
+            let mut run =
+                PageRun { start: (page * BASE_PAGE) as u64, end: ((page + 1) * BASE_PAGE) as u64, categories: 0 };
+            run.set_written(!self.unwritten.contains(&page));
+            if count > 0 && runs[count - 1].end == run.start && runs[count - 1].categories == run.categories {
+                runs[count - 1].end = run.end;
+            } else if count == runs.len() {
+                return (Scanned { runs: count, looked_at: page * BASE_PAGE - part.at() }, found);
+            } else {
+                runs[count] = run;
+                count += 1;
+            }
+            found.push(page);
+        }
+        (Scanned { runs: count, looked_at: part.len() }, found)
+    }
+
     /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.
     fn take(&mut self, from: Part<'_>, to: Part<'_>) {
         for (from, to) in pages_of(from.at(), from.len()).zip(pages_of(to.at(), to.len())) {
+            self.lose_marks(from);
+            self.lose_marks(to);
             let page = self.pages.insert(from, Page::Hidden).expect("mapped");
             assert!(matches!(page, Page::Memory { .. } | Page::CowMapping { .. }), "only pool memory is held");
             assert!(self.pages.insert(to, page).is_some(), "mapped outside of a claimed range");
@@ -397,6 +434,7 @@ impl SoftMmu {
             state.private.insert(number, page);
             state.faults += 1;
         }
+        state.unwritten.remove(&number);
         state.private.get_mut(&number).map(|page| &raw mut page[within])
     }
 

@@ -6,6 +6,8 @@
 //! Writers are kept off what is just written back, by its window's lock and private/quiesce.rs. `write_protect_all`
 //! keeps nobody off: it has a write say so.
 
+use std::ops::Range;
+
 use super::Purpose;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
@@ -28,6 +30,8 @@ const PACED_PAGES_AT_ONCE: usize = 64;
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause(Purpose),
+    /// The same for a snapshot, while nobody can write: CoW mappings keep the right to write.
+    Alone,
     /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
@@ -45,17 +49,47 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::BeforePause(purpose))
     }
 
+    /// Has all private pages captured for a snapshot that keeps nobody off: no other thread of the program is there,
+    /// and what this one has written is tracked. None if that is not so, or if a page was written all the same, as the
+    /// engine does where its caller's heap lies in the region: then nothing is lost but time. As long as the caller has
+    /// the guard it stays so.
+    pub(super) fn capture_alone(&self, purpose: Purpose) -> Result<Option<SignalsBlocked>, RegionError> {
+        if purpose != Purpose::Snapshot || !self.may_capture_alone() {
+            return Ok(None);
+        }
+        let signals = SignalsBlocked::new();
+        if !self.pool().sys.is_alone() || !self.track_writes() {
+            return Ok(None);
+        }
+        self.write_back_for_snapshot(When::Alone)?;
+        let is_captured = self.is_all_captured().map_err(RegionError::System)?;
+        Ok(is_captured.then_some(signals))
+    }
+
+    /// Tracks what is written to CoW mappings. False if that cannot be done, for some of them.
+    fn track_writes(&self) -> bool {
+        let part = |run: &Range<usize>| self.addresses.part(&self.bytes_of(run));
+        let refused = self.cow_mappings(0..self.table.len()).filter(|run| !self.pool().sys.track_writes(part(run)));
+        let are_tracked = refused.count() == 0;
+        self.captured.set_tracked(are_tracked);
+        are_tracked
+    }
+
     /// Writes back what is private now. Unless system calls are to wait, all CoW mappings are write-protected first:
     /// those that nobody writes to meanwhile need no look in the pause.
     fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
-        if !self.accounts.calls_wait {
+        if !self.accounts.calls_wait && when != When::Alone {
             let signals = SignalsBlocked::new();
             let write_protected = self.write_protect_all();
             drop(signals);
             write_protected.map_err(|reason| self.error(reason))?;
+        }
+        if self.captured.are_any() && when != When::Alone {
+            // Without it all pages are compared.
+            let _ = self.track_writes();
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
         patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
@@ -102,9 +136,9 @@ impl<S: Sys> RegionCore<S> {
             let run = written_back.map_err(|reason| self.error(reason))?;
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
             let is_to_capture = is_left && when != When::BeforePause(Purpose::Fork);
-            if is_left && !(is_to_capture && self.capture(*first)?) {
+            if is_left && !(is_to_capture && self.capture(*first, when == When::Alone)?) {
                 match when {
-                    When::BeforePause(_) => self.make_own(first.index)?,
+                    When::BeforePause(_) | When::Alone => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use super::{Keeps, Part};
 use crate::mapping::addresses::Place;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
@@ -45,12 +46,8 @@ impl<S: Sys> RegionCore<S> {
     /// Shares all blocks with `frozen`, and keeps all writers off. If it fails, what is shared stays shared, and the
     /// snapshot gives its references back. The next writes find a single reference and make their blocks writable
     /// again, whatever the kernel has left protected.
-    pub(super) fn share_all(
-        &self,
-        quiesced: &mut Quiesced<'_, S>,
-        frozen: &SnapshotCore<S>,
-        write_protected: Option<usize>,
-    ) -> Result<(), Unresolved> {
+    pub(super) fn share_all(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
+        let Part { frozen, write_protected, keeps, .. } = part;
         quiesced.covers(0..self.table.len());
         if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
@@ -60,7 +57,8 @@ impl<S: Sys> RegionCore<S> {
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
-            let after = entry.in_state(next);
+            let stays = *keeps == Keeps::Writable && entry.is_writable_cow_mapping();
+            let after = if stays { entry } else { entry.in_state(next) };
             match needed {
                 OnShare::FillAndShare => {
                     let split = self.split(index);
@@ -78,12 +76,12 @@ impl<S: Sys> RegionCore<S> {
                         frozen.note_own(index);
                     }
                     self.table.set(index, after);
-                    if entry.is_writable_cow_mapping() {
+                    if entry.is_writable_cow_mapping() && !stays {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
                     } else if entry.is_cow_mapping() {
                         frozen.set_pages(index, captured.of_this_cut(index, block));
                     }
-                    if entry.is_charged() {
+                    if entry.is_charged() && !stays {
                         self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
                     }
                 }
@@ -97,7 +95,7 @@ impl<S: Sys> RegionCore<S> {
         let entries = first..last + 1;
         quiesced.covers(entries.clone());
         quiesced.keep_all_off()?;
-        let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == write_protected;
+        let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == *write_protected;
         let rest = if is_as_before { open } else { entries.clone() };
         let place = quiesced.place();
         quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, is_as_before))?;
@@ -133,7 +131,8 @@ impl<S: Sys> RegionCore<S> {
         let mut rest = entries;
         while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };
-            if is_as_before && frozen.pages_at(index).is_some() {
+            let is_captured = is_as_before && frozen.pages_at(index).is_some();
+            if is_captured || self.table.get(index).is_writable_cow_mapping() {
                 // Nobody has written to it since it was captured.
                 continue;
             }

@@ -63,6 +63,16 @@ pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     pub(crate) write_protected: Option<usize>,
+    pub(crate) keeps: Keeps,
+}
+
+/// How CoW mappings come out of a cut that could be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// Write-protected, as they were in the pause.
+    Protected,
+    /// As they were: their private pages are captured, and nobody can write to them until the cut is made.
+    Writable,
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -137,13 +147,20 @@ fn cut<S: Sys>(
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
+        let mut alone = None;
         for region in regions {
             region.prepared.end();
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            region.write_back_ahead(purpose)?;
-            parts.push(Part { region, frozen: begin(region, purpose), write_protected });
+            if regions.len() == 1 && !waits {
+                alone = region.capture_alone(purpose)?;
+            }
+            if alone.is_none() {
+                region.write_back_ahead(purpose)?;
+            }
+            let keeps = if alone.is_some() { Keeps::Writable } else { Keeps::Protected };
+            parts.push(Part { region, frozen: begin(region, purpose), write_protected, keeps });
         }
         let mut between = None;
         if waits {
@@ -161,7 +178,7 @@ fn cut<S: Sys>(
             }
         }
         let filled = fill(&parts);
-        drop(between);
+        drop((between, alone));
         match filled {
             Ok(()) => {
                 let mut made = EngineVec::with_capacity_in(parts.len(), Own);
@@ -242,7 +259,7 @@ fn share_each<S: Sys>(
 ) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
         *begun = nth + 1;
-        part.region.share_all(alone, &part.frozen, part.write_protected).map_err(|reason| (nth, reason))?;
+        part.region.share_all(alone, part).map_err(|reason| (nth, reason))?;
     }
     Ok(())
 }

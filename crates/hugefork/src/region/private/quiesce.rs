@@ -100,14 +100,19 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     /// or else fault.
     ///
     /// They are protected whatever they say: where nothing changes, that costs nothing, and an earlier failure may have
-    /// left some writable.
+    /// left some writable. Only CoW mappings that say that they can be written to stay so: what is shared of them is
+    /// captured.
     pub(in crate::region) fn keep_all_off(&mut self) -> Result<(), Unresolved> {
         let (region, entries) = (self.region, self.entries.clone());
         if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
             self.place = Place::Parked;
             return self.locked(|locked| region.protect_split(locked, entries));
         }
-        self.locked(|locked| region.each_visible(entries, |run| region.protect(locked, run)))
+        let is_closed = |index: usize| !region.table.get(EntryIndex(index)).is_writable_cow_mapping();
+        self.locked(|locked| {
+            region
+                .each_visible(entries, |run| runs(run, is_closed).try_for_each(|closed| region.protect(locked, closed)))
+        })
     }
 
     pub(in crate::region) fn entries(&self) -> Range<usize> {

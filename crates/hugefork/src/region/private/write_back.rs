@@ -18,7 +18,7 @@ use crate::mapping::change::Recount;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, MOST_RUNS, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, MOST_RUNS, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -38,6 +38,8 @@ const SCANNED_AT_ONCE_BYTES: usize = 128 << 20;
 pub(in crate::region) struct Patched {
     pub(in crate::region) index: EntryIndex,
     pub(in crate::region) pages: usize,
+    /// Whether any of them may have been written since they were captured.
+    pub(in crate::region) are_written: bool,
 }
 
 /// What CoW mappings become whose private pages were written back into their own blocks.
@@ -96,13 +98,53 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
         mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
     ) -> Result<(), SystemError> {
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.private_pages(part, runs);
+        self.each_scanned(scan, runs, bytes, place, |pages, _| each(pages))
+    }
+
+    /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked.
+    pub(in crate::region) fn each_private_with_marks(
+        &self,
+        runs: &mut [PageRun],
+        bytes: &Range<usize>,
+        mut each: impl FnMut(Range<usize>, bool),
+    ) -> Result<(), SystemError> {
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.private_pages(part, runs);
+        self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
+            each(pages, run.is_written());
+            Ok(())
+        })
+    }
+
+    /// The same, and marks them.
+    pub(in crate::region) fn mark_each_private(
+        &self,
+        runs: &mut [PageRun],
+        bytes: &Range<usize>,
+        mut each: impl FnMut(Range<usize>, bool),
+    ) -> Result<(), SystemError> {
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.mark_private_pages(part, runs);
+        self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
+            each(pages, run.is_written());
+            Ok(())
+        })
+    }
+
+    fn each_scanned(
+        &self,
+        scan: impl Fn(Part<'_>, &mut [PageRun]) -> Result<Scanned, SystemError>,
+        runs: &mut [PageRun],
+        bytes: &Range<usize>,
+        place: Place,
+        mut each: impl FnMut(Range<usize>, &PageRun) -> Result<(), SystemError>,
+    ) -> Result<(), SystemError> {
         let mut at = bytes.start;
         while at < bytes.end {
             let part = self.addresses.part_at(place, &(at..bytes.end));
-            let scanned = self.pool().sys.private_pages(part, runs)?;
+            let scanned = scan(part, runs)?;
             for run in &runs[..scanned.runs] {
                 let start = at + (run.start as usize - part.at());
-                each(start..start + (run.end - run.start) as usize)?;
+                each(start..start + (run.end - run.start) as usize, run)?;
             }
             at += scanned.looked_at;
         }
@@ -134,7 +176,9 @@ impl<S: Sys> RegionCore<S> {
             while at < bytes.end {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
                 let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
-                runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
+                for run in &runs[..scanned.runs] {
+                    self.note_patched(&self.offsets_of(run), run.is_written(), &mut found);
+                }
                 at += scanned.looked_at;
             }
         }
@@ -142,15 +186,24 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Notes a run of pages, which may span blocks.
-    fn note_patched(&self, run: &Range<usize>, found: &mut Vec<Patched>) {
+    fn note_patched(&self, run: &Range<usize>, are_written: bool, found: &mut Vec<Patched>) {
         for index in self.touched(run).map(EntryIndex) {
             let block = self.bytes_of(&(index.0..index.0 + 1));
             let pages = (run.end.min(block.end) - run.start.max(block.start)) / BASE_PAGE;
             match found.last_mut() {
-                Some(last) if last.index == index => last.pages += pages,
-                Some(_) | None => found.push(Patched { index, pages }),
+                Some(last) if last.index == index => {
+                    last.pages += pages;
+                    last.are_written |= are_written;
+                }
+                Some(_) | None => found.push(Patched { index, pages, are_written }),
             }
         }
+    }
+
+    /// Drops private pages of CoW mappings, which lie in `place`.
+    pub(in crate::region) fn drop_private(&self, place: Place, bytes: &Range<usize>) -> Result<(), SystemError> {
+        self.captured.outdate(self.touched(bytes));
+        self.pool().sys.drop_private(self.addresses.part_at(place, bytes))
     }
 
     /// How many pages are private.
@@ -218,7 +271,7 @@ impl<S: Sys> RegionCore<S> {
         let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
         // Pages that stay are what the block has now, too.
-        let _ = self.pool().sys.drop_private(self.addresses.part(&self.bytes_of(entries)));
+        let _ = self.drop_private(Place::Own, &self.bytes_of(entries));
         count(&self.counters.blocks_written_back, entries.len() as u64);
         quiesced.done();
         Ok(())

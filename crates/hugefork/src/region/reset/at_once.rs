@@ -187,7 +187,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             // SAFETY: the entry is a CoW mapping of this block, with this access, and nobody else writes there. Nobody
             // writes to the block, since the snapshot holds it.
             let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
-            restored.map(drop).or_else(|_| pool.sys.drop_private(part))
+            restored.map(drop).or_else(|_| region.drop_private(place, &page))
         };
         let (runs, bytes) = (&mut self.dirty.runs, region.bytes_of(run));
         let forgotten = region.each_private(runs, &bytes, place, |run| pages_of(&run).try_for_each(forget));

@@ -150,8 +150,7 @@ impl<S: Sys> Reset<'_, S> {
             let pages = self.dirty.pages[nth..].iter().copied().enumerate();
             let count = pages.take_while(|&page| goes_along(page)).count();
             let bytes = first.number() * BASE_PAGE..(first.number() + count) * BASE_PAGE;
-            let part = self.region.addresses.part_at(self.place, &bytes);
-            if self.region.pool().sys.drop_private(part).is_err() {
+            if self.region.drop_private(self.place, &bytes).is_err() {
                 self.dirty.pages.copy_within(nth..nth + count, kept);
                 kept += count;
             }
@@ -163,8 +162,7 @@ impl<S: Sys> Reset<'_, S> {
     /// Drops the private pages over one block.
     fn drop_over(&mut self, index: usize, block: BlockId) -> Result<(), Unresolved> {
         let (region, only) = (self.region, index..index + 1);
-        let part = region.addresses.part_at(self.place, &region.bytes_of(&only));
-        if region.pool().sys.drop_private(part).is_ok() {
+        if region.drop_private(self.place, &region.bytes_of(&only)).is_ok() {
             return Ok(());
         }
         // The kernel does not drop what mlock(2) has locked.

@@ -5,7 +5,7 @@
 //! pages there are.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
@@ -15,6 +15,9 @@ use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
 /// The block was write-protected when it was captured, and is still.
 const CURRENT: u32 = 1 << 31;
+
+/// Pages of the set were dropped since.
+const OUTDATED: u32 = 1 << 30;
 
 /// What was captured of a block.
 struct Block<S: Sys> {
@@ -26,8 +29,12 @@ struct Block<S: Sys> {
 /// What was captured of the blocks of a region.
 pub(crate) struct Captured<S: Sys> {
     sets: Mutex<Sets<S>>,
-    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since.
+    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since, or
+    /// [`OUTDATED`].
     pages: EngineBox<[AtomicU32]>,
+    /// Whether it is known which private pages were written since they were captured, as far as that could be had at
+    /// the last cut.
+    are_tracked: AtomicBool,
 }
 
 /// The sets, while they are looked at.
@@ -41,7 +48,7 @@ impl<S: Sys> Captured<S> {
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
-        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count) }
+        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked: AtomicBool::new(false) }
     }
 
     pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -50,7 +57,7 @@ impl<S: Sys> Captured<S> {
 
     /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
     pub(in crate::region) fn pages_of(&self, index: EntryIndex) -> usize {
-        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !CURRENT) as usize)
+        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !(CURRENT | OUTDATED)) as usize)
     }
 
     /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
@@ -62,34 +69,81 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Has the last set of a block over `base` for this cut too, if nobody can have written to the block since. True if
-    /// so. Under the lock of its window.
-    pub(in crate::region) fn keep_current(&self, index: EntryIndex, base: BlockId) -> bool {
+    pub(in crate::region) fn are_tracked(&self) -> bool {
+        self.are_tracked.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::region) fn set_tracked(&self, are_tracked: bool) {
+        self.are_tracked.store(are_tracked, Ordering::Relaxed);
+    }
+
+    /// Whether there are any, or have been.
+    pub(in crate::region) fn are_any(&self) -> bool {
+        self.lock().are_any()
+    }
+
+    /// Whether a block was write-protected when it was captured, and nobody was let write since. Under the lock of its
+    /// window.
+    pub(in crate::region) fn is_current(&self, index: EntryIndex) -> bool {
+        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0)
+    }
+
+    /// Has the last set of a block over `base`, to which nobody has written since, for this cut too. False if there is
+    /// none. Under the lock of its window.
+    pub(in crate::region) fn keep_last(&self, index: EntryIndex, base: BlockId) -> bool {
         let mut sets = self.lock();
         let cut = sets.cut;
-        let is_current = self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0);
-        let of = sets.blocks.get_mut(index.0).and_then(Option::as_mut).filter(|of| is_current && of.set.base == base);
+        let of = sets.blocks.get_mut(index.0).and_then(Option::as_mut);
+        let of = of.filter(|of| of.set.base == base && !self.is_outdated(index));
         of.map(|of| of.cut = cut).is_some()
     }
 
-    /// Begins a cut: nothing is captured for it. Sets over blocks that are not those of `block_of` any more are
-    /// dropped.
-    pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
-        let mut sets = self.lock();
-        sets.cut += 1;
-        for (index, of) in sets.blocks.iter_mut().enumerate() {
-            if of.as_ref().is_some_and(|of| block_of(EntryIndex(index)) != Some(of.set.base)) {
-                *of = None;
-                self.pages[index].store(0, Ordering::Relaxed);
+    /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
+    /// Under the locks of their windows, or the region lock.
+    pub(in crate::region) fn outdate(&self, entries: Range<usize>) {
+        for pages in self.pages.get(entries).unwrap_or_default() {
+            if pages.load(Ordering::Relaxed) != 0 {
+                pages.fetch_or(OUTDATED, Ordering::Relaxed);
+                pages.fetch_and(!CURRENT, Ordering::Relaxed);
             }
         }
     }
 
-    /// A set of the block is being made, whose pages cannot be written to now. Under the lock of its window.
-    pub(in crate::region) fn begin_block(&self, index: EntryIndex) {
-        if let Some(pages) = self.pages.get(index.0) {
-            pages.store(CURRENT, Ordering::Relaxed);
+    fn is_outdated(&self, index: EntryIndex) -> bool {
+        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
+    }
+
+    /// Begins a cut: nothing is captured for it. Sets are dropped that are outdated, or whose blocks are not those of
+    /// `block_of` any more.
+    pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
+        let mut sets = self.lock();
+        sets.cut += 1;
+        for (index, of) in sets.blocks.iter_mut().enumerate() {
+            let index = EntryIndex(index);
+            let is_old = |base| self.is_outdated(index) || block_of(index) != Some(base);
+            if of.as_ref().is_some_and(|of| is_old(of.set.base)) {
+                *of = None;
+                self.pages[index.0].store(0, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// Nothing is captured of a block any more.
+    pub(in crate::region) fn forget(&self, index: EntryIndex) {
+        let mut sets = self.lock();
+        let set = sets.blocks.get_mut(index.0).and_then(Option::take);
+        if let Some(pages) = self.pages.get(index.0) {
+            pages.store(0, Ordering::Relaxed);
+        }
+        drop(sets);
+        drop(set);
+    }
+
+    /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
+    /// last set tells what was private when it was made.
+    pub(in crate::region) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
+        let now = if is_protected { CURRENT } else { 0 };
+        self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
     }
 
     /// The set of a block, for whatever cut it was made.
@@ -115,9 +169,15 @@ impl<S: Sys> Sets<S> {
         !self.blocks.is_empty()
     }
 
+    /// Whether a block was captured for this cut.
+    pub(in crate::region) fn has_of_this_cut(&self, index: EntryIndex, base: BlockId) -> bool {
+        let of = self.blocks.get(index.0).and_then(Option::as_ref);
+        of.is_some_and(|of| of.cut == self.cut && of.set.base == base)
+    }
+
     /// The set of a block that was captured for this cut.
     pub(in crate::region) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
-        (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
+        self.has_of_this_cut(index, base).then(|| of.set.clone())
     }
 }

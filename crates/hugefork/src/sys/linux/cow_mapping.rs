@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use hugefork_linux::parking::{Parking, move_page_tables};
+use hugefork_linux::userfaultfd::Userfaultfd;
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
@@ -27,7 +28,7 @@ use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
 use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
-use super::{move_high, named, number, owner, pagemap, reopen};
+use super::{move_high, named, number, owner, pagemap, reopen, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -44,6 +45,8 @@ pub(super) struct CowMappings {
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
+    /// The same; `None` if the kernel does not track writes.
+    tracker: OnceLock<Option<Userfaultfd>>,
 }
 
 impl CowMappings {
@@ -60,10 +63,10 @@ impl CowMappings {
         // From here on its drop gives the addresses back.
         let parked = ParkedTables::open(arena, capacity);
         let mem = File::options().write(true).open("/proc/thread-self/mem").ok().map(OwnedFd::from);
-        let holder = OnceLock::new();
+        let (holder, tracker) = (OnceLock::new(), OnceLock::new());
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
-        let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder };
+        let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder, tracker };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         // SAFETY: the range was just taken.
         let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
@@ -149,7 +152,8 @@ impl CowMappings {
         let pagemap = pagemap.then(|| number(&self.pagemap.0));
         let maps = self.mappings.reopen().then(|| self.mappings.descriptor()).flatten();
         let holder = self.holder().filter(|holder| holder.reopen()).map(Holder::descriptor);
-        [pagemap, maps, holder].into_iter().flatten()
+        let tracker = self.tracker().filter(|tracker| reopen(&tracker.0, || track_writes::open().map(|new| new.0)));
+        [pagemap, maps, holder, tracker.map(|tracker| number(&tracker.0))].into_iter().flatten()
     }
 
     /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
@@ -202,6 +206,7 @@ impl CowMappings {
     /// All of its descriptors.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
+        let others = others.chain(self.tracker().map(|tracker| number(&tracker.0)));
         [number(&self.pagemap.0)].into_iter().chain(others)
     }
 
@@ -253,6 +258,29 @@ impl CowMappings {
         match self.holder.get() {
             Some(Some(holder)) => Some(holder),
             Some(None) | None => None,
+        }
+    }
+
+    /// What tracks writes, if that was asked for and can be done.
+    fn tracker(&self) -> Option<&Userfaultfd> {
+        match self.tracker.get() {
+            Some(Some(tracker)) => Some(tracker),
+            Some(None) | None => None,
+        }
+    }
+
+    /// As [`Sys::track_writes`](crate::sys::Sys::track_writes).
+    pub(super) fn track_writes(&self, part: Part<'_>) -> bool {
+        !owner::is_forked_child()
+            && self.tracker.get_or_init(track_writes::open).as_ref().is_some_and(|of| track_writes::begin(of, part))
+    }
+
+    /// Takes the marks away of what is tracked. To drop a page that has one leaves an entry in the page table that
+    /// looks like a page that was swapped out.
+    pub(super) fn unmark(&self, part: Part<'_>) {
+        if let Some(tracker) = self.tracker() {
+            // Refused where nothing is tracked, and so nothing has a mark.
+            let _ = tracker.unprotect(&(part.at()..part.at() + part.len()));
         }
     }
 
@@ -318,9 +346,22 @@ impl CowMappings {
     /// As [`Sys::private_pages`](crate::sys::Sys::private_pages). It takes 2 us for 2 MiB with some private pages, and
     /// 50 us for 1 GiB of huge pages without any.
     pub(super) fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        self.scan(Scan::PRIVATE, part, runs)
+    }
+
+    /// As [`Sys::mark_private_pages`](crate::sys::Sys::mark_private_pages).
+    pub(super) fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        match self.tracker().and_then(|_| self.scan(Scan::PRIVATE_AND_MARK, part, runs).ok()) {
+            Some(scanned) => Ok(scanned),
+            // Some of it is not tracked.
+            None => self.private_pages(part, runs),
+        }
+    }
+
+    fn scan(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at();
-        match self.pagemap.scan(&(start..start + part.len()), Scan::PRIVATE, runs) {
+        match self.pagemap.scan(&(start..start + part.len()), wanted, runs) {
             // The last run may go on beyond what was looked at, so it never stands still.
             Ok(found) if found.end < start + BASE_PAGE => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
             Ok(found) => Ok(Scanned { runs: found.runs, looked_at: found.end - start }),

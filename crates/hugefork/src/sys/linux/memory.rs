@@ -589,7 +589,21 @@ impl Sys for Linux {
         }
     }
 
+    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.mark_private_pages(part, runs),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+        }
+    }
+
+    fn track_writes(&self, part: Part<'_>) -> bool {
+        self.cow_mappings.as_ref().is_ok_and(|cow_mappings| cow_mappings.track_writes(part))
+    }
+
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
+        if let Ok(cow_mappings) = &self.cow_mappings {
+            cow_mappings.unmark(part);
+        }
         // SAFETY: the range is the caller's, who has no use for the pages. What is below is a file, which stays.
         named("madvise(MADV_DONTNEED)", unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontNeed) })
     }

@@ -40,6 +40,7 @@ impl SoftMmu {
             }
         };
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            state.lose_marks(number);
             let there = state.pages.insert(number, page(by * BASE_PAGE));
             state.private.remove(&number);
             state.held.remove(&number);
@@ -215,6 +216,7 @@ impl Sys for SoftMmu {
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
         let mut state = self.called(Call::Release)?;
         for page in pages_of(extent.base(), extent.len()) {
+            state.lose_marks(page);
             assert!(state.pages.remove(&page).is_some(), "released addresses that were not claimed");
             state.private.remove(&page);
             state.plain.remove(&page);
@@ -352,25 +354,28 @@ impl Sys for SoftMmu {
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let state = self.called(Call::Scan)?;
-        let mut count = 0;
-        let looked_at = |page: usize| page * BASE_PAGE - part.at();
-        for page in pages_of(part.at(), part.len()) {
-            // Who looks without the lock of a window may come too late: nothing else has private pages.
-            assert!(state.pages.contains_key(&page), "looked for private pages where nothing is");
-            if !state.private.contains_key(&page) {
-                continue;
-            }
-            let (start, end) = ((page * BASE_PAGE) as u64, ((page + 1) * BASE_PAGE) as u64);
-            if count > 0 && runs[count - 1].end == start {
-                runs[count - 1].end = end;
-            } else if count == runs.len() {
-                return Ok(Scanned { runs: count, looked_at: looked_at(page) });
-            } else {
-                runs[count] = PageRun { start, end, categories: 0 };
-                count += 1;
-            }
-        }
-        Ok(Scanned { runs: count, looked_at: part.len() })
+        let (scanned, _) = state.scan(part, runs);
+        Ok(scanned)
+    }
+
+    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let mut state = self.called(Call::Scan)?;
+        let (scanned, found) = state.scan(part, runs);
+        let marked: Vec<usize> = found.into_iter().filter(|page| state.tracked.contains(page)).collect();
+        state.unwritten.extend(marked);
+        let stores = std::mem::take(&mut state.stores);
+        drop(state);
+        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        Ok(scanned)
+    }
+
+    fn track_writes(&self, part: Part<'_>) -> bool {
+        let mut state = self.state();
+        let pages = pages_of(part.at(), part.len());
+        let shown = pages.filter(|page| matches!(state.pages.get(page), Some(Page::CowMapping { .. })));
+        let shown: Vec<usize> = shown.collect();
+        state.tracked.extend(shown);
+        true
     }
 
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
@@ -378,7 +383,8 @@ impl Sys for SoftMmu {
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
             let is_open = matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-            assert!(!is_open || state.parked.contains_key(&number), "copied what somebody may write to");
+            let may_be_written = is_open && !state.parked.contains_key(&number) && !self.is_alone();
+            assert!(!may_be_written, "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }
@@ -418,6 +424,7 @@ impl Sys for SoftMmu {
             let is_private = state.private.contains_key(&number);
             if state.private.get(&number).map_or(below, |page| **page) != then {
                 state.private.insert(number, Box::new(then));
+                state.unwritten.remove(&number);
                 state.faults += u64::from(!is_private);
                 differed = true;
             }

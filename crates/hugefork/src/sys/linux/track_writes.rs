@@ -1,0 +1,154 @@
+//! Which private pages were written since they were last looked at, without a look at their bytes.
+//!
+//! The range is registered with a userfaultfd that nobody reads: with `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) the kernel
+//! lets a writer go on by itself, and takes the mark away that a scan has left
+//! ([`Scan::PRIVATE_AND_MARK`](hugefork_linux::pagemap_scan::Scan::PRIVATE_AND_MARK)). Any process may do that. A mark
+//! that gets lost, since other memory is shown there or the page was moved, makes a page count as written.
+//!
+//! Before Linux 6.14 a page kept its mark while it was moved to where nobody takes it away. There it is not used.
+
+use hugefork_linux::userfaultfd::{
+    Faults, MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+    Userfaultfd,
+};
+
+use super::{move_high, settings};
+use crate::sys::Part;
+
+/// The first kernel that takes marks away from what is moved.
+const FIRST: (u32, u32) = (6, 14);
+
+/// Opens what tracks writes; `None` where that cannot be done. Its number is one that programs seldom have.
+pub(super) fn open() -> Option<Userfaultfd> {
+    if version_of(&settings::kernel_release())? < FIRST {
+        return None;
+    }
+    let mut tracker = Userfaultfd::open(Faults::OfThreads).ok()?;
+    let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
+    tracker.enable(features).ok()?;
+    move_high(&mut tracker.0);
+    Some(tracker)
+}
+
+/// From now on scans tell, unless the kernel refuses. The part shows one private mapping, or several.
+pub(super) fn begin(tracker: &Userfaultfd, part: Part<'_>) -> bool {
+    tracker.register(&(part.at()..part.at() + part.len()), MODE_WP).is_ok()
+}
+
+/// `6.18.3-arch1` is (6, 18).
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::linux::memory::{Dump, Kind, Linux, pointer};
+    use crate::sys::{Access, PageRun, Scanned, Shows, Sys};
+    use crate::units::BASE_PAGE;
+
+    const PAGES: usize = 16;
+    const LEN: usize = PAGES * BASE_PAGE;
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(version_of("6.18.3-arch1-1"), Some((6, 18)));
+        assert_eq!(version_of("6.7"), Some((6, 7)));
+        assert_eq!(version_of("5.15.0-91-generic"), Some((5, 15)));
+        assert_eq!((version_of("linux"), version_of("")), (None, None));
+        assert!(version_of("6.7.12") < Some(FIRST) && version_of("7.0-rc1") > Some(FIRST));
+    }
+
+    /// The private pages of the part, each with whether it counts as written. Marks them.
+    fn look(memory: &Linux, part: Part<'_>) -> Vec<(usize, bool)> {
+        let (mut runs, mut found, mut at) = ([PageRun::default(); 2], Vec::new(), 0);
+        while at < LEN {
+            let rest = part.part(at, LEN - at);
+            let Scanned { runs: count, looked_at } = memory.mark_private_pages(rest, &mut runs).unwrap();
+            for run in &runs[..count] {
+                let pages = (run.start as usize..run.end as usize).step_by(BASE_PAGE);
+                found.extend(pages.map(|page| ((page - part.at()) / BASE_PAGE, run.is_written())));
+            }
+            at += looked_at;
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_written_is_told_once_and_what_lost_its_mark_counts_as_written() {
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        memory.obtain(0, LEN, 0).unwrap();
+        let extent = memory.claim(LEN, BASE_PAGE).unwrap();
+        let part = extent.part(0, LEN);
+        let show = || memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
+        // SAFETY: the range is ours, and shows a private mapping.
+        let write = |page: usize| unsafe { pointer(part.at() + page * BASE_PAGE).cast::<u8>().write_volatile(1) };
+        show();
+        write(1);
+        assert_eq!(look(&memory, part), [(1, true)], "nothing is tracked");
+        if open().is_none() {
+            return println!("skipped: this kernel does not track writes (Linux 6.14)");
+        }
+        assert!(memory.track_writes(part));
+        write(3);
+        let mut runs = [PageRun::default(); 2];
+        assert_eq!(memory.private_pages(part, &mut runs).map(|scanned| scanned.runs), Ok(2));
+        assert_eq!(look(&memory, part), [(1, true), (3, true)], "nothing has marked them");
+        assert_eq!(look(&memory, part), [(1, false), (3, false)]);
+        [3, 4, 9].into_iter().for_each(write);
+        assert!(memory.track_writes(part));
+        assert_eq!(look(&memory, part), [(1, false), (3, true), (4, true), (9, true)]);
+        // The right to write goes and comes back.
+        memory.protect(part, Access::Read).unwrap();
+        memory.protect(part, Access::ReadWrite).unwrap();
+        write(9);
+        assert_eq!(look(&memory, part), [(1, false), (3, false), (4, false), (9, true)]);
+        // A system call writes.
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        let to = pointer(part.at() + 4 * BASE_PAGE).cast();
+        // SAFETY: the range is ours.
+        let read = unsafe { crate::sys::linux::descriptor::read(std::os::fd::AsFd::as_fd(&zero), to, 8, None) };
+        assert_eq!(read.unwrap(), 8);
+        assert_eq!(look(&memory, part), [(1, false), (3, false), (4, true), (9, false)]);
+        memory.drop_private(part.part(4 * BASE_PAGE, LEN - 4 * BASE_PAGE)).unwrap();
+        write(6);
+        assert_eq!(
+            look(&memory, part),
+            [(1, false), (3, false), (6, true)],
+            "a page that is dropped is private no more"
+        );
+        show();
+        write(5);
+        assert_eq!(look(&memory, part), [(5, true)], "it is a new mapping");
+        assert_eq!(look(&memory, part), [(5, true)]);
+        memory.release(extent).unwrap();
+    }
+
+    /// Resets move private pages away and back.
+    #[test]
+    fn what_was_moved_counts_as_written() {
+        if open().is_none() {
+            return println!("skipped: this kernel does not track writes (Linux 6.14)");
+        }
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        memory.obtain(0, LEN, 0).unwrap();
+        let (extent, staging) = (memory.claim(LEN, BASE_PAGE).unwrap(), memory.claim_staging(LEN, BASE_PAGE).unwrap());
+        let (part, away) = (extent.part(0, LEN), staging.part(0, LEN));
+        for of in [part, away] {
+            memory.show(of, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
+        }
+        assert!(memory.track_writes(part));
+        // SAFETY: the range is ours, and shows a private mapping.
+        unsafe { pointer(part.at()).cast::<u8>().write_volatile(1) };
+        let _ = look(&memory, part);
+        memory.take_pages(part, away).unwrap();
+        // SAFETY: as above.
+        unsafe { pointer(away.at()).cast::<u8>().write_volatile(2) };
+        memory.bring_pages(part, away).unwrap();
+        assert!(memory.track_writes(part));
+        assert_eq!(look(&memory, part), [(0, true)]);
+        memory.release(extent).unwrap();
+        memory.release(staging).unwrap();
+    }
+}
