@@ -19,9 +19,9 @@ pub(crate) struct Mask(KernelSet);
 /// Not by libc, which looks at thread-local data, and that of the library's threads may be gone
 /// ([`super::thread`]).
 pub(crate) fn block() -> Mask {
-    let all = OPEN.iter().fold(KernelSet::MAX, |all, open| all & !(1 << (open - 1)));
+    let open = OPEN.iter().map(|signal| 1 << (signal - 1)).sum::<KernelSet>();
     let mut before = 0;
-    set(&all, &raw mut before);
+    set(&!open, &raw mut before);
     Mask(before)
 }
 
