@@ -91,6 +91,10 @@ impl Scan {
     /// [`Scan::PRIVATE_AND_MARK`].
     pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN);
 
+    /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRIVATE_AND_MARK`]: private ones
+    /// and others. This is some ten times as fast as to tell private pages apart, for which the kernel looks at each.
+    pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
+
     /// As [`Scan::PRIVATE`], and the pages count as not written from now on. The call is refused with `EPERM` where the
     /// range is not registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
     pub const PRIVATE_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::PRIVATE };

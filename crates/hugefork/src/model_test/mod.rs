@@ -210,6 +210,20 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// A region with a private page that is captured, and nobody else.
+#[cfg(test)]
+fn begin_of_a_history() -> [Op; 6] {
+    [
+        Op::Create { blocks: 2, with: 3 },
+        Op::Populate { region: 0 },
+        Op::Snapshot { region: 0, with: 3 },
+        // Not at the edge of a block, so it goes by page.
+        Op::Write { region: 0, offset: 3, value: 1 },
+        Op::Snapshot { region: 0, with: 3 },
+        Op::BeAlone(true),
+    ]
+}
+
 /// What happens to one region whose snapshots are held, most often while nobody else is there.
 #[cfg(test)]
 fn of_a_history() -> impl Strategy<Value = Op> {
@@ -288,16 +302,7 @@ proptest! {
 
     #[test]
     fn histories_behave_like_vectors(ops in prop::collection::vec(of_a_history(), 1..160)) {
-        let begin = [
-            Op::Create { blocks: 2, with: 3 },
-            // Not at the edge of a block, so it goes by page when there is a snapshot.
-            Op::Populate { region: 0 },
-            Op::Snapshot { region: 0, with: 3 },
-            Op::Write { region: 0, offset: 3, value: 1 },
-            Op::Snapshot { region: 0, with: 3 },
-            Op::BeAlone(true),
-        ];
-        run(SPLITTING, &[begin.to_vec(), ops].concat());
+        run(SPLITTING, &[begin_of_a_history().to_vec(), ops].concat());
     }
 }
 
@@ -314,6 +319,42 @@ proptest! {
     fn separate_mappings_behave_like_vectors(ops in prop::collection::vec(op(), 1..40)) {
         run(HUGETLB, &ops);
     }
+}
+
+/// A program that chance has found: what a discard takes away is in the last set of its block still.
+#[test]
+fn a_page_that_was_discarded_is_in_no_later_snapshot() {
+    let write = |offset| Op::Write { region: 0, offset, value: 1 };
+    let snapshot = Op::Snapshot { region: 0, with: 3 };
+    let rest = [
+        Op::ForkSnapshot { snapshot: 1 },
+        write(7752935861391002898),
+        snapshot.clone(),
+        Op::ForkSnapshot { snapshot: 2 },
+        Op::BeAlone(true),
+        snapshot.clone(),
+        write(1701927082899773406),
+        write(5783014477044765),
+        snapshot.clone(),
+        write(4580967879448918758),
+        write(731420682211456287),
+        write(0),
+        Op::DropSnapshot { snapshot: 0 },
+        Op::DropSnapshot { snapshot: 1 },
+        write(0),
+        snapshot.clone(),
+        Op::ForkSnapshot { snapshot: 0 },
+        write(2102464093624070652),
+        write(23033005633369377),
+        Op::Reset { region: 0, snapshot: 0 },
+        Op::Discard { region: 0, start: 997754891700738560, len: 139014141887053892 },
+        Op::DropSnapshot { snapshot: 0 },
+        Op::DropSnapshot { snapshot: 0 },
+        snapshot.clone(),
+        write(3109116372188269665),
+        snapshot,
+    ];
+    run(SPLITTING, &[begin_of_a_history().to_vec(), rest.to_vec()].concat());
 }
 
 /// A program that chance has found: two snapshots have one block, and pages over it only in one of them.

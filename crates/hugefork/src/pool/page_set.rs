@@ -92,6 +92,27 @@ impl<S: Sys> PageSet<S> {
         Some(self.pages[at].1)
     }
 
+    /// Adds the pages of the set that are not among `pages`, which stay in order. There is room for them.
+    pub(crate) fn add_others(&self, pages: &mut EngineVec<(u32, Slot)>) {
+        let (mut newer, mut older) = (pages.len(), self.pages.len());
+        let others = self.pages.iter().filter(|(page, _)| pages.binary_search_by_key(page, |(page, _)| *page).is_err());
+        let count = others.count();
+        // From the end, so that nothing is overwritten that is still needed.
+        let mut to = newer + count;
+        pages.resize(to, (0, Slot::default()));
+        while older > 0 {
+            let last = self.pages[older - 1];
+            if newer > 0 && pages[newer - 1].0 >= last.0 {
+                older -= usize::from(pages[newer - 1].0 == last.0);
+                (newer, to) = (newer - 1, to - 1);
+                pages[to] = pages[newer];
+            } else {
+                (older, to) = (older - 1, to - 1);
+                pages[to] = last;
+            }
+        }
+    }
+
     /// The bytes of a slot of the set.
     pub(crate) fn bytes(&self, slot: Slot) -> &PageBytes {
         // SAFETY: a slot is valid for as long as a set has it, and is not written once a set has it.

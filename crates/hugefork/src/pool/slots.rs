@@ -13,7 +13,7 @@ use crate::sync::SignalsBlocked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize};
 
 /// The number of a base page in the pool. Pools have at most 16 TiB of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
 impl Slot {

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::Purpose;
-use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
+use crate::region::private::{AllPatched, PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -62,8 +62,8 @@ impl<S: Sys> RegionCore<S> {
             return Ok(None);
         }
         self.write_back_for_snapshot(When::Alone)?;
-        let is_captured = self.is_all_captured().map_err(RegionError::System)?;
-        Ok(is_captured.then_some(signals))
+        let is_changed = self.has_unmarked(0..self.table.len()).map_err(RegionError::System)?;
+        Ok((!is_changed).then_some(signals))
     }
 
     /// Tracks what is written to CoW mappings. False if that cannot be done, for some of them.
@@ -92,8 +92,8 @@ impl<S: Sys> RegionCore<S> {
             let _ = self.track_writes();
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
-        for patched in &patched {
+        patched.blocks.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
+        for patched in &patched.blocks {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.density.note(patched.index, written, self.pool().block_size);
         }
@@ -101,8 +101,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile.
-    fn write_back_each(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
-        let mut rest = patched;
+    fn write_back_each(&self, all: &AllPatched, when: When) -> Result<(), RegionError> {
+        let mut rest = &all.blocks[..];
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
@@ -114,7 +114,7 @@ impl<S: Sys> RegionCore<S> {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.write_back_some(now, when)?;
+            self.write_back_some(now, &all.written, when)?;
             if is_paced {
                 // A writer that has waited should be next.
                 yield_now();
@@ -126,7 +126,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Writes these back: runs of CoW mappings that this region alone holds at once, with those that lie between;
     /// others one by one, each of which takes a copy of its block.
-    fn write_back_some(&self, patched: &[Patched], when: When) -> Result<(), RegionError> {
+    fn write_back_some(&self, patched: &[Patched], written: &[Range<usize>], when: When) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
@@ -136,7 +136,11 @@ impl<S: Sys> RegionCore<S> {
             let run = written_back.map_err(|reason| self.error(reason))?;
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
             let is_to_capture = is_left && when != When::BeforePause(Purpose::Fork);
-            if is_left && !(is_to_capture && self.capture(*first, when == When::Alone)?) {
+            let is_captured = || match when {
+                When::Alone => self.capture_alone_block(*first, written),
+                When::BeforePause(_) | When::Beforehand => self.capture(*first),
+            };
+            if is_left && !(is_to_capture && is_captured()?) {
                 match when {
                     When::BeforePause(_) | When::Alone => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,

@@ -15,15 +15,17 @@
 //! Where the kernel tracks writes, only pages that were written since are compared: at the first look after tracking
 //! has begun these are all.
 
+use std::ops::Range;
+
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
-use crate::sys::{PageRun, Sys, SystemError};
-use crate::table::Locked;
+use crate::sys::{PageRun, Sys};
 use crate::table::transition::Held;
+use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::types::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -35,31 +37,77 @@ struct Found {
     new: usize,
 }
 
+/// Who may write to a block while it is captured.
+#[derive(Clone, Copy, Debug)]
+enum Looks<'a> {
+    /// Others: it is write-protected, and all its pages are looked at.
+    All,
+    /// The same, but nobody: it stays as it is.
+    AllAlone,
+    /// Nobody, and only these can have been written to since the last set was made.
+    OnlyAt(&'a [Range<usize>]),
+}
+
 impl<S: Sys> RegionCore<S> {
-    /// Captures the private pages over a block, which nobody can write to if this thread `is_alone`. False if the block
-    /// is to be copied.
-    pub(super) fn capture(&self, patched: Patched, is_alone: bool) -> Result<bool, RegionError> {
-        let (pool, index) = (self.pool(), patched.index);
+    /// Captures the private pages over a block. False if the block is to be copied.
+    pub(super) fn capture(&self, patched: Patched) -> Result<bool, RegionError> {
         if !self.may_capture(patched) {
             return Ok(false);
         }
         // Whoever goes past write-protection, as debuggers do, has made a page private.
-        if patched.pages == self.captured.pages_of(index) && self.is_as_captured(patched, is_alone) {
+        let is_the_same = patched.pages == self.captured.pages_of(patched.index);
+        let may_be_kept = |entry: Entry| !entry.is_writable_cow_mapping() && self.captured.is_current(patched.index);
+        if is_the_same && self.keeps_last(patched.index, may_be_kept) {
             return Ok(true);
         }
-        let Ok(free) = pool.take_slots(patched.pages) else { return Ok(false) };
+        self.capture_as(patched, Looks::All)
+    }
+
+    /// The same while nobody can write to it. `written` are all pages that may have been written to since they were
+    /// marked, by block and in order.
+    pub(super) fn capture_alone_block(&self, patched: Patched, written: &[Range<usize>]) -> Result<bool, RegionError> {
+        if !self.may_capture(patched) {
+            return Ok(false);
+        }
+        let block = self.bytes_of(&(patched.index.0..patched.index.0 + 1));
+        let first = written.partition_point(|run| run.start < block.start);
+        let written = &written[first..][..written[first..].partition_point(|run| run.start < block.end)];
+        if written.is_empty() && patched.pages == self.captured.pages_of(patched.index) {
+            if self.keeps_last(patched.index, |_| true) {
+                return Ok(true);
+            }
+        } else if self.capture_as(patched, Looks::OnlyAt(written))? {
+            return Ok(true);
+        }
+        // The last set is not what was there when pages were marked, or there is none.
+        self.captured.forget(patched.index);
+        self.capture_as(patched, Looks::AllAlone)
+    }
+
+    fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
+        let (pool, index) = (self.pool(), patched.index);
+        let most_new = match looks {
+            Looks::All | Looks::AllAlone => patched.pages,
+            Looks::OnlyAt(written) => written.iter().map(|run| run.len() / BASE_PAGE).sum(),
+        };
+        let Ok(free) = pool.take_slots(most_new) else { return Ok(false) };
         let last = self.captured.last(index);
-        let mut pages = EngineVec::with_capacity_in(self.most_captured(), Own);
+        let most = most_new + last.as_ref().map_or(0, |last| last.len());
+        let mut pages = EngineVec::with_capacity_in(most, Own);
         let signals = SignalsBlocked::new();
-        let found = self.capture_pages(index, is_alone, last.as_deref(), &free, &mut pages);
+        let found = self.capture_pages(index, looks, last.as_deref(), &free, &mut pages);
         drop(signals);
         let new = found.as_ref().ok().and_then(Option::as_ref).map_or(0, |found| found.new);
-        pool.give_up_slots(free[new..].iter().copied());
-        if !matches!(found, Ok(Some(_))) {
+        // The last set may have pages that are not private any more.
+        let is_all = !matches!(looks, Looks::OnlyAt(_)) || pages.len() == patched.pages;
+        let is_found = matches!(found, Ok(Some(_))) && is_all;
+        pool.give_up_slots(free[if is_found { new } else { 0 }..].iter().copied());
+        if !is_found {
             // Pages may count as not written by now that the last set has as they were before.
             self.captured.forget(index);
         }
-        let Some(Found { base, new }) = found.map_err(|reason| self.error(reason))? else { return Ok(false) };
+        let found = found.map_err(|reason| self.error(reason))?.filter(|_| is_found);
+        let Some(Found { base, new }) = found else { return Ok(false) };
         let last = last.filter(|last| new == 0 && last.base == base && last.len() == pages.len());
         let set = last
             .unwrap_or_else(|| EngineArc::new(PageSet::new(pool, base, pages, |slot| !free[..new].contains(&slot))));
@@ -67,16 +115,13 @@ impl<S: Sys> RegionCore<S> {
         Ok(true)
     }
 
-    /// Whether nobody has written to a block since it was captured. Then its set is this cut's, too.
-    fn is_as_captured(&self, patched: Patched, is_alone: bool) -> bool {
-        let index = patched.index;
+    /// Has the last set of a block for this cut, if nobody has written to the block since that was made. True if so.
+    fn keeps_last(&self, index: EntryIndex, is_kept: impl Fn(Entry) -> bool) -> bool {
         let _signals = SignalsBlocked::new();
         let _window = self.table.lock(index);
         let entry = self.table.get(index);
-        // Beside others, somebody may have written since the pages were looked at.
-        let is_unwritten = if is_alone { !patched.are_written } else { self.captured.is_current(index) };
-        let is_kept = entry.is_cow_mapping() && (is_alone || !entry.is_writable_cow_mapping());
-        entry.block().is_some_and(|base| is_kept && is_unwritten && self.captured.keep_last(index, base))
+        let base = entry.block().filter(|_| entry.is_cow_mapping() && is_kept(entry));
+        base.is_some_and(|base| self.captured.keep_last(index, base))
     }
 
     /// Whether a snapshot may capture what is private without keeping anybody off.
@@ -84,24 +129,6 @@ impl<S: Sys> RegionCore<S> {
         let accounts = &self.accounts;
         let may_write = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
         may_write && !self.shows_by_page() && accounts.has_cow_mappings() && self.captured.are_any()
-    }
-
-    /// Whether all private pages over CoW mappings that can be written to are captured for this cut, and none was
-    /// written since.
-    pub(super) fn is_all_captured(&self) -> Result<bool, SystemError> {
-        let sets = self.captured.lock();
-        let is_captured = |index: EntryIndex| {
-            let entry = self.table.get(index);
-            let is_open = entry.is_writable_cow_mapping();
-            !is_open || entry.block().is_some_and(|base| sets.has_of_this_cut(index, base))
-        };
-        let (mut runs, mut all) = ([PageRun::default(); PAGES_AT_ONCE], true);
-        for run in self.cow_mappings(0..self.table.len()) {
-            self.each_private_with_marks(&mut runs, &self.bytes_of(&run), |pages, are_written| {
-                all &= !are_written && self.touched(&pages).map(EntryIndex).all(is_captured);
-            })?;
-        }
-        Ok(all)
     }
 
     fn most_captured(&self) -> usize {
@@ -121,7 +148,7 @@ impl<S: Sys> RegionCore<S> {
     fn capture_pages(
         &self,
         index: EntryIndex,
-        is_alone: bool,
+        looks: Looks<'_>,
         last: Option<&PageSet<S>>,
         free: &[Slot],
         pages: &mut EngineVec<(u32, Slot)>,
@@ -132,10 +159,11 @@ impl<S: Sys> RegionCore<S> {
         let entry = self.table.get(index);
         let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index);
         let Some(base) = entry.block().filter(|_| is_shared) else { return Ok(None) };
-        if !is_alone {
+        let is_protected = matches!(looks, Looks::All);
+        if is_protected {
             self.write_protect(Locked::windows(&window, &publishing), only.clone())?;
         }
-        let is_told = self.captured.begin_block(index, !is_alone);
+        let is_told = self.captured.begin_block(index, is_protected);
         drop(publishing);
         let last = last.filter(|last| is_told && last.base == base);
         let (bytes, mut new, mut are_few) = (self.bytes_of(&only), 0, true);
@@ -159,10 +187,17 @@ impl<S: Sys> RegionCore<S> {
             pages.push((page as u32, slot));
         };
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        let looked = self.mark_each_private(&mut runs, &bytes, |run, is_written| {
-            run.step_by(BASE_PAGE).for_each(|at| capture_page(at, is_written));
-        });
-        looked.map_err(Unresolved::Unmappable)?;
+        let all = [bytes.clone()];
+        let wanted = if let Looks::OnlyAt(written) = looks { written } else { &all };
+        for wanted in wanted {
+            let looked = self.mark_each_private(&mut runs, wanted, |run, is_written| {
+                run.step_by(BASE_PAGE).for_each(|at| capture_page(at, is_written));
+            });
+            looked.map_err(Unresolved::Unmappable)?;
+        }
+        if let (Looks::OnlyAt(_), Some(last)) = (looks, last) {
+            last.add_others(pages);
+        }
         Ok(are_few.then_some(Found { base, new }))
     }
 }

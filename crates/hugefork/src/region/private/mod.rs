@@ -10,7 +10,7 @@
 //! | `cow_mappings` | which entries are shown so |
 //! | `patched`, `next_patched`, `private_page_count` | where there are private pages |
 //! | `each_private`, `copy_private`, `copy_private_by`, `drop_private` | finds them, copies them, drops them |
-//! | `each_private_with_marks`, `mark_each_private` | which of them were written since they were marked; marks them |
+//! | `has_unmarked`, `mark_each_private` | which of them were written since they were marked; marks them |
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |
@@ -25,4 +25,4 @@ mod quiesce;
 mod write_back;
 
 pub(super) use quiesce::{Locks, Quiesced};
-pub(super) use write_back::{PAGES_AT_ONCE, Patched, WrittenBack};
+pub(super) use write_back::{AllPatched, PAGES_AT_ONCE, Patched, WrittenBack};

@@ -38,8 +38,14 @@ const SCANNED_AT_ONCE_BYTES: usize = 128 << 20;
 pub(in crate::region) struct Patched {
     pub(in crate::region) index: EntryIndex,
     pub(in crate::region) pages: usize,
-    /// Whether any of them may have been written since they were captured.
-    pub(in crate::region) are_written: bool,
+}
+
+/// Private pages over blocks, in order.
+#[derive(Debug, Default)]
+pub(in crate::region) struct AllPatched {
+    pub(in crate::region) blocks: Vec<Patched>,
+    /// Those that may have been written since they were marked, in runs over one block each.
+    pub(in crate::region) written: Vec<Range<usize>>,
 }
 
 /// What CoW mappings become whose private pages were written back into their own blocks.
@@ -102,21 +108,21 @@ impl<S: Sys> RegionCore<S> {
         self.each_scanned(scan, runs, bytes, place, |pages, _| each(pages))
     }
 
-    /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked.
-    pub(in crate::region) fn each_private_with_marks(
-        &self,
-        runs: &mut [PageRun],
-        bytes: &Range<usize>,
-        mut each: impl FnMut(Range<usize>, bool),
-    ) -> Result<(), SystemError> {
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.private_pages(part, runs);
-        self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
-            each(pages, run.is_written());
-            Ok(())
-        })
+    /// Whether a private page of these CoW mappings has no mark.
+    pub(in crate::region) fn has_unmarked(&self, entries: Range<usize>) -> Result<bool, SystemError> {
+        let sys = &self.pool().sys;
+        let (mut runs, mut has_one) = ([PageRun::default(); PAGES_AT_ONCE], false);
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| sys.unmarked_pages(part, runs);
+        for run in self.cow_mappings(entries) {
+            self.each_scanned(scan, &mut runs, &self.bytes_of(&run), Place::Own, |pages, _| {
+                has_one = has_one || self.next_private(pages, Place::Own)?.is_some();
+                Ok(())
+            })?;
+        }
+        Ok(has_one)
     }
 
-    /// The same, and marks them.
+    /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked. Marks them.
     pub(in crate::region) fn mark_each_private(
         &self,
         runs: &mut [PageRun],
@@ -167,9 +173,9 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
-    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<Vec<Patched>, SystemError> {
+    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<AllPatched, SystemError> {
         let mut runs = vec![PageRun::default(); MOST_RUNS];
-        let mut found: Vec<Patched> = Vec::new();
+        let mut found = AllPatched::default();
         for cow_mappings in self.cow_mappings(entries) {
             let bytes = self.bytes_of(&cow_mappings);
             let mut at = bytes.start;
@@ -186,16 +192,17 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Notes a run of pages, which may span blocks.
-    fn note_patched(&self, run: &Range<usize>, are_written: bool, found: &mut Vec<Patched>) {
+    fn note_patched(&self, run: &Range<usize>, are_written: bool, found: &mut AllPatched) {
         for index in self.touched(run).map(EntryIndex) {
             let block = self.bytes_of(&(index.0..index.0 + 1));
-            let pages = (run.end.min(block.end) - run.start.max(block.start)) / BASE_PAGE;
-            match found.last_mut() {
-                Some(last) if last.index == index => {
-                    last.pages += pages;
-                    last.are_written |= are_written;
-                }
-                Some(_) | None => found.push(Patched { index, pages, are_written }),
+            let over = run.start.max(block.start)..run.end.min(block.end);
+            let pages = over.len() / BASE_PAGE;
+            match found.blocks.last_mut() {
+                Some(last) if last.index == index => last.pages += pages,
+                Some(_) | None => found.blocks.push(Patched { index, pages }),
+            }
+            if are_written {
+                found.written.push(over);
             }
         }
     }
@@ -208,7 +215,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many pages are private.
     pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
-        Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
+        Ok(self.patched(0..self.table.len())?.blocks.iter().map(|patched| patched.pages).sum())
     }
 
     pub(in crate::region) fn is_alone_with_cow_mapping(&self, index: usize) -> bool {

@@ -169,15 +169,9 @@ impl<S: Sys> Sets<S> {
         !self.blocks.is_empty()
     }
 
-    /// Whether a block was captured for this cut.
-    pub(in crate::region) fn has_of_this_cut(&self, index: EntryIndex, base: BlockId) -> bool {
-        let of = self.blocks.get(index.0).and_then(Option::as_ref);
-        of.is_some_and(|of| of.cut == self.cut && of.set.base == base)
-    }
-
     /// The set of a block that was captured for this cut.
     pub(in crate::region) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
-        self.has_of_this_cut(index, base).then(|| of.set.clone())
+        (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
     }
 }

@@ -358,6 +358,11 @@ impl CowMappings {
         }
     }
 
+    /// As [`Sys::unmarked_pages`](crate::sys::Sys::unmarked_pages).
+    pub(super) fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        self.scan(Scan::UNMARKED, part, runs)
+    }
+
     fn scan(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at();

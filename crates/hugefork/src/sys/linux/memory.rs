@@ -596,6 +596,13 @@ impl Sys for Linux {
         }
     }
 
+    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.unmarked_pages(part, runs),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+        }
+    }
+
     fn track_writes(&self, part: Part<'_>) -> bool {
         self.cow_mappings.as_ref().is_ok_and(|cow_mappings| cow_mappings.track_writes(part))
     }

@@ -354,18 +354,26 @@ impl Sys for SoftMmu {
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs);
+        let (scanned, _) = state.scan(part, runs, |page| state.private.contains_key(&page));
         Ok(scanned)
     }
 
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs);
+        let (scanned, found) = state.scan(part, runs, |page| state.private.contains_key(&page));
         let marked: Vec<usize> = found.into_iter().filter(|page| state.tracked.contains(page)).collect();
         state.unwritten.extend(marked);
         let stores = std::mem::take(&mut state.stores);
         drop(state);
         stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        Ok(scanned)
+    }
+
+    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let state = self.called(Call::Scan)?;
+        // Any page that can be read may be among them.
+        let can_be_read = |page: usize| !matches!(state.pages.get(&page), Some(Page::Hidden) | None);
+        let (scanned, _) = state.scan(part, runs, |page| can_be_read(page) && !state.unwritten.contains(&page));
         Ok(scanned)
     }
 
