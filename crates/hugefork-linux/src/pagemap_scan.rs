@@ -49,14 +49,15 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// Whether its pages may have been written since they were marked ([`Scan::PRIVATE_AND_MARK`]).
+    /// Whether its pages may have been written since they were marked ([`Scan::PRIVATE_AND_MARK`]). So may be those
+    /// that seem to be swapped out: a marked page that was dropped (`MADV_DONTNEED`) leaves the same in the page table.
     pub fn is_written(&self) -> bool {
-        self.categories & WRITTEN != 0
+        self.categories & (WRITTEN | SWAPPED) != 0
     }
 
     /// Has it say that they may, or were not.
     pub fn set_written(&mut self, is_written: bool) {
-        self.categories = if is_written { self.categories | WRITTEN } else { self.categories & !WRITTEN };
+        self.categories = if is_written { WRITTEN } else { 0 };
     }
 }
 
@@ -89,11 +90,14 @@ impl Scan {
     /// Pages of a private file mapping that are not the file's, in memory or swapped out. Shared memory that is swapped
     /// out leaves no trace in a page table. Runs say whether they were written since the last
     /// [`Scan::PRIVATE_AND_MARK`].
-    pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN);
+    pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN | SWAPPED);
 
     /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRIVATE_AND_MARK`]: private ones
     /// and others. This is some ten times as fast as to tell private pages apart, for which the kernel looks at each.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
+
+    /// Those of [`Scan::PRIVATE`] that have no mark.
+    pub const PRIVATE_UNMARKED: Scan = Scan::of(FILE, FILE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
     /// As [`Scan::PRIVATE`], and the pages count as not written from now on. The call is refused with `EPERM` where the
     /// range is not registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).

@@ -200,9 +200,8 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// on. What was shown or moved there since [`Sys::track_writes`] is not tracked.
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
-    /// Pages of a part that shows a CoW mapping, as [`Sys::private_pages`] gives them: all private ones without a mark,
-    /// and perhaps others without. It is faster.
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+    /// Whether a private page of a part that shows CoW mappings has no mark. It is faster than [`Sys::private_pages`].
+    fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError>;
 
     /// Tracks writes to a part that shows CoW mappings. False if that cannot be done: then all pages count as written.
     fn track_writes(&self, part: Part<'_>) -> bool;

@@ -143,13 +143,13 @@ impl State {
         self.unwritten.remove(&page);
     }
 
-    /// Pages of a part, in runs that are alike, and one by one.
-    fn scan(&self, part: Part<'_>, runs: &mut [PageRun], is_wanted: impl Fn(usize) -> bool) -> (Scanned, Vec<usize>) {
+    /// The private pages of a part, in runs that are alike, and one by one.
+    fn scan(&self, part: Part<'_>, runs: &mut [PageRun]) -> (Scanned, Vec<usize>) {
         let (mut count, mut found) = (0, Vec::new());
         for page in pages_of(part.at(), part.len()) {
             // Who looks without the lock of a window may come too late: nothing else has private pages.
             assert!(self.pages.contains_key(&page), "looked for private pages where nothing is");
-            if !is_wanted(page) {
+            if !self.private.contains_key(&page) {
                 continue;
             }
             let mut run =

@@ -5,7 +5,8 @@
 //!   write-protected since the last set was made ─▶ that set
 //!   else: private pages ─▶ as in the last set?  yes: the slot that is there  no: a new slot ─▶ a new set
 //! ```
-//! So it costs what was written, however many snapshots hold the block. A block with many such pages is copied instead
+//! So it costs what was written, however many snapshots hold the block, and some nanoseconds for each other page of a
+//! set that changes. A block with many such pages is copied instead
 //! ([`PageSet::most_pages`]), and so is one that a limit or a reservation counts as a whole.
 //!
 //! The CoW mapping is write-protected under its window's lock while it is looked at. Whoever writes to it before the
@@ -180,7 +181,7 @@ impl<S: Sys> RegionCore<S> {
                 return;
             };
             if same.is_none() {
-                // SAFETY: the page can be read, and is write-protected. The slot is nobody's yet.
+                // SAFETY: the page can be read, and nobody can write to it. The slot is nobody's yet.
                 unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
                 new += 1;
             }

@@ -172,6 +172,7 @@ fn cut<S: Sys>(
             if !turns.iter().map(Turn::number).eq(next) {
                 // Others may have write-protected and not written back, and taken snapshots, which have lesser ids.
                 for part in &mut parts {
+                    part.region.captured.begin_cut(|index| part.region.table.get(index).block());
                     part.frozen = begin(part.region, purpose);
                     part.write_protected = None;
                 }

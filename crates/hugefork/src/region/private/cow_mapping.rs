@@ -6,7 +6,8 @@
 //!                                                 ▼            │
 //!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot write-protects all CoW mappings before it looks which pages are private. A write-protected CoW mapping
+//! A snapshot write-protects all CoW mappings before it looks which pages are private, unless nobody else can write
+//! (cut/ahead.rs, `capture_alone`). A write-protected CoW mapping
 //! that has private pages is one that a snapshot has captured (cut/capture.rs), or that the pool's thread leaves to the
 //! writer to copy (maintain.rs); or a snapshot is just being taken, or has failed. Whether a write there copies pages
 //! or the block is decided in write/by_page.rs (`grain`).

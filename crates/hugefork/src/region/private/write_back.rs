@@ -15,6 +15,7 @@ use std::ops::Range;
 use super::quiesce::Quiesced;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
+use crate::mem::{EngineVec, Own};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
@@ -41,11 +42,12 @@ pub(in crate::region) struct Patched {
 }
 
 /// Private pages over blocks, in order.
-#[derive(Debug, Default)]
+///
+/// In memory of the engine: what the program allocates may lie in the region, and to free it is a write there.
 pub(in crate::region) struct AllPatched {
-    pub(in crate::region) blocks: Vec<Patched>,
+    pub(in crate::region) blocks: EngineVec<Patched>,
     /// Those that may have been written since they were marked, in runs over one block each.
-    pub(in crate::region) written: Vec<Range<usize>>,
+    pub(in crate::region) written: EngineVec<Range<usize>>,
 }
 
 /// What CoW mappings become whose private pages were written back into their own blocks.
@@ -110,16 +112,12 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether a private page of these CoW mappings has no mark.
     pub(in crate::region) fn has_unmarked(&self, entries: Range<usize>) -> Result<bool, SystemError> {
-        let sys = &self.pool().sys;
-        let (mut runs, mut has_one) = ([PageRun::default(); PAGES_AT_ONCE], false);
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| sys.unmarked_pages(part, runs);
         for run in self.cow_mappings(entries) {
-            self.each_scanned(scan, &mut runs, &self.bytes_of(&run), Place::Own, |pages, _| {
-                has_one = has_one || self.next_private(pages, Place::Own)?.is_some();
-                Ok(())
-            })?;
+            if self.pool().sys.has_unmarked(self.addresses.part(&self.bytes_of(&run)))? {
+                return Ok(true);
+            }
         }
-        Ok(has_one)
+        Ok(false)
     }
 
     /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked. Marks them.
@@ -174,8 +172,9 @@ impl<S: Sys> RegionCore<S> {
 
     /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
     pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<AllPatched, SystemError> {
-        let mut runs = vec![PageRun::default(); MOST_RUNS];
-        let mut found = AllPatched::default();
+        let mut runs = EngineVec::new_in(Own);
+        runs.resize(MOST_RUNS, PageRun::default());
+        let mut found = AllPatched { blocks: EngineVec::new_in(Own), written: EngineVec::new_in(Own) };
         for cow_mappings in self.cow_mappings(entries) {
             let bytes = self.bytes_of(&cow_mappings);
             let mut at = bytes.start;

@@ -32,6 +32,9 @@ use super::{move_high, named, number, owner, pagemap, reopen, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
+/// So many runs of pages without a mark are looked at closer at once.
+const UNMARKED_AT_ONCE: usize = 64;
+
 /// What private mappings of one pool are made with.
 pub(super) struct CowMappings {
     template: PoolMap,
@@ -291,7 +294,6 @@ impl CowMappings {
         }
     }
 
-    /// Moves a part of the template there, which stays as it is.
     /// Makes one mapping of a part of the template, which can be read.
     pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
         let opened = self.template.open(offset, len);
@@ -353,14 +355,30 @@ impl CowMappings {
     pub(super) fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match self.tracker().and_then(|_| self.scan(Scan::PRIVATE_AND_MARK, part, runs).ok()) {
             Some(scanned) => Ok(scanned),
-            // Some of it is not tracked.
-            None => self.private_pages(part, runs),
+            // Some of it is not tracked, and the rest may be marked by now.
+            None => {
+                let scanned = self.private_pages(part, runs)?;
+                runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
+                Ok(scanned)
+            }
         }
     }
 
-    /// As [`Sys::unmarked_pages`](crate::sys::Sys::unmarked_pages).
-    pub(super) fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        self.scan(Scan::UNMARKED, part, runs)
+    /// As [`Sys::has_unmarked`](crate::sys::Sys::has_unmarked). What has no mark is private, or was only read.
+    pub(super) fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
+        let (mut runs, mut at) = ([PageRun::default(); UNMARKED_AT_ONCE], 0);
+        while at < part.len() {
+            let scanned = self.scan(Scan::UNMARKED, part.part(at, part.len() - at), &mut runs)?;
+            if let [first, ..] = runs[..scanned.runs] {
+                let (start, end) = (first.start as usize - part.at(), runs[scanned.runs - 1].end as usize - part.at());
+                let among = part.part(start, end - start);
+                if self.scan(Scan::PRIVATE_UNMARKED.at_most(1), among, &mut [PageRun::default(); 1])?.runs > 0 {
+                    return Ok(true);
+                }
+            }
+            at += scanned.looked_at;
+        }
+        Ok(false)
     }
 
     fn scan(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

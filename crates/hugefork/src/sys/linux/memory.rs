@@ -596,10 +596,10 @@ impl Sys for Linux {
         }
     }
 
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+    fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
         match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.unmarked_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+            Ok(cow_mappings) => cow_mappings.has_unmarked(part),
+            Err(_) => Ok(false),
         }
     }
 

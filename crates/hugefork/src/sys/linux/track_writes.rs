@@ -43,6 +43,8 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{Advice, madvise};
+
     use super::*;
     use crate::sys::linux::memory::{Dump, Kind, Linux, pointer};
     use crate::sys::{Access, PageRun, Scanned, Shows, Sys};
@@ -118,6 +120,13 @@ mod tests {
             [(1, false), (3, false), (6, true)],
             "a page that is dropped is private no more"
         );
+        // The program drops one itself, and the kernel leaves a trace that looks like a page that was swapped out.
+        // SAFETY: the range is ours.
+        unsafe { madvise(pointer(part.at() + BASE_PAGE), BASE_PAGE, Advice::LinuxDontNeed) }.unwrap();
+        assert!(!look(&memory, part).contains(&(1, false)));
+        let (no, yes) = (memory.has_unmarked(part), || memory.has_unmarked(part));
+        write(7);
+        assert_eq!((no, yes()), (Ok(false), Ok(true)));
         show();
         write(5);
         assert_eq!(look(&memory, part), [(5, true)], "it is a new mapping");

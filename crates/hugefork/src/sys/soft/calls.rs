@@ -354,13 +354,13 @@ impl Sys for SoftMmu {
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs, |page| state.private.contains_key(&page));
+        let (scanned, _) = state.scan(part, runs);
         Ok(scanned)
     }
 
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs, |page| state.private.contains_key(&page));
+        let (scanned, found) = state.scan(part, runs);
         let marked: Vec<usize> = found.into_iter().filter(|page| state.tracked.contains(page)).collect();
         state.unwritten.extend(marked);
         let stores = std::mem::take(&mut state.stores);
@@ -369,12 +369,10 @@ impl Sys for SoftMmu {
         Ok(scanned)
     }
 
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+    fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
         let state = self.called(Call::Scan)?;
-        // Any page that can be read may be among them.
-        let can_be_read = |page: usize| !matches!(state.pages.get(&page), Some(Page::Hidden) | None);
-        let (scanned, _) = state.scan(part, runs, |page| can_be_read(page) && !state.unwritten.contains(&page));
-        Ok(scanned)
+        let mut pages = pages_of(part.at(), part.len());
+        Ok(pages.any(|page| state.private.contains_key(&page) && !state.unwritten.contains(&page)))
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
