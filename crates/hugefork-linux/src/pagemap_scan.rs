@@ -93,7 +93,7 @@ impl Scan {
     pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN | SWAPPED);
 
     /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRIVATE_AND_MARK`]: private ones
-    /// and others. This is some ten times as fast as to tell private pages apart, for which the kernel looks at each.
+    /// and others. It is faster than to tell private pages apart, for which the kernel looks at each.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
     /// Those of [`Scan::PRIVATE`] that have no mark.

@@ -1,7 +1,7 @@
 //! Threads of the library that are none of libc's but made by `clone(2)`: `pthread_create` allocates, which a fork in a
 //! signal handler must not do; it makes libc take locks that a program with one thread does without; and a program
-//! whose main thread ends by `pthread_exit` would wait for the thread for ever. The price: it has no thread-local data.
-//! It would share those of the thread that made it, `errno` included, and they are gone once that thread has ended. So
+//! whose main thread ends by `pthread_exit` would wait for the thread for ever. The price: it must not use thread-local
+//! data. It shares those of the thread that made it, `errno` included, and they are gone once that thread has ended. So
 //! it makes system calls by `rustix` and `syscalls` alone, and never panics on purpose.
 //!
 //! All signals are blocked in it, so that the program's handlers run in the program's threads.
@@ -163,7 +163,7 @@ impl Place {
         if !self.take() {
             return false;
         }
-        // With tests, whatever looks at thread-local data ends the process at once, not only once they are gone.
+        // In debug builds there are none: whoever looks at them ends the process at once, not only once they are gone.
         let without_locals = if cfg!(debug_assertions) { libc::CLONE_SETTLS } else { 0 };
         let flags = without_locals
             | libc::CLONE_VM

@@ -14,7 +14,7 @@ use crate::table::Reserved;
 use crate::units::{BASE_PAGE, BlockId, BlockSize};
 
 impl<S: Sys> PoolCore<S> {
-    /// Free slots, with memory. Allocates.
+    /// Free slots, with memory. Allocates. Short of blocks where only those are left that no slot can name.
     pub(crate) fn take_slots(&self, count: usize) -> Result<EngineVec<Slot>, Shortage> {
         self.slots.take(count, self.block_size, || self.block_for_slots()).map_err(|(shortage, taken)| {
             self.give_up_slots(taken.into_iter());
@@ -35,6 +35,10 @@ impl<S: Sys> PoolCore<S> {
         let wish = BlockId((self.frames.len() - 1) as u32);
         let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No).ok_or(Shortage::Blocks)?;
         self.note_taken(taken);
+        if !Slot::can_name(taken.first, self.block_size) {
+            self.give_back(taken);
+            return Err(Shortage::Blocks);
+        }
         if self.frames.content(taken.first) == Content::Fresh
             && let Err(error) = self.obtain(taken, 0)
         {

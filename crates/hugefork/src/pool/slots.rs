@@ -12,11 +12,17 @@ use crate::mem::{EngineVec, Own};
 use crate::sync::SignalsBlocked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize};
 
-/// The number of a base page in the pool. Pools have at most 16 TiB of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The number of a base page in the first 16 TiB of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Slot(u32);
 
 impl Slot {
+    /// Whether all base pages of a block have such a number.
+    pub(super) fn can_name(block: BlockId, size: BlockSize) -> bool {
+        let end = (block.index() + 1) * (size.bytes() / BASE_PAGE);
+        u32::try_from(end).is_ok()
+    }
+
     /// Where it starts in the pool's memory.
     pub(super) fn offset(self) -> usize {
         self.0 as usize * BASE_PAGE
@@ -70,7 +76,7 @@ impl Slots {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out free slots, of blocks of this size, which `more` gives if there are too few. Allocates.
+    /// Gives out free slots in order, of blocks of this size, which `more` gives if there are too few. Allocates.
     pub(super) fn take<E>(
         &self,
         count: usize,
@@ -90,6 +96,7 @@ impl Slots {
             blocks.insert(at, SlotBlock::new(block, size));
             blocks[at].give(&mut taken, count);
         }
+        taken.sort_unstable();
         Ok(taken)
     }
 

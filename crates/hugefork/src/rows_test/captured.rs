@@ -294,7 +294,7 @@ fn a_page_that_a_reset_drops_is_not_what_was_captured() {
     where_pages_are_copied!(row, 16);
 }
 
-/// The engine allocates while it captures, and the heap may lie in the region.
+/// The stack of whoever takes the snapshot may lie in the region.
 #[test]
 fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     run_by_page::<Soft>(16, |world| {

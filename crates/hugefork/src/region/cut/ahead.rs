@@ -9,7 +9,8 @@
 use std::ops::Range;
 
 use super::Purpose;
-use crate::region::private::{AllPatched, PAGES_AT_ONCE, Patched, WrittenBack};
+use crate::mem::{EngineVec, Own};
+use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
@@ -50,9 +51,9 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Has all private pages captured for a snapshot that keeps nobody off: no other thread of the program is there,
-    /// and what this one has written is tracked. None if that is not so, or if a page was written all the same, as the
-    /// engine does where its caller's heap lies in the region: then nothing is lost but time. As long as the caller has
-    /// the guard it stays so.
+    /// and what this one has written is tracked. None if that is not so, or if a page was written all the same, as
+    /// where the caller's stack lies in the region: then nothing is lost but time. As long as the caller has the guard
+    /// it stays so.
     pub(super) fn capture_alone(&self, purpose: Purpose) -> Result<Option<SignalsBlocked>, RegionError> {
         if purpose != Purpose::Snapshot || !self.may_capture_alone() {
             return Ok(None);
@@ -91,18 +92,20 @@ impl<S: Sys> RegionCore<S> {
             // Without it all pages are compared.
             let _ = self.track_writes();
         }
-        let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.blocks.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
-        for patched in &patched.blocks {
+        let mut written = EngineVec::new_in(Own);
+        let note = |over| written.extend((when == When::Alone).then_some(over));
+        let mut patched = self.patched(0..self.table.len(), note).map_err(RegionError::System)?;
+        patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
+        for patched in &patched {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.density.note(patched.index, written, self.pool().block_size);
         }
-        self.write_back_each(&patched, when)
+        self.write_back_each(&patched, &written, when)
     }
 
     /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile.
-    fn write_back_each(&self, all: &AllPatched, when: When) -> Result<(), RegionError> {
-        let mut rest = &all.blocks[..];
+    fn write_back_each(&self, patched: &[Patched], written: &[Range<usize>], when: When) -> Result<(), RegionError> {
+        let mut rest = patched;
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
@@ -114,7 +117,7 @@ impl<S: Sys> RegionCore<S> {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.write_back_some(now, &all.written, when)?;
+            self.write_back_some(now, written, when)?;
             if is_paced {
                 // A writer that has waited should be next.
                 yield_now();

@@ -73,16 +73,10 @@ impl<S: Sys> RegionCore<S> {
         let block = self.bytes_of(&(patched.index.0..patched.index.0 + 1));
         let first = written.partition_point(|run| run.start < block.start);
         let written = &written[first..][..written[first..].partition_point(|run| run.start < block.end)];
-        if written.is_empty() && patched.pages == self.captured.pages_of(patched.index) {
-            if self.keeps_last(patched.index, |_| true) {
-                return Ok(true);
-            }
-        } else if self.capture_as(patched, Looks::OnlyAt(written))? {
-            return Ok(true);
-        }
-        // The last set is not what was there when pages were marked, or there is none.
-        self.captured.forget(patched.index);
-        self.capture_as(patched, Looks::AllAlone)
+        let is_the_same = written.is_empty() && patched.pages == self.captured.pages_of(patched.index);
+        let is_kept = is_the_same && self.keeps_last(patched.index, |_| true);
+        // Where that fails, the last set is not what was there when pages were marked, or there is none.
+        Ok(is_kept || self.capture_as(patched, Looks::OnlyAt(written))? || self.capture_as(patched, Looks::AllAlone)?)
     }
 
     fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
@@ -110,8 +104,9 @@ impl<S: Sys> RegionCore<S> {
         let found = found.map_err(|reason| self.error(reason))?.filter(|_| is_found);
         let Some(Found { base, new }) = found else { return Ok(false) };
         let last = last.filter(|last| new == 0 && last.base == base && last.len() == pages.len());
-        let set = last
-            .unwrap_or_else(|| EngineArc::new(PageSet::new(pool, base, pages, |slot| !free[..new].contains(&slot))));
+        let set = last.unwrap_or_else(|| {
+            EngineArc::new(PageSet::new(pool, base, pages, |slot| free[..new].binary_search(&slot).is_err()))
+        });
         self.captured.keep(index, set);
         Ok(true)
     }

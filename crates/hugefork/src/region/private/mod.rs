@@ -25,4 +25,4 @@ mod quiesce;
 mod write_back;
 
 pub(super) use quiesce::{Locks, Quiesced};
-pub(super) use write_back::{AllPatched, PAGES_AT_ONCE, Patched, WrittenBack};
+pub(super) use write_back::{PAGES_AT_ONCE, Patched, WrittenBack};

@@ -41,15 +41,6 @@ pub(in crate::region) struct Patched {
     pub(in crate::region) pages: usize,
 }
 
-/// Private pages over blocks, in order.
-///
-/// In memory of the engine: what the program allocates may lie in the region, and to free it is a write there.
-pub(in crate::region) struct AllPatched {
-    pub(in crate::region) blocks: EngineVec<Patched>,
-    /// Those that may have been written since they were marked, in runs over one block each.
-    pub(in crate::region) written: EngineVec<Range<usize>>,
-}
-
 /// What CoW mappings become whose private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::region) enum WrittenBack {
@@ -170,11 +161,18 @@ impl<S: Sys> RegionCore<S> {
         Ok(None)
     }
 
-    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Allocates.
-    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<AllPatched, SystemError> {
+    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Calls
+    /// `each_written` for every run of pages over one block that may have been written since they were marked.
+    ///
+    /// Allocates from the engine's own memory: what the program allocates may lie in the region.
+    pub(in crate::region) fn patched(
+        &self,
+        entries: Range<usize>,
+        mut each_written: impl FnMut(Range<usize>),
+    ) -> Result<EngineVec<Patched>, SystemError> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(MOST_RUNS, PageRun::default());
-        let mut found = AllPatched { blocks: EngineVec::new_in(Own), written: EngineVec::new_in(Own) };
+        let mut found = EngineVec::new_in(Own);
         for cow_mappings in self.cow_mappings(entries) {
             let bytes = self.bytes_of(&cow_mappings);
             let mut at = bytes.start;
@@ -182,7 +180,11 @@ impl<S: Sys> RegionCore<S> {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
                 let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
                 for run in &runs[..scanned.runs] {
-                    self.note_patched(&self.offsets_of(run), run.is_written(), &mut found);
+                    let pages = self.offsets_of(run);
+                    self.note_patched(&pages, &mut found);
+                    if run.is_written() {
+                        self.by_block(&pages).for_each(|(_, over)| each_written(over));
+                    }
                 }
                 at += scanned.looked_at;
             }
@@ -191,19 +193,22 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Notes a run of pages, which may span blocks.
-    fn note_patched(&self, run: &Range<usize>, are_written: bool, found: &mut AllPatched) {
-        for index in self.touched(run).map(EntryIndex) {
-            let block = self.bytes_of(&(index.0..index.0 + 1));
-            let over = run.start.max(block.start)..run.end.min(block.end);
+    fn note_patched(&self, run: &Range<usize>, found: &mut EngineVec<Patched>) {
+        for (index, over) in self.by_block(run) {
             let pages = over.len() / BASE_PAGE;
-            match found.blocks.last_mut() {
+            match found.last_mut() {
                 Some(last) if last.index == index => last.pages += pages,
-                Some(_) | None => found.blocks.push(Patched { index, pages }),
-            }
-            if are_written {
-                found.written.push(over);
+                Some(_) | None => found.push(Patched { index, pages }),
             }
         }
+    }
+
+    /// The parts of a run of pages, one a block.
+    fn by_block(&self, run: &Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
+        self.touched(run).map(EntryIndex).map(|index| {
+            let block = self.bytes_of(&(index.0..index.0 + 1));
+            (index, run.start.max(block.start)..run.end.min(block.end))
+        })
     }
 
     /// Drops private pages of CoW mappings, which lie in `place`.
@@ -214,7 +219,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many pages are private.
     pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
-        Ok(self.patched(0..self.table.len())?.blocks.iter().map(|patched| patched.pages).sum())
+        Ok(self.patched(0..self.table.len(), |_| {})?.iter().map(|patched| patched.pages).sum())
     }
 
     pub(in crate::region) fn is_alone_with_cow_mapping(&self, index: usize) -> bool {
