@@ -49,7 +49,12 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// Whether its pages may have been written since they were marked ([`Scan::PRIVATE_AND_MARK`]). So may be those
+    /// Whether its pages are the file's, where the call was to tell.
+    pub fn is_file(&self) -> bool {
+        self.categories & FILE != 0
+    }
+
+    /// Whether its pages may have been written since they were marked ([`Scan::PRESENT_AND_MARK`]). So may be those
     /// that seem to be swapped out: a marked page that was dropped (`MADV_DONTNEED`) leaves the same in the page table.
     pub fn is_written(&self) -> bool {
         self.categories & (WRITTEN | SWAPPED) != 0
@@ -89,19 +94,21 @@ impl Scan {
 
     /// Pages of a private file mapping that are not the file's, in memory or swapped out. Shared memory that is swapped
     /// out leaves no trace in a page table. Runs say whether they were written since the last
-    /// [`Scan::PRIVATE_AND_MARK`].
+    /// [`Scan::PRESENT_AND_MARK`].
     pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN | SWAPPED);
 
-    /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRIVATE_AND_MARK`]: private ones
+    /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRESENT_AND_MARK`]: private ones
     /// and others. It is faster than to tell private pages apart, for which the kernel looks at each.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
     /// Those of [`Scan::PRIVATE`] that have no mark.
     pub const PRIVATE_UNMARKED: Scan = Scan::of(FILE, FILE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
-    /// As [`Scan::PRIVATE`], and the pages count as not written from now on. The call is refused with `EPERM` where the
-    /// range is not registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
-    pub const PRIVATE_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::PRIVATE };
+    /// Pages that are not huge, in memory or swapped out, which count as not written from now on. Runs say whether they
+    /// are the file's, and whether they were written since. The call is refused with `EPERM` where the range is not
+    /// registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
+    pub const PRESENT_AND_MARK: Scan =
+        Scan { flags: PROTECT | CHECK, ..Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED) };
 
     /// Pages that were written since they were write-protected
     /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).

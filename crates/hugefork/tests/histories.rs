@@ -1,11 +1,16 @@
-//! A process of one thread, beside the engine's own, holds many snapshots and reads what they have. It is made by
-//! `fork(2)`, since the harness has a thread more; its pool is its first.
+//! A program holds many snapshots and reads what they have: one of one thread, beside the engine's own, and one whose
+//! threads write meanwhile.
+//!
+//! The process of one thread is made by `fork(2)`, since the harness has a thread more; its pool is its first.
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use common::Over;
 use common::alone::alone;
 use common::forked::in_fork;
-use hugefork::{Pool, Snapshot};
+use hugefork::{Pool, Region, Snapshot};
 
 const BLOCK: usize = 2 << 20;
 const LEN: usize = 4 * BLOCK;
@@ -81,4 +86,90 @@ fn live() -> i32 {
 #[test]
 fn who_is_alone_finds_in_each_snapshot_what_was_there() {
     alone(|| assert_eq!(in_fork(live).code(), Some(0))).well();
+}
+
+/// The words that each writer writes, one after the other and over again.
+const WORDS: usize = 64;
+const WRITERS: usize = 2;
+const HELD_BESIDE_WRITERS: usize = 10;
+/// Few of them lie in one block, so snapshots hold pages.
+const WIDE: usize = 32 * BLOCK;
+
+/// Where a writer writes for the `nth` time: in pages all over the region.
+fn place(writer: usize, nth: u64) -> usize {
+    let word = nth as usize % WORDS;
+    (word * 1237 + writer * 101) % (WIDE / PAGE) * PAGE + 64 * writer
+}
+
+/// A word of the region, for threads that write beside each other.
+fn word(region: &Region, at: usize) -> &AtomicU64 {
+    assert!(at + 8 <= region.len() && at.is_multiple_of(8));
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
+    // may write.
+    unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
+}
+
+/// What a snapshot has of all writers. Panics unless each has written up to some number by then, and nothing later.
+fn seen(snapshot: &Snapshot) -> Vec<u64> {
+    let mut all = Vec::new();
+    for writer in 0..WRITERS {
+        let read = |nth| {
+            let mut bytes = [0; 8];
+            snapshot.read_at(place(writer, nth), &mut bytes).unwrap();
+            u64::from_ne_bytes(bytes)
+        };
+        let words: Vec<u64> = (0..WORDS as u64).map(read).collect();
+        let last = *words.iter().max().unwrap();
+        for (nth, found) in (0..).zip(&words) {
+            // The last number up to that one that goes there, if there is one. Nobody writes 0.
+            let expected = (last + WORDS as u64 - nth) / WORDS as u64 * WORDS as u64 + nth;
+            let expected = expected.saturating_sub(WORDS as u64);
+            assert_eq!(*found, expected, "writer {writer} has written {last}, and word {nth} is another");
+        }
+        all.extend(words);
+    }
+    all
+}
+
+#[test]
+fn a_snapshot_beside_writers_has_what_each_had_written_before_it() {
+    alone(|| {
+        let pool = Pool::builder().capacity(400 * BLOCK).build().unwrap();
+        let mut region = pool.region(WIDE).unwrap();
+        region.as_mut_slice().fill(0);
+        let (region, is_over) = (&region, &AtomicBool::new(false));
+        let mut pages_held = 0;
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                scope.spawn(move || {
+                    let numbers = (1..).take_while(|_| !is_over.load(Ordering::Relaxed));
+                    for number in numbers {
+                        word(region, place(writer, number)).store(number, Ordering::Release);
+                        // Now and then all at once, and else one by one.
+                        if number / 1000 % 2 == 0 {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+            let over = Over(is_over);
+            let (mut numbers, mut held) = (Numbers(777), Vec::new());
+            for round in 0..400 {
+                let snapshot = region.snapshot().unwrap();
+                let first = seen(&snapshot);
+                held.push((snapshot, first));
+                if held.len() > HELD_BESIDE_WRITERS {
+                    let (snapshot, first) = held.swap_remove(numbers.below(HELD_BESIDE_WRITERS));
+                    assert_eq!(seen(&snapshot), first, "round {round}");
+                }
+                pages_held = pool.stats().pages_held.max(pages_held);
+            }
+            drop(over);
+            for (snapshot, first) in held {
+                assert_eq!(seen(&snapshot), first, "at the end");
+            }
+        });
+        assert!(pages_held > 0);
+    })
+    .well();
 }

@@ -79,7 +79,11 @@ impl Bytes<'_> {
             29 => Op::Compare { newer: self.below(10)?, older: self.index()? },
             30 => Op::ResetAll { regions: [self.index()?, self.index()?], snapshots: [self.index()?, self.index()?] },
             31..34 => Op::Reset { region: self.index()?, snapshot: self.index()? },
-            34 => Op::BeAlone(self.below(2)? == 1),
+            34 => match self.below(3)? {
+                0 => Op::BeAlone(self.below(2)? == 1),
+                1 => Op::TrackWrites(self.below(2)? == 1),
+                _ => Op::SnapshotBeside { region: self.index()?, offset: self.large()?, value: self.value()? },
+            },
             35 => Op::Maintain,
             36 => match self.below(3)? {
                 0 => Op::DropRegion { region: self.index()? },

@@ -263,6 +263,25 @@ impl World {
                     self.regions.push(RegionModel::new(space, bytes, options.reserve));
                 }
             }
+            Op::SnapshotBeside { region: at, offset, value } => {
+                if let Some(at) = region(at) {
+                    let offset = offset % self.regions[at].bytes.len();
+                    self.mmu().store_when_taken([(self.regions[at].space.addresses.base() + offset, *value)]);
+                    let made = self.regions[at].space.freeze();
+                    self.notice_what_was_dropped();
+                    let model = &mut self.regions[at];
+                    if self.pool.sys.stores_left().is_empty() {
+                        model.cancel(offset, self.shape.block);
+                        model.bytes[offset] = *value;
+                    }
+                    if let Ok(frozen) = made
+                        && self.snapshots.len() < 5
+                    {
+                        let bytes = model.bytes.clone();
+                        self.snapshots.push(SnapshotModel { frozen, bytes, reserve: Reserve::None });
+                    }
+                }
+            }
             Op::Snapshot { region: at, with } => {
                 if let Some(at) = region(at)
                     && self.snapshots.len() < 5
@@ -463,6 +482,7 @@ impl World {
                 self.reset_each(&asked, reset_all);
             }
             Op::BeAlone(alone) => self.mmu().set_alone(*alone),
+            Op::TrackWrites(tracks) => self.mmu().set_tracking(*tracks),
             Op::Maintain => self.pool.maintain_all(),
             Op::DropRegion { region: at } => {
                 if let Some(at) = region(at) {

@@ -85,11 +85,11 @@ impl<S: Sys> RegionCore<S> {
             self.copy_beside(first);
             return Ok(entries.start + 1);
         }
-        let pages = self.count_private(first)?;
         if self.held(entry) == Held::ByOthersToo {
-            self.maintain_shared(first, entry, pages.saturating_sub(self.captured.pages_of(first)));
+            self.maintain_shared(first, entry, self.count_not_captured(first)?);
             return Ok(entries.start + 1);
         }
+        let pages = self.count_private(first)?;
         let (mut end, mut sum) = (entries.start + 1, pages);
         self.density.note(first, pages, self.pool().block_size);
         while end < entries.end && self.may_write_back(end) {
@@ -162,8 +162,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let (mut samples, mut taken) = ([0; SAMPLED_COW_MAPPINGS], 0);
         for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_COW_MAPPINGS) {
-            let (index, pages) = (EntryIndex(index), self.count_private(EntryIndex(index)).unwrap_or(0));
-            samples[taken] = pages.saturating_sub(self.captured.pages_of(index));
+            samples[taken] = self.count_not_captured(EntryIndex(index)).unwrap_or(0);
             taken += 1;
         }
         let samples = &mut samples[..taken];
@@ -227,6 +226,18 @@ impl<S: Sys> RegionCore<S> {
             Ok(())
         })?;
         Ok(pages)
+    }
+
+    /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,
+    /// it is those without a mark, which takes a twentieth of the time.
+    fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
+        if self.captured.has_all_marked(index) {
+            let unmarked = self.count_unmarked(index)?;
+            if unmarked < Density::never_promoted_pages(self.pool().block_size) {
+                return Ok(unmarked);
+            }
+        }
+        Ok(self.count_private(index)?.saturating_sub(self.captured.pages_of(index)))
     }
 
     /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied
@@ -310,7 +321,7 @@ impl<S: Sys> RegionCore<S> {
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let is_shown = copied
             && quiesced.locked(|locked| {
-                let Ok(remapped) = self.site().remap(locked, &only, shows) else { return false };
+                let Ok(remapped) = self.remap(locked, Place::Own, &only, shows) else { return false };
                 count(&self.counters.blocks_promoted, 1);
                 remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
                 true

@@ -49,7 +49,7 @@ impl<S: ProgramSys> RegionCore<S> {
         let emptied = taken.blocks().try_for_each(|block| self.empty(block));
         let run = entries.start..entries.start + taken.count;
         let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
-        match emptied.and_then(|()| Ok(self.site().remap(locked, &run, shows)?)) {
+        match emptied.and_then(|()| Ok(self.remap(locked, Place::Own, &run, shows)?)) {
             Ok(remapped) => {
                 taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
                 let block = |at: usize| taken.first.offset(at - run.start);
@@ -82,7 +82,7 @@ impl<S: ProgramSys> RegionCore<S> {
         let windows = self.table.lock_windows(self.windows_of(entries));
         let publishing = self.lock.shared();
         let locked = Locked::windows(&windows, &publishing);
-        let remapped = self.site().remap(locked, entries, Shows::Hidden)?;
+        let remapped = self.remap(locked, Place::Own, entries, Shows::Hidden)?;
         self.give_memory_back(entries);
         remapped.published(self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero));
         Ok(())
@@ -349,7 +349,7 @@ impl<S: ProgramSys> RegionCore<S> {
             if !entry.is_cow_mapping() {
                 // Until it is done the entries say that they are writable: if the kernel refuses, that is shown again.
                 let shows = Shows::CowMapping { start: first, access: Access::ReadWrite };
-                let Ok(remapped) = self.site().remap(locked, &run, shows) else {
+                let Ok(remapped) = self.remap(locked, Place::Own, &run, shows) else {
                     blocks().for_each(|block| _ = self.pool().release(block));
                     unseen += run.len();
                     continue;

@@ -214,6 +214,7 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
 #[test]
 fn what_stays_write_protected_is_not_looked_at() {
     run_by_page::<Soft>(8, |world| {
+        world.pool.sys.set_tracking(false);
         let (region, held) = history(world, 3);
         let set = |frozen: &SnapshotCore<SoftMmu>| frozen.pages_at(EntryIndex(0)).unwrap();
         let later = region.snapshot();
@@ -228,16 +229,16 @@ fn what_stays_write_protected_is_not_looked_at() {
     });
 }
 
-/// Who is alone keeps the right to write over a snapshot, and the pages that were written are found by their marks.
+/// Where writes are tracked, everybody keeps the right to write over a snapshot, and the pages that were written are
+/// found by their marks.
 #[test]
-fn nobody_is_kept_off_where_nobody_else_is_there() {
+fn nobody_is_kept_off_where_writes_are_tracked() {
     fn row(world: &World<Soft>) {
         let (region, mut held) = history(world, 3);
         let is_writable = || region.entry(0).is_writable_cow_mapping();
         let protections = || world.pool.sys.calls(Call::Protect);
         // Without a fault.
         let store = |page, value| assert_eq!(world.pool.sys.store(region.addresses.base() + at(page), value), Ok(()));
-        world.pool.sys.set_alone(true);
         region.write(at(3), 3);
         let before = protections();
         held.push(region.snapshot());
@@ -251,8 +252,7 @@ fn nobody_is_kept_off_where_nobody_else_is_there() {
         let set = |frozen: &SnapshotCore<SoftMmu>| frozen.pages_at(EntryIndex(0)).unwrap();
         held.push(region.snapshot());
         assert!(set(&held[7]).is(&set(&held[6])), "nothing was written");
-        // Somebody else comes.
-        world.pool.sys.set_alone(false);
+        world.pool.sys.set_tracking(false);
         store(7, 7);
         held.push(region.snapshot());
         assert!(!is_writable());
@@ -294,12 +294,10 @@ fn a_page_that_a_reset_drops_is_not_what_was_captured() {
     where_pages_are_copied!(row, 16);
 }
 
-/// The stack of whoever takes the snapshot may lie in the region.
 #[test]
 fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     run_by_page::<Soft>(16, |world| {
         let (region, mut held) = history(world, 3);
-        world.pool.sys.set_alone(true);
         region.write(at(3), 3);
         held.push(region.snapshot());
         region.write(at(4), 4);
@@ -312,5 +310,26 @@ fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
         held.push(region.snapshot());
         assert!(region.entry(0).is_writable_cow_mapping());
         assert_eq!(written(&held[6], 6), [9, 2, 3, 4, 5]);
+    });
+}
+
+/// Somebody writes here and then there while the pause looks for what was written: who has the second has the first.
+#[test]
+fn a_snapshot_is_one_moment_for_writers_whom_nobody_keeps_off() {
+    run_by_page::<Soft>(16, |world| {
+        let (region, block) = (written_by_choice(world, 3), world.pool.block_size.bytes());
+        let (here, there) = (at(1), 2 * block + at(1));
+        let mut held = vec![region.snapshot()];
+        // What lies between is not looked at.
+        region.discard(block..2 * block).unwrap();
+        for value in 1..3 {
+            [here, there].into_iter().for_each(|at| region.write(at, value));
+            held.push(region.snapshot());
+        }
+        let store = |at: usize, value: u8| (region.addresses.base() + at, value);
+        world.pool.sys.store_when_looked([store(here, 7), store(there, 8)]);
+        held.push(region.snapshot());
+        let seen = |frozen: &SnapshotCore<SoftMmu>| [here, there].map(|at| read_at(frozen, at).unwrap());
+        assert_eq!(held.iter().map(|frozen| seen(frozen)).collect::<Vec<_>>(), [[0, 0], [1, 1], [2, 2], [7, 8]]);
     });
 }

@@ -30,6 +30,9 @@ use crate::sync::atomic::AtomicU32;
 use crate::sync::steps::step;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
+/// One page in so many counts as read, where it is not private.
+const ONE_IN_SO_MANY_IS_READ: usize = 5;
+
 /// The calls that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Call {
@@ -125,8 +128,10 @@ struct State {
     is_stopped: bool,
     /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
     writer: Option<(usize, u8)>,
-    /// What somebody stores as soon as private pages were taken away, or marked.
+    /// What somebody stores as soon as private pages were taken away, or marked, if he can.
     stores: Vec<(usize, u8)>,
+    /// The same, as soon as somebody has looked for a private page without a mark.
+    stores_when_looked: Vec<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails is carried out all the same.
     failures: usize,
 }
@@ -144,12 +149,17 @@ impl State {
     }
 
     /// The private pages of a part, in runs that are alike, and one by one.
-    fn scan(&self, part: Part<'_>, runs: &mut [PageRun]) -> (Scanned, Vec<usize>) {
+    fn scan(
+        &self,
+        part: Part<'_>,
+        runs: &mut [PageRun],
+        is_wanted: impl Fn(&State, usize) -> bool,
+    ) -> (Scanned, Vec<usize>) {
         let (mut count, mut found) = (0, Vec::new());
         for page in pages_of(part.at(), part.len()) {
             // Who looks without the lock of a window may come too late: nothing else has private pages.
             assert!(self.pages.contains_key(&page), "looked for private pages where nothing is");
-            if !self.private.contains_key(&page) {
+            if !is_wanted(self, page) {
                 continue;
             }
             let mut run =
@@ -166,6 +176,16 @@ impl State {
             found.push(page);
         }
         (Scanned { runs: count, looked_at: part.len() }, found)
+    }
+
+    fn is_private(&self, page: usize) -> bool {
+        self.private.contains_key(&page)
+    }
+
+    /// Whether a page has no mark that is private, or that counts as read.
+    fn is_unmarked(&self, page: usize) -> bool {
+        let is_read = page.is_multiple_of(ONE_IN_SO_MANY_IS_READ);
+        if self.is_private(page) { !self.unwritten.contains(&page) } else { is_read }
     }
 
     /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.
@@ -198,6 +218,8 @@ pub struct SoftMmu {
     budget: MappingBudget,
     /// Whether nobody else is said to write.
     alone: AtomicBool,
+    /// Whether writes can be tracked where they are not yet.
+    tracks: AtomicBool,
     state: Mutex<State>,
     /// Those who wait look again when these change.
     resumed: AtomicU32,
@@ -222,7 +244,7 @@ impl SoftMmu {
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         let cow_mappings = false;
-        let (budget, alone, state) = (MappingBudget::new(mappings), AtomicBool::new(false), Mutex::new(state));
+        let (budget, state) = (MappingBudget::new(mappings), Mutex::new(state));
         SoftMmu {
             memory,
             layout,
@@ -231,7 +253,8 @@ impl SoftMmu {
             parkings: 1,
             touched: None,
             budget,
-            alone,
+            alone: AtomicBool::new(false),
+            tracks: AtomicBool::new(true),
             state,
             resumed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
@@ -253,6 +276,11 @@ impl SoftMmu {
     /// Says from now on that nobody else writes, or that somebody may.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Relaxed);
+    }
+
+    /// Says whether writes are tracked from now on that are not yet.
+    pub(crate) fn set_tracking(&self, tracks: bool) {
+        self.tracks.store(tracks, Ordering::Relaxed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -327,6 +355,16 @@ impl SoftMmu {
     /// Has somebody store these values at these addresses as soon as private pages were taken away.
     pub(crate) fn store_when_taken(&self, stores: impl Into<Vec<(usize, u8)>>) {
         self.state().stores = stores.into();
+    }
+
+    /// Has somebody store these as soon as somebody has looked for a private page without a mark.
+    pub(crate) fn store_when_looked(&self, stores: impl Into<Vec<(usize, u8)>>) {
+        self.state().stores_when_looked = stores.into();
+    }
+
+    /// What could not be stored. It is not going to be.
+    pub(crate) fn stores_left(&self) -> Vec<(usize, u8)> {
+        std::mem::take(&mut self.state().stores)
     }
 
     /// Watches from now on whether anything in a range of addresses loses the right to be written.

@@ -1,7 +1,8 @@
 //! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
 //!
 //! A CoW mapping whose block the region alone holds is written back into that. Of the others, a snapshot captures the
-//! pages (capture.rs); or the region gets blocks of its own, as by writes.
+//! pages (capture.rs); or the region gets blocks of its own, as by writes. Where writes are tracked, only what was
+//! written since the last snapshot is looked at.
 //!
 //! Writers are kept off what is just written back, by its window's lock and private/quiesce.rs. `write_protect_all`
 //! keeps nobody off: it has a write say so.
@@ -10,6 +11,7 @@ use std::ops::Range;
 
 use super::Purpose;
 use crate::mem::{EngineVec, Own};
+use crate::ranges::runs;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
@@ -26,13 +28,16 @@ const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 /// The same, where the program is paced.
 const PACED_PAGES_AT_ONCE: usize = 64;
 
+/// How often a snapshot looks for what was written while it looked.
+const MOST_LOOKS: usize = 4;
+
 /// When CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause(Purpose),
-    /// The same for a snapshot, while nobody can write: CoW mappings keep the right to write.
-    Alone,
+    /// The same for a snapshot, where writes are tracked: nobody is kept off.
+    WhileWritable,
     /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
@@ -50,21 +55,54 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::BeforePause(purpose))
     }
 
-    /// Has all private pages captured for a snapshot that keeps nobody off: no other thread of the program is there,
-    /// and what this one has written is tracked. None if that is not so, or if a page was written all the same, as
-    /// where the caller's stack lies in the region: then nothing is lost but time. As long as the caller has the guard
-    /// it stays so.
-    pub(super) fn capture_alone(&self, purpose: Purpose) -> Result<Option<SignalsBlocked>, RegionError> {
-        if purpose != Purpose::Snapshot || !self.may_capture_alone() {
-            return Ok(None);
+    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; false if not. The pause
+    /// finds what is written meanwhile, and copies that block as a whole: so if something was the last time, this looks
+    /// again for what was written while it looked.
+    pub(super) fn capture_ahead(&self, purpose: Purpose) -> Result<bool, RegionError> {
+        if purpose != Purpose::Snapshot || !self.may_capture_tracked() || !self.track_writes() {
+            return Ok(false);
         }
-        let signals = SignalsBlocked::new();
-        if !self.pool().sys.is_alone() || !self.track_writes() {
-            return Ok(None);
+        let looks = if self.captured.are_written_in_cuts() { MOST_LOOKS } else { 1 };
+        for _ in 0..looks {
+            if !self.capture_written()? {
+                break;
+            }
         }
-        self.write_back_for_snapshot(When::Alone)?;
-        let is_changed = self.has_unmarked(0..self.table.len()).map_err(RegionError::System)?;
-        Ok((!is_changed).then_some(signals))
+        Ok(true)
+    }
+
+    /// Captures what was written since the last look. False if nothing was.
+    fn capture_written(&self) -> Result<bool, RegionError> {
+        let all = 0..self.table.len();
+        let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+        let is_known = |index: usize| self.captured.has_all_marked(EntryIndex(index));
+        for run in self.cow_mappings(all.clone()).flat_map(|run| runs(run, is_known)) {
+            let mut at = run.start;
+            let mut note = |index: EntryIndex, is_alone: bool| {
+                // The pages that the region may get back into its own block.
+                let pages = self.captured.pages_of(index);
+                let is_last = found.last().is_some_and(|last: &Patched| last.index == index);
+                if !is_last && (!is_alone || self.is_alone_with_cow_mapping(index.0)) {
+                    found.push(Patched { index, pages });
+                }
+            };
+            let each = |index: EntryIndex, pages: Range<usize>| {
+                (at..index.0).for_each(|quiet| note(EntryIndex(quiet), true));
+                at = index.0;
+                note(index, false);
+                written.push(pages);
+            };
+            self.each_unmarked(&run, each).map_err(RegionError::System)?;
+            (at..run.end).for_each(|quiet| note(EntryIndex(quiet), true));
+        }
+        for run in self.cow_mappings(all).flat_map(|run| runs(run, |index| !is_known(index))) {
+            let patched = self.patched(run).map_err(RegionError::System)?;
+            found.extend(patched.iter().copied());
+        }
+        found.sort_unstable_by_key(|patched| patched.index.0);
+        found.dedup_by_key(|patched| patched.index.0);
+        self.write_back_each(&found, &written, When::WhileWritable)?;
+        Ok(!found.is_empty())
     }
 
     /// Tracks what is written to CoW mappings. False if that cannot be done, for some of them.
@@ -82,25 +120,23 @@ impl<S: Sys> RegionCore<S> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
-        if !self.accounts.calls_wait && when != When::Alone {
+        if !self.accounts.calls_wait {
             let signals = SignalsBlocked::new();
             let write_protected = self.write_protect_all();
             drop(signals);
             write_protected.map_err(|reason| self.error(reason))?;
         }
-        if self.captured.are_any() && when != When::Alone {
+        if self.captured.are_any() {
             // Without it all pages are compared.
             let _ = self.track_writes();
         }
-        let mut written = EngineVec::new_in(Own);
-        let note = |over| written.extend((when == When::Alone).then_some(over));
-        let mut patched = self.patched(0..self.table.len(), note).map_err(RegionError::System)?;
+        let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
         patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
         for patched in &patched {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.density.note(patched.index, written, self.pool().block_size);
         }
-        self.write_back_each(&patched, &written, when)
+        self.write_back_each(&patched, &[], when)
     }
 
     /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile.
@@ -140,12 +176,12 @@ impl<S: Sys> RegionCore<S> {
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
             let is_to_capture = is_left && when != When::BeforePause(Purpose::Fork);
             let is_captured = || match when {
-                When::Alone => self.capture_alone_block(*first, written),
+                When::WhileWritable => self.capture_tracked(*first, written),
                 When::BeforePause(_) | When::Beforehand => self.capture(*first),
             };
             if is_left && !(is_to_capture && is_captured()?) {
                 match when {
-                    When::BeforePause(_) | When::Alone => self.make_own(first.index)?,
+                    When::BeforePause(_) | When::WhileWritable => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

@@ -9,12 +9,12 @@
 //! set that changes. A block with many such pages is copied instead
 //! ([`PageSet::most_pages`]), and so is one that a limit or a reservation counts as a whole.
 //!
-//! The CoW mapping is write-protected under its window's lock while it is looked at. Whoever writes to it before the
-//! pause makes it writable again, and then the pause copies the block. If nobody can write to it before the pause is
-//! over, it stays writable, and nothing has to be done for the next write.
+//! Where the kernel tracks writes, nobody is kept off, and CoW mappings stay writable. A page is marked and then
+//! copied. Only pages without a mark are looked at: those that were written since. What loses its mark before the pause
+//! is found there (freeze.rs).
 //!
-//! Where the kernel tracks writes, only pages that were written since are compared: at the first look after tracking
-//! has begun these are all.
+//! Elsewhere the CoW mapping is write-protected under its window's lock while all its pages are compared. Whoever
+//! writes to it before the pause makes it writable again, and then the pause copies the block.
 
 use std::ops::Range;
 
@@ -38,14 +38,14 @@ struct Found {
     new: usize,
 }
 
-/// Who may write to a block while it is captured.
+/// How a block is captured.
 #[derive(Clone, Copy, Debug)]
 enum Looks<'a> {
-    /// Others: it is write-protected, and all its pages are looked at.
+    /// It is write-protected, and all its pages are looked at.
+    Protected,
+    /// The same, but it stays as it is: marks tell what is written from now on.
     All,
-    /// The same, but nobody: it stays as it is.
-    AllAlone,
-    /// Nobody, and only these can have been written to since the last set was made.
+    /// Only these can have been written to since the last set was made.
     OnlyAt(&'a [Range<usize>]),
 }
 
@@ -61,28 +61,27 @@ impl<S: Sys> RegionCore<S> {
         if is_the_same && self.keeps_last(patched.index, may_be_kept) {
             return Ok(true);
         }
-        self.capture_as(patched, Looks::All)
+        self.capture_as(patched, Looks::Protected)
     }
 
-    /// The same while nobody can write to it. `written` are all pages that may have been written to since they were
-    /// marked, by block and in order.
-    pub(super) fn capture_alone_block(&self, patched: Patched, written: &[Range<usize>]) -> Result<bool, RegionError> {
+    /// The same, and keeps nobody off. `written` are all pages of blocks with a set that may have been written to since
+    /// they were marked, by block and in order.
+    pub(super) fn capture_tracked(&self, patched: Patched, written: &[Range<usize>]) -> Result<bool, RegionError> {
         if !self.may_capture(patched) {
             return Ok(false);
         }
         let block = self.bytes_of(&(patched.index.0..patched.index.0 + 1));
         let first = written.partition_point(|run| run.start < block.start);
         let written = &written[first..][..written[first..].partition_point(|run| run.start < block.end)];
-        let is_the_same = written.is_empty() && patched.pages == self.captured.pages_of(patched.index);
-        let is_kept = is_the_same && self.keeps_last(patched.index, |_| true);
-        // Where that fails, the last set is not what was there when pages were marked, or there is none.
-        Ok(is_kept || self.capture_as(patched, Looks::OnlyAt(written))? || self.capture_as(patched, Looks::AllAlone)?)
+        let is_known = self.captured.has_all_marked(patched.index);
+        // Where that fails, pages were dropped meanwhile, or there are too many.
+        Ok(is_known && self.capture_as(patched, Looks::OnlyAt(written))? || self.capture_as(patched, Looks::All)?)
     }
 
     fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
         let (pool, index) = (self.pool(), patched.index);
         let most_new = match looks {
-            Looks::All | Looks::AllAlone => patched.pages,
+            Looks::Protected | Looks::All => patched.pages,
             Looks::OnlyAt(written) => written.iter().map(|run| run.len() / BASE_PAGE).sum(),
         };
         let Ok(free) = pool.take_slots(most_new) else { return Ok(false) };
@@ -93,9 +92,7 @@ impl<S: Sys> RegionCore<S> {
         let found = self.capture_pages(index, looks, last.as_deref(), &free, &mut pages);
         drop(signals);
         let new = found.as_ref().ok().and_then(Option::as_ref).map_or(0, |found| found.new);
-        // The last set may have pages that are not private any more.
-        let is_all = !matches!(looks, Looks::OnlyAt(_)) || pages.len() == patched.pages;
-        let is_found = matches!(found, Ok(Some(_))) && is_all;
+        let is_found = matches!(found, Ok(Some(_))) && pages.len() <= self.most_captured();
         pool.give_up_slots(free[if is_found { new } else { 0 }..].iter().copied());
         if !is_found {
             // Pages may count as not written by now that the last set has as they were before.
@@ -108,6 +105,9 @@ impl<S: Sys> RegionCore<S> {
             EngineArc::new(PageSet::new(pool, base, pages, |slot| free[..new].binary_search(&slot).is_err()))
         });
         self.captured.keep(index, set);
+        if !matches!(looks, Looks::Protected) {
+            self.density.note(index, new, pool.block_size);
+        }
         Ok(true)
     }
 
@@ -120,8 +120,8 @@ impl<S: Sys> RegionCore<S> {
         base.is_some_and(|base| self.captured.keep_last(index, base))
     }
 
-    /// Whether a snapshot may capture what is private without keeping anybody off.
-    pub(super) fn may_capture_alone(&self) -> bool {
+    /// Whether a snapshot may capture what is private without keeping anybody off, if writes are tracked.
+    pub(super) fn may_capture_tracked(&self) -> bool {
         let accounts = &self.accounts;
         let may_write = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
         may_write && !self.shows_by_page() && accounts.has_cow_mappings() && self.captured.are_any()
@@ -155,13 +155,16 @@ impl<S: Sys> RegionCore<S> {
         let entry = self.table.get(index);
         let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index);
         let Some(base) = entry.block().filter(|_| is_shared) else { return Ok(None) };
-        let is_protected = matches!(looks, Looks::All);
+        let is_protected = matches!(looks, Looks::Protected);
         if is_protected {
             self.write_protect(Locked::windows(&window, &publishing), only.clone())?;
         }
         let is_told = self.captured.begin_block(index, is_protected);
         drop(publishing);
         let last = last.filter(|last| is_told && last.base == base);
+        if last.is_none() && matches!(looks, Looks::OnlyAt(_)) {
+            return Ok(None);
+        }
         let (bytes, mut new, mut are_few) = (self.bytes_of(&only), 0, true);
         let mut capture_page = |at: usize, is_written: bool| {
             let (page, part) = ((at - bytes.start) / BASE_PAGE, self.addresses.part(&(at..at + BASE_PAGE)));
@@ -176,7 +179,8 @@ impl<S: Sys> RegionCore<S> {
                 return;
             };
             if same.is_none() {
-                // SAFETY: the page can be read, and nobody can write to it. The slot is nobody's yet.
+                // SAFETY: the page can be read. The slot is nobody's yet. Who writes to the page meanwhile takes its
+                // mark away, and the pause finds that: then nobody sees what is copied here.
                 unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
                 new += 1;
             }

@@ -10,14 +10,18 @@
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
-//! A snapshot holds blocks, not private pages. So CoW mappings are written back first, while others go on writing
-//! (ahead.rs). What has become private since then is written back after the write-protection, and few pages have.
+//! A snapshot holds blocks, and copies of private pages. So CoW mappings are written back or captured first, while
+//! others go on writing (ahead.rs). What has become private since then is written back after the write-protection, and
+//! few pages have. Where writes are tracked, only CoW mappings where there is such a page are write-protected: whoever
+//! writes to others goes on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::{Keeps, Part};
 use crate::mapping::addresses::Place;
+use crate::mapping::change::Recount;
+use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
@@ -57,7 +61,9 @@ impl<S: Sys> RegionCore<S> {
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
-            let stays = *keeps == Keeps::Writable && entry.is_writable_cow_mapping();
+            // What is outdated has a page that nobody looks at by its mark.
+            let is_tracked = *keeps == Keeps::Writable && !self.captured.is_outdated(index);
+            let stays = is_tracked && entry.is_writable_cow_mapping();
             let after = if stays { entry } else { entry.in_state(next) };
             match needed {
                 OnShare::FillAndShare => {
@@ -76,7 +82,9 @@ impl<S: Sys> RegionCore<S> {
                         frozen.note_own(index);
                     }
                     self.table.set(index, after);
-                    if entry.is_writable_cow_mapping() && !stays {
+                    if is_tracked && entry.is_cow_mapping() {
+                        frozen.set_pages(index, captured.of_any_cut(index, block));
+                    } else if entry.is_writable_cow_mapping() {
                         open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
                     } else if entry.is_cow_mapping() {
                         frozen.set_pages(index, captured.of_this_cut(index, block));
@@ -95,11 +103,71 @@ impl<S: Sys> RegionCore<S> {
         let entries = first..last + 1;
         quiesced.covers(entries.clone());
         quiesced.keep_all_off()?;
-        let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == *write_protected;
-        let rest = if is_as_before { open } else { entries.clone() };
         let place = quiesced.place();
-        quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, is_as_before))?;
+        if *keeps == Keeps::Writable {
+            quiesced.locked(|locked| self.protect_what_was_written(locked, frozen, entries.clone()))?;
+            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), frozen)) {
+                quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, true))?;
+            }
+        } else {
+            let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == *write_protected;
+            let rest = if is_as_before { open } else { entries.clone() };
+            quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, is_as_before))?;
+        }
         self.copy_pinned(frozen, entries)
+    }
+
+    /// Write-protects each CoW mapping among `entries` where a page was written since it was captured, until there is
+    /// none among the others: then at the moment at which the last look began, all their pages were as captured, and
+    /// nobody could write elsewhere. So that is the moment of the cut.
+    fn protect_what_was_written(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        entries: Range<usize>,
+    ) -> Result<(), Unresolved> {
+        let is_open = |index: usize| {
+            let entry = self.table.get(EntryIndex(index));
+            entry.is_cow_mapping() && !self.is_to_write_back(EntryIndex(index), frozen)
+        };
+        let (mut written, mut before) = (0, None);
+        while before != Some(written) {
+            before = Some(written);
+            for mut run in runs(entries.clone(), is_open) {
+                while !run.is_empty()
+                    && let Some(index) = self.first_unmarked(&run).map_err(Unresolved::Unmappable)?
+                {
+                    self.protect_written(locked, frozen, index)?;
+                    (run.start, written) = (index.0 + 1, written + 1);
+                }
+            }
+        }
+        self.captured.set_written_in_cut(written > 0);
+        Ok(())
+    }
+
+    /// Write-protects a CoW mapping whose block is shared by now, and gives the snapshot none of what was captured.
+    fn protect_written(
+        &self,
+        locked: Locked<'_>,
+        frozen: &SnapshotCore<S>,
+        index: EntryIndex,
+    ) -> Result<(), Unresolved> {
+        let entry = self.table.get(index);
+        let bytes = self.bytes_of(&(index.0..index.0 + 1));
+        self.site().reprotect(locked, bytes, Access::Read)?.published(Recount::default())?;
+        self.table.set(index, entry.in_state(on_share(entry.state(), self.pins.of(index)).0));
+        if entry.is_charged() {
+            self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
+        }
+        frozen.set_pages(index, None);
+        Ok(())
+    }
+
+    /// Whether a CoW mapping is write-protected, and the snapshot has nothing that was captured of it.
+    fn is_to_write_back(&self, index: EntryIndex, frozen: &SnapshotCore<S>) -> bool {
+        let entry = self.table.get(index);
+        entry.is_cow_mapping() && !entry.is_writable_cow_mapping() && frozen.pages_at(index).is_none()
     }
 
     /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.

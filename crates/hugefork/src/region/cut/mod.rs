@@ -66,12 +66,12 @@ pub(crate) struct Part<'a, S: Sys> {
     pub(crate) keeps: Keeps,
 }
 
-/// How CoW mappings come out of a cut that could be written to.
+/// What happens in a cut to CoW mappings that can be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// Write-protected, as they were in the pause.
+    /// They are write-protected, and what has become private since the look ahead is copied.
     Protected,
-    /// As they were: their private pages are captured, and nobody can write to them until the cut is made.
+    /// They stay as they are, but for those where a page was written since it was captured.
     Writable,
 }
 
@@ -141,25 +141,23 @@ fn cut<S: Sys>(
         turns.extend(regions.iter().map(|region| region.take_turn()));
         turns
     };
-    let mut tries = 0;
+    let (mut tries, mut may_stay_writable) = (0, regions.len() == 1);
     loop {
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
-        let mut alone = None;
         for region in regions {
             region.prepared.end();
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            if regions.len() == 1 && !waits {
-                alone = region.capture_alone(purpose)?;
-            }
-            if alone.is_none() {
+            let keeps = if may_stay_writable && !waits && region.capture_ahead(purpose)? {
+                Keeps::Writable
+            } else {
                 region.write_back_ahead(purpose)?;
-            }
-            let keeps = if alone.is_some() { Keeps::Writable } else { Keeps::Protected };
+                Keeps::Protected
+            };
             parts.push(Part { region, frozen: begin(region, purpose), write_protected, keeps });
         }
         let mut between = None;
@@ -179,7 +177,8 @@ fn cut<S: Sys>(
             }
         }
         let filled = fill(&parts);
-        drop((between, alone));
+        drop(between);
+        let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
         match filled {
             Ok(()) => {
                 let mut made = EngineVec::with_capacity_in(parts.len(), Own);
@@ -189,6 +188,8 @@ fn cut<S: Sys>(
                 }));
                 return Ok(made);
             }
+            // As one by one they take more mappings, and blocks.
+            Err(_) if stay_writable => may_stay_writable = false,
             // Pinned blocks are copied, and the copies take blocks.
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
             // So are blocks that have got private pages since they were written back. To write those back ahead makes

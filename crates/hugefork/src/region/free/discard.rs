@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::mapping::addresses::Place;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::{Shows, Sys};
@@ -86,7 +87,7 @@ impl<S: Sys> RegionCore<S> {
                 return Ok(first);
             }
             let locked = Locked::windows(&windows, &publishing);
-            let remapped = self.site().remap(locked, &(first..end), Shows::Zeros)?;
+            let remapped = self.remap(locked, Place::Own, &(first..end), Shows::Zeros)?;
             remapped.published(self.store(locked, Event::Discard, first..end, |_, _| Entry::Zero));
             next = end;
         }

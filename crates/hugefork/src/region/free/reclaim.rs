@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::mapping::addresses::Place;
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
 use crate::pool::shortage::LOOKED_AT_ENTRIES;
 use crate::region::state::RegionCore;
@@ -126,7 +127,7 @@ impl<S: Sys> Reclaim<'_, S> {
     /// Drops a run of blocks. If the call cannot be made now, it may work the next time.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) {
         let (region, count_of) = (self.region, entries.len());
-        match region.site().remap(locked, &entries, Shows::Zeros) {
+        match region.remap(locked, Place::Own, &entries, Shows::Zeros) {
             Ok(remapped) => remapped.published(region.store(locked, Event::Reclaim, entries, |_, _| Entry::Zero)),
             Err(_) => return region.pool().frames.note_change(),
         }

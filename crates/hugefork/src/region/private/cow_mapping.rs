@@ -6,11 +6,11 @@
 //!                                                 ▼            │
 //!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot write-protects all CoW mappings before it looks which pages are private, unless nobody else can write
-//! (cut/ahead.rs, `capture_alone`). A write-protected CoW mapping
-//! that has private pages is one that a snapshot has captured (cut/capture.rs), or that the pool's thread leaves to the
-//! writer to copy (maintain.rs); or a snapshot is just being taken, or has failed. Whether a write there copies pages
-//! or the block is decided in write/by_page.rs (`grain`).
+//! A snapshot write-protects all CoW mappings before it looks which pages are private, unless the kernel tells what is
+//! written meanwhile (cut/ahead.rs, `capture_ahead`). A write-protected CoW mapping that has private pages is one that
+//! a snapshot has captured (cut/capture.rs), or that the pool's thread leaves to the writer to copy (maintain.rs); or a
+//! snapshot is just being taken, or has failed. Whether a write there copies pages or the block is decided in
+//! write/by_page.rs (`grain`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), Unresolved> {
         let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let shows = Shows::CowMapping { start, access: Access::ReadWrite };
-        let remapped = self.site_at(place).remap(locked, &entries, shows)?;
+        let remapped = self.remap(locked, place, &entries, shows)?;
         self.publish_cow_mappings(locked, entries, remapped)
     }
 

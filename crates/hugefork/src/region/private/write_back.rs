@@ -101,14 +101,40 @@ impl<S: Sys> RegionCore<S> {
         self.each_scanned(scan, runs, bytes, place, |pages, _| each(pages))
     }
 
-    /// Whether a private page of these CoW mappings has no mark.
-    pub(in crate::region) fn has_unmarked(&self, entries: Range<usize>) -> Result<bool, SystemError> {
-        for run in self.cow_mappings(entries) {
-            if self.pool().sys.has_unmarked(self.addresses.part(&self.bytes_of(&run)))? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// The first of these entries, which show CoW mappings, that has a private page without a mark.
+    pub(in crate::region) fn first_unmarked(&self, entries: &Range<usize>) -> Result<Option<EntryIndex>, SystemError> {
+        let bytes = self.bytes_of(entries);
+        let found = self.pool().sys.first_unmarked(self.addresses.part(&bytes))?;
+        Ok(found.map(|offset| EntryIndex(self.pool().block_size.count(bytes.start + offset))))
+    }
+
+    /// Calls `each` for every run of pages without a mark over one of these entries, which show CoW mappings. All
+    /// private pages without one are among them, and pages that were only read may be. Others may write meanwhile.
+    ///
+    /// Allocates as [`RegionCore::patched`].
+    pub(in crate::region) fn each_unmarked(
+        &self,
+        entries: &Range<usize>,
+        mut each: impl FnMut(EntryIndex, Range<usize>),
+    ) -> Result<(), SystemError> {
+        let mut runs = EngineVec::new_in(Own);
+        runs.resize(MOST_RUNS, PageRun::default());
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
+        self.each_scanned(scan, &mut runs, &self.bytes_of(entries), Place::Own, |pages, _| {
+            self.by_block(&pages).for_each(|(index, over)| each(index, over));
+            Ok(())
+        })
+    }
+
+    /// How many pages over a block, which shows a CoW mapping, have no mark. Some may have been only read.
+    pub(in crate::region) fn count_unmarked(&self, index: EntryIndex) -> Result<usize, SystemError> {
+        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
+        self.each_scanned(scan, &mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run, _| {
+            pages += run.len() / BASE_PAGE;
+            Ok(())
+        })?;
+        Ok(pages)
     }
 
     /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked. Marks them.
@@ -161,15 +187,10 @@ impl<S: Sys> RegionCore<S> {
         Ok(None)
     }
 
-    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile. Calls
-    /// `each_written` for every run of pages over one block that may have been written since they were marked.
+    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile.
     ///
     /// Allocates from the engine's own memory: what the program allocates may lie in the region.
-    pub(in crate::region) fn patched(
-        &self,
-        entries: Range<usize>,
-        mut each_written: impl FnMut(Range<usize>),
-    ) -> Result<EngineVec<Patched>, SystemError> {
+    pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<EngineVec<Patched>, SystemError> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(MOST_RUNS, PageRun::default());
         let mut found = EngineVec::new_in(Own);
@@ -179,13 +200,7 @@ impl<S: Sys> RegionCore<S> {
             while at < bytes.end {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
                 let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
-                for run in &runs[..scanned.runs] {
-                    let pages = self.offsets_of(run);
-                    self.note_patched(&pages, &mut found);
-                    if run.is_written() {
-                        self.by_block(&pages).for_each(|(_, over)| each_written(over));
-                    }
-                }
+                runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
                 at += scanned.looked_at;
             }
         }
@@ -219,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// How many pages are private.
     pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
-        Ok(self.patched(0..self.table.len(), |_| {})?.iter().map(|patched| patched.pages).sum())
+        Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
     }
 
     pub(in crate::region) fn is_alone_with_cow_mapping(&self, index: usize) -> bool {
@@ -310,7 +325,7 @@ impl<S: Sys> RegionCore<S> {
     /// Shows the blocks themselves, which begin with `first` and have all pages now.
     fn show_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-        let remapped = self.site().remap(locked, entries, shows)?;
+        let remapped = self.remap(locked, Place::Own, entries, shows)?;
         count(&self.counters.blocks_written_back, entries.len() as u64);
         let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
         remapped.published(stored);
@@ -332,7 +347,7 @@ impl<S: Sys> RegionCore<S> {
         unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
         count(&self.counters.blocks_written_back, 1);
         let shows = Shows::Memory { start: own, access: Access::Read };
-        let remapped = self.site_at(place).remap(locked, &only, shows)?;
+        let remapped = self.remap(locked, place, &only, shows)?;
         let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
         // It is the snapshot's too from now on.
         let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));

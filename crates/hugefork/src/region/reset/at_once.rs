@@ -62,6 +62,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
         self.allow_writes().ok()?;
         let region = self.region;
+        region.captured.outdate(run.clone());
         if !region.site().take_pages(self.locked, &run) {
             return None;
         }

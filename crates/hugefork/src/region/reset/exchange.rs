@@ -235,7 +235,7 @@ impl<S: Sys> Reset<'_, S> {
 
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        let remapped = region.site().remap(self.locked, &run, Shows::Zeros)?;
+        let remapped = region.remap(self.locked, Place::Own, &run, Shows::Zeros)?;
         self.dirty.parked[run.clone()].fill(false);
         count(&region.counters.blocks_exchanged, run.len() as u64);
         remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
@@ -257,7 +257,7 @@ impl<S: Sys> Reset<'_, S> {
             true => Shows::CowMapping { start: first, access },
             false => Shows::Memory { start: first, access: Access::Read },
         };
-        let remapped = match region.site_at(place).remap(locked, &run, shows) {
+        let remapped = match region.remap(locked, place, &run, shows) {
             Ok(remapped) => remapped,
             Err(refused) => {
                 blocks().for_each(|block| _ = pool.release(block));

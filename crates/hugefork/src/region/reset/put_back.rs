@@ -167,7 +167,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         // The kernel does not drop what mlock(2) has locked.
         let shows = Shows::CowMapping { start: block, access: Access::Read };
-        let remapped = region.site_at(self.place).remap(self.locked, &only, shows)?;
+        let remapped = region.remap(self.locked, self.place, &only, shows)?;
         remapped.published(
             region.store(self.locked, Event::WriteProtect, only, |_, old| old.in_state(State::CowMapped(Access::Read))),
         );

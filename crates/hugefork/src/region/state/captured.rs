@@ -16,8 +16,13 @@ use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 /// The block was write-protected when it was captured, and is still.
 const CURRENT: u32 = 1 << 31;
 
-/// Pages of the set were dropped since.
+/// Pages of the set were dropped since, or something else was shown.
 const OUTDATED: u32 = 1 << 30;
+
+/// A set of the block is being made.
+const BEGUN: u32 = 1 << 29;
+
+const FLAGS: u32 = CURRENT | OUTDATED | BEGUN;
 
 /// What was captured of a block.
 struct Block<S: Sys> {
@@ -29,12 +34,14 @@ struct Block<S: Sys> {
 /// What was captured of the blocks of a region.
 pub(crate) struct Captured<S: Sys> {
     sets: Mutex<Sets<S>>,
-    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since, or
-    /// [`OUTDATED`].
+    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since,
+    /// [`OUTDATED`] and [`BEGUN`].
     pages: EngineBox<[AtomicU32]>,
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
     are_tracked: AtomicBool,
+    /// Whether somebody wrote to a page while the last cut was made.
+    are_written_in_cuts: AtomicBool,
 }
 
 /// The sets, while they are looked at.
@@ -48,7 +55,8 @@ impl<S: Sys> Captured<S> {
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
-        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked: AtomicBool::new(false) }
+        let (are_tracked, are_written_in_cuts) = (AtomicBool::new(false), AtomicBool::new(false));
+        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, are_written_in_cuts }
     }
 
     pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -57,7 +65,12 @@ impl<S: Sys> Captured<S> {
 
     /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
     pub(in crate::region) fn pages_of(&self, index: EntryIndex) -> usize {
-        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !(CURRENT | OUTDATED)) as usize)
+        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
+    }
+
+    /// Whether the set of a block has all its private pages but those without a mark, and no others.
+    pub(in crate::region) fn has_all_marked(&self, index: EntryIndex) -> bool {
+        self.pages_of(index) > 0 && !self.is_outdated(index)
     }
 
     /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
@@ -75,6 +88,14 @@ impl<S: Sys> Captured<S> {
 
     pub(in crate::region) fn set_tracked(&self, are_tracked: bool) {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
+    }
+
+    pub(in crate::region) fn are_written_in_cuts(&self) -> bool {
+        self.are_written_in_cuts.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::region) fn set_written_in_cut(&self, is_written: bool) {
+        self.are_written_in_cuts.store(is_written, Ordering::Relaxed);
     }
 
     /// Whether there are any, or have been.
@@ -99,7 +120,7 @@ impl<S: Sys> Captured<S> {
     }
 
     /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
-    /// Under the locks of their windows, or the region lock.
+    /// Under the locks of their windows, or the region lock. Only loads where nothing was captured.
     pub(in crate::region) fn outdate(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {
             if pages.load(Ordering::Relaxed) != 0 {
@@ -109,7 +130,7 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    fn is_outdated(&self, index: EntryIndex) -> bool {
+    pub(in crate::region) fn is_outdated(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
     }
 
@@ -142,7 +163,7 @@ impl<S: Sys> Captured<S> {
     /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
     /// last set tells what was private when it was made.
     pub(in crate::region) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
-        let now = if is_protected { CURRENT } else { 0 };
+        let now = BEGUN | if is_protected { CURRENT } else { 0 };
         self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
     }
 
@@ -151,9 +172,10 @@ impl<S: Sys> Captured<S> {
         self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
     }
 
-    /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current.
+    /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current, and if
+    /// pages were dropped, it is outdated.
     pub(in crate::region) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
-        self.pages[index.0].fetch_or(set.len() as u32, Ordering::Relaxed);
+        self.pages[index.0].fetch_add((set.len() as u32).wrapping_sub(BEGUN), Ordering::Relaxed);
         let mut sets = self.lock();
         let (count, cut) = (self.pages.len(), sets.cut);
         if sets.blocks.is_empty() {
@@ -173,5 +195,11 @@ impl<S: Sys> Sets<S> {
     pub(in crate::region) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
+    }
+
+    /// The set of a block, for whatever cut it was made.
+    pub(in crate::region) fn of_any_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
+        let of = self.blocks.get(index.0)?.as_ref()?;
+        (of.set.base == base).then(|| of.set.clone())
     }
 }

@@ -21,7 +21,7 @@ use super::operations::HeldOperations;
 use super::placement::PlacementHint;
 use super::prepared::Prepared;
 use crate::mapping::addresses::{Addresses, Place};
-use crate::mapping::change::Site;
+use crate::mapping::change::{Refused, Remapped, Site};
 use crate::mapping::edges::Shown;
 use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
@@ -29,10 +29,10 @@ use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
 use crate::sync::{RegionLock, WordGuard, WordLock};
-use crate::sys::{PageRun, Sys};
+use crate::sys::{PageRun, Shows, Sys};
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
-use crate::table::{Entry, Table};
+use crate::table::{Entry, Locked, Table};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
 use crate::types::options::RegionOptions;
@@ -204,6 +204,20 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn site_at(&self, place: Place) -> Site<'_, S> {
         let observer = self.observer.get().map(|observer| &**observer);
         Site { addresses: &self.addresses, shown: self.shown(), observer, place }
+    }
+
+    /// Shows something else at entries, as [`Site::remap`]. Private pages over them are gone then, so what was captured
+    /// of those tells nothing any more.
+    #[inline]
+    pub(in crate::region) fn remap(
+        &self,
+        locked: Locked<'_>,
+        place: Place,
+        entries: &Range<usize>,
+        shows: Shows<BlockId>,
+    ) -> Result<Remapped<'_, S>, Refused> {
+        self.captured.outdate(entries.clone());
+        self.site_at(place).remap(locked, entries, shows)
     }
 
     /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `zeros`, `of_program`, `at` | a new region |
 //! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `offsets_of` | where things are |
-//! | `shown`, `site`, `site_at` | what the kernel shows, and how that is changed |
+//! | `shown`, `site`, `site_at`, `remap` | what the kernel shows, and how that is changed |
 //! | `held`, `is_alone_with`, `is_revoked_at` | whose a block is |
 //! | `store`, `reserve_again` | changes entries, and what depends on them |
 //! | `split`, `pages_of`, `prepare_split` | blocks that are treated page by page |

@@ -18,6 +18,7 @@ use core::sync::atomic::Ordering;
 
 use hugefork_kernels::{Target, Use, Work};
 
+use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
@@ -418,7 +419,7 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     fn show(&self, locked: Locked<'_>) -> Result<Remapped<'a, S>, Refused> {
         let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
-        self.region.site().remap(locked, &self.entries(), shows)
+        self.region.remap(locked, Place::Own, &self.entries(), shows)
     }
 
     /// Has the entries say what is shown now.

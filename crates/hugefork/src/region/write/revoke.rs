@@ -26,6 +26,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::mapping::addresses::Place;
 use crate::pool::holders::{Answer, CowMappingHolder, Family, Holder, LazyHolder, Offer};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
@@ -225,7 +226,7 @@ impl<S: Sys> RegionCore<S> {
 
     fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
         let only = index.0..index.0 + 1;
-        let Ok(remapped) = self.site().remap(locked, &only, Shows::Hidden) else { return false };
+        let Ok(remapped) = self.remap(locked, Place::Own, &only, Shows::Hidden) else { return false };
         remapped.published(self.store(locked, Event::Revoke, only, |_, _| Entry::Revoked));
         true
     }

@@ -353,8 +353,16 @@ impl CowMappings {
 
     /// As [`Sys::mark_private_pages`](crate::sys::Sys::mark_private_pages).
     pub(super) fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match self.tracker().and_then(|_| self.scan(Scan::PRIVATE_AND_MARK, part, runs).ok()) {
-            Some(scanned) => Ok(scanned),
+        match self.tracker().and_then(|_| self.scan(Scan::PRESENT_AND_MARK, part, runs).ok()) {
+            Some(Scanned { runs: found, looked_at }) => {
+                let mut private = 0;
+                for nth in 0..found {
+                    if !runs[nth].is_file() {
+                        (runs[private], private) = (runs[nth], private + 1);
+                    }
+                }
+                Ok(Scanned { runs: private, looked_at })
+            }
             // Some of it is not tracked, and the rest may be marked by now.
             None => {
                 let scanned = self.private_pages(part, runs)?;
@@ -364,21 +372,26 @@ impl CowMappings {
         }
     }
 
-    /// As [`Sys::has_unmarked`](crate::sys::Sys::has_unmarked). What has no mark is private, or was only read.
-    pub(super) fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
+    /// As [`Sys::unmarked_pages`](crate::sys::Sys::unmarked_pages). It takes 7 ns a page of those that are not huge.
+    pub(super) fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        self.scan(Scan::UNMARKED, part, runs)
+    }
+
+    /// As [`Sys::first_unmarked`](crate::sys::Sys::first_unmarked). What has no mark is private, or was only read.
+    pub(super) fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError> {
         let (mut runs, mut at) = ([PageRun::default(); UNMARKED_AT_ONCE], 0);
         while at < part.len() {
-            let scanned = self.scan(Scan::UNMARKED, part.part(at, part.len() - at), &mut runs)?;
+            let scanned = self.unmarked_pages(part.part(at, part.len() - at), &mut runs)?;
             if let [first, ..] = runs[..scanned.runs] {
                 let (start, end) = (first.start as usize - part.at(), runs[scanned.runs - 1].end as usize - part.at());
-                let among = part.part(start, end - start);
-                if self.scan(Scan::PRIVATE_UNMARKED.at_most(1), among, &mut [PageRun::default(); 1])?.runs > 0 {
-                    return Ok(true);
+                let (among, mut one) = (part.part(start, end - start), [PageRun::default(); 1]);
+                if self.scan(Scan::PRIVATE_UNMARKED.at_most(1), among, &mut one)?.runs > 0 {
+                    return Ok(Some(one[0].start as usize - part.at()));
                 }
             }
             at += scanned.looked_at;
         }
-        Ok(false)
+        Ok(None)
     }
 
     fn scan(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {

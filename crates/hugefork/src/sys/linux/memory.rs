@@ -596,10 +596,17 @@ impl Sys for Linux {
         }
     }
 
-    fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
+    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.has_unmarked(part),
-            Err(_) => Ok(false),
+            Ok(cow_mappings) => cow_mappings.unmarked_pages(part, runs),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+        }
+    }
+
+    fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError> {
+        match &self.cow_mappings {
+            Ok(cow_mappings) => cow_mappings.first_unmarked(part),
+            Err(_) => Ok(None),
         }
     }
 

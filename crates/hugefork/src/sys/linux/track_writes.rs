@@ -2,7 +2,7 @@
 //!
 //! The range is registered with a userfaultfd that nobody reads: with `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) the kernel
 //! lets a writer go on by itself, and takes the mark away that a scan has left
-//! ([`Scan::PRIVATE_AND_MARK`](hugefork_linux::pagemap_scan::Scan::PRIVATE_AND_MARK)). Any process may do that. A mark
+//! ([`Scan::PRESENT_AND_MARK`](hugefork_linux::pagemap_scan::Scan::PRESENT_AND_MARK)). Any process may do that. A mark
 //! that gets lost, since other memory is shown there or the page was moved, makes a page count as written.
 //!
 //! Before Linux 6.14 a page kept its mark while it was moved to where nobody takes it away. There it is not used.
@@ -124,9 +124,9 @@ mod tests {
         // SAFETY: the range is ours.
         unsafe { madvise(pointer(part.at() + BASE_PAGE), BASE_PAGE, Advice::LinuxDontNeed) }.unwrap();
         assert!(!look(&memory, part).contains(&(1, false)));
-        let (no, yes) = (memory.has_unmarked(part), || memory.has_unmarked(part));
+        let (no, yes) = (memory.first_unmarked(part), || memory.first_unmarked(part));
         write(7);
-        assert_eq!((no, yes()), (Ok(false), Ok(true)));
+        assert_eq!((no, yes()), (Ok(None), Ok(Some(7 * BASE_PAGE))));
         show();
         write(5);
         assert_eq!(look(&memory, part), [(5, true)], "it is a new mapping");

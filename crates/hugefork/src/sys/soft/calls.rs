@@ -105,6 +105,13 @@ impl SoftMmu {
         self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
     }
 
+    /// Somebody stores what he is to store meanwhile, as far as he can without a fault.
+    fn store_meanwhile(&self) {
+        let stores = std::mem::take(&mut self.state().stores);
+        let left = stores.into_iter().filter(|&(address, value)| self.store(address, value).is_err()).collect();
+        self.state().stores = left;
+    }
+
     /// Addresses that show nothing.
     fn hidden(mut state: MutexGuard<'_, State>, len: usize, align: usize) -> Extent {
         let at = state.next_address.next_multiple_of(align);
@@ -334,9 +341,8 @@ impl Sys for SoftMmu {
         let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
         state.take(part, staging);
         state.pages.extend(below);
-        let stores = std::mem::take(&mut state.stores);
         drop(state);
-        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        self.store_meanwhile();
         Ok(())
     }
 
@@ -354,28 +360,40 @@ impl Sys for SoftMmu {
 
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs);
+        let (scanned, _) = state.scan(part, runs, State::is_private);
         Ok(scanned)
     }
 
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs);
+        let (scanned, found) = state.scan(part, runs, State::is_private);
         let marked: Vec<usize> = found.into_iter().filter(|page| state.tracked.contains(page)).collect();
         state.unwritten.extend(marked);
-        let stores = std::mem::take(&mut state.stores);
         drop(state);
-        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        self.store_meanwhile();
         Ok(scanned)
     }
 
-    fn has_unmarked(&self, part: Part<'_>) -> Result<bool, SystemError> {
+    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let state = self.called(Call::Scan)?;
+        let (scanned, _) = state.scan(part, runs, State::is_unmarked);
+        Ok(scanned)
+    }
+
+    fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError> {
+        let mut state = self.called(Call::Scan)?;
         let mut pages = pages_of(part.at(), part.len());
-        Ok(pages.any(|page| state.private.contains_key(&page) && !state.unwritten.contains(&page)))
+        let found = pages.find(|&page| state.is_private(page) && state.is_unmarked(page));
+        let stores = std::mem::take(&mut state.stores_when_looked);
+        drop(state);
+        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        Ok(found.map(|page| page * BASE_PAGE - part.at()))
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
+        if !self.tracks.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut state = self.state();
         let pages = pages_of(part.at(), part.len());
         let shown = pages.filter(|page| matches!(state.pages.get(page), Some(Page::CowMapping { .. })));
@@ -389,8 +407,10 @@ impl Sys for SoftMmu {
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             let page = state.private.get(&number).expect("only private pages are copied");
             let is_open = matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-            let may_be_written = is_open && !state.parked.contains_key(&number) && !self.is_alone();
-            assert!(!may_be_written, "copied what somebody may write to");
+            // Who writes to a page whose writes are tracked takes its mark away.
+            let is_told = state.tracked.contains(&number);
+            let may_be_written = is_open && !state.parked.contains_key(&number);
+            assert!(is_told || !may_be_written, "copied what somebody may write to");
             // SAFETY: by contract.
             unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
         }
