@@ -91,7 +91,7 @@ fn who_is_alone_finds_in_each_snapshot_what_was_there() {
 /// The words that each writer writes, one after the other and over again.
 const WORDS: usize = 64;
 const WRITERS: usize = 2;
-const HELD_BESIDE_WRITERS: usize = 10;
+const HELD_BESIDE_WRITERS: usize = 40;
 /// Few of them lie in one block, so snapshots hold pages.
 const WIDE: usize = 32 * BLOCK;
 

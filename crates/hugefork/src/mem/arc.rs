@@ -27,6 +27,15 @@ impl<T> EngineArc<T> {
         EngineArc { inner: EngineBox::into_non_null(inner) }
     }
 
+    /// The value, if it has no other owner.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        if self.inner().owners.load(Ordering::Acquire) > 1 {
+            return None;
+        }
+        // SAFETY: this is the only owner, so nobody else can make or have a reference while this one is borrowed.
+        Some(unsafe { &mut self.inner.as_mut().value })
+    }
+
     /// Whether both own the same.
     pub(crate) fn is(&self, other: &EngineArc<T>) -> bool {
         self.inner == other.inner

@@ -4,10 +4,12 @@
 //!   over block 7:   page 3 in slot 5210, page 90 in slot 5211      never changes; shared by snapshots
 //! ```
 
+use std::mem;
+
 use super::core::{PoolCore, Shortage};
 use super::frames::{Content, Wanted};
 use super::slots::Slot;
-use crate::mem::{EngineArc, EngineVec};
+use crate::mem::{EngineArc, EngineVec, Own};
 use crate::sys::Sys;
 use crate::sys::racing::PageBytes;
 use crate::table::Reserved;
@@ -81,8 +83,21 @@ impl<S: Sys> PageSet<S> {
         is_shared: impl Fn(Slot) -> bool,
     ) -> PageSet<S> {
         pages.shrink_to_fit();
-        pool.slots.hold(pages.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
-        PageSet { pool: pool.clone(), base, pages }
+        let mut set = PageSet { pool: pool.clone(), base, pages: EngineVec::new_in(Own) };
+        set.fill(base, &mut pages, is_shared);
+        set
+    }
+
+    /// One without pages, to be filled where nothing can be allocated.
+    pub(crate) fn empty(pool: &EngineArc<PoolCore<S>>) -> PageSet<S> {
+        PageSet { pool: pool.clone(), base: BlockId(0), pages: EngineVec::new_in(Own) }
+    }
+
+    /// Gives an empty set its pages, as [`PageSet::new`]. Allocates nothing.
+    pub(crate) fn fill(&mut self, base: BlockId, pages: &mut EngineVec<(u32, Slot)>, is_shared: impl Fn(Slot) -> bool) {
+        self.pool.slots.hold(pages.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
+        self.base = base;
+        mem::swap(&mut self.pages, pages);
     }
 
     /// How many pages it has.

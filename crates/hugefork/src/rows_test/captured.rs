@@ -201,7 +201,7 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             if is_written {
                 region.write(at(3), 3);
             }
-            let parts = [Part { region: &region, frozen, write_protected, keeps: Keeps::Protected }];
+            let parts = [Part::new(&region, frozen, write_protected, Keeps::Protected)];
             fill(&parts).unwrap();
             let expected = vec![1, 2, if is_written { 3 } else { 0 }];
             assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
@@ -331,5 +331,17 @@ fn a_snapshot_is_one_moment_for_writers_whom_nobody_keeps_off() {
         held.push(region.snapshot());
         let seen = |frozen: &SnapshotCore<SoftMmu>| [here, there].map(|at| read_at(frozen, at).unwrap());
         assert_eq!(held.iter().map(|frozen| seen(frozen)).collect::<Vec<_>>(), [[0, 0], [1, 1], [2, 2], [7, 8]]);
+        // Their blocks were copied for that. Once it is known, their pages are captured in the pause.
+        [here, there].into_iter().for_each(|at| region.write(at, 9));
+        held.push(region.snapshot());
+        let free = (world.free(), slots(world));
+        world.pool.sys.store_when_looked([store(here, 10), store(there, 11)]);
+        held.push(region.snapshot());
+        assert_eq!((world.free(), slots(world)), (free.0, free.1 + 2));
+        region.write(here, 12);
+        held.push(region.snapshot());
+        assert_eq!([4, 5, 6].map(|nth| seen(&held[nth])), [[9, 9], [10, 11], [12, 11]]);
+        drop((held, region));
+        assert_eq!(slots(world), 0);
     });
 }

@@ -62,7 +62,7 @@ impl<S: Sys> RegionCore<S> {
         if purpose != Purpose::Snapshot || !self.may_capture_tracked() || !self.track_writes() {
             return Ok(false);
         }
-        let looks = if self.captured.are_written_in_cuts() { MOST_LOOKS } else { 1 };
+        let looks = if self.captured.written_in_cuts() > 0 { MOST_LOOKS } else { 1 };
         for _ in 0..looks {
             if !self.capture_written()? {
                 break;

@@ -11,18 +11,21 @@
 //!
 //! Where the kernel tracks writes, nobody is kept off, and CoW mappings stay writable. A page is marked and then
 //! copied. Only pages without a mark are looked at: those that were written since. What loses its mark before the pause
-//! is found there (freeze.rs).
+//! is found there (freeze.rs), and captured with what was prepared for that ([`Spare`]), or copied by the block.
 //!
 //! Elsewhere the CoW mapping is write-protected under its window's lock while all its pages are compared. Whoever
 //! writes to it before the pause makes it writable again, and then the pause copies the block.
 
 use std::ops::Range;
 
+use super::Keeps;
 use crate::mem::{EngineArc, EngineVec, Own};
+use crate::pool::core::PoolCore;
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
+use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::{PageRun, Sys};
 use crate::table::transition::Held;
@@ -30,6 +33,12 @@ use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::types::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// The pause captures at most so many blocks, and copies the others: to capture one takes 0.1 ms.
+const MOST_SPARE_SETS: usize = 128;
+
+/// Pages that are written again and again are few.
+const SPARE_SLOTS_A_SET: usize = 4;
 
 /// What was found over a block.
 struct Found {
@@ -47,6 +56,36 @@ enum Looks<'a> {
     All,
     /// Only these can have been written to since the last set was made.
     OnlyAt(&'a [Range<usize>]),
+}
+
+/// Pages of a block, as they are captured.
+struct Copies<'a, S: Sys> {
+    region: &'a RegionCore<S>,
+    /// Where the block begins.
+    start: usize,
+    last: Option<&'a PageSet<S>>,
+    /// Slots to copy to, of which the first `new` are used.
+    free: &'a [Slot],
+    new: usize,
+    /// There were slots enough, and room.
+    are_few: bool,
+    pages: &'a mut Pages,
+}
+
+/// The pages of a set that nobody has yet.
+type Pages = EngineVec<(u32, Slot)>;
+
+/// What the pause captures with, where nothing is allocated or freed.
+pub(crate) struct Spare<S: Sys> {
+    pool: EngineArc<PoolCore<S>>,
+    /// The first `used` belong to sets.
+    slots: EngineVec<Slot>,
+    used: usize,
+    /// Empty ones, each with room for its pages.
+    sets: EngineVec<(EngineArc<PageSet<S>>, Pages)>,
+    /// What goes when the pause is over: sets, and room.
+    replaced: EngineVec<EngineArc<PageSet<S>>>,
+    unused: EngineVec<Pages>,
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -147,9 +186,9 @@ impl<S: Sys> RegionCore<S> {
         looks: Looks<'_>,
         last: Option<&PageSet<S>>,
         free: &[Slot],
-        pages: &mut EngineVec<(u32, Slot)>,
+        pages: &mut Pages,
     ) -> Result<Option<Found>, Unresolved> {
-        let (pool, only) = (self.pool(), index.0..index.0 + 1);
+        let only = index.0..index.0 + 1;
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
@@ -165,39 +204,112 @@ impl<S: Sys> RegionCore<S> {
         if last.is_none() && matches!(looks, Looks::OnlyAt(_)) {
             return Ok(None);
         }
-        let (bytes, mut new, mut are_few) = (self.bytes_of(&only), 0, true);
-        let mut capture_page = |at: usize, is_written: bool| {
-            let (page, part) = ((at - bytes.start) / BASE_PAGE, self.addresses.part(&(at..at + BASE_PAGE)));
-            let before = last.and_then(|last| Some((last, last.slot_of(page)?)));
-            let same = before.filter(|(last, slot)| {
-                // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
-                !is_written || !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) }
-            });
-            let slot = same.map(|(_, slot)| slot).or_else(|| free.get(new).copied());
-            let Some(slot) = slot.filter(|_| pages.len() < pages.capacity()) else {
-                are_few = false;
-                return;
-            };
-            if same.is_none() {
-                // SAFETY: the page can be read. The slot is nobody's yet. Who writes to the page meanwhile takes its
-                // mark away, and the pause finds that: then nobody sees what is copied here.
-                unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
-                new += 1;
-            }
-            pages.push((page as u32, slot));
-        };
+        let bytes = self.bytes_of(&only);
+        let mut copies = Copies { region: self, start: bytes.start, last, free, new: 0, are_few: true, pages };
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        let all = [bytes.clone()];
+        let all = [bytes];
         let wanted = if let Looks::OnlyAt(written) = looks { written } else { &all };
         for wanted in wanted {
-            let looked = self.mark_each_private(&mut runs, wanted, |run, is_written| {
-                run.step_by(BASE_PAGE).for_each(|at| capture_page(at, is_written));
-            });
-            looked.map_err(Unresolved::Unmappable)?;
+            copies.add_private(&mut runs, wanted)?;
         }
         if let (Looks::OnlyAt(_), Some(last)) = (looks, last) {
-            last.add_others(pages);
+            last.add_others(copies.pages);
         }
-        Ok(are_few.then_some(Found { base, new }))
+        Ok(copies.are_few.then_some(Found { base, new: copies.new }))
+    }
+
+    /// What the pause may capture blocks with that are written to until it begins: twice as many as are expected.
+    pub(super) fn spare_sets(&self, keeps: Keeps) -> Spare<S> {
+        let pool = self.pool();
+        let count = match keeps {
+            Keeps::Protected => 0,
+            Keeps::Writable => (2 * self.captured.written_in_cuts()).min(MOST_SPARE_SETS),
+        };
+        // Without any, blocks are copied.
+        let slots = pool.take_slots(count * SPARE_SLOTS_A_SET).unwrap_or_else(|_| EngineVec::new_in(Own));
+        let mut spare = Spare {
+            pool: pool.clone(),
+            slots,
+            used: 0,
+            sets: EngineVec::with_capacity_in(count, Own),
+            replaced: EngineVec::with_capacity_in(2 * count, Own),
+            unused: EngineVec::with_capacity_in(count, Own),
+        };
+        spare.sets.resize_with(count, || {
+            (EngineArc::new(PageSet::empty(pool)), EngineVec::with_capacity_in(self.most_captured(), Own))
+        });
+        spare
+    }
+
+    /// In the pause, captures a block that was written since it was captured, and that is write-protected since. False
+    /// if it is to be copied. The caller has the locks that keep the entry as it is.
+    pub(super) fn capture_again(
+        &self,
+        index: EntryIndex,
+        frozen: &SnapshotCore<S>,
+        spare: &mut Spare<S>,
+    ) -> Result<bool, Unresolved> {
+        let last = frozen.pages_at(index);
+        let Some(base) = self.table.get(index).block().filter(|_| !self.table.is_reserved(index)) else {
+            return Ok(false);
+        };
+        let Some((mut set, mut pages)) = spare.sets.pop() else { return Ok(false) };
+        let (free, bytes) = (&spare.slots[spare.used..], self.bytes_of(&(index.0..index.0 + 1)));
+        let is_told = self.captured.begin_block(index, true);
+        let (start, known) = (bytes.start, last.as_deref().filter(|_| is_told));
+        let mut copies = Copies { region: self, start, last: known, free, new: 0, are_few: true, pages: &mut pages };
+        let looked = copies.add_private(&mut [PageRun::default(); PAGES_AT_ONCE], &bytes);
+        let (new, is_found) = (copies.new, copies.are_few && looked.is_ok());
+        if is_found && let Some(filled) = set.get_mut() {
+            filled.fill(base, &mut pages, |slot| free[..new].binary_search(&slot).is_err());
+            spare.used += new;
+            frozen.set_pages(index, Some(set.clone()));
+            self.captured.keep(index, set.clone());
+        } else {
+            self.captured.forget(index);
+        }
+        // Nothing is freed here.
+        spare.replaced.extend(last.into_iter().chain([set]));
+        spare.unused.push(pages);
+        looked.map(|()| is_found)
+    }
+}
+
+impl<S: Sys> Copies<'_, S> {
+    /// Adds all private pages of a range of bytes, and marks them.
+    fn add_private(&mut self, runs: &mut [PageRun], wanted: &Range<usize>) -> Result<(), Unresolved> {
+        let looked = self.region.mark_each_private(runs, wanted, |run, is_written| {
+            run.step_by(BASE_PAGE).for_each(|at| self.add(at, is_written));
+        });
+        looked.map_err(Unresolved::Unmappable)
+    }
+
+    /// Adds the private page at `at`: a new copy, unless it is as in the last set.
+    fn add(&mut self, at: usize, is_written: bool) {
+        let pool = self.region.pool();
+        let (page, part) = ((at - self.start) / BASE_PAGE, self.region.addresses.part(&(at..at + BASE_PAGE)));
+        let before = self.last.and_then(|last| Some((last, last.slot_of(page)?)));
+        let same = before.filter(|(last, slot)| {
+            // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+            !is_written || !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) }
+        });
+        let slot = same.map(|(_, slot)| slot).or_else(|| self.free.get(self.new).copied());
+        let Some(slot) = slot.filter(|_| self.pages.len() < self.pages.capacity()) else {
+            self.are_few = false;
+            return;
+        };
+        if same.is_none() {
+            // SAFETY: the page can be read. The slot is nobody's yet. Who writes to the page meanwhile takes its mark
+            // away, and the pause finds that: then nobody sees what is copied here.
+            unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
+            self.new += 1;
+        }
+        self.pages.push((page as u32, slot));
+    }
+}
+
+impl<S: Sys> Drop for Spare<S> {
+    fn drop(&mut self) {
+        self.pool.give_up_slots(self.slots[self.used..].iter().copied());
     }
 }

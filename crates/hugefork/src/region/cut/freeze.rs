@@ -105,7 +105,7 @@ impl<S: Sys> RegionCore<S> {
         quiesced.keep_all_off()?;
         let place = quiesced.place();
         if *keeps == Keeps::Writable {
-            quiesced.locked(|locked| self.protect_what_was_written(locked, frozen, entries.clone()))?;
+            quiesced.locked(|locked| self.protect_what_was_written(locked, part, entries.clone()))?;
             for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), frozen)) {
                 quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, true))?;
             }
@@ -119,13 +119,15 @@ impl<S: Sys> RegionCore<S> {
 
     /// Write-protects each CoW mapping among `entries` where a page was written since it was captured, until there is
     /// none among the others: then at the moment at which the last look began, all their pages were as captured, and
-    /// nobody could write elsewhere. So that is the moment of the cut.
+    /// nobody could write elsewhere. So that is the moment of the cut. What it write-protects it captures again, as far
+    /// as was prepared for; the rest is left without pages, to be copied by the block.
     fn protect_what_was_written(
         &self,
         locked: Locked<'_>,
-        frozen: &SnapshotCore<S>,
+        Part { frozen, spare, .. }: &Part<'_, S>,
         entries: Range<usize>,
     ) -> Result<(), Unresolved> {
+        let mut spare = spare.borrow_mut();
         let is_open = |index: usize| {
             let entry = self.table.get(EntryIndex(index));
             entry.is_cow_mapping() && !self.is_to_write_back(EntryIndex(index), frozen)
@@ -137,22 +139,20 @@ impl<S: Sys> RegionCore<S> {
                 while !run.is_empty()
                     && let Some(index) = self.first_unmarked(&run).map_err(Unresolved::Unmappable)?
                 {
-                    self.protect_written(locked, frozen, index)?;
+                    self.protect_written(locked, index)?;
+                    if !self.capture_again(index, frozen, &mut spare)? {
+                        frozen.set_pages(index, None);
+                    }
                     (run.start, written) = (index.0 + 1, written + 1);
                 }
             }
         }
-        self.captured.set_written_in_cut(written > 0);
+        self.captured.note_written_in_cut(written);
         Ok(())
     }
 
-    /// Write-protects a CoW mapping whose block is shared by now, and gives the snapshot none of what was captured.
-    fn protect_written(
-        &self,
-        locked: Locked<'_>,
-        frozen: &SnapshotCore<S>,
-        index: EntryIndex,
-    ) -> Result<(), Unresolved> {
+    /// Write-protects a CoW mapping whose block is shared by now.
+    fn protect_written(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
         let entry = self.table.get(index);
         let bytes = self.bytes_of(&(index.0..index.0 + 1));
         self.site().reprotect(locked, bytes, Access::Read)?.published(Recount::default())?;
@@ -160,7 +160,6 @@ impl<S: Sys> RegionCore<S> {
         if entry.is_charged() {
             self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
         }
-        frozen.set_pages(index, None);
         Ok(())
     }
 

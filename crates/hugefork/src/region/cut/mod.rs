@@ -28,9 +28,11 @@ mod capture;
 mod fork;
 mod freeze;
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use self::capture::Spare;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
@@ -64,6 +66,19 @@ pub(crate) struct Part<'a, S: Sys> {
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     pub(crate) write_protected: Option<usize>,
     pub(crate) keeps: Keeps,
+    pub(crate) spare: RefCell<Spare<S>>,
+}
+
+impl<'a, S: Sys> Part<'a, S> {
+    pub(crate) fn new(
+        region: &'a RegionCore<S>,
+        frozen: PinnedBox<SnapshotCore<S>>,
+        write_protected: Option<usize>,
+        keeps: Keeps,
+    ) -> Part<'a, S> {
+        let spare = RefCell::new(region.spare_sets(keeps));
+        Part { region, frozen, write_protected, keeps, spare }
+    }
 }
 
 /// What happens in a cut to CoW mappings that can be written to.
@@ -158,7 +173,7 @@ fn cut<S: Sys>(
                 region.write_back_ahead(purpose)?;
                 Keeps::Protected
             };
-            parts.push(Part { region, frozen: begin(region, purpose), write_protected, keeps });
+            parts.push(Part::new(region, begin(region, purpose), write_protected, keeps));
         }
         let mut between = None;
         if waits {

@@ -5,7 +5,7 @@
 //! pages there are.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
@@ -40,8 +40,8 @@ pub(crate) struct Captured<S: Sys> {
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
     are_tracked: AtomicBool,
-    /// Whether somebody wrote to a page while the last cut was made.
-    are_written_in_cuts: AtomicBool,
+    /// How many blocks somebody wrote to while a cut was made, in the last ones.
+    written_in_cuts: AtomicUsize,
 }
 
 /// The sets, while they are looked at.
@@ -55,8 +55,8 @@ impl<S: Sys> Captured<S> {
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
-        let (are_tracked, are_written_in_cuts) = (AtomicBool::new(false), AtomicBool::new(false));
-        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, are_written_in_cuts }
+        let (are_tracked, written_in_cuts) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, written_in_cuts }
     }
 
     pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -90,12 +90,14 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    pub(in crate::region) fn are_written_in_cuts(&self) -> bool {
-        self.are_written_in_cuts.load(Ordering::Relaxed)
+    /// How many blocks somebody is expected to write to while a cut is made: as many as in the last one, or half as
+    /// many as were expected then.
+    pub(in crate::region) fn written_in_cuts(&self) -> usize {
+        self.written_in_cuts.load(Ordering::Relaxed)
     }
 
-    pub(in crate::region) fn set_written_in_cut(&self, is_written: bool) {
-        self.are_written_in_cuts.store(is_written, Ordering::Relaxed);
+    pub(in crate::region) fn note_written_in_cut(&self, blocks: usize) {
+        self.written_in_cuts.store(blocks.max(self.written_in_cuts() / 2), Ordering::Relaxed);
     }
 
     /// Whether there are any, or have been.
