@@ -557,3 +557,41 @@ fn runs_are_one_system_call() {
     assert_eq!(world.mmu().calls(Call::MapZeros), 1);
     world.check();
 }
+
+/// A program that chance has found: a block is written back in the pause, where states have changed and no mapping was
+/// counted yet.
+#[test]
+fn mappings_are_counted_before_a_block_is_written_back_in_the_pause() {
+    let write = |offset| Op::Write { region: 0, offset, value: 1 };
+    let snapshot = Op::Snapshot { region: 0, with: 3 };
+    let rest = [
+        write(1990321009355826360),
+        write(674610276091152087),
+        write(5597089917341820648),
+        Op::DropSnapshot { snapshot: 0 },
+        snapshot.clone(),
+        Op::PrepareWrite { region: 0, start: 701101833788176884, len: 1708810485610372995 },
+        write(6566512530239497644),
+        snapshot.clone(),
+        Op::DropSnapshot { snapshot: 2 },
+        Op::MapSnapshot { snapshot: 0 },
+        write(0),
+        Op::ForkSnapshot { snapshot: 0 },
+        Op::Discard { region: 0, start: 17997901951, len: 0 },
+        write(0),
+        snapshot.clone(),
+        Op::Discard { region: 0, start: 2137560946242150285, len: 0 },
+        write(17368123823023995),
+        Op::DropSnapshot { snapshot: 0 },
+        write(2643603013181538540),
+        write(3905169819011061480),
+        write(0),
+        snapshot,
+        Op::Compare { newer: 0, older: 0 },
+        write(7035214801127569464),
+        write(1241750139242192046),
+        write(1653804803273989113),
+        Op::SnapshotBeside { region: 0, offset: 2470249866967515136, value: 1 },
+    ];
+    run(SPLITTING, &[begin_of_a_history().to_vec(), rest.to_vec()].concat());
+}

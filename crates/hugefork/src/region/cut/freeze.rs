@@ -151,6 +151,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
+    /// Counts the mappings that the entries stand for now: in the pause they change without being counted.
+    pub(super) fn count_mappings_anew(&self) {
+        self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
+    }
+
     /// Write-protects a CoW mapping whose block is shared by now.
     fn protect_written(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
         let entry = self.table.get(index);
@@ -195,6 +200,8 @@ impl<S: Sys> RegionCore<S> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
+        // Whatever is written back counts its own from here.
+        self.count_mappings_anew();
         let mut rest = entries;
         while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
             let Some(block) = self.table.get(index).block() else { continue };

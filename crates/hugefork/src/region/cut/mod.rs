@@ -248,10 +248,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
         Err(_) => undo(&parts[..begun], &filling, &mut alone),
     }
-    for Part { region, .. } in parts {
-        let all: Range<usize> = 0..region.table.len();
-        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
-    }
+    parts.iter().for_each(|part| part.region.count_mappings_anew());
     alone.drain(..).for_each(Quiesced::done);
     if let Err((failed, reason)) = shared {
         // The locks are released first, since the error's text allocates.
