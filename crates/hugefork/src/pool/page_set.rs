@@ -1,8 +1,10 @@
 //! The pages that a snapshot has over a block that others hold too: copies of what was written there.
 //!
 //! ```text
-//!   over block 7:   page 3 in slot 5210, page 90 in slot 5211      never changes; shared by snapshots
+//!   over block 7:   page 3 in slot 5210 │ page 90 in slot 5211      never changes; shared by snapshots
 //! ```
+//! A set is in pieces of some neighbouring pages. A new one shares those where nothing has changed with the last, so to
+//! make and to drop one costs what has changed.
 
 use std::mem;
 
@@ -58,12 +60,35 @@ impl<S: Sys> PoolCore<S> {
     }
 }
 
+/// The pages of a set that lie beside each other: as many places of the block as one piece has at most.
+const PIECE_PAGES: u32 = 64;
+
+/// Pages of a block with their slots, in the order of their places.
+pub(crate) type Pages = EngineVec<(u32, Slot)>;
+
+/// Some pages of a set. Sets share pieces that are alike.
+struct Piece<S: Sys> {
+    pool: EngineArc<PoolCore<S>>,
+    pages: Pages,
+}
+
+impl<S: Sys> Piece<S> {
+    fn first(&self) -> u32 {
+        self.pages.first().map_or(0, |(page, _)| *page)
+    }
+}
+
+impl<S: Sys> Drop for Piece<S> {
+    fn drop(&mut self) {
+        self.pool.give_up_slots(self.pages.iter().map(|(_, slot)| *slot));
+    }
+}
+
 /// Pages that are different from those of a block, in the order of their places.
 pub(crate) struct PageSet<S: Sys> {
-    pool: EngineArc<PoolCore<S>>,
     /// The block below. Whoever has the set holds it, too.
     pub(crate) base: BlockId,
-    pages: EngineVec<(u32, Slot)>,
+    pieces: EngineVec<EngineArc<Piece<S>>>,
 }
 
 impl<S: Sys> PageSet<S> {
@@ -74,59 +99,92 @@ impl<S: Sys> PageSet<S> {
         if are_tracked { pages / 8 * 7 } else { pages / 4 }
     }
 
-    /// These pages over `base`. The set takes over the slots that it has alone, and shares others, which another set
-    /// has that lives until this returns.
+    /// These pages over `base`. The set takes over the slots that it has alone, and shares others with `last`.
     pub(crate) fn new(
         pool: &EngineArc<PoolCore<S>>,
         base: BlockId,
-        mut pages: EngineVec<(u32, Slot)>,
+        pages: &[(u32, Slot)],
+        last: Option<&PageSet<S>>,
         is_shared: impl Fn(Slot) -> bool,
     ) -> PageSet<S> {
-        pages.shrink_to_fit();
-        let mut set = PageSet { pool: pool.clone(), base, pages: EngineVec::new_in(Own) };
-        set.fill(base, &mut pages, is_shared);
-        set
+        let (mut pieces, mut rest) = (EngineVec::new_in(Own), pages);
+        let mut held: EngineVec<Slot> = EngineVec::new_in(Own);
+        while let Some((first, _)) = rest.first() {
+            let end = (first / PIECE_PAGES + 1) * PIECE_PAGES;
+            let (now, later) = rest.split_at(rest.partition_point(|(page, _)| *page < end));
+            let same = last.and_then(|last| last.piece_from(*first)).filter(|piece| piece.pages[..] == *now);
+            pieces.push(same.cloned().unwrap_or_else(|| {
+                held.extend(now.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
+                let mut pages = EngineVec::with_capacity_in(now.len(), Own);
+                pages.extend_from_slice(now);
+                EngineArc::new(Piece { pool: pool.clone(), pages })
+            }));
+            rest = later;
+        }
+        pool.slots.hold(held.iter().copied());
+        pieces.shrink_to_fit();
+        PageSet { base, pieces }
     }
 
     /// One without pages, to be filled where nothing can be allocated.
     pub(crate) fn empty(pool: &EngineArc<PoolCore<S>>) -> PageSet<S> {
-        PageSet { pool: pool.clone(), base: BlockId(0), pages: EngineVec::new_in(Own) }
+        let mut pieces = EngineVec::with_capacity_in(1, Own);
+        pieces.push(EngineArc::new(Piece { pool: pool.clone(), pages: EngineVec::new_in(Own) }));
+        PageSet { base: BlockId(0), pieces }
     }
 
-    /// Gives an empty set its pages, as [`PageSet::new`]. Allocates nothing.
-    pub(crate) fn fill(&mut self, base: BlockId, pages: &mut EngineVec<(u32, Slot)>, is_shared: impl Fn(Slot) -> bool) {
-        self.pool.slots.hold(pages.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
+    /// Gives an empty set, which nobody else has, its pages, as [`PageSet::new`]. Allocates nothing: `pages` are what
+    /// the set has had then. False if it is not such a set.
+    pub(crate) fn fill(&mut self, base: BlockId, pages: &mut Pages, is_shared: impl Fn(Slot) -> bool) -> bool {
+        let [piece] = &mut self.pieces[..] else { return false };
+        let Some(piece) = piece.get_mut().filter(|piece| piece.pages.is_empty()) else { return false };
+        piece.pool.slots.hold(pages.iter().map(|(_, slot)| *slot).filter(|slot| is_shared(*slot)));
         self.base = base;
-        mem::swap(&mut self.pages, pages);
+        mem::swap(&mut piece.pages, pages);
+        true
     }
 
     /// How many pages it has.
     pub(crate) fn len(&self) -> usize {
-        self.pages.len()
+        self.pieces.iter().map(|piece| piece.pages.len()).sum()
+    }
+
+    /// The piece that begins with a page.
+    fn piece_from(&self, page: u32) -> Option<&EngineArc<Piece<S>>> {
+        self.pieces.get(self.pieces.partition_point(|piece| piece.first() < page)).filter(|piece| piece.first() == page)
+    }
+
+    /// The pieces from the one on that a page would be in.
+    fn pieces_from(&self, page: usize) -> &[EngineArc<Piece<S>>] {
+        &self.pieces[self.pieces.partition_point(|piece| piece.first() as usize <= page).saturating_sub(1)..]
+    }
+
+    fn each(&self) -> impl DoubleEndedIterator<Item = (u32, Slot)> {
+        self.pieces.iter().flat_map(|piece| piece.pages.iter().copied())
     }
 
     /// The slot of a page of the block, if the set has that.
     pub(crate) fn slot_of(&self, page: usize) -> Option<Slot> {
-        let at = self.pages.binary_search_by_key(&page, |(page, _)| *page as usize).ok()?;
-        Some(self.pages[at].1)
+        let pages = &self.pieces_from(page).first()?.pages;
+        let at = pages.binary_search_by_key(&page, |(page, _)| *page as usize).ok()?;
+        Some(pages[at].1)
     }
 
     /// Adds the pages of the set that are not among `pages`, which stay in order. There is room for them.
-    pub(crate) fn add_others(&self, pages: &mut EngineVec<(u32, Slot)>) {
-        let (mut newer, mut older) = (pages.len(), self.pages.len());
-        let others = self.pages.iter().filter(|(page, _)| pages.binary_search_by_key(page, |(page, _)| *page).is_err());
+    pub(crate) fn add_others(&self, pages: &mut Pages) {
+        let mut newer = pages.len();
+        let others = self.each().filter(|(page, _)| pages.binary_search_by_key(page, |(page, _)| *page).is_err());
         let count = others.count();
         // From the end, so that nothing is overwritten that is still needed.
         let mut to = newer + count;
         pages.resize(to, (0, Slot::default()));
-        while older > 0 {
-            let last = self.pages[older - 1];
-            if newer > 0 && pages[newer - 1].0 >= last.0 {
-                older -= usize::from(pages[newer - 1].0 == last.0);
+        for last in self.each().rev() {
+            while newer > 0 && pages[newer - 1].0 > last.0 {
                 (newer, to) = (newer - 1, to - 1);
                 pages[to] = pages[newer];
-            } else {
-                (older, to) = (older - 1, to - 1);
+            }
+            if newer == 0 || pages[newer - 1].0 != last.0 {
+                to -= 1;
                 pages[to] = last;
             }
         }
@@ -134,15 +192,17 @@ impl<S: Sys> PageSet<S> {
 
     /// The bytes of a slot of the set.
     pub(crate) fn bytes(&self, slot: Slot) -> &PageBytes {
+        let pool = &self.pieces[0].pool;
         // SAFETY: a slot is valid for as long as a set has it, and is not written once a set has it.
-        unsafe { &*self.pool.slot(slot).cast() }
+        unsafe { &*pool.slot(slot).cast() }
     }
 
     /// Writes what the set has of the bytes of the block from `start` on to their places in `to`.
     pub(crate) fn copy_over(&self, start: usize, to: &mut [u8]) {
         let end = start + to.len();
-        let first = self.pages.partition_point(|(page, _)| (*page as usize + 1) * BASE_PAGE <= start);
-        for (page, slot) in self.pages[first..].iter().take_while(|(page, _)| (*page as usize * BASE_PAGE) < end) {
+        let pages = self.pieces_from(start / BASE_PAGE).iter().flat_map(|piece| piece.pages.iter());
+        let from_start = pages.skip_while(|(page, _)| (*page as usize + 1) * BASE_PAGE <= start);
+        for (page, slot) in from_start.take_while(|(page, _)| (*page as usize * BASE_PAGE) < end) {
             let at = *page as usize * BASE_PAGE;
             let (from, until) = (at.max(start), (at + BASE_PAGE).min(end));
             to[from - start..until - start].copy_from_slice(&self.bytes(*slot)[from - at..until - at]);
@@ -151,12 +211,6 @@ impl<S: Sys> PageSet<S> {
 
     /// The pages, with the place of each in the block (in bytes).
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &PageBytes)> {
-        self.pages.iter().map(|(page, slot)| (*page as usize * BASE_PAGE, self.bytes(*slot)))
-    }
-}
-
-impl<S: Sys> Drop for PageSet<S> {
-    fn drop(&mut self) {
-        self.pool.give_up_slots(self.pages.iter().map(|(_, slot)| *slot));
+        self.each().map(|(page, slot)| (page as usize * BASE_PAGE, self.bytes(slot)))
     }
 }

@@ -21,7 +21,7 @@ use std::ops::Range;
 use super::Keeps;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
-use crate::pool::page_set::PageSet;
+use crate::pool::page_set::{PageSet, Pages};
 use crate::pool::slots::Slot;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
@@ -71,9 +71,6 @@ struct Copies<'a, S: Sys> {
     are_few: bool,
     pages: &'a mut Pages,
 }
-
-/// The pages of a set that nobody has yet.
-type Pages = EngineVec<(u32, Slot)>;
 
 /// What the pause captures with, where nothing is allocated or freed.
 pub(crate) struct Spare<S: Sys> {
@@ -139,9 +136,10 @@ impl<S: Sys> RegionCore<S> {
         }
         let found = found.map_err(|reason| self.error(reason))?.filter(|_| is_found);
         let Some(Found { base, new }) = found else { return Ok(false) };
-        let last = last.filter(|last| new == 0 && last.base == base && last.len() == pages.len());
-        let set = last.unwrap_or_else(|| {
-            EngineArc::new(PageSet::new(pool, base, pages, |slot| free[..new].binary_search(&slot).is_err()))
+        let same = last.as_ref().filter(|last| new == 0 && last.base == base && last.len() == pages.len());
+        let set = same.cloned().unwrap_or_else(|| {
+            let is_shared = |slot| free[..new].binary_search(&slot).is_err();
+            EngineArc::new(PageSet::new(pool, base, &pages, last.as_deref(), is_shared))
         });
         self.captured.keep(index, set);
         if !matches!(looks, Looks::Protected) {
@@ -260,8 +258,9 @@ impl<S: Sys> RegionCore<S> {
         let mut copies = Copies { region: self, start, last: known, free, new: 0, are_few: true, pages: &mut pages };
         let looked = copies.add_private(&mut [PageRun::default(); PAGES_AT_ONCE], &bytes);
         let (new, is_found) = (copies.new, copies.are_few && looked.is_ok());
-        if is_found && let Some(filled) = set.get_mut() {
-            filled.fill(base, &mut pages, |slot| free[..new].binary_search(&slot).is_err());
+        let mut fill =
+            |set: &mut PageSet<S>| set.fill(base, &mut pages, |slot| free[..new].binary_search(&slot).is_err());
+        if is_found && set.get_mut().is_some_and(&mut fill) {
             spare.used += new;
             frozen.set_pages(index, Some(set.clone()));
             self.captured.keep(index, set.clone());

@@ -29,7 +29,6 @@ mod fork;
 mod freeze;
 
 use std::cell::RefCell;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use self::capture::Spare;
