@@ -153,6 +153,9 @@ fn a_snapshot_beside_writers_has_what_each_had_written_before_it() {
                 });
             }
             let over = Over(is_over);
+            // Blocks become the region's alone while it is being snapshotted.
+            let (dropped, to_drop) = std::sync::mpsc::sync_channel(0);
+            scope.spawn(move || to_drop.into_iter().for_each(|snapshot: Snapshot| drop(snapshot)));
             let (mut numbers, mut held) = (Numbers(777), Vec::new());
             for round in 0..400 {
                 let snapshot = region.snapshot().unwrap();
@@ -161,10 +164,14 @@ fn a_snapshot_beside_writers_has_what_each_had_written_before_it() {
                 if held.len() > HELD_BESIDE_WRITERS {
                     let (snapshot, first) = held.swap_remove(numbers.below(HELD_BESIDE_WRITERS));
                     assert_eq!(seen(&snapshot), first, "round {round}");
+                    dropped.send(snapshot).unwrap();
+                }
+                if round % 5 == 4 && round > 200 {
+                    held.drain(..).for_each(|(snapshot, _)| dropped.send(snapshot).unwrap());
                 }
                 pages_held = pool.stats().pages_held.max(pages_held);
             }
-            drop(over);
+            drop((over, dropped));
             for (snapshot, first) in held {
                 assert_eq!(seen(&snapshot), first, "at the end");
             }

@@ -34,8 +34,14 @@ use crate::types::error::RegionError;
 use crate::types::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
+/// So many pages may have become private since they were counted.
+const MORE_PAGES: usize = 16;
+
 /// The pause captures at most so many blocks, and copies the others: to capture one takes 0.1 ms.
 const MOST_SPARE_SETS: usize = 128;
+
+/// A block with more is copied: of 1 GiB, a set has up to 229 376.
+const MOST_SPARE_PAGES: usize = 512;
 
 /// Pages that are written again and again are few.
 const SPARE_SLOTS_A_SET: usize = 4;
@@ -120,9 +126,11 @@ impl<S: Sys> RegionCore<S> {
             Looks::Protected | Looks::All => patched.pages,
             Looks::OnlyAt(written) => written.iter().map(|run| run.len() / BASE_PAGE).sum(),
         };
-        let Ok(free) = pool.take_slots(most_new) else { return Ok(false) };
+        // Somebody may write to more.
+        let free = pool.take_slots(most_new + MORE_PAGES).or_else(|_| pool.take_slots(most_new));
+        let Ok(free) = free else { return Ok(false) };
         let last = self.captured.last(index);
-        let most = most_new + last.as_ref().map_or(0, |last| last.len());
+        let most = free.len() + last.as_ref().map_or(0, |last| last.len());
         let mut pages = EngineVec::with_capacity_in(most, Own);
         let signals = SignalsBlocked::new();
         let found = self.capture_pages(index, looks, last.as_deref(), &free, &mut pages);
@@ -234,7 +242,8 @@ impl<S: Sys> RegionCore<S> {
             unused: EngineVec::with_capacity_in(count, Own),
         };
         spare.sets.resize_with(count, || {
-            (EngineArc::new(PageSet::empty(pool)), EngineVec::with_capacity_in(self.most_captured(), Own))
+            let most = self.most_captured().min(MOST_SPARE_PAGES);
+            (EngineArc::new(PageSet::empty(pool)), EngineVec::with_capacity_in(most, Own))
         });
         spare
     }

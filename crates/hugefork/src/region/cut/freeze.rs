@@ -30,6 +30,10 @@ use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
 
+/// After so many looks at what is written meanwhile, the cut keeps writers off instead: in each, they have found a
+/// block that was not write-protected yet.
+const MOST_PASSES: usize = 16;
+
 impl<S: Sys> RegionCore<S> {
     /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
     /// written back. Writers go on.
@@ -82,12 +86,17 @@ impl<S: Sys> RegionCore<S> {
                         frozen.note_own(index);
                     }
                     self.table.set(index, after);
-                    if is_tracked && entry.is_cow_mapping() {
-                        frozen.set_pages(index, captured.of_any_cut(index, block));
-                    } else if entry.is_writable_cow_mapping() {
-                        open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
-                    } else if entry.is_cow_mapping() {
-                        frozen.set_pages(index, captured.of_this_cut(index, block));
+                    if entry.is_cow_mapping() {
+                        let set = match keeps {
+                            _ if self.captured.is_outdated(index) => None,
+                            Keeps::Writable => captured.of_any_cut(index, block),
+                            Keeps::Protected if entry.is_writable_cow_mapping() => None,
+                            Keeps::Protected => captured.of_this_cut(index, block),
+                        };
+                        if set.is_none() && (entry.is_writable_cow_mapping() || self.captured.is_outdated(index)) {
+                            open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
+                        }
+                        frozen.set_pages(index, set);
                     }
                     if entry.is_charged() && !stays {
                         self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
@@ -128,14 +137,16 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
     ) -> Result<(), Unresolved> {
         let mut spare = spare.borrow_mut();
-        let is_open = |index: usize| {
-            let entry = self.table.get(EntryIndex(index));
-            entry.is_cow_mapping() && !self.is_to_write_back(EntryIndex(index), frozen)
-        };
-        let (mut written, mut before) = (0, None);
-        while before != Some(written) {
-            before = Some(written);
-            for mut run in runs(entries.clone(), is_open) {
+        let (mut blocks, mut passes) = (0, 0);
+        loop {
+            // What cannot be written to by its state may have been by debuggers, before.
+            let is_looked_at = |index: usize| {
+                let (index, entry) = (EntryIndex(index), self.table.get(EntryIndex(index)));
+                let may_be_written = entry.is_writable_cow_mapping() || passes == 0 && entry.is_cow_mapping();
+                may_be_written && !self.is_to_write_back(index, frozen)
+            };
+            let mut are_any = false;
+            for mut run in runs(entries.clone(), is_looked_at) {
                 while !run.is_empty()
                     && let Some(index) = self.first_unmarked(&run).map_err(Unresolved::Unmappable)?
                 {
@@ -143,11 +154,20 @@ impl<S: Sys> RegionCore<S> {
                     if !self.capture_again(index, frozen, &mut spare)? {
                         frozen.set_pages(index, None);
                     }
-                    (run.start, written) = (index.0 + 1, written + 1);
+                    run.start = index.0 + 1;
+                    (blocks, are_any) = (blocks + 1, true);
                 }
             }
+            passes += 1;
+            if !are_any {
+                break;
+            }
+            if passes == MOST_PASSES {
+                // This is tried again in the other way.
+                return Err(Unresolved::NotYet);
+            }
         }
-        self.captured.note_written_in_cut(written);
+        self.captured.note_written_in_cut(blocks);
         Ok(())
     }
 
