@@ -182,6 +182,22 @@ impl State {
         self.private.contains_key(&page)
     }
 
+    /// Whether the program may write to a page that shows a CoW mapping without a fault.
+    fn may_be_written(&self, page: usize) -> bool {
+        let is_open = matches!(self.pages.get(&page), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
+        is_open && !self.parked.contains_key(&page)
+    }
+
+    /// Copies a private page.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of a base page, and nobody else uses it.
+    unsafe fn copy_private(&self, page: usize, to: *mut u8) {
+        let page = self.private.get(&page).expect("only private pages are copied");
+        // SAFETY: by contract.
+        unsafe { to.copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
+    }
+
     /// Whether a page has no mark that is private, or that counts as read.
     fn is_unmarked(&self, page: usize) -> bool {
         let is_read = page.is_multiple_of(ONE_IN_SO_MANY_IS_READ);

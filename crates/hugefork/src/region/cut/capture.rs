@@ -307,9 +307,9 @@ impl<S: Sys> Copies<'_, S> {
             return;
         };
         if same.is_none() {
-            // SAFETY: the page can be read. The slot is nobody's yet. Who writes to the page meanwhile takes its mark
-            // away, and the pause finds that: then nobody sees what is copied here.
-            unsafe { pool.sys.copy_shown(part, pool.slot(slot)) };
+            // SAFETY: the window's lock keeps the CoW mapping as it is, and readable. The slot is nobody's yet. Who
+            // writes to the page meanwhile takes its mark away, and the pause finds that: then nobody sees this.
+            unsafe { pool.sys.copy_shown_page(part, pool.slot(slot)) };
             self.new += 1;
         }
         self.pages.push((page as u32, slot));

@@ -12,6 +12,7 @@ use core::ptr::{self, NonNull};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hugefork_linux::parking::{self, Failure};
@@ -32,7 +33,7 @@ use super::pool_map::PoolMap;
 use super::{advice, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::program::ProgramSys;
-use crate::sys::racing::{PageBytes, differs as differs_racing};
+use crate::sys::racing::{PageBytes, copy_out, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
@@ -631,6 +632,12 @@ impl Sys for Linux {
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
         // SAFETY: by contract.
         unsafe { ptr::copy_nonoverlapping(pointer(part.at()).cast::<u8>(), to, part.len()) };
+    }
+
+    unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
+        assert!(part.len() == BASE_PAGE, "one page is copied");
+        // SAFETY: by contract; a part of an extent and pool memory do not overlap.
+        unsafe { copy_out(pointer(part.at()).cast_const().cast(), slice::from_raw_parts_mut(to, BASE_PAGE)) };
     }
 
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {

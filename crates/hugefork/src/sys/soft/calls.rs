@@ -405,15 +405,20 @@ impl Sys for SoftMmu {
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
         let state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
-            let page = state.private.get(&number).expect("only private pages are copied");
-            let is_open = matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-            // Who writes to a page whose writes are tracked takes its mark away.
-            let is_told = state.tracked.contains(&number);
-            let may_be_written = is_open && !state.parked.contains_key(&number);
-            assert!(is_told || !may_be_written, "copied what somebody may write to");
+            assert!(!state.may_be_written(number) || self.is_alone(), "copied what somebody may write to");
             // SAFETY: by contract.
-            unsafe { to.add(by * BASE_PAGE).copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
+            unsafe { state.copy_private(number, to.add(by * BASE_PAGE)) };
         }
+    }
+
+    unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
+        assert!(part.len() == BASE_PAGE, "one page is copied");
+        let (state, number) = (self.state(), part.at() / BASE_PAGE);
+        // Who writes to a page whose writes are tracked takes its mark away.
+        let is_told = state.tracked.contains(&number);
+        assert!(is_told || !state.may_be_written(number), "copied what somebody may write to, and nobody is told");
+        // SAFETY: by contract.
+        unsafe { state.copy_private(number, to) };
     }
 
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
