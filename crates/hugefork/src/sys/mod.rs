@@ -228,8 +228,8 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// before and something of after. Not for faults.
     ///
     /// # Safety
-    /// The addresses can be read, and nothing else is shown there until this returns. `to` is valid for writes of a base
-    /// page, and nobody else uses it.
+    /// The addresses can be read, and nothing else is shown there until this returns. `to` is valid for writes of a
+    /// base page, and nobody else uses it.
     unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8);
 
     /// Whether one base page of what the addresses show, which others may write to meanwhile, differs from this one.
