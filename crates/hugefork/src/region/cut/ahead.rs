@@ -56,8 +56,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; false if not. The pause
-    /// finds what is written meanwhile, and copies that block as a whole: so if something was the last time, this looks
-    /// again for what was written while it looked.
+    /// finds what is written meanwhile, and all wait for it there: so if something was the last time, this looks again
+    /// for what was written while it looked.
     pub(super) fn capture_ahead(&self, purpose: Purpose) -> Result<bool, RegionError> {
         if purpose != Purpose::Snapshot || !self.may_capture_tracked() || !self.track_writes() {
             return Ok(false);

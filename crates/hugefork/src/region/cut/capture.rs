@@ -122,12 +122,13 @@ impl<S: Sys> RegionCore<S> {
 
     fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
         let (pool, index) = (self.pool(), patched.index);
-        let most_new = match looks {
-            Looks::Protected | Looks::All => patched.pages,
-            Looks::OnlyAt(written) => written.iter().map(|run| run.len() / BASE_PAGE).sum(),
+        let (most_new, more) = match looks {
+            Looks::Protected => (patched.pages, 0),
+            // Somebody may write to more.
+            Looks::All => (patched.pages, MORE_PAGES),
+            Looks::OnlyAt(written) => (written.iter().map(|run| run.len() / BASE_PAGE).sum(), 0),
         };
-        // Somebody may write to more.
-        let free = pool.take_slots(most_new + MORE_PAGES).or_else(|_| pool.take_slots(most_new));
+        let free = pool.take_slots(most_new + more).or_else(|_| pool.take_slots(most_new));
         let Ok(free) = free else { return Ok(false) };
         let last = self.captured.last(index);
         let most = free.len() + last.as_ref().map_or(0, |last| last.len());
@@ -269,7 +270,8 @@ impl<S: Sys> RegionCore<S> {
         let (new, is_found) = (copies.new, copies.are_few && looked.is_ok());
         let mut fill =
             |set: &mut PageSet<S>| set.fill(base, &mut pages, |slot| free[..new].binary_search(&slot).is_err());
-        if is_found && set.get_mut().is_some_and(&mut fill) {
+        let is_filled = is_found && set.get_mut().is_some_and(&mut fill);
+        if is_filled {
             spare.used += new;
             frozen.set_pages(index, Some(set.clone()));
             self.captured.keep(index, set.clone());
@@ -279,7 +281,7 @@ impl<S: Sys> RegionCore<S> {
         // Nothing is freed here.
         spare.replaced.extend(last.into_iter().chain([set]));
         spare.unused.push(pages);
-        looked.map(|()| is_found)
+        looked.map(|()| is_filled)
     }
 }
 

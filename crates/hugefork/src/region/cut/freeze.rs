@@ -159,16 +159,12 @@ impl<S: Sys> RegionCore<S> {
                 }
             }
             passes += 1;
-            if !are_any {
-                break;
-            }
-            if passes == MOST_PASSES {
-                // This is tried again in the other way.
-                return Err(Unresolved::NotYet);
+            if !are_any || passes == MOST_PASSES {
+                self.captured.note_written_in_cut(blocks);
+                // If there may be more, this is tried again in the other way.
+                return if are_any { Err(Unresolved::NotYet) } else { Ok(()) };
             }
         }
-        self.captured.note_written_in_cut(blocks);
-        Ok(())
     }
 
     /// Counts the mappings that the entries stand for now: in the pause they change without being counted.
