@@ -101,8 +101,8 @@ impl Scan {
     /// and others. It is faster than to tell private pages apart, for which the kernel looks at each.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
-    /// Those of [`Scan::PRIVATE`] that have no mark.
-    pub const PRIVATE_UNMARKED: Scan = Scan::of(FILE, FILE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
+    /// The same, and marks them. The call is refused as that of [`Scan::PRESENT_AND_MARK`].
+    pub const UNMARKED_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::UNMARKED };
 
     /// Pages that are not huge, in memory or swapped out, which count as not written from now on. Runs say whether they
     /// are the file's, and whether they were written since. The call is refused with `EPERM` where the range is not

@@ -7,6 +7,7 @@ use crate::pool::lineage::Derived;
 use crate::pool::page_set::PageSet;
 use crate::region::cut::{Keeps, Part, fill};
 use crate::region::reset::reset_all;
+use crate::region::state::Expected;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::table::Reserved;
 
@@ -310,6 +311,29 @@ fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
         held.push(region.snapshot());
         assert!(region.entry(0).is_writable_cow_mapping());
         assert_eq!(written(&held[6], 6), [9, 2, 3, 4, 5]);
+    });
+}
+
+/// Where much is expected to be written during the cut, all is write-protected in its pause, and pages are captured.
+#[test]
+fn what_a_busy_writer_has_written_is_captured_with_all_write_protected() {
+    run_by_page::<Soft>(16, |world| {
+        let (region, mut held) = history(world, 3);
+        region.write(at(3), 3);
+        held.push(region.snapshot());
+        region.captured.note_written(Expected { blocks: 1000, pages: 1000 });
+        region.write(at(4), 4);
+        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 9)]);
+        let free = (world.free(), slots(world));
+        held.push(region.snapshot());
+        assert!(!region.entry(0).is_writable_cow_mapping());
+        assert_eq!((world.free(), slots(world)), (free.0, free.1 + 2));
+        region.write(at(5), 5);
+        held.push(region.snapshot());
+        let seen: Vec<_> = held[3..].iter().map(|frozen| written(frozen, 6)).collect();
+        assert_eq!(seen, [[1, 2, 3, 0, 0], [9, 2, 3, 4, 0], [9, 2, 3, 4, 5]]);
+        drop((held, region));
+        assert_eq!(slots(world), 0);
     });
 }
 

@@ -204,8 +204,8 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// private pages are among them that have none, and pages may be that were only read. It is five times as fast.
     fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
-    /// Where in a part that shows CoW mappings the first private page is that has no mark (in bytes from its start).
-    fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError>;
+    /// The same, and marks them, as [`Sys::mark_private_pages`] does.
+    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
     /// Tracks writes to a part that shows CoW mappings. False if that cannot be done: then all pages count as written.
     fn track_writes(&self, part: Part<'_>) -> bool;

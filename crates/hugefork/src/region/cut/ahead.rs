@@ -13,14 +13,14 @@ use super::Purpose;
 use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
-use crate::region::state::RegionCore;
+use crate::region::state::{Expected, RegionCore};
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::schedule::yield_now;
 use crate::types::error::RegionError;
-use crate::units::EntryIndex;
+use crate::units::{BASE_PAGE, EntryIndex};
 
 /// The blocks that are written back at once, with [`PAGES_AT_ONCE`] at most.
 const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
@@ -29,7 +29,10 @@ const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 const PACED_PAGES_AT_ONCE: usize = 64;
 
 /// How often a snapshot looks for what was written while it looked.
-const MOST_LOOKS: usize = 4;
+const MOST_LOOKS: usize = 6;
+
+/// If no more blocks were written to, the pause may find the next ones.
+const FEW_BLOCKS: usize = 8;
 
 /// When CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +65,47 @@ impl<S: Sys> RegionCore<S> {
         if purpose != Purpose::Snapshot || !self.may_capture_tracked() || !self.track_writes() {
             return Ok(false);
         }
-        let looks = if self.captured.written_in_cuts() > 0 { MOST_LOOKS } else { 1 };
-        for _ in 0..looks {
-            if !self.capture_written()? {
+        let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
+        let mut before = usize::MAX;
+        for nth in 0..looks {
+            let written = self.capture_written()?;
+            if nth > 0 {
+                // As much as this took is written until the pause begins.
+                self.captured.note_written(written);
+            }
+            if written.blocks <= FEW_BLOCKS || written.blocks > before / 4 * 3 {
                 break;
             }
+            before = written.blocks;
         }
         Ok(true)
     }
 
-    /// Captures what was written since the last look. False if nothing was.
-    fn capture_written(&self) -> Result<bool, RegionError> {
-        let all = 0..self.table.len();
+    /// Captures what was written since the last look, and tells how much that was.
+    fn capture_written(&self) -> Result<Expected, RegionError> {
         let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+        let captured = self
+            .mark_written(&mut found, &mut written)
+            .and_then(|()| self.write_back_each(&found, &written, When::WhileWritable));
+        if captured.is_err() {
+            // Their pages have marks by now that are not in their sets.
+            found.iter().for_each(|patched| self.captured.forget(patched.index));
+        }
+        captured?;
+        let pages = written.iter().map(|run| run.len() / BASE_PAGE).sum();
+        let block_of = |run: &Range<usize>| self.pool().block_size.count(run.start);
+        let blocks = written.chunk_by(|one, next| block_of(one) == block_of(next)).count();
+        Ok(Expected { blocks, pages })
+    }
+
+    /// Finds the CoW mappings that a snapshot is to capture or to write back, and the pages of those with a set that
+    /// have no mark, which are marked, in order.
+    fn mark_written(
+        &self,
+        found: &mut EngineVec<Patched>,
+        written: &mut EngineVec<Range<usize>>,
+    ) -> Result<(), RegionError> {
+        let all = 0..self.table.len();
         let is_known = |index: usize| self.captured.has_all_marked(EntryIndex(index));
         for run in self.cow_mappings(all.clone()).flat_map(|run| runs(run, is_known)) {
             let mut at = run.start;
@@ -92,7 +123,7 @@ impl<S: Sys> RegionCore<S> {
                 note(index, false);
                 written.push(pages);
             };
-            self.each_unmarked(&run, each).map_err(RegionError::System)?;
+            self.mark_each_unmarked(&run, each).map_err(RegionError::System)?;
             (at..run.end).for_each(|quiet| note(EntryIndex(quiet), true));
         }
         for run in self.cow_mappings(all).flat_map(|run| runs(run, |index| !is_known(index))) {
@@ -101,8 +132,7 @@ impl<S: Sys> RegionCore<S> {
         }
         found.sort_unstable_by_key(|patched| patched.index.0);
         found.dedup_by_key(|patched| patched.index.0);
-        self.write_back_each(&found, &written, When::WhileWritable)?;
-        Ok(!found.is_empty())
+        Ok(())
     }
 
     /// Tracks what is written to CoW mappings. False if that cannot be done, for some of them.

@@ -19,6 +19,7 @@
 use std::ops::Range;
 
 use super::Keeps;
+use crate::mapping::addresses::Place;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
 use crate::pool::page_set::{PageSet, Pages};
@@ -27,7 +28,7 @@ use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
-use crate::sys::{PageRun, Sys};
+use crate::sys::{MOST_RUNS, PageRun, Sys};
 use crate::table::transition::Held;
 use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
@@ -37,8 +38,8 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// So many pages may have become private since they were counted.
 const MORE_PAGES: usize = 16;
 
-/// The pause captures at most so many blocks, and copies the others: to capture one takes 0.1 ms.
-const MOST_SPARE_SETS: usize = 128;
+/// The pause captures at most so many blocks, and copies the others.
+const MOST_SPARE_SETS: usize = 4096;
 
 /// A block with more is copied: of 1 GiB, a set has up to 229 376.
 const MOST_SPARE_PAGES: usize = 512;
@@ -86,6 +87,8 @@ pub(crate) struct Spare<S: Sys> {
     used: usize,
     /// Empty ones, each with room for its pages.
     sets: EngineVec<(EngineArc<PageSet<S>>, Pages)>,
+    /// For the pages that a scan finds.
+    pub(super) runs: EngineVec<PageRun>,
     /// What goes when the pause is over: sets, and room.
     replaced: EngineVec<EngineArc<PageSet<S>>>,
     unused: EngineVec<Pages>,
@@ -208,33 +211,36 @@ impl<S: Sys> RegionCore<S> {
         let is_told = self.captured.begin_block(index, is_protected);
         drop(publishing);
         let last = last.filter(|last| is_told && last.base == base);
-        if last.is_none() && matches!(looks, Looks::OnlyAt(_)) {
-            return Ok(None);
-        }
         let bytes = self.bytes_of(&only);
         let mut copies = Copies { region: self, start: bytes.start, last, free, new: 0, are_few: true, pages };
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        let all = [bytes];
-        let wanted = if let Looks::OnlyAt(written) = looks { written } else { &all };
-        for wanted in wanted {
-            copies.add_private(&mut runs, wanted)?;
-        }
-        if let (Looks::OnlyAt(_), Some(last)) = (looks, last) {
-            last.add_others(copies.pages);
+        match (looks, last) {
+            (Looks::OnlyAt(written), Some(last)) => {
+                written.iter().try_for_each(|written| copies.add_written(&mut runs, last, written))?;
+                copies.add_others(last);
+            }
+            (Looks::OnlyAt(_), None) => return Ok(None),
+            (Looks::Protected | Looks::All, _) => copies.mark_and_add(&mut runs, &bytes)?,
         }
         Ok(copies.are_few.then_some(Found { base, new: copies.new }))
     }
 
     /// What the pause may capture blocks with that are written to until it begins: twice as many as are expected.
     pub(super) fn spare_sets(&self, keeps: Keeps) -> Spare<S> {
-        let pool = self.pool();
+        let (pool, expected) = (self.pool(), self.captured.expected());
         let count = match keeps {
             Keeps::Protected => 0,
-            Keeps::Writable => (2 * self.captured.written_in_cuts()).min(MOST_SPARE_SETS),
+            Keeps::Writable | Keeps::Told => (2 * expected.blocks).min(MOST_SPARE_SETS).min(self.table.len()),
         };
+        let few = count * SPARE_SLOTS_A_SET;
+        let many = if count > 0 { few.max(2 * expected.pages) } else { 0 };
         // Without any, blocks are copied.
-        let slots = pool.take_slots(count * SPARE_SLOTS_A_SET).unwrap_or_else(|_| EngineVec::new_in(Own));
+        let slots = pool.take_slots(many).or_else(|_| pool.take_slots(few));
+        let slots = slots.unwrap_or_else(|_| EngineVec::new_in(Own));
+        let mut runs = EngineVec::new_in(Own);
+        runs.resize(if keeps == Keeps::Protected { 0 } else { MOST_RUNS }, PageRun::default());
         let mut spare = Spare {
+            runs,
             pool: pool.clone(),
             slots,
             used: 0,
@@ -249,24 +255,33 @@ impl<S: Sys> RegionCore<S> {
         spare
     }
 
-    /// In the pause, captures a block that was written since it was captured, and that is write-protected since. False
-    /// if it is to be copied. The caller has the locks that keep the entry as it is.
+    /// In the pause, captures a block that is write-protected: what was written since it was captured, or all that is
+    /// private. Marks nothing, which takes longer than the rest: the next snapshot finds these pages to be as they
+    /// were. False if the block is to be copied. The caller has the locks that keep the entry as it is.
     pub(super) fn capture_again(
         &self,
         index: EntryIndex,
         frozen: &SnapshotCore<S>,
         spare: &mut Spare<S>,
     ) -> Result<bool, Unresolved> {
-        let last = frozen.pages_at(index);
+        let last = self.captured.last(index);
         let Some(base) = self.table.get(index).block().filter(|_| !self.table.is_reserved(index)) else {
             return Ok(false);
         };
         let Some((mut set, mut pages)) = spare.sets.pop() else { return Ok(false) };
         let (free, bytes) = (&spare.slots[spare.used..], self.bytes_of(&(index.0..index.0 + 1)));
         let is_told = self.captured.begin_block(index, true);
-        let (start, known) = (bytes.start, last.as_deref().filter(|_| is_told));
-        let mut copies = Copies { region: self, start, last: known, free, new: 0, are_few: true, pages: &mut pages };
-        let looked = copies.add_private(&mut [PageRun::default(); PAGES_AT_ONCE], &bytes);
+        let known = last.as_deref().filter(|last| is_told && last.base == base);
+        let (start, pages_of) = (bytes.start, &mut pages);
+        let mut copies = Copies { region: self, start, last: known, free, new: 0, are_few: true, pages: pages_of };
+        let looked = match known {
+            Some(last) => {
+                let mut runs = [PageRun::default(); 1];
+                let add = |_, written: Range<usize>| copies.add_written(&mut runs, last, &written);
+                self.each_unmarked(&mut spare.runs, &(index.0..index.0 + 1), add).map(|()| copies.add_others(last))
+            }
+            None => copies.add_private(&mut spare.runs, &bytes),
+        };
         let (new, is_found) = (copies.new, copies.are_few && looked.is_ok());
         let mut fill =
             |set: &mut PageSet<S>| set.fill(base, &mut pages, |slot| free[..new].binary_search(&slot).is_err());
@@ -287,11 +302,43 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Copies<'_, S> {
     /// Adds all private pages of a range of bytes, and marks them.
-    fn add_private(&mut self, runs: &mut [PageRun], wanted: &Range<usize>) -> Result<(), Unresolved> {
-        let looked = self.region.mark_each_private(runs, wanted, |run, is_written| {
+    fn mark_and_add(&mut self, runs: &mut [PageRun], wanted: &Range<usize>) -> Result<(), Unresolved> {
+        self.region.mark_each_private(runs, wanted, |run, is_written| {
             run.step_by(BASE_PAGE).for_each(|at| self.add(at, is_written));
-        });
-        looked.map_err(Unresolved::Unmappable)
+        })?;
+        Ok(())
+    }
+
+    /// The same, and marks nothing.
+    fn add_private(&mut self, runs: &mut [PageRun], wanted: &Range<usize>) -> Result<(), Unresolved> {
+        self.region.each_private(runs, wanted, Place::Own, |run| {
+            run.step_by(BASE_PAGE).for_each(|at| self.add(at, true));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Adds the private pages of a range that has no marks, or had none. What is in the last set is private still.
+    fn add_written(
+        &mut self,
+        runs: &mut [PageRun],
+        last: &PageSet<S>,
+        written: &Range<usize>,
+    ) -> Result<(), Unresolved> {
+        let is_private = |at: usize| last.slot_of((at - self.start) / BASE_PAGE).is_some();
+        if !written.clone().step_by(BASE_PAGE).all(is_private) {
+            return self.add_private(runs, written);
+        }
+        written.clone().step_by(BASE_PAGE).for_each(|at| self.add(at, true));
+        Ok(())
+    }
+
+    /// Adds the pages of the last set that are not there yet, which are as they were, if there is room.
+    fn add_others(&mut self, last: &PageSet<S>) {
+        self.are_few &= self.pages.len() + last.len() <= self.pages.capacity();
+        if self.are_few {
+            last.add_others(self.pages);
+        }
     }
 
     /// Adds the private page at `at`: a new copy, unless it is as in the last set.

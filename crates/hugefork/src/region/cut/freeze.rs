@@ -23,15 +23,15 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
-use crate::region::state::{RegionCore, Unresolved};
+use crate::region::state::{Expected, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::{Access, Sys};
 use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
-use crate::units::EntryIndex;
+use crate::units::{BASE_PAGE, EntryIndex};
 
-/// After so many looks at what is written meanwhile, the cut keeps writers off instead: in each, they have found a
-/// block that was not write-protected yet.
+/// After so many looks at what is written meanwhile, all is write-protected: in each, writers have found a block that
+/// was not yet.
 const MOST_PASSES: usize = 16;
 
 impl<S: Sys> RegionCore<S> {
@@ -66,8 +66,8 @@ impl<S: Sys> RegionCore<S> {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
             // What is outdated has a page that nobody looks at by its mark.
-            let is_tracked = *keeps == Keeps::Writable && !self.captured.is_outdated(index);
-            let stays = is_tracked && entry.is_writable_cow_mapping();
+            let is_told = *keeps != Keeps::Protected && !self.captured.is_outdated(index);
+            let stays = is_told && *keeps == Keeps::Writable && entry.is_writable_cow_mapping();
             let after = if stays { entry } else { entry.in_state(next) };
             match needed {
                 OnShare::FillAndShare => {
@@ -89,7 +89,7 @@ impl<S: Sys> RegionCore<S> {
                     if entry.is_cow_mapping() {
                         let set = match keeps {
                             _ if self.captured.is_outdated(index) => None,
-                            Keeps::Writable => captured.of_any_cut(index, block),
+                            Keeps::Writable | Keeps::Told => captured.of_any_cut(index, block),
                             Keeps::Protected if entry.is_writable_cow_mapping() => None,
                             Keeps::Protected => captured.of_this_cut(index, block),
                         };
@@ -113,57 +113,64 @@ impl<S: Sys> RegionCore<S> {
         quiesced.covers(entries.clone());
         quiesced.keep_all_off()?;
         let place = quiesced.place();
-        if *keeps == Keeps::Writable {
-            quiesced.locked(|locked| self.protect_what_was_written(locked, part, entries.clone()))?;
-            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), frozen)) {
-                quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, true))?;
-            }
-        } else {
+        if *keeps == Keeps::Protected {
             let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == *write_protected;
             let rest = if is_as_before { open } else { entries.clone() };
-            quiesced.locked(|locked| self.write_back_rest(locked, frozen, rest, place, is_as_before))?;
+            quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, is_as_before))?;
+        } else {
+            quiesced.locked(|locked| self.protect_what_was_written(locked, part, entries.clone()))?;
+            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), frozen)) {
+                quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, true))?;
+            }
         }
         self.copy_pinned(frozen, entries)
     }
 
     /// Write-protects each CoW mapping among `entries` where a page was written since it was captured, until there is
     /// none among the others: then at the moment at which the last look began, all their pages were as captured, and
-    /// nobody could write elsewhere. So that is the moment of the cut. What it write-protects it captures again, as far
-    /// as was prepared for; the rest is left without pages, to be copied by the block.
+    /// nobody could write elsewhere. So that is the moment of the cut. The snapshot has no pages of these blocks yet.
     fn protect_what_was_written(
         &self,
         locked: Locked<'_>,
         Part { frozen, spare, .. }: &Part<'_, S>,
         entries: Range<usize>,
     ) -> Result<(), Unresolved> {
-        let mut spare = spare.borrow_mut();
-        let (mut blocks, mut passes) = (0, 0);
+        let scanned = &mut spare.borrow_mut().runs;
+        let (mut written, mut passes) = (Expected { blocks: 0, pages: 0 }, 0);
         loop {
+            if passes == MOST_PASSES {
+                let writable =
+                    runs(entries.clone(), |index| self.table.get(EntryIndex(index)).is_writable_cow_mapping());
+                writable.into_iter().try_for_each(|run| self.protect_written(locked, run))?;
+            }
             // What cannot be written to by its state may have been by debuggers, before.
+            let looks_at_all = passes == 0 || passes == MOST_PASSES;
             let is_looked_at = |index: usize| {
                 let (index, entry) = (EntryIndex(index), self.table.get(EntryIndex(index)));
-                let may_be_written = entry.is_writable_cow_mapping() || passes == 0 && entry.is_cow_mapping();
+                let may_be_written = entry.is_writable_cow_mapping() || looks_at_all && entry.is_cow_mapping();
                 may_be_written && !self.is_to_write_back(index, frozen)
             };
             let mut are_any = false;
-            for mut run in runs(entries.clone(), is_looked_at) {
-                while !run.is_empty()
-                    && let Some(index) = self.first_unmarked(&run).map_err(Unresolved::Unmappable)?
-                {
-                    self.protect_written(locked, index)?;
-                    if !self.capture_again(index, frozen, &mut spare)? {
-                        frozen.set_pages(index, None);
+            for run in runs(entries.clone(), is_looked_at) {
+                self.each_unmarked(scanned, &run, |index, pages| {
+                    written.pages += pages.len() / BASE_PAGE;
+                    if self.is_to_write_back(index, frozen) || !self.are_some_private(&pages)? {
+                        return Ok(());
                     }
-                    run.start = index.0 + 1;
-                    (blocks, are_any) = (blocks + 1, true);
-                }
+                    if self.table.get(index).is_writable_cow_mapping() {
+                        self.protect_written(locked, index.0..index.0 + 1)?;
+                        are_any = true;
+                    }
+                    frozen.set_pages(index, None);
+                    written.blocks += 1;
+                    Ok(())
+                })?;
+            }
+            if !are_any {
+                self.captured.note_written(written);
+                return Ok(());
             }
             passes += 1;
-            if !are_any || passes == MOST_PASSES {
-                self.captured.note_written_in_cut(blocks);
-                // If there may be more, this is tried again in the other way.
-                return if are_any { Err(Unresolved::NotYet) } else { Ok(()) };
-            }
         }
     }
 
@@ -172,14 +179,15 @@ impl<S: Sys> RegionCore<S> {
         self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
     }
 
-    /// Write-protects a CoW mapping whose block is shared by now.
-    fn protect_written(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
-        let entry = self.table.get(index);
-        let bytes = self.bytes_of(&(index.0..index.0 + 1));
-        self.site().reprotect(locked, bytes, Access::Read)?.published(Recount::default())?;
-        self.table.set(index, entry.in_state(on_share(entry.state(), self.pins.of(index)).0));
-        if entry.is_charged() {
-            self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
+    /// Write-protects CoW mappings whose blocks are shared by now.
+    fn protect_written(&self, locked: Locked<'_>, run: Range<usize>) -> Result<(), Unresolved> {
+        self.site().reprotect(locked, self.bytes_of(&run), Access::Read)?.published(Recount::default())?;
+        for index in run.map(EntryIndex) {
+            let entry = self.table.get(index);
+            self.table.set(index, entry.in_state(on_share(entry.state(), self.pins.of(index)).0));
+            if entry.is_charged() {
+                self.accounts.charged.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         Ok(())
     }
@@ -204,11 +212,11 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Writes back what has become private since [`RegionCore::write_back_ahead`], among entries that include all that
-    /// were writable since. All writers are kept off.
+    /// were writable since, or captures it as far as was prepared for. All writers are kept off.
     fn write_back_rest(
         &self,
         locked: Locked<'_>,
-        frozen: &SnapshotCore<S>,
+        Part { frozen, spare, .. }: &Part<'_, S>,
         entries: Range<usize>,
         place: Place,
         is_as_before: bool,
@@ -227,6 +235,9 @@ impl<S: Sys> RegionCore<S> {
                 continue;
             }
             frozen.set_pages(index, None);
+            if self.capture_again(index, frozen, &mut spare.borrow_mut())? {
+                continue;
+            }
             // The snapshot gets the block with the pages instead.
             frozen.entries.set(index, Entry::Zero);
             self.pool().release(block);

@@ -101,29 +101,38 @@ impl<S: Sys> RegionCore<S> {
         self.each_scanned(scan, runs, bytes, place, |pages, _| each(pages))
     }
 
-    /// The first of these entries, which show CoW mappings, that has a private page without a mark.
-    pub(in crate::region) fn first_unmarked(&self, entries: &Range<usize>) -> Result<Option<EntryIndex>, SystemError> {
-        let bytes = self.bytes_of(entries);
-        let found = self.pool().sys.first_unmarked(self.addresses.part(&bytes))?;
-        Ok(found.map(|offset| EntryIndex(self.pool().block_size.count(bytes.start + offset))))
-    }
-
     /// Calls `each` for every run of pages without a mark over one of these entries, which show CoW mappings. All
     /// private pages without one are among them, and pages that were only read may be. Others may write meanwhile.
-    ///
-    /// Allocates as [`RegionCore::patched`].
     pub(in crate::region) fn each_unmarked(
+        &self,
+        runs: &mut [PageRun],
+        entries: &Range<usize>,
+        mut each: impl FnMut(EntryIndex, Range<usize>) -> Result<(), Unresolved>,
+    ) -> Result<(), Unresolved> {
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
+        self.each_scanned(scan, runs, &self.bytes_of(entries), Place::Own, |pages, _| {
+            self.by_block(&pages).try_for_each(|(index, over)| each(index, over))
+        })
+    }
+
+    /// The same, and marks them. Allocates as [`RegionCore::patched`].
+    pub(in crate::region) fn mark_each_unmarked(
         &self,
         entries: &Range<usize>,
         mut each: impl FnMut(EntryIndex, Range<usize>),
     ) -> Result<(), SystemError> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(MOST_RUNS, PageRun::default());
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
+        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.mark_unmarked_pages(part, runs);
         self.each_scanned(scan, &mut runs, &self.bytes_of(entries), Place::Own, |pages, _| {
             self.by_block(&pages).for_each(|(index, over)| each(index, over));
             Ok(())
         })
+    }
+
+    /// Whether one of these pages over a CoW mapping is private.
+    pub(in crate::region) fn are_some_private(&self, bytes: &Range<usize>) -> Result<bool, SystemError> {
+        Ok(self.next_private(bytes.clone(), Place::Own)?.is_some())
     }
 
     /// How many pages over a block, which shows a CoW mapping, have no mark. Some may have been only read.
@@ -151,14 +160,14 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    fn each_scanned(
+    fn each_scanned<E: From<SystemError>>(
         &self,
         scan: impl Fn(Part<'_>, &mut [PageRun]) -> Result<Scanned, SystemError>,
         runs: &mut [PageRun],
         bytes: &Range<usize>,
         place: Place,
-        mut each: impl FnMut(Range<usize>, &PageRun) -> Result<(), SystemError>,
-    ) -> Result<(), SystemError> {
+        mut each: impl FnMut(Range<usize>, &PageRun) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut at = bytes.start;
         while at < bytes.end {
             let part = self.addresses.part_at(place, &(at..bytes.end));

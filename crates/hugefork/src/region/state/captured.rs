@@ -40,8 +40,16 @@ pub(crate) struct Captured<S: Sys> {
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
     are_tracked: AtomicBool,
-    /// How many blocks somebody wrote to while a cut was made, in the last ones.
-    written_in_cuts: AtomicUsize,
+    /// What somebody wrote to while a cut was made, in the last ones.
+    expected_blocks: AtomicUsize,
+    expected_pages: AtomicUsize,
+}
+
+/// What others are expected to write to while a cut is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) blocks: usize,
+    pub(crate) pages: usize,
 }
 
 /// The sets, while they are looked at.
@@ -55,8 +63,8 @@ impl<S: Sys> Captured<S> {
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
-        let (are_tracked, written_in_cuts) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, written_in_cuts }
+        let (are_tracked, expected_blocks, expected_pages) = Default::default();
+        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, expected_blocks, expected_pages }
     }
 
     pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -90,14 +98,18 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    /// How many blocks somebody is expected to write to while a cut is made: as many as in the last one, or half as
-    /// many as were expected then.
-    pub(in crate::region) fn written_in_cuts(&self) -> usize {
-        self.written_in_cuts.load(Ordering::Relaxed)
+    /// What somebody is expected to write to while a cut is made: as much as in the last one, or half as much as was
+    /// expected then.
+    pub(in crate::region) fn expected(&self) -> Expected {
+        let (blocks, pages) = (&self.expected_blocks, &self.expected_pages);
+        Expected { blocks: blocks.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
     }
 
-    pub(in crate::region) fn note_written_in_cut(&self, blocks: usize) {
-        self.written_in_cuts.store(blocks.max(self.written_in_cuts() / 2), Ordering::Relaxed);
+    /// Notes what somebody wrote to while a cut was made, or while it looked for that.
+    pub(crate) fn note_written(&self, written: Expected) {
+        let Expected { blocks, pages } = self.expected();
+        self.expected_blocks.store(written.blocks.max(blocks / 2), Ordering::Relaxed);
+        self.expected_pages.store(written.pages.max(pages / 2), Ordering::Relaxed);
     }
 
     /// Whether there are any, or have been.

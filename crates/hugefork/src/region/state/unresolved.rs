@@ -31,6 +31,12 @@ impl From<Shortage> for Unresolved {
     }
 }
 
+impl From<SystemError> for Unresolved {
+    fn from(error: SystemError) -> Unresolved {
+        Unresolved::Unmappable(error)
+    }
+}
+
 impl From<Refused> for Unresolved {
     fn from(refused: Refused) -> Unresolved {
         match refused {

@@ -604,10 +604,10 @@ impl Sys for Linux {
         }
     }
 
-    fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError> {
+    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.first_unmarked(part),
-            Err(_) => Ok(None),
+            Ok(cow_mappings) => cow_mappings.mark_unmarked_pages(part, runs),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
         }
     }
 

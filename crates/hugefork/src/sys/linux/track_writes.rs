@@ -124,9 +124,14 @@ mod tests {
         // SAFETY: the range is ours.
         unsafe { madvise(pointer(part.at() + BASE_PAGE), BASE_PAGE, Advice::LinuxDontNeed) }.unwrap();
         assert!(!look(&memory, part).contains(&(1, false)));
-        let (no, yes) = (memory.first_unmarked(part), || memory.first_unmarked(part));
-        write(7);
-        assert_eq!((no, yes()), (Ok(None), Ok(Some(7 * BASE_PAGE))));
+        let mark = || {
+            let mut runs = [PageRun::default(); 8];
+            let scanned = memory.mark_unmarked_pages(part, &mut runs).unwrap();
+            runs[..scanned.runs].iter().map(|run| (run.start as usize - part.at()) / BASE_PAGE).collect::<Vec<_>>()
+        };
+        let of_others = mark();
+        [7, 8].into_iter().for_each(write);
+        assert_eq!((of_others.contains(&7), mark(), mark()), (false, vec![7], vec![]), "one run, and only once");
         show();
         write(5);
         assert_eq!(look(&memory, part), [(5, true)], "it is a new mapping");

@@ -375,19 +375,23 @@ impl Sys for SoftMmu {
     }
 
     fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs, State::is_unmarked);
-        Ok(scanned)
-    }
-
-    fn first_unmarked(&self, part: Part<'_>) -> Result<Option<usize>, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let mut pages = pages_of(part.at(), part.len());
-        let found = pages.find(|&page| state.is_private(page) && state.is_unmarked(page));
+        let (scanned, _) = state.scan(part, runs, State::is_unmarked);
         let stores = std::mem::take(&mut state.stores_when_looked);
         drop(state);
         stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
-        Ok(found.map(|page| page * BASE_PAGE - part.at()))
+        Ok(scanned)
+    }
+
+    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let mut state = self.called(Call::Scan)?;
+        let (scanned, found) = state.scan(part, runs, State::is_unmarked);
+        let marked: Vec<usize> =
+            found.into_iter().filter(|page| state.is_private(*page) && state.tracked.contains(page)).collect();
+        state.unwritten.extend(marked);
+        drop(state);
+        self.store_meanwhile();
+        Ok(scanned)
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
