@@ -35,7 +35,7 @@ const ROOMS: [&[&str]; 10] = [
 
 /// The rooms of `region/`, likewise.
 const REGION: [&[&str]; 5] =
-    [&["state"], &["private"], &["write"], &["cut", "reset", "free", "changes", "program"], &["maintain"]];
+    [&["state"], &["private"], &["write"], &["cut", "reset", "free", "changes", "program"], &["fork", "maintain"]];
 
 /// Above them all.
 const FACE: &str = "api";

@@ -195,31 +195,27 @@ impl World {
         }
     }
 
-    /// Each block of a region is as before or as the snapshot; so are the first `done` bytes.
+    /// Each page of a region is as before or as the snapshot; so are the first `done` bytes.
     fn is_as_before_or_then(&mut self, region: usize, snapshot: usize, done: usize) {
         let block = self.shape.block;
-        for start in (0..self.regions[region].bytes.len()).step_by(block) {
+        for start in (0..self.regions[region].bytes.len()).step_by(BASE_PAGE) {
             let (model, goal) = (&self.regions[region], &self.snapshots[snapshot]);
             let now = |offset: usize| self.pool.sys.load(model.space.addresses.base() + offset).ok();
+            let page = start..start + BASE_PAGE;
+            let differ = model.bytes[page.clone()] != goal.bytes[page.clone()];
             // What tells one from the other, and some of what does not.
-            let telling = |page: usize| {
-                let differ = model.bytes[page..page + BASE_PAGE] != goal.bytes[page..page + BASE_PAGE];
-                let tells = move |&at: &usize| differ && model.bytes[at] != goal.bytes[at];
-                (page..page + BASE_PAGE).filter(tells)
-            };
             let is_as = |bytes: &[u8]| {
                 let is_as = |at: usize| now(at) == Some(bytes[at]);
-                let mut pages = (start..start + block).step_by(BASE_PAGE);
-                let mut interesting = pages.clone().filter(|&page| is_interesting(page, block));
-                pages.all(|page| telling(page).all(is_as))
-                    && interesting.all(|page| [0, 1, BASE_PAGE - 1].iter().all(|by| is_as(page + by)))
+                let mut telling = page.clone().filter(|&at| differ && model.bytes[at] != goal.bytes[at]);
+                let is_looked_at = is_interesting(start, block);
+                telling.all(is_as) && (!is_looked_at || [0, 1, BASE_PAGE - 1].iter().all(|by| is_as(start + by)))
             };
             if is_as(&goal.bytes) {
-                let bytes = goal.bytes[start..start + block].to_vec();
+                let bytes = goal.bytes[page.clone()].to_vec();
                 let model = &mut self.regions[region];
-                model.bytes[start..start + block].copy_from_slice(&bytes);
+                model.bytes[page].copy_from_slice(&bytes);
                 if start < done {
-                    model.lazy[start / BASE_PAGE..(start + block) / BASE_PAGE].fill(false);
+                    model.lazy[start / BASE_PAGE] = false;
                 }
             } else {
                 assert!(start >= done, "byte {start} is not as the snapshot, {done} bytes are done");

@@ -6,7 +6,7 @@
 //! A set is in pieces of some neighbouring pages. A new one shares those where nothing has changed with the last, so to
 //! make and to drop one costs what has changed.
 
-use std::mem;
+use std::{mem, ptr};
 
 use super::core::{PoolCore, Shortage};
 use super::frames::{Content, Wanted};
@@ -142,6 +142,31 @@ impl<S: Sys> PageSet<S> {
         self.base = base;
         mem::swap(&mut piece.pages, pages);
         true
+    }
+
+    /// Calls `each` for each page of the block that one of the sets has, and the other has not or has in another slot.
+    /// Both are over the same block. Pieces that they share are not looked at.
+    pub(crate) fn each_difference(one: Option<&Self>, other: Option<&Self>, mut each: impl FnMut(usize)) {
+        let (mut ones, mut others) = (Self::pages_without(one, other), Self::pages_without(other, one));
+        let (mut of_one, mut of_other) = (ones.next(), others.next());
+        while let Some(page) = of_one.iter().chain(&of_other).map(|(page, _)| *page).min() {
+            let (here, there) = [of_one, of_other].map(|of| of.filter(|(of, _)| *of == page)).into();
+            if here != there {
+                each(page as usize);
+            }
+            of_one = if here.is_some() { ones.next() } else { of_one };
+            of_other = if there.is_some() { others.next() } else { of_other };
+        }
+    }
+
+    /// The pages of one set that are in pieces of its own.
+    fn pages_without<'a>(one: Option<&'a Self>, other: Option<&'a Self>) -> impl Iterator<Item = (u32, Slot)> + 'a {
+        let is_shared = move |piece: &EngineArc<Piece<S>>| {
+            let same = other.and_then(|other| other.piece_from(piece.first()));
+            same.is_some_and(|same| ptr::eq::<Piece<S>>(&**same, &**piece))
+        };
+        let pieces = one.into_iter().flat_map(|one| one.pieces.iter());
+        pieces.filter(move |piece| !is_shared(piece)).flat_map(|piece| piece.pages.iter().copied())
     }
 
     /// How many pages it has.

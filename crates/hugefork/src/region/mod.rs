@@ -5,8 +5,9 @@
 //! | `state` | what a region is made of, and what each change of an entry means |
 //! | `private` | page grain: private mappings, and how what was written there gets back into blocks |
 //! | `write` | what a write to a block does, and what is done before one so that it does not fault |
-//! | `cut` | snapshots of one region or several at one moment, and forks |
+//! | `cut` | snapshots of one region or several at one moment |
 //! | `reset` | gives regions the bytes of snapshots again |
+//! | `fork` | a region that starts as a snapshot |
 //! | `free` | drops contents, at once or when memory is short |
 //! | `changes` | what differs between a region and a snapshot |
 //! | `program` | the memory of a program that knows nothing of hugefork |
@@ -16,6 +17,7 @@
 
 mod changes;
 pub(crate) mod cut;
+mod fork;
 pub(crate) mod free;
 mod maintain;
 mod private;

@@ -91,6 +91,58 @@ fn many_pages_are_a_block_of_its_own() {
     where_pages_are_copied!(row, 8);
 }
 
+/// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
+#[test]
+fn a_reset_takes_the_pages_that_differ() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 6);
+        region.write(at(7), 7);
+        let before = (world.free(), slots(world), copied(&region));
+        for (nth, value) in [(2, 8), (5, 9), (0, 1), (3, 2), (3, 3)] {
+            region.reset_to(&held[nth]).unwrap();
+            let expected: Vec<u8> = (1..8).map(|page| if page <= nth { page as u8 } else { 0 }).collect();
+            assert_eq!((1..8).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), expected, "to {nth}");
+            assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
+            region.write(at(6), value);
+        }
+        assert_eq!((world.free(), slots(world), copied(&region)), before);
+        region.reset_to(&held[3]).unwrap();
+        held.push(region.snapshot());
+        assert_eq!((world.free(), slots(world)), (before.0, before.1), "as the snapshot that it went to");
+        region.write(at(1), 5);
+        held.push(region.snapshot());
+        assert_eq!(slots(world), before.1 + 1);
+        assert_eq!([6, 7].map(|nth| written(&held[nth], 7)), [[1, 2, 3, 0, 0, 0], [5, 2, 3, 0, 0, 0]]);
+        assert_eq!(written(&held[5], 7), [1, 2, 3, 4, 5, 0], "what it was is held");
+        drop((held, region));
+        assert_eq!(slots(world), 0);
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+/// So it is with a fork, which shows the blocks of the snapshot.
+#[test]
+fn a_fork_of_a_snapshot_takes_its_pages() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 5);
+        let _view = held[3].map(|_| {}).unwrap();
+        let before = (world.free(), slots(world));
+        let options = RegionOptions::new();
+        let fork = Region::<G>::new(RegionCore::of_snapshot(&held[3].duplicate().unwrap(), options).unwrap());
+        assert_eq!((world.free(), slots(world)), before);
+        fork.write(at(2), 9);
+        assert_eq!([1, 2, 3, 4].map(|page| fork.read(at(page))), [Some(1), Some(9), Some(3), Some(0)]);
+        let of_fork = fork.snapshot();
+        fork.reset_to(&held[4]).unwrap();
+        assert_eq!([1, 2, 3, 4].map(|page| fork.read(at(page))), [Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!((written(&of_fork, 5), written(&held[3], 5)), (vec![1, 9, 3, 0], vec![1, 2, 3, 0]));
+        assert_eq!([1, 2, 3, 4].map(|page| region.read(at(page))), [Some(1), Some(2), Some(3), Some(4)]);
+        drop((of_fork, held, fork, region));
+        assert_eq!(slots(world), 0);
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 #[test]
 fn whoever_wants_the_block_whole_is_given_one() {
     fn row<G: Ground>(world: &World<G>) {
@@ -171,7 +223,8 @@ fn a_full_pool_loses_no_page() {
         region.write(at(2), 2);
         assert_eq!((world.free(), slots(world)), (0, 1));
         let fork = |frozen: &SnapshotCore<SoftMmu>| {
-            frozen.duplicate().and_then(|it| RegionCore::of_snapshot(&it, RegionOptions::new())).map(drop)
+            let options = RegionOptions::new().copy_grain(CopyGrain::Block);
+            frozen.duplicate().and_then(|it| RegionCore::of_snapshot(&it, options)).map(drop)
         };
         let view = second.map(|_| {}).unwrap();
         assert_eq!([1, 2].map(|page| Soft::load(&world.pool, view + at(page))), [Some(1), Some(0)]);
@@ -183,6 +236,26 @@ fn a_full_pool_loses_no_page() {
         // A slot is free.
         let third = region.snapshot();
         assert_eq!((written(&third, 3), written(&second, 3)), (vec![1, 2], vec![1, 0]));
+    });
+}
+
+/// Too few slots for all that counts as written, but enough for what differs: by then the pages are marked.
+#[test]
+fn what_was_marked_in_vain_counts_as_written() {
+    run_by_page::<Soft>(3, |world| {
+        let region = written_by_choice(world, 2);
+        let mut held = vec![region.snapshot()];
+        for value in 1..16 {
+            region.write(at(1), value);
+            held.push(region.snapshot());
+        }
+        assert_eq!((world.free(), slots(world)), (0, Soft::PAGES - 1));
+        region.write(at(1), 99);
+        [2, 3].into_iter().for_each(|page| region.write(at(page), 0));
+        held.push(region.snapshot());
+        let first: Vec<_> = held.iter().map(|frozen| written(frozen, 4)).map(|pages| (pages[0], pages[2])).collect();
+        let expected: Vec<_> = (0..16).chain([99]).map(|value| (value, 0)).collect();
+        assert_eq!((first, slots(world)), (expected, Soft::PAGES));
     });
 }
 

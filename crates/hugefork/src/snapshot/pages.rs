@@ -98,6 +98,11 @@ impl<S: Sys> SnapshotCore<S> {
         self.pages.lock().get(index.0)?.clone()
     }
 
+    /// The same, for who has blocked the program's signals.
+    pub(crate) fn set_over(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
+        self.pages.lock().get(index.0)?.clone()
+    }
+
     /// Has a block of its own wherever it has pages.
     pub(crate) fn complete(&self) -> Result<(), RegionError> {
         (0..self.entries.len()).map(EntryIndex).try_for_each(|index| self.complete_at(index))
@@ -193,9 +198,8 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// Whether any block has pages over it.
-    #[cfg(any(test, fuzzing))]
     pub(crate) fn has_pages(&self) -> bool {
-        self.blocks_with_pages() > 0
+        self.pages.has_room() && self.blocks_with_pages() > 0
     }
 
     /// How many blocks have pages over them.

@@ -73,6 +73,9 @@ const STATE_MASK: u32 = 0b1111;
 /// The numbers of states that are asked for by number.
 const SHARED: u32 = 2;
 const SHARED_OF_PARENT: u32 = 3;
+
+/// A snapshot has it where its bytes were looked at by address, with pages of its own over the block.
+const READ_OF_PARENT: u32 = 10;
 const BLOCK_MASK: u32 = (1 << STATE_SHIFT) - 1;
 /// This bit is set if a block is reserved for the entry.
 pub(super) const RESERVED: u32 = 1 << 31;
@@ -179,7 +182,7 @@ impl Entry {
             Entry::CowMapped(_, Origin::Own, Access::ReadWrite) => 7,
             Entry::CowMapped(_, Origin::Own, Access::Read) => 8,
             Entry::CowMapped(_, Origin::Parent, Access::ReadWrite) => 9,
-            Entry::CowMapped(_, Origin::Parent, Access::Read) => 10,
+            Entry::CowMapped(_, Origin::Parent, Access::Read) => READ_OF_PARENT,
         };
         state << STATE_SHIFT | self.block().map_or(0, |block| block.0)
     }
@@ -197,7 +200,7 @@ impl Entry {
             7 => Entry::CowMapped(block, Origin::Own, Access::ReadWrite),
             8 => Entry::CowMapped(block, Origin::Own, Access::Read),
             9 => Entry::CowMapped(block, Origin::Parent, Access::ReadWrite),
-            10 => Entry::CowMapped(block, Origin::Parent, Access::Read),
+            READ_OF_PARENT => Entry::CowMapped(block, Origin::Parent, Access::Read),
             // More is never stored. If it were, an error would be better than zeros.
             6 | 11.. => Entry::Revoked,
         }
@@ -210,7 +213,8 @@ impl Entry {
 pub(super) fn is_plainly(region: u32, snapshot: u32) -> bool {
     const SHOWS_BLOCK: u32 = 1 << SHARED | 1 << SHARED_OF_PARENT | 0b1111 << 7;
     let state = |word: u32| word >> STATE_SHIFT & STATE_MASK;
-    let shows_its = state(snapshot) == SHARED_OF_PARENT && SHOWS_BLOCK >> state(region) & 1 == 1;
+    let holds_one = matches!(state(snapshot), SHARED_OF_PARENT | READ_OF_PARENT);
+    let shows_its = holds_one && SHOWS_BLOCK >> state(region) & 1 == 1;
     let are_zero = state(snapshot) | state(region) == 0;
     (region ^ snapshot) & BLOCK_MASK == 0 && (shows_its || are_zero)
 }

@@ -28,6 +28,7 @@ use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
+use crate::sys::racing::PageBytes;
 use crate::sys::{MOST_RUNS, PageRun, Sys};
 use crate::table::transition::Held;
 use crate::table::{Entry, Locked};
@@ -68,6 +69,8 @@ enum Looks<'a> {
 /// Pages of a block, as they are captured.
 struct Copies<'a, S: Sys> {
     region: &'a RegionCore<S>,
+    /// The block below, which others hold too.
+    base: BlockId,
     /// Where the block begins.
     start: usize,
     last: Option<&'a PageSet<S>>,
@@ -119,8 +122,13 @@ impl<S: Sys> RegionCore<S> {
         let first = written.partition_point(|run| run.start < block.start);
         let written = &written[first..][..written[first..].partition_point(|run| run.start < block.end)];
         let is_known = self.captured.has_all_marked(patched.index);
-        // Where that fails, pages were dropped meanwhile, or there are too many.
-        Ok(is_known && self.capture_as(patched, Looks::OnlyAt(written))? || self.capture_as(patched, Looks::All)?)
+        if is_known && self.capture_as(patched, Looks::OnlyAt(written))? {
+            return Ok(true);
+        }
+        // Pages were dropped meanwhile, or there are too many. Those that were written have a mark by now, and are not
+        // as in the last set.
+        self.captured.forget(patched.index);
+        self.capture_as(patched, Looks::All)
     }
 
     fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
@@ -212,7 +220,7 @@ impl<S: Sys> RegionCore<S> {
         drop(publishing);
         let last = last.filter(|last| is_told && last.base == base);
         let bytes = self.bytes_of(&only);
-        let mut copies = Copies { region: self, start: bytes.start, last, free, new: 0, are_few: true, pages };
+        let mut copies = Copies { region: self, base, start: bytes.start, last, free, new: 0, are_few: true, pages };
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         match (looks, last) {
             (Looks::OnlyAt(written), Some(last)) => {
@@ -273,7 +281,8 @@ impl<S: Sys> RegionCore<S> {
         let is_told = self.captured.begin_block(index, true);
         let known = last.as_deref().filter(|last| is_told && last.base == base);
         let (start, pages_of) = (bytes.start, &mut pages);
-        let mut copies = Copies { region: self, start, last: known, free, new: 0, are_few: true, pages: pages_of };
+        let mut copies =
+            Copies { region: self, base, start, last: known, free, new: 0, are_few: true, pages: pages_of };
         let looked = match known {
             Some(last) => {
                 let mut runs = [PageRun::default(); 1];
@@ -341,15 +350,21 @@ impl<S: Sys> Copies<'_, S> {
         }
     }
 
-    /// Adds the private page at `at`: a new copy, unless it is as in the last set.
+    /// Adds the private page at `at`: a new copy, unless it is as in the last set, or as in the block where the set has
+    /// none.
     fn add(&mut self, at: usize, is_written: bool) {
         let pool = self.region.pool();
         let (page, part) = ((at - self.start) / BASE_PAGE, self.region.addresses.part(&(at..at + BASE_PAGE)));
+        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+        let differs = |from: &PageBytes| unsafe { pool.sys.shown_differs(part, from) };
         let before = self.last.and_then(|last| Some((last, last.slot_of(page)?)));
-        let same = before.filter(|(last, slot)| {
-            // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
-            !is_written || !unsafe { pool.sys.shown_differs(part, last.bytes(*slot)) }
-        });
+        // SAFETY: the page lies in the block, which the region and others hold, so that nobody writes to it.
+        let below = || unsafe { &*pool.direct(self.base).add(page * BASE_PAGE).cast::<PageBytes>() };
+        if before.is_none() && !differs(below()) {
+            // A reset has put it back.
+            return;
+        }
+        let same = before.filter(|(last, slot)| !is_written || !differs(last.bytes(*slot)));
         let slot = same.map(|(_, slot)| slot).or_else(|| self.free.get(self.new).copied());
         let Some(slot) = slot.filter(|_| self.pages.len() < self.pages.capacity()) else {
             self.are_few = false;

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `freeze`, `freeze_for_fork`, `forget` | makes a snapshot of one region, and takes that back |
 //! | `prepare_snapshot` | does what can be done before |
-//! | `of_snapshot` | makes a region of a snapshot |
 //!
 //! ```text
 //!   write back ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
@@ -25,7 +24,6 @@
 
 mod ahead;
 mod capture;
-mod fork;
 mod freeze;
 
 use std::cell::RefCell;

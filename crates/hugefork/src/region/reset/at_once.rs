@@ -90,7 +90,7 @@ impl<'a, S: Sys> Reset<'a, S> {
     /// written to without a fault.
     fn only_run(&self) -> Option<Range<usize>> {
         let (region, table) = (self.region, &self.region.table);
-        let are_usable = region.addresses.has_staging() && region.pool().sys.budget().fits(4);
+        let are_usable = !self.has_sets && region.addresses.has_staging() && region.pool().sys.budget().fits(4);
         if !are_usable || region.pins.are_used() {
             return None;
         }
@@ -118,7 +118,7 @@ impl<'a, S: Sys> Reset<'a, S> {
                 self.dirty.wish_for(pages);
                 Err(Lost)
             }
-            Err(Stop::At { .. }) => Err(Lost),
+            Err(Stop::At { .. } | Stop::Incomplete) => Err(Lost),
         }
     }
 

@@ -84,7 +84,7 @@ impl<S: Sys> Reset<'_, S> {
                 OnDiscard::ShowZeros => Step::Zeros,
                 OnDiscard::ZeroInPlace => Step::InPlace(None),
             }),
-            Entry::Shared(block, Origin::Parent) => {
+            Entry::Shared(block, Origin::Parent) | Entry::CowMapped(block, Origin::Parent, Access::Read) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
                 let origin = self.frozen.origin(index, region.accounts.cow.id());
                 Ok(match on_reset(entry.state(), goal, pinned).1 {
@@ -122,6 +122,9 @@ impl<S: Sys> Reset<'_, S> {
             }
             Step::InPlace(from) => {
                 self.copy_in_place(index, from);
+                if let Some(set) = self.set_over(first) {
+                    self.copy_set_in_place(index, &set);
+                }
                 return Ok(first + 1);
             }
             Step::Zeros | Step::Exchange { .. } => {}

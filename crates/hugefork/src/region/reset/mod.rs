@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `reset_to` | resets the region |
 //! | `bytes_for_resets` | what is known for that takes so much |
+//! | `may_take_pages`, `take_pages_of`, `dirty_list` | a new fork gets the pages of its snapshot |
 //!
 //! ```text
 //!   hold writers ─▶ look which pages are private ─▶ put those back ─▶ exchange the other blocks ─▶ let writers go on
@@ -35,6 +36,7 @@
 //! is gone, and a thread that writes later waits until the region is reset.
 
 mod at_once;
+mod by_sets;
 mod exchange;
 mod put_back;
 mod reset_all;
@@ -63,6 +65,8 @@ use crate::units::EntryIndex;
 enum Stop {
     /// Nothing has changed: there are more private pages than there is room for in the list.
     NoRoom(NoRoom),
+    /// Nothing has changed: the snapshot is to make blocks of its own first.
+    Incomplete,
     /// What comes before `done` bytes is as the snapshot.
     At { done: usize, reason: Unresolved },
 }
@@ -96,12 +100,18 @@ impl<S: Sys> RegionCore<S> {
             let signals = SignalsBlocked::new();
             let mut dirty = self.dirty_list(room);
             let came = self.go_back(frozen, &mut dirty);
-            drop((dirty, signals, between, turn));
+            drop((dirty, signals));
+            self.captured.drop_replaced();
+            drop((between, turn));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,
                 Err(Stop::NoRoom(no_room)) => {
                     room = no_room.wanted_pages();
+                    continue;
+                }
+                Err(Stop::Incomplete) => {
+                    self.complete_for_reset(frozen).map_err(|reason| ResetError { done: 0, reason })?;
                     continue;
                 }
                 Err(Stop::At { done, reason }) => (done, self.error(reason)),
@@ -123,17 +133,17 @@ impl<S: Sys> RegionCore<S> {
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
         }
-        frozen.complete()?;
-        Ok(())
+        self.complete_for_reset(frozen)
     }
 
     /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
     /// apart.
-    fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
+    pub(in crate::region) fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(room, self.table.len());
         // It writes to private pages, whatever the program may.
         self.captured.may_change(0..self.table.len());
+        self.captured.make_room();
         if self.accounts.has_cow_mappings() {
             self.addresses.claim_staging();
         }
@@ -194,6 +204,8 @@ struct Reset<'a, S: Sys> {
     place: Place,
     /// How far blocks were exchanged, in bytes.
     done: usize,
+    /// Whether the snapshot has pages over blocks.
+    has_sets: bool,
 }
 
 impl<'a, S: Sys> Reset<'a, S> {
@@ -203,14 +215,15 @@ impl<'a, S: Sys> Reset<'a, S> {
         dirty: &'a mut DirtyList,
         is_held: bool,
     ) -> Reset<'a, S> {
-        let place = Place::Own;
-        Reset { region, frozen, locked, frozen_locked, dirty, is_held, quiesced: None, place, done: 0 }
+        let (place, has_sets) = (Place::Own, frozen.has_pages());
+        Reset { region, frozen, locked, frozen_locked, dirty, is_held, quiesced: None, place, done: 0, has_sets }
     }
 
     fn run(&mut self) -> Result<(), Stop> {
         if self.frozen.is_revoked() {
             return Err(Unresolved::Revoked.into());
         }
+        self.take_sets()?;
         if !self.is_held {
             return self.go_back();
         }
@@ -242,6 +255,16 @@ impl<'a, S: Sys> Reset<'a, S> {
     }
 
     fn go_back(&mut self) -> Result<(), Stop> {
+        let came = self.try_to_go_back();
+        if matches!(came, Err(Stop::At { .. })) && self.goes_by_sets() {
+            // Some pages are as the snapshot's by now, and others are not.
+            self.region.captured.outdate(0..self.region.table.len());
+        }
+        came
+    }
+
+    fn try_to_go_back(&mut self) -> Result<(), Stop> {
+        self.tell();
         let faults = self.look()?;
         self.region.prepared.end();
         // Until all is done, what is known may be less than what there is.
@@ -250,11 +273,13 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
+        self.put_back_by_sets()?;
         self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
+        self.note_sets();
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.dirty.seen_at = Some(faults);
+        self.dirty.seen_at = Some(faults).filter(|_| !self.goes_by_sets());
         Ok(())
     }
 

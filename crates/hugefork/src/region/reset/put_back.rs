@@ -11,8 +11,8 @@ use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};
+use crate::table::State;
 use crate::table::transition::Event;
-use crate::table::{Entry, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A page goes back to the kernel when it was not written to for so many resets: to look at it costs a tenth of the
@@ -40,24 +40,38 @@ impl<S: Sys> Reset<'_, S> {
         self.dirty.begin();
         let mut last = 0;
         for cow_mappings in region.cow_mappings(0..region.table.len()) {
-            let bytes = region.bytes_of(&cow_mappings);
-            let mut at = bytes.start;
-            while at < bytes.end {
-                let part = region.addresses.part_at(self.place, &(at..bytes.end));
-                let scanned = sys.private_pages(part, &mut self.dirty.runs)?;
-                for nth in 0..scanned.runs {
-                    let run = self.dirty.runs[nth];
-                    let offset = |address: u64| at + (address as usize - part.at());
-                    self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, &mut last)?;
-                }
-                at += scanned.looked_at;
+            let mut at = cow_mappings.start;
+            while at < cow_mappings.end {
+                let (is_told, start) = (self.dirty.told[at], at);
+                at = (start..cow_mappings.end).find(|at| self.dirty.told[*at] != is_told).unwrap_or(cow_mappings.end);
+                self.look_at(start..at, is_told, &mut last)?;
             }
         }
         Ok(faults)
     }
 
+    /// Looks which pages over CoW mappings are private, or have no mark.
+    fn look_at(&mut self, entries: Range<usize>, is_told: bool, last: &mut usize) -> Result<(), Stop> {
+        let (sys, bytes) = (&self.region.pool().sys, self.region.bytes_of(&entries));
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let part = self.region.addresses.part_at(self.place, &(at..bytes.end));
+            let scanned = match is_told {
+                true => sys.unmarked_pages(part, &mut self.dirty.runs)?,
+                false => sys.private_pages(part, &mut self.dirty.runs)?,
+            };
+            for nth in 0..scanned.runs {
+                let run = self.dirty.runs[nth];
+                let offset = |address: u64| at + (address as usize - part.at());
+                self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, last)?;
+            }
+            at += scanned.looked_at;
+        }
+        Ok(())
+    }
+
     /// Whether the entry shows the snapshot's block, with private pages over it.
-    fn covers_same(&self, index: usize) -> bool {
+    pub(super) fn covers_same(&self, index: usize) -> bool {
         let entry = self.region.table.get(EntryIndex(index));
         entry.is_cow_mapping() && entry.block() == self.frozen.entries.get(EntryIndex(index)).block()
     }
@@ -83,6 +97,7 @@ impl<S: Sys> Reset<'_, S> {
             }
             match written {
                 Ok(written) => (kept, dirty) = (kept + nth - first, dirty + written),
+                Err(reason) if self.has_sets => return Err(reason.into()),
                 // Where some cannot be put back, all go.
                 Err(_) => {
                     self.drop_over(index, block)?;
@@ -92,7 +107,9 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
+        if !self.goes_by_sets() {
+            self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
+        }
         Ok(())
     }
 
@@ -105,21 +122,17 @@ impl<S: Sys> Reset<'_, S> {
         block: BlockId,
     ) -> Result<usize, SystemError> {
         let (region, pool) = (self.region, self.region.pool());
-        let (start, from, mut dirty) = (pool.block_size.len_of(index), pool.direct(block), 0);
-        let access = match region.table.get(EntryIndex(index)) {
-            Entry::CowMapped(_, _, access) => access,
-            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
-                Access::Read
-            }
-        };
+        let (start, set, mut dirty) = (pool.block_size.len_of(index), self.set_over(index), 0);
+        let access = self.access_to(index);
         for (by, nth) in pages.enumerate() {
             let page = self.dirty.pages[nth];
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-            // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block, since the
-            // snapshot holds it, and no other thread writes to the region.
-            let differed = unsafe { pool.sys.restore(part, access, from.add(at - start)) }?;
+            let from = self.page_of(block, set.as_deref(), (at - start) / BASE_PAGE);
+            // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block or the
+            // set's slot, since the snapshot holds them, and no other thread writes to the region.
+            let differed = unsafe { pool.sys.restore(part, access, from) }?;
             dirty += usize::from(differed);
             let idle = if differed { 0 } else { page.idle().saturating_add(1) };
             self.dirty.pages[to + by] = Page::new(page.number(), idle);

@@ -76,12 +76,15 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
         dirty.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.dirty_list(*room)));
         let came = go_back_all(pairs, &by_age, &mut dirty);
-        drop((dirty, signals, between, turns));
+        drop((dirty, signals));
+        pairs.iter().for_each(|(region, _)| region.captured.drop_replaced());
+        drop((between, turns));
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
             // What was set back by now is set back once more, with the others.
             Stop::NoRoom(no_room) => rooms[nth] = no_room.wanted_pages(),
+            Stop::Incomplete => pairs[nth].0.complete_for_reset(pairs[nth].1).map_err(nothing_done)?,
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }
@@ -124,6 +127,9 @@ fn go_back_all<S: Sys>(
     }
     if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
         return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });
+    }
+    for (nth, reset) in resets.iter_mut().enumerate() {
+        reset.take_sets().map_err(|stop| Failed { nth, done: 0, stop })?;
     }
     let mut count = 0;
     let kept = if is_held { keep_each_off(&mut resets, &mut kept_off) } else { Ok(()) };

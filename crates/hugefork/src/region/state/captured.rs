@@ -22,7 +22,10 @@ const OUTDATED: u32 = 1 << 30;
 /// A set of the block is being made.
 const BEGUN: u32 = 1 << 29;
 
-const FLAGS: u32 = CURRENT | OUTDATED | BEGUN;
+/// There is a set, perhaps without pages.
+const MADE: u32 = 1 << 28;
+
+const FLAGS: u32 = CURRENT | OUTDATED | BEGUN | MADE;
 
 /// What was captured of a block.
 struct Block<S: Sys> {
@@ -35,7 +38,7 @@ struct Block<S: Sys> {
 pub(crate) struct Captured<S: Sys> {
     sets: Mutex<Sets<S>>,
     /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since,
-    /// [`OUTDATED`] and [`BEGUN`].
+    /// [`OUTDATED`], [`BEGUN`] and [`MADE`].
     pages: EngineBox<[AtomicU32]>,
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
@@ -56,13 +59,15 @@ pub(crate) struct Expected {
 pub(in crate::region) struct Sets<S: Sys> {
     blocks: EngineVec<Option<Block<S>>>,
     cut: u64,
+    /// What a reset has put others in the place of.
+    replaced: EngineVec<EngineArc<PageSet<S>>>,
 }
 
 impl<S: Sys> Captured<S> {
     /// Nothing, of `count` blocks.
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
-        let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0 };
+        let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
         let (are_tracked, expected_blocks, expected_pages) = Default::default();
         Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, expected_blocks, expected_pages }
     }
@@ -76,9 +81,10 @@ impl<S: Sys> Captured<S> {
         self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
     }
 
-    /// Whether the set of a block has all its private pages but those without a mark, and no others.
+    /// Whether all private pages of a block that have a mark are as its set says: as there, or as in the block below if
+    /// they are not there. All pages of the set are private.
     pub(in crate::region) fn has_all_marked(&self, index: EntryIndex) -> bool {
-        self.pages_of(index) > 0 && !self.is_outdated(index)
+        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & (MADE | OUTDATED) == MADE)
     }
 
     /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
@@ -189,17 +195,46 @@ impl<S: Sys> Captured<S> {
     /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current, and if
     /// pages were dropped, it is outdated.
     pub(in crate::region) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
-        self.pages[index.0].fetch_add((set.len() as u32).wrapping_sub(BEGUN), Ordering::Relaxed);
+        self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
         let mut sets = self.lock();
-        let (count, cut) = (self.pages.len(), sets.cut);
-        if sets.blocks.is_empty() {
-            sets.blocks.resize_with(count, || None);
-        }
+        let cut = sets.cut;
+        sets.make_room(self.pages.len());
         sets.blocks[index.0] = Some(Block { set, cut });
+    }
+
+    /// Makes room for [`Captured::replace`], once for each block. Allocates.
+    pub(in crate::region) fn make_room(&self) {
+        let (mut sets, count) = (self.lock(), self.pages.len());
+        sets.make_room(count);
+        if sets.replaced.capacity() < count {
+            sets.replaced = EngineVec::with_capacity_in(count, Own);
+        }
+    }
+
+    /// The pages over a block are as in this set now, or it is not known what they are. Under the region lock; nothing
+    /// is allocated or dropped.
+    pub(in crate::region) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
+        let mut sets = self.lock();
+        let Sets { blocks, cut, replaced } = &mut *sets;
+        let (Some(of), Some(pages)) = (blocks.get_mut(index.0), self.pages.get(index.0)) else { return };
+        pages.store(set.as_ref().map_or(0, |set| set.len() as u32 | MADE), Ordering::Relaxed);
+        replaced.extend(std::mem::replace(of, set.map(|set| Block { set, cut: *cut })).map(|of| of.set));
+    }
+
+    /// Drops the sets that were replaced.
+    pub(in crate::region) fn drop_replaced(&self) {
+        let replaced = std::mem::replace(&mut self.lock().replaced, EngineVec::new_in(Own));
+        drop(replaced);
     }
 }
 
 impl<S: Sys> Sets<S> {
+    fn make_room(&mut self, count: usize) {
+        if self.blocks.is_empty() {
+            self.blocks.resize_with(count, || None);
+        }
+    }
+
     /// Whether there are any.
     pub(in crate::region) fn are_any(&self) -> bool {
         !self.blocks.is_empty()

@@ -41,6 +41,8 @@ pub(in crate::region) struct DirtyList {
     pub(in crate::region) own: EngineVec<u8>,
     /// For each block: whether it is parked while writers are held.
     pub(in crate::region) parked: EngineVec<bool>,
+    /// For each block: whether its set (captured.rs) tells what is private there, but for pages without a mark.
+    pub(in crate::region) told: EngineVec<bool>,
 }
 
 impl Default for DirtyList {
@@ -53,6 +55,7 @@ impl Default for DirtyList {
             wished: FIRST_ROOM_PAGES,
             own: EngineVec::new_in(Own),
             parked: EngineVec::new_in(Own),
+            told: EngineVec::new_in(Own),
         }
     }
 }
@@ -99,6 +102,7 @@ impl DirtyList {
         self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
         self.parked.resize(blocks, false);
+        self.told.resize(blocks, false);
     }
 
     /// Has the next reset make room for so many pages, and some more.
@@ -137,6 +141,7 @@ impl DirtyList {
             + self.runs.capacity() * size_of::<PageRun>()
             + self.own.capacity()
             + self.parked.capacity()
+            + self.told.capacity()
     }
 }
 

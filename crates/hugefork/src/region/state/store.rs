@@ -1,6 +1,6 @@
 //! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
 //! forks and snapshots cost. The entries of a region that others know of are stored here and by a cut, which marks them
-//! as shared (cut/freeze.rs) and gives a fork its own (cut/fork.rs).
+//! as shared (cut/freeze.rs) and gives a fork its own (region/fork.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

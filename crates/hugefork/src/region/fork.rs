@@ -7,19 +7,19 @@ use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
-use crate::table::{Entry, Locked};
+use crate::table::{Entry, Locked, Origin};
 use crate::types::error::RegionError;
 use crate::types::options::{CopyGrain, RegionOptions};
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
     /// Makes a region of the snapshot's blocks. It takes over the references, so the snapshot holds nothing afterwards.
+    /// Where the snapshot has pages over a block, the region gets copies of them.
     pub(crate) fn of_snapshot(
         frozen: &SnapshotCore<S>,
         options: RegionOptions,
     ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
-        frozen.complete()?;
         let pool = frozen.pool();
         let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
         let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
@@ -27,28 +27,35 @@ impl<S: Sys> RegionCore<S> {
         let region = Self::at(addresses, options, Some(&frozen.parent));
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
+        if !region.may_take_pages() {
+            frozen.complete()?;
+        }
+        let mut dirty = region.dirty_list(0);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
         // The new region is a holder already. Whoever wants one of its blocks back waits until they are mapped.
         let unmapped = region.lock.exclusive();
         frozen.check()?;
         for index in (0..frozen.entries.len()).map(EntryIndex) {
-            let entry = frozen.entries.get(index);
-            if entry != Entry::Zero {
-                region.table.set(index, entry);
+            if let Some(block) = frozen.entries.get(index).block() {
+                region.table.set(index, Entry::Shared(block, Origin::Parent));
             }
         }
-        frozen.forget_all(Locked::alone(&alone));
         // If this fails, the new region goes, with its blocks and with whatever was mapped.
         let shown = region.addresses.show_frozen(&region.table);
         if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_cow_map() {
             // What cannot be shown so is read-only, and left to the faults.
             let _ = region.cow_map_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
+        let locks = (Locked::alone(&unmapped), Locked::alone(&alone));
+        let taken = if shown.is_ok() { region.take_pages_of(frozen, locks, &mut dirty) } else { Ok(()) };
+        frozen.forget_all(Locked::alone(&alone));
         drop(unmapped);
         drop(alone);
+        drop(dirty);
         drop(signals);
         shown?;
+        taken.map_err(|reason| region.error(reason))?;
         Ok(region)
     }
 }

@@ -1,0 +1,206 @@
+//! A reset where pages are held beside blocks: the snapshot's sets (pool/page_set.rs) say which bytes its pages have,
+//! and those that were captured of the region (state/captured.rs) which it has itself.
+//!
+//! | the region's entry | what is put back |
+//! |---|---|
+//! | shows the snapshot's block, and what was captured tells | pages without a mark, and where the two sets differ |
+//! | … and nothing tells | all private pages, and those of the snapshot's set |
+//! | shows something else | the snapshot makes a block with these pages, before |
+//! | pinned | as without a set, and then it gets the pages |
+//!
+//! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
+//! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
+
+use super::{Reset, Stop};
+use crate::mapping::addresses::Place;
+use crate::mem::EngineArc;
+use crate::pool::page_set::PageSet;
+use crate::region::state::{DirtyList, RegionCore, Unresolved};
+use crate::snapshot::core::SnapshotCore;
+use crate::stats::counters::count;
+use crate::sys::{Access, Sys};
+use crate::table::{Entry, Locked};
+use crate::types::error::RegionError;
+use crate::types::options::{Reserve, Writers};
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+impl<S: Sys> RegionCore<S> {
+    /// Has the snapshot make blocks of its own where a reset can do nothing with its pages.
+    pub(super) fn complete_for_reset(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+        let takes =
+            |index: EntryIndex| self.may_take_pages() && self.takes_set(index, frozen.entries.get(index).block());
+        (0..self.table.len())
+            .map(EntryIndex)
+            .filter(|index| !takes(*index))
+            .try_for_each(|index| frozen.complete_at(index))
+    }
+
+    /// Gives a region, which shows the blocks of a snapshot and nothing else, and which nobody else knows, the pages
+    /// that the snapshot has over them.
+    pub(in crate::region) fn take_pages_of(
+        &self,
+        frozen: &SnapshotCore<S>,
+        locks: (Locked<'_>, Locked<'_>),
+        dirty: &mut DirtyList,
+    ) -> Result<(), Unresolved> {
+        let mut reset = Reset::new((self, frozen), locks, dirty, false);
+        let taken = reset.take_sets().and_then(|()| Ok(reset.allow_writes()?)).and_then(|()| reset.put_back_by_sets());
+        match taken {
+            Ok(()) => reset.note_sets(),
+            Err(Stop::At { reason, .. }) => return Err(reason),
+            Err(Stop::NoRoom(_) | Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
+        }
+        Ok(())
+    }
+
+    /// Whether a reset can give an entry pages over a block: it shows that, or is pinned.
+    fn takes_set(&self, index: EntryIndex, block: Option<BlockId>) -> bool {
+        let entry = self.table.get(index);
+        let shows_it = matches!(entry, Entry::Shared(..) | Entry::CowMapped(..)) && entry.block() == block;
+        shows_it || self.pins.has(index)
+    }
+
+    /// Whether a reset may give the region pages of a snapshot, over blocks that both hold.
+    pub(in crate::region) fn may_take_pages(&self) -> bool {
+        let accounts = &self.accounts;
+        let are_uncounted = accounts.limit.is_none() && accounts.reserve == Reserve::None;
+        are_uncounted && !accounts.calls_wait && accounts.writers == Writers::Fault && self.may_cow_map()
+    }
+}
+
+impl<S: Sys> Reset<'_, S> {
+    /// Whether pages are put back by sets: what is in the list of private pages is not all of them then.
+    pub(super) fn goes_by_sets(&self) -> bool {
+        self.has_sets || self.dirty.told.contains(&true)
+    }
+
+    /// Finds out of which blocks the last set tells what is private.
+    pub(super) fn tell(&mut self) {
+        let (region, is_known) = (self.region, self.dirty.seen_at == Some(self.region.pool().sys.minor_faults()));
+        let are_asked = self.place == Place::Own && (self.has_sets || !is_known);
+        for index in 0..region.table.len() {
+            let tells = |index: usize| {
+                region.captured.has_all_marked(EntryIndex(index))
+                    && self.covers_same(index)
+                    && self.last(index).is_some()
+            };
+            self.dirty.told[index] = are_asked && tells(index);
+        }
+    }
+
+    /// What was captured of the region's pages over a block that the snapshot has too.
+    fn last(&self, index: usize) -> Option<EngineArc<PageSet<S>>> {
+        let block = self.region.table.get(EntryIndex(index)).block();
+        self.region.captured.last(EntryIndex(index)).filter(|last| Some(last.base) == block)
+    }
+
+    /// The pages that the snapshot has over a block.
+    pub(super) fn set_over(&self, index: usize) -> Option<EngineArc<PageSet<S>>> {
+        if self.has_sets { self.frozen.set_over(EntryIndex(index)) } else { None }
+    }
+
+    /// Where the bytes of a page of the snapshot are, which has this block and this set over it.
+    pub(super) fn page_of(&self, block: BlockId, set: Option<&PageSet<S>>, page: usize) -> *const u8 {
+        let pool = self.region.pool();
+        let below = || pool.direct(block).wrapping_add(page * BASE_PAGE).cast_const();
+        set.and_then(|set| set.slot_of(page)).map_or_else(below, |slot| pool.slot(slot).cast_const())
+    }
+
+    /// How the region's addresses may be used where it shows a CoW mapping.
+    pub(super) fn access_to(&self, index: usize) -> Access {
+        match self.region.table.get(EntryIndex(index)) {
+            Entry::CowMapped(_, _, access) => access,
+            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
+                Access::Read
+            }
+        }
+    }
+
+    /// Shows the snapshot's blocks through private mappings where it has pages over them, which changes no bytes. What
+    /// shows another block gets one with these pages: the snapshot is to make that first.
+    pub(super) fn take_sets(&mut self) -> Result<(), Stop> {
+        let (region, mut lacks) = (self.region, false);
+        for index in (0..region.table.len()).map(EntryIndex).filter(|_| self.has_sets) {
+            let (entry, block) = (region.table.get(index), self.frozen.entries.get(index).block());
+            if self.set_over(index.0).is_none() || entry.is_cow_mapping() && entry.block() == block {
+                continue;
+            }
+            if !region.takes_set(index, block) {
+                lacks = true;
+            } else if !region.pins.has(index) {
+                region.cow_map(self.locked, index.0..index.0 + 1, Place::Own)?;
+            }
+        }
+        if lacks { Err(Stop::Incomplete) } else { Ok(()) }
+    }
+
+    /// Puts back what the list of private pages has not.
+    pub(super) fn put_back_by_sets(&mut self) -> Result<(), Stop> {
+        if !self.goes_by_sets() {
+            return Ok(());
+        }
+        let mut written = 0;
+        for index in 0..self.region.table.len() {
+            let set = self.set_over(index);
+            let last = if self.dirty.told[index] { self.last(index) } else { None };
+            if set.is_none() && last.is_none() {
+                continue;
+            }
+            if !self.covers_same(index) {
+                continue;
+            }
+            // What is in neither is as in the block, or was put back.
+            written += self.put_back_differences(index, last.as_deref(), set.as_deref())?;
+        }
+        count(&self.region.counters.pages_put_back, written);
+        Ok(())
+    }
+
+    /// Gives the region the snapshot's bytes where two sets over one block differ.
+    fn put_back_differences(
+        &self,
+        index: usize,
+        last: Option<&PageSet<S>>,
+        set: Option<&PageSet<S>>,
+    ) -> Result<u64, Unresolved> {
+        let (region, pool) = (self.region, self.region.pool());
+        let Some(block) = region.table.get(EntryIndex(index)).block() else { return Ok(0) };
+        let (start, access) = (pool.block_size.len_of(index), self.access_to(index));
+        let (mut written, mut came) = (0, Ok(()));
+        PageSet::each_difference(last, set, |page| {
+            if came.is_ok() {
+                let at = start + page * BASE_PAGE;
+                let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
+                // SAFETY: as in `put_back_over`.
+                let restored = unsafe { pool.sys.restore(part, access, self.page_of(block, set, page)) };
+                written += u64::from(restored.as_ref().is_ok_and(|differed| *differed));
+                came = restored.map(drop);
+            }
+        });
+        came?;
+        Ok(written)
+    }
+
+    /// Gives a pinned block, which has the bytes of the snapshot's by now, the pages of its set.
+    pub(super) fn copy_set_in_place(&self, index: EntryIndex, set: &PageSet<S>) {
+        let Some(to) = self.region.table.get(index).block() else { return };
+        for (at, page) in set.pages() {
+            // SAFETY: as in `copy_in_place`.
+            unsafe { self.region.pool().direct(to).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
+        }
+    }
+
+    /// Notes which pages the region has now.
+    pub(super) fn note_sets(&self) {
+        if !self.goes_by_sets() {
+            return;
+        }
+        for index in 0..self.region.table.len() {
+            let set = self.set_over(index).filter(|_| self.covers_same(index));
+            let had_one = self.region.captured.last(EntryIndex(index)).is_some();
+            if set.is_some() || self.dirty.told[index] || had_one && self.has_sets {
+                self.region.captured.replace(EntryIndex(index), set);
+            }
+        }
+    }
+}
