@@ -30,7 +30,7 @@ impl<S: Sys> RegionCore<S> {
         if !region.may_take_pages() {
             frozen.complete()?;
         }
-        let mut dirty = region.dirty_list(0);
+        let mut dirty = region.dirty_list(0, frozen);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
         // The new region is a holder already. Whoever wants one of its blocks back waits until they are mapped.

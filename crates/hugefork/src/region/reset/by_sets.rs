@@ -76,7 +76,11 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Finds out of which blocks the last set tells what is private.
     pub(super) fn tell(&mut self) {
-        let (region, is_known) = (self.region, self.dirty.seen_at == Some(self.region.pool().sys.minor_faults()));
+        let region = self.region;
+        if !self.has_sets && !region.captured.are_any() {
+            return self.dirty.told.fill(false);
+        }
+        let is_known = self.dirty.seen_at == Some(region.pool().sys.minor_faults());
         let are_asked = self.place == Place::Own && (self.has_sets || !is_known);
         for index in 0..region.table.len() {
             let tells = |index: usize| {

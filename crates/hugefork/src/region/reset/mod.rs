@@ -98,7 +98,7 @@ impl<S: Sys> RegionCore<S> {
             let over = operations::over_and_then([self].into_iter(), || self.take_turn());
             let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
             let signals = SignalsBlocked::new();
-            let mut dirty = self.dirty_list(room);
+            let mut dirty = self.dirty_list(room, frozen);
             let came = self.go_back(frozen, &mut dirty);
             drop((dirty, signals));
             self.captured.drop_replaced();
@@ -136,14 +136,16 @@ impl<S: Sys> RegionCore<S> {
         self.complete_for_reset(frozen)
     }
 
-    /// What is known from the last reset, with room for so many pages. Under the lock that keeps snapshots and resets
-    /// apart.
-    pub(in crate::region) fn dirty_list(&self, room: usize) -> MutexGuard<'_, DirtyList> {
+    /// What is known from the last reset, with room for so many pages and the sets of a snapshot. Under the lock that
+    /// keeps snapshots and resets apart.
+    pub(in crate::region) fn dirty_list(&self, room: usize, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(room, self.table.len());
         // It writes to private pages, whatever the program may.
         self.captured.may_change(0..self.table.len());
-        self.captured.make_room();
+        if frozen.has_pages() || self.captured.are_any() {
+            self.captured.make_room();
+        }
         if self.accounts.has_cow_mappings() {
             self.addresses.claim_staging();
         }

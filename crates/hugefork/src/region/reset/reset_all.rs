@@ -74,7 +74,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
         let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
-        dirty.extend(pairs.iter().zip(&rooms).map(|((region, _), room)| region.dirty_list(*room)));
+        dirty.extend(pairs.iter().zip(&rooms).map(|((region, frozen), room)| region.dirty_list(*room, frozen)));
         let came = go_back_all(pairs, &by_age, &mut dirty);
         drop((dirty, signals));
         pairs.iter().for_each(|(region, _)| region.captured.drop_replaced());

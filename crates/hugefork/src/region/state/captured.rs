@@ -223,8 +223,12 @@ impl<S: Sys> Captured<S> {
 
     /// Drops the sets that were replaced.
     pub(in crate::region) fn drop_replaced(&self) {
-        let replaced = std::mem::replace(&mut self.lock().replaced, EngineVec::new_in(Own));
-        drop(replaced);
+        let mut sets = self.lock();
+        if !sets.replaced.is_empty() {
+            let replaced = std::mem::replace(&mut sets.replaced, EngineVec::new_in(Own));
+            drop(sets);
+            drop(replaced);
+        }
     }
 }
 
