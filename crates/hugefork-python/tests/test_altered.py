@@ -235,6 +235,7 @@ def test_a_head_that_somebody_has_altered_does_no_harm(saved, head, contents, wh
         ([(0, 8)], np.ones(1, "u1")),
         ([(0, 8)], np.ones(9, "u1")),
         ([(0, 8, 8)], np.ones(8, "u1")),
+        ([(0.0, 8.0)], np.ones(8, "u1")),
     ],
 )
 def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
@@ -246,6 +247,18 @@ def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
         altered[f"data/{change[key]['file']}"] = file
     path = put(saved, {"manifest.json": sealed(manifest), **altered})
     with pytest.raises(hf.CheckpointError, match=ALTERED):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize(("descr", "shape"), [("|V0", (1 << 31, 2)), ("|V0", (1 << 31, 6)), ("<i8", (1 << 31, 0))])
+def test_changes_of_no_bytes_are_not_gone_through(saved, descr, shape):
+    """An array whose elements have no bytes is as long as its head says, without anything in the file."""
+    manifest = json.loads(saved[1]["manifest.json"])
+    change = manifest["arrays"]["mapped"][1]
+    file = numpy_file(repr({"descr": descr, "fortran_order": False, "shape": shape}), b"")
+    change["ranges"] = {**change["ranges"], "nbytes": len(file), "crc32": zlib.crc32(file)}
+    path = put(saved, {"manifest.json": sealed(manifest), f"data/{change['ranges']['file']}": file})
+    with pytest.raises(hf.CheckpointError, match="no pairs of int64"):
         checkpoint.load(path)
 
 

@@ -104,6 +104,9 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
         for change in changes:
             ranges = _read(directory, change["ranges"], is_mapped=False)
             new = _read(directory, change["bytes"], is_mapped=False)
+            # An array of elements of no bytes may be of any length.
+            if ranges.dtype != np.int64 or ranges.ndim != 2 or ranges.shape[1] != 2:
+                raise ValueError(f"{change['ranges']['file']} has no pairs of int64")
             at = 0
             for start, stop in ranges.tolist():
                 if not 0 <= start <= stop <= flat.size:
