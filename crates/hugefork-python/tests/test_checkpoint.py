@@ -4,6 +4,7 @@ import errno
 import gc
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -85,7 +86,7 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
         later = checkpoint.save(tmp_path, {"w": w, "other": other}, since=save)
         w[0] = turn
         later.result()
-        assert save._snapshot is None
+        assert not save._parts
         expected = {"w": w.copy(), "other": other}
         expected["w"][0] = turn - 1
         check(tmp_path, expected)
@@ -101,6 +102,211 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
     check(tmp_path, {"w": w, "other": other})
 
 
+def test_a_save_since_one_elsewhere_is_a_checkpoint_of_its_own(pool, tmp_path):
+    w, other = pool.array(np.arange(1 << 20, dtype="f4")), pool.array(np.ones(100_000))
+    saves, expected = [], []
+    for turn in range(1, 22):
+        w[turn * 20000 : turn * 20000 + 10] = -turn
+        before = saves[-1] if saves else None
+        saves.append(checkpoint.save(tmp_path / str(turn), {"w": w, "other": other, "turn": np.array(turn)}, since=before))
+        saves[-1].result()
+        expected.append({"w": w.copy(), "other": other, "turn": np.array(turn)})
+        # Of an array with many changes all is written once more.
+        whole = {1: w.nbytes + other.nbytes + 8, 18: w.nbytes + 8}
+        assert saves[-1].written == whole[turn] if turn in whole else saves[-1].written < 10_000, turn
+    for each, arrays in zip(saves, expected):
+        check(each.path, arrays)
+    # Who removes or replaces one leaves the others.
+    shutil.rmtree(tmp_path / "1")
+    checkpoint.save(tmp_path / "2", {"w": other}).result()
+    for each, arrays in zip(saves[2:], expected[2:]):
+        check(each.path, arrays)
+
+
+def test_files_of_two_checkpoints_with_one_name_are_two(pool, tmp_path):
+    """Each directory has had saves of the same numbers."""
+    w = pool.array(np.arange(100_000.0))
+    checkpoint.save(tmp_path / "b", {"w": np.zeros(3), "v": np.ones(3)}).result()
+    save = checkpoint.save(tmp_path / "a", {"w": w})
+    save.result()
+    for turn in range(1, 9):
+        w[turn * 3000] = -1
+        save = checkpoint.save(tmp_path / "ba"[turn % 2], {"w": w}, since=save)
+        save.result()
+        assert save.written < 10_000
+        check(save.path, {"w": w})
+        assert len(os.listdir(save.path / "data")) == 1 + 2 * turn
+
+
+def test_names_with_points_and_numbers_are_told_apart(pool, tmp_path):
+    arrays = {name: pool.array(np.arange(100_000.0) + nth) for nth, name in enumerate(["w", "w.1", "w.1.1", "w.1.ranges", "w.1.first"])}
+    save = None
+    for turn in range(1, 4):
+        for nth, array in enumerate(arrays.values()):
+            array[turn * 3000] = -nth
+        # Each is the first save of its directory.
+        save = checkpoint.save(tmp_path / str(turn), arrays, since=save)
+        save.result()
+        check(save.path, arrays)
+
+
+def test_one_directory_by_two_paths_can_be_saved_since(pool, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    w = pool.array(np.arange(100_000.0))
+    save = checkpoint.save(tmp_path / "real", {"w": w})
+    w[5] = 9
+    save = checkpoint.save(tmp_path / "link", {"w": w}, since=save)
+    save.result()
+    assert save.written < 10_000
+    check(tmp_path / "real", {"w": w})
+
+
+def test_what_a_killed_save_has_left_is_not_written_to(pool, tmp_path):
+    """It may be the file of another checkpoint, too."""
+    w = pool.array(np.arange(100_000.0))
+    save = checkpoint.save(tmp_path / "a", {"w": w})
+    save.result()
+    before = w.copy()
+    (tmp_path / "b" / "data").mkdir(parents=True)
+    for left in ("w.1.npy", "w.1.first.npy", "w.1.ranges.npy", "w.1.bytes.npy"):
+        os.link(tmp_path / "a" / "data" / "w.1.npy", tmp_path / "b" / "data" / left)
+    w[7] = -1
+    checkpoint.save(tmp_path / "b", {"w": w}, since=save).result()
+    check(tmp_path / "b", {"w": w})
+    check(tmp_path / "a", {"w": before})
+    os.link(tmp_path / "a" / "data" / "w.1.npy", tmp_path / "b" / "data" / "w.2.npy")
+    checkpoint.save(tmp_path / "b", {"w": w}).result()
+    check(tmp_path / "a", {"w": before})
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "replaced meanwhile", "refused", "released"])
+def test_a_save_since_files_that_cannot_be_linked_writes_all(pool, tmp_path, monkeypatch, how):
+    w = pool.array(np.arange(100_000.0))
+    save = checkpoint.save(tmp_path / "a", {"w": w})
+    save.result()
+    w[7] = -1
+    link = os.link
+
+    def replaced(*paths):
+        link(*paths)
+        checkpoint.save(tmp_path / "a", {"w": np.zeros(3)}).result()
+
+    def refused(*paths):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    match how:
+        case "removed":
+            shutil.rmtree(tmp_path / "a")
+        case "replaced":
+            checkpoint.save(tmp_path / "a", {"w": np.zeros(3)}).result()
+        case "replaced meanwhile":
+            monkeypatch.setattr(os, "link", replaced)
+        case "refused":
+            monkeypatch.setattr(os, "link", refused)
+        case "released":
+            save.release()
+    later = checkpoint.save(tmp_path / "b", {"w": w}, since=save)
+    later.result()
+    assert later.written == w.nbytes and len(os.listdir(tmp_path / "b" / "data")) == 1
+    check(tmp_path / "b", {"w": w})
+
+
+def test_two_saves_since_one_do_not_disturb_each_other(pool, tmp_path):
+    w = pool.array(np.arange(1 << 18, dtype="f8"))
+    first = checkpoint.save(tmp_path / "first", {"w": w})
+    w[5] = -1
+    # Both have begun when the first of them is done.
+    with _writer._alone(made(tmp_path / "b")):
+        late = checkpoint.save(tmp_path / "b", {"w": w}, since=first)
+        checkpoint.save(tmp_path / "a", {"w": w}, since=first).result()
+    late.result()
+    check(tmp_path / "a", {"w": w})
+    check(tmp_path / "b", {"w": w})
+
+
+def made(path):
+    path.mkdir()
+    return path
+
+
+def test_arrays_of_snapshots_are_saved_as_they_were(pool, tmp_path):
+    w, b = pool.array(np.arange(100_000.0)), pool.array(np.ones((3, 4)), order="F")
+    early = hf.snapshot(w, b)
+    w[7], b[1] = -1, 5
+    late = hf.snapshot(w)
+    old, old_b, new = w.copy(), early.copy(b), w.copy()
+    old[7] = 7
+    w[9] = -9
+    save = checkpoint.save(tmp_path / "1", {"w": early[w], "b": early[b]})
+    save.result()
+    check(tmp_path / "1", {"w": old, "b": old_b})
+    save = checkpoint.save(tmp_path / "2", {"w": late[w], "b": b}, since=save)
+    save.result()
+    assert save.written < 10_000
+    check(tmp_path / "2", {"w": new, "b": b})
+    # And so is a branch, since what it was forked from.
+    branch = hf.fork(late[w])
+    branch[50_000] = 3
+    save = checkpoint.save(tmp_path / "3", {"w": branch}, since=save)
+    save.result()
+    assert save.written < 10_000
+    check(tmp_path / "3", {"w": branch})
+    elsewhere = hf.Pool("16 MiB").array(w)
+    save = checkpoint.save(tmp_path / "4", {"w": elsewhere}, since=save)
+    save.result()
+    assert save.written == w.nbytes
+    check(tmp_path / "4", {"w": w})
+    with pytest.raises(ValueError, match="gaps"):
+        checkpoint.save(tmp_path / "5", {"w": early[w][::2]})
+
+
+def test_a_snapshot_that_is_being_saved_cannot_be_closed(pool, tmp_path):
+    w = pool.array(np.arange(100_000.0))
+    s = hf.snapshot(w)
+    (tmp_path / "1").mkdir()
+    with _writer._alone(tmp_path / "1"):
+        save = checkpoint.save(tmp_path / "1", {"w": s[w]})
+        with pytest.raises(BufferError, match="1 array"):
+            s.close()
+    save.result()
+    s.close()
+    check(tmp_path / "1", {"w": w})
+    save = checkpoint.save(tmp_path / "2", {"w": w}, since=save)
+    save.result()
+    assert save.written == w.nbytes, "what it was cannot be told any more"
+    check(tmp_path / "2", {"w": w})
+
+
+def test_an_error_names_the_file_and_says_what_to_do(pool, tmp_path):
+    w = pool.array(np.arange(100_000.0))
+    save = checkpoint.save(tmp_path / "1", {"w": w})
+    w[7] = -1
+    checkpoint.save(tmp_path / "2", {"w": w}, since=save).result()
+    first = tmp_path / "2" / "data" / "w.1.first.npy"
+    whole = first.read_bytes()
+    first.unlink()
+    with pytest.raises(hf.CheckpointError, match=r"2/data/w.1.first.npy is missing: .*put it back, or load another"):
+        checkpoint.load(tmp_path / "2")
+    first.write_bytes(whole[:-1])
+    with pytest.raises(hf.CheckpointError, match=r"w.1.first.npy has 800127 bytes instead of 800128: it was truncated"):
+        checkpoint.load(tmp_path / "2")
+    first.write_bytes(whole + b"x")
+    with pytest.raises(hf.CheckpointError, match=r"w.1.first.npy has 800129 bytes instead of 800128: it was altered"):
+        checkpoint.load(tmp_path / "2")
+    # The file of another checkpoint of the same length.
+    other = checkpoint.save(tmp_path / "3", {"w": w * 2}).result() / "data" / "w.1.npy"
+    first.write_bytes(other.read_bytes())
+    with pytest.raises(hf.CheckpointError, match=r"w.1.first.npy has another checksum"):
+        checkpoint.load(tmp_path / "2")
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint: give the directory.*nowhere/manifest.json"):
+        checkpoint.load(tmp_path / "nowhere")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "manifest.json").write_text("{}")
+    with pytest.raises(hf.CheckpointError, match="text/manifest.json is no manifest of a checkpoint"):
+        checkpoint.load(tmp_path / "text")
+
+
 def test_a_save_since_what_is_not_there_any_more_writes_all(pool, tmp_path):
     w = pool.array(np.ones(100_000))
     first = checkpoint.save(tmp_path, {"w": w})
@@ -114,8 +320,8 @@ def test_a_save_since_what_is_not_there_any_more_writes_all(pool, tmp_path):
     save = checkpoint.save(tmp_path, {"w": w[1:]}, since=save)
     save.result()
     check(tmp_path, {"w": w[1:]})
-    with pytest.raises(ValueError, match="since"):
-        checkpoint.save(tmp_path / "other", {"w": w}, since=save)
+    checkpoint.save(tmp_path / "other", {"w": w}, since=save).result()
+    check(tmp_path / "other", {"w": w})
 
 
 def test_what_cannot_be_saved_is_refused(pool, tmp_path):
@@ -227,7 +433,7 @@ def test_copies_ahead_take_nothing_from_the_checkpoint(pool, tmp_path):
     w = pool.array(np.ones(40 << 20, "u1"), copy_grain="block")
     save = checkpoint.save(tmp_path, {"w": w}, copy_ahead=True)
     save.result()
-    assert not save._snapshot.is_revoked and pool.stats().blocks_free > 0
+    assert not save._parts["w"][0].is_revoked() and pool.stats().blocks_free > 0
     assert (checkpoint.load(tmp_path)["w"] == 1).all()
 
 
@@ -298,7 +504,7 @@ def test_a_save_since_a_snapshot_that_has_lost_blocks_writes_all(pool, tmp_path)
     first.result()
     full = pool.array(np.ones(30 << 20, "u1"))
     w[:] = 2
-    assert first._snapshot.is_revoked
+    assert first._parts["w"][0].is_revoked()
     del full
     gc.collect()
     save = checkpoint.save(tmp_path, {"w": w}, since=first)

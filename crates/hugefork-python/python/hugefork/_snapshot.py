@@ -156,9 +156,14 @@ def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
     if not arrays:
         raise TypeError("snapshot() needs at least one array")
     found = [region_place(array) for array in arrays]
-    regions = {id(region): region for region, _ in found}
-    parts = _native.snapshot_all(list(regions.values()), reserve)
-    return Snapshot(dict(zip(regions, zip(regions.values(), parts))), [place for _, place in found])
+    parts = cut_of([region for region, _ in found], reserve)
+    return Snapshot({id(region): (region, part) for region, part in parts.items()}, [place for _, place in found])
+
+
+def cut_of(regions: list[_native.Region], reserve: bool) -> dict[_native.Region, _native.RegionSnapshot]:
+    """One consistent cut over regions, each of which may be there more than once."""
+    each = list(dict.fromkeys(regions))
+    return dict(zip(each, _native.snapshot_all(each, reserve)))
 
 
 @overload

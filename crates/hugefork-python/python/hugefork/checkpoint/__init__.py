@@ -38,6 +38,15 @@ Each is an ordinary file of numpy. ``manifest.json`` is::
 
 A save that fails or is killed leaves the checkpoint before as it was. One process at a time writes to a directory; the
 others wait.
+
+To keep several checkpoints, give each its own directory, and the save before as `since`::
+
+    save = hf.checkpoint.save("run/1", {"w": w})
+    save = hf.checkpoint.save("run/2", {"w": w}, since=save)    # what has changed, and hard links to what has not
+
+``run/2`` does not need ``run/1`` any more: its files have two names. (Programs that copy directories may copy such a file
+twice: ``rsync -H`` and ``tar`` do not.) Its file ``w.1.first.npy`` is the array that ``run/1`` has, and ``w.1.bytes-2.npy``
+the second change of that. A file is never written to once it is made.
 """
 
 from ._reader import load, meta, verify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -60,7 +61,11 @@ def is_name(name: str) -> bool:
 
 def read_manifest(directory: Path) -> Entry:
     """The manifest, checked."""
-    text = (directory / "manifest.json").read_bytes()
+    try:
+        text = (directory / "manifest.json").read_bytes()
+    except FileNotFoundError:
+        what = "there is no checkpoint: give the directory of a save that is done; there is no file"
+        raise FileNotFoundError(errno.ENOENT, what, f"{directory}/manifest.json") from None
     try:
         manifest = json.loads(text)
         if manifest["format"] != FORMAT:

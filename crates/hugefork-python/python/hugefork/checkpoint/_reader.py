@@ -45,7 +45,7 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
     FileNotFoundError
         There is no checkpoint.
     CheckpointError
-        It is truncated, or was altered.
+        A file of it is missing, is truncated, or was altered: the message names it.
     """
     directory = Path(path)
     for attempt in range(10):
@@ -80,11 +80,12 @@ def _order(array: Array) -> Any:
 def _path_of(directory: Path, file: Entry) -> Path:
     """The path of a file that has the length that it should have."""
     path: Path = directory / "data" / file["file"]
-    found = path.stat().st_size if path.exists() else 0
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing: it was removed; put it back, or load another checkpoint")
+    found = path.stat().st_size
     if found != file["nbytes"]:
-        raise CheckpointError(
-            f"{path} has {found} bytes instead of {file['nbytes']}: it is truncated; load another checkpoint"
-        )
+        how = "truncated" if found < file["nbytes"] else "altered"
+        raise CheckpointError(f"{path} has {found} bytes instead of {file['nbytes']}: it was {how}; load another checkpoint")
     return path
 
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from .. import _native
-from .._arrays import Array, Place, holder_of, region_place
-from .._errors import ForkedChildError, HugeforkError, RevokedError
+from .._arrays import Array, Place, holder_of, place_of
+from .._errors import AnotherLengthError, AnotherPoolError, ClosedError, ForkedChildError, HugeforkError, RevokedError
 from .._pool import Size, parse_size
-from .._snapshot import Snapshot, snapshot
+from .._snapshot import cut_of
 from ._format import (
     FORMAT,
     VERSION,
@@ -40,6 +40,10 @@ from ._format import (
 
 _MOST_CHANGES = 16
 """So many changes are kept on top of a whole array: each is applied when it is loaded."""
+
+
+_Earlier = tuple[_native.RegionSnapshot, list[Entry]]
+"""A snapshot of an array that was saved earlier, and its files."""
 
 
 class _Over:
@@ -87,9 +91,18 @@ class Save:
         # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
         self._over = _Over()
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
-        self._places: dict[str, Place] = {name: region_place(array)[1] for name, array in in_pools.items()}
+        places = {name: place_of(array) for name, array in in_pools.items()}
         started = time.perf_counter()
-        self._snapshot: Snapshot | None = snapshot(*in_pools.values()) if in_pools else None
+        # Arrays of snapshots are cut already.
+        regions = [place.holder for place in places.values() if isinstance(place.holder, _native.Region)]
+        cut = cut_of(regions, False) if regions else {}
+        self._parts: dict[str, tuple[_native.RegionSnapshot, Place]] = {
+            name: (cut[place.holder] if isinstance(place.holder, _native.Region) else place.holder, place)
+            for name, place in places.items()
+        }
+        """Of each array of a pool, the snapshot that is saved, and where it lies there. Empty once it is given up."""
+        # As long as there are arrays of a snapshot, nobody can close it.
+        self._held = [array for array in in_pools.values() if not isinstance(holder_of(array), _native.Region)]
         self._copies = {name: np.array(array, order="K") for name, array in arrays.items() if name not in in_pools}
         self.pause = time.perf_counter() - started
         """Seconds that the program waited for the cut."""
@@ -142,7 +155,7 @@ class Save:
     def release(self) -> None:
         """Gives up what a later save would compare with. Waits until this one is done."""
         self._wait()
-        self._snapshot = None
+        self._parts = {}
 
     def _wait(self, timeout: float | None = None) -> None:
         if not self.done() and self._process != os.getpid():
@@ -174,16 +187,17 @@ class Save:
             with _alone(self.path):
                 self._write(data, since)
             if since is not None:
-                since._snapshot = None
+                since._parts = {}
         except BaseException as error:  # noqa: BLE001: it is for `result` to raise.
             self._error = error
         finally:
-            self._since, self._copies = None, {}
+            self._since, self._copies, self._held = None, {}, []
 
     def _copy_what_is_shared(self) -> None:
         """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
-        for place in self._places.values():
-            assert isinstance(place.holder, _native.Region)
+        for _, place in self._parts.values():
+            if not isinstance(place.holder, _native.Region):
+                continue
             try:
                 place.holder.copy_ahead(place.start, place.stop)
             except HugeforkError:
@@ -193,11 +207,10 @@ class Save:
     def _write(self, data: Path, since: Save | None) -> None:
         before = manifest_or_none(self.path)
         number = int(before["save"]) + 1 if before else 1
-        if since is not None and (before is None or since._manifest != before):
-            since = None
         made: list[Path] = []
         try:
-            arrays = {name: self._write_array(data, name, number, since, made) for name in self._names}
+            earlier = {} if since is None else self._earlier(data, number, since, before, made)
+            arrays = {name: self._write_array(data, name, number, earlier.get(name), made) for name in self._names}
             manifest = {"format": FORMAT, "version": VERSION, "save": number, "meta": self._meta, "arrays": arrays}
             manifest["crc32"] = check_of(manifest)
             sync(data)
@@ -212,45 +225,83 @@ class Save:
             if file.name not in kept:
                 file.unlink(missing_ok=True)
 
-    def _write_array(self, data: Path, name: str, number: int, since: Save | None, made: list[Path]) -> list[Entry]:
-        stem = f"{urllib.parse.quote(name, safe='')}.{number}"
+    def _earlier(self, data: Path, number: int, since: Save, before: Entry | None, made: list[Path]) -> dict[str, _Earlier]:
+        """Of arrays of which this can be a change, what `since` has written. Nothing if its checkpoint is not there any
+        more."""
+        # Another save since the same one may give it up.
+        parts, manifest, is_here = since._parts, since._manifest, since.path == self.path
+        if manifest is None or manifest != (before if is_here else manifest_or_none(since.path)):
+            return {}
+        found: dict[str, _Earlier] = {}
+        for name, (_, place) in self._parts.items():
+            older, where = parts.get(name, (None, None))
+            entries = manifest["arrays"].get(name, [])
+            if older is not None and where is not None and where[1:] == place[1:] and len(entries) <= _MOST_CHANGES:
+                found[name] = older, entries
+        if is_here:
+            return found
+        try:
+            for name, (older, entries) in found.items():
+                found[name] = older, self._linked(data, name, number, since.path, entries, made)
+        except OSError:
+            # Another file system, or one that has no links, or no more of them.
+            return {}
+        # Of a checkpoint that was replaced meanwhile, these may be files of the next.
+        return found if manifest_or_none(since.path) == manifest else {}
+
+    def _linked(
+        self, data: Path, name: str, number: int, other: Path, entries: list[Entry], made: list[Path]
+    ) -> list[Entry]:
+        """The files of an array in another directory, as files of this one: nobody writes to a file once it is made, and
+        who removes one of the two leaves the other."""
+
+        def link(file: Entry, kind: str) -> Entry:
+            # Each of these is told from all files of an array whose name has points and numbers.
+            path = data / f"{_stem(name, number)}.{kind}.npy"
+            made.append(path)
+            path.unlink(missing_ok=True)
+            os.link(other / "data" / file["file"], path)
+            return {**file, "file": path.name}
+
+        first, *changes = entries
+        return [
+            link(first, "first"),
+            *(
+                {kind: link(change[kind], f"{kind}-{nth}") for kind in ("ranges", "bytes")}
+                for nth, change in enumerate(changes, 1)
+            ),
+        ]
+
+    def _write_array(
+        self, data: Path, name: str, number: int, earlier: _Earlier | None, made: list[Path]
+    ) -> list[Entry]:
+        stem = _stem(name, number)
         copy = self._copies.get(name)
         if copy is not None:
             return [self._file(data / f"{stem}.npy", made, head_of(copy), _bytes_of(copy))]
-        assert self._snapshot is not None
-        place = self._places[name]
-        part = self._snapshot._part(place.holder)
-        earlier = self._entries_before(name, place, since)
+        part, place = self._parts[name]
         if earlier is not None:
-            assert since is not None and since._snapshot is not None
-            older = since._snapshot._part(place.holder)
+            older, entries = earlier
             try:
                 differing = part.changed_since(older, True)
-            except RevokedError:
+            except (RevokedError, ClosedError, AnotherPoolError, AnotherLengthError):
                 # Mostly it is the older one that has lost a part. If it is this one, to write it fails.
                 differing = [(place.start, place.stop)]
             found = ((max(low, place.start), min(high, place.stop)) for low, high in differing)
             ranges = [(low, high) for low, high in found if low < high]
             changed = sum(high - low for low, high in ranges)
             if not changed:
-                return earlier
+                return entries
             whole = place.stop - place.start
-            if (changed + sum(entry["bytes"]["nbytes"] for entry in earlier[1:])) * 2 <= whole:
+            if (changed + sum(entry["bytes"]["nbytes"] for entry in entries[1:])) * 2 <= whole:
                 places = np.array(ranges, np.int64).reshape(-1, 2) - place.start
                 head: Entry = {"descr": "|u1", "fortran_order": False, "shape": (changed,)}
                 entry = {
                     "ranges": self._file(data / f"{stem}.ranges.npy", made, head_of(places), _bytes_of(places)),
                     "bytes": self._file(data / f"{stem}.bytes.npy", made, head, (part, ranges)),
                 }
-                return [*earlier, entry]
+                return [*entries, entry]
         return [self._file(data / f"{stem}.npy", made, self._heads[name], (part, [(place.start, place.stop)]))]
-
-    def _entries_before(self, name: str, place: Place, since: Save | None) -> list[Entry] | None:
-        """What `since` has written of the same memory, if this can be a change of that."""
-        if since is None or since._snapshot is None or since._manifest is None or since._places.get(name) != place:
-            return None
-        entries: list[Entry] = since._manifest["arrays"][name]
-        return entries if len(entries) <= _MOST_CHANGES else None
 
     def _file(
         self,
@@ -261,6 +312,8 @@ class Save:
     ) -> Entry:
         """Writes a file of numpy with these contents."""
         made.append(path)
+        # What a killed save has left may be the file of another checkpoint, too.
+        path.unlink(missing_ok=True)
         with open(path, "wb", buffering=0) as file:
             header = header_of(head)
             _write_all(file, header)
@@ -299,10 +352,17 @@ def save(
     path
         The directory. If there is a checkpoint in it, this replaces it when all of it is written.
     arrays
-        Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now.
+        Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now. Arrays of
+        snapshots (``s[w]``) are saved as they were then.
     since
-        The save before, to the same directory: of each array that is the same memory, only what has changed since is
-        written. After some such saves, or when half of an array has changed, all of it is written.
+        An earlier save: of each array with the same name, shape and type, in the same pool, only the pages of 4 KiB that
+        have changed since are written. Pages that neither has written to since they were one are not looked at. After
+        some such saves, or when half of an array has changed, all of it is written.
+
+        If it was to another directory, the files that have not changed are hard links to those there. So each directory
+        is a checkpoint of its own: remove the others as you like, and what only they have is gone. Where there can be no
+        links, as between file systems, all is written. All is written, too, if that save has failed or was released, or
+        its checkpoint was replaced or removed.
     meta
         Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
@@ -321,7 +381,7 @@ def save(
     Raises
     ------
     TypeError, ValueError
-        What cannot be saved: an array with Python objects or with gaps, a `since` of another directory.
+        What cannot be saved: an array with Python objects or with gaps, a `since` that is no save.
     PoolFullError, and others of `snapshot`
     """
     directory = Path(path).absolute()
@@ -329,8 +389,6 @@ def save(
         raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
     if since is not None and not isinstance(since, Save):
         raise TypeError(f"since={since!r}: give what an earlier save returned")
-    if since is not None and since.path != directory:
-        raise ValueError(f"since is a save to {since.path}: give one to {directory}")
     meta = as_read_back(meta)
     if not isinstance(arrays, Mapping):
         raise TypeError(f"{type(arrays).__name__} is no mapping: give arrays by name, such as {{'w': w}}")
@@ -345,6 +403,11 @@ def save(
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
     return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
+
+
+def _stem(name: str, number: int) -> str:
+    """How the files of an array begin that a save makes."""
+    return f"{urllib.parse.quote(name, safe='')}.{number}"
 
 
 def _bytes_of(array: Array) -> memoryview:
