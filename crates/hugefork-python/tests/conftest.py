@@ -10,9 +10,9 @@ import hugefork as hf
 
 
 @pytest.fixture
-def pool():
-    """A small pool of which nothing is in use when the test is over."""
-    made = hf.Pool("64 MiB", name="test")
+def pool(request):
+    """A small pool of which nothing is in use when the test is over. Its blocks are as large as the module says."""
+    made = hf.Pool("64 MiB", name="test", block_size=getattr(request.module, "BLOCK_SIZE", "2 MiB"))
     yield made
     if not made.closed:
         gc.collect()

@@ -21,6 +21,7 @@ from . import _faulthandler, _fork, checkpoint, dcp, mpi
 from ._allocator import AllocatorStats, numpy_allocator
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
+from ._history import History, history
 from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
 from ._native import Operations, Pin, Region, reinstall_fault_handler
@@ -31,6 +32,7 @@ from ._stats import LazyFreed, PoolStats, RegionStats
 
 __all__ = [
     "AllocatorStats",
+    "History",
     "LazyFreed",
     "Operations",
     "Pin",
@@ -43,6 +45,7 @@ __all__ = [
     "checkpoint",
     "dcp",
     "fork",
+    "history",
     "mpi",
     "numpy_allocator",
     "parse_size",
