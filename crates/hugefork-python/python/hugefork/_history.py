@@ -282,9 +282,9 @@ def history(
 
     Notes
     -----
-    A snapshot holds what was written to between it and the next that is kept. With ``copy_grain="page"`` that is pages of
-    4 KiB. With ``"auto"`` it may be whole blocks (2 MiB), also for a program that writes to few pages between two: take
-    ``"page"``, or a pool with a smaller `block_size`, if the pool fills up (``pool.stats().blocks_free``).
+    A snapshot holds what was written to between it and the next that is kept: pages of 4 KiB, and whole blocks (2 MiB)
+    where a program writes to many pages of one, or to one after the other. If the pool fills up
+    (``pool.stats().blocks_free``), take ``copy_grain="page"``, or a pool with a smaller `block_size`.
 
     `History.at` looks for one snapshot; `History.times`, ``len`` and iteration ask each whether it still has all its parts.
 

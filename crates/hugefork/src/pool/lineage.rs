@@ -59,6 +59,11 @@ impl CowAccount {
         self.id
     }
 
+    /// Whether the region has more than one fork or snapshot.
+    pub(crate) fn has_several(&self) -> bool {
+        self.derived.load(Ordering::Relaxed) > 1
+    }
+
     /// Blocks that only forks and snapshots hold.
     pub(crate) fn blocks(&self) -> usize {
         self.blocks.load(Ordering::Relaxed)

@@ -91,6 +91,28 @@ fn many_pages_are_a_block_of_its_own() {
     where_pages_are_copied!(row, 8);
 }
 
+/// The first page of a block may be the beginning of a stream, for which blocks are copied. A history would keep each.
+#[test]
+fn a_write_to_the_first_page_of_a_block_costs_a_history_one_page() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = written_by_choice(world, 3);
+        let mut held = vec![region.snapshot()];
+        region.write(at(0), 1);
+        assert_eq!(copied(&region), 1, "with one snapshot");
+        held.push(region.snapshot());
+        let free = world.free();
+        for value in 2..6 {
+            region.write(G::BLOCK + at(0), value);
+            region.write(2 * G::BLOCK + G::BLOCK - 1, value);
+            held.push(region.snapshot());
+        }
+        assert_eq!((copied(&region), slots(world), world.free()), (1, 8, free - 1));
+        let first: Vec<_> = held.iter().map(|frozen| read_at(frozen, G::BLOCK + at(0)).unwrap()).collect();
+        assert_eq!(first, [0, 0, 2, 3, 4, 5]);
+    }
+    where_pages_are_copied!(row, 12);
+}
+
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
 #[test]
 fn a_reset_takes_the_pages_that_differ() {
