@@ -20,6 +20,7 @@ use std::ops::Range;
 use super::core::SnapshotCore;
 use super::hold::HeldBlock;
 use super::pages::Contents;
+use crate::pool::page_set::PageSet;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::{PageBytes, ZERO_PAGE};
@@ -157,13 +158,22 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
         for piece in Piece::each(&stretch, self.pool().block_size) {
             let (new, old) = (self.hold(piece.index)?, older.hold(piece.index)?);
             let blocks = [&new, &old].map(Option::as_ref);
-            let is_above_the_same = blocks[0].map(HeldBlock::id) == blocks[1].map(HeldBlock::id);
-            let is_below = |at: usize| blocks.iter().flatten().all(|block| block.page_in_place(at).is_none());
-            for (at, page) in piece.pages().filter(|(at, _)| !(is_above_the_same && is_below(*at))) {
+            let mut compare = |at: usize, page: usize| {
                 if page_of(new.as_ref(), at) != page_of(old.as_ref(), at) {
                     differing.add(page);
                 }
+            };
+            if blocks[0].map(HeldBlock::id) != blocks[1].map(HeldBlock::id) {
+                piece.pages().for_each(|(at, page)| compare(at, page));
+                continue;
             }
+            // What both share is the same, and so is what is in neither.
+            let [new_pages, old_pages] = blocks.map(|block| block.and_then(HeldBlock::pages));
+            PageSet::each_difference(new_pages, old_pages, |page| {
+                if piece.within.contains(&(page * BASE_PAGE)) {
+                    compare(page * BASE_PAGE, piece.first + page - piece.within.start / BASE_PAGE);
+                }
+            });
         }
         Ok(differing)
     }
