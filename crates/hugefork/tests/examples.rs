@@ -22,6 +22,9 @@ mod reset_cost;
 #[path = "../examples/save_while_writing.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod save_while_writing;
+#[path = "../examples/scrub/main.rs"]
+#[allow(dead_code)] // It draws if there is a terminal.
+mod scrub;
 #[path = "../examples/store.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod store;
@@ -31,6 +34,11 @@ fn no_file_has_half_an_entry_where_puts_are_operations_and_some_have_where_not()
     let file = std::env::temp_dir().join(format!("hugefork-store-{}", std::process::id()));
     store::run(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_jump_to_any_frame_of_a_simulation_finds_what_was_recorded() {
+    scrub::script(60).unwrap();
 }
 
 #[test]
