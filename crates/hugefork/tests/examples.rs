@@ -25,14 +25,14 @@ mod save_while_writing;
 #[path = "../examples/scrub/main.rs"]
 #[allow(dead_code)] // It draws if there is a terminal.
 mod scrub;
-#[path = "../examples/store.rs"]
+#[path = "../examples/store/main.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod store;
 
 #[test]
-fn no_file_has_half_an_entry_where_puts_are_operations_and_some_have_where_not() {
+fn no_file_has_half_an_entry_and_a_slow_save_has_one_moment_while_a_history_is_kept() {
     let file = std::env::temp_dir().join(format!("hugefork-store-{}", std::process::id()));
-    store::run(&file).unwrap();
+    store::run(&file, 20_000, std::time::Duration::from_millis(300)).unwrap();
     std::fs::remove_file(&file).unwrap();
 }
 
