@@ -95,6 +95,11 @@ pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
     !explains && !["user", "sys", "cycles", "instructions", "llc_misses"].contains(&metric)
 }
 
+/// Whether a metric is drawn over the density of writes: what a case is about, and the memory of a history.
+pub(crate) fn is_by_density(case: &str, metric: &str, lead: Option<&str>) -> bool {
+    lead == Some(metric) || (case, metric) == ("history", "extra")
+}
+
 /// The percentile that a metric is, as a part of 1; `max` is 1.
 pub(crate) fn percentile(metric: &str) -> Option<f64> {
     if metric == "max" {

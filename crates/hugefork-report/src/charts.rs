@@ -2,7 +2,7 @@
 //!
 //! | chart | drawn if |
 //! |---|---|
-//! | density | the metric that the case is about was measured at three densities of writes or more |
+//! | density | the metric that the case is about, or the memory of a history, was measured at three densities or more |
 //! | bars | there is a metric; of many works, only those of the largest size; dots if some bars would not be seen |
 //! | percentiles | metrics are named `p50`, `p99.9`, `max`, or there is a curve over `percentile` |
 //! | time | there is a curve over `time` |
@@ -10,7 +10,7 @@
 //! | heat map | kernels were run in several orders |
 
 use crate::cases::{
-    aside, chart_title, has_chart, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work,
+    aside, chart_title, has_chart, is_by_density, is_ours, is_rival, labels, lead_metric, metric_name, percentile, work,
 };
 use crate::chart::Drawing;
 use crate::chart::bars::{self, Bar, Tone};
@@ -110,8 +110,10 @@ fn of_case<'a>(machine: &Machine<'a>, case: &'a str) -> CaseCharts<'a> {
         let entries: Vec<&Entry> = entries.iter().copied().filter(|entry| entry.metric == metric).collect();
         charts.extend(context.all_bars(&entries));
         charts.extend(SIZES.iter().flat_map(|size| context.lines(&entries, &Over::size(size))));
-        if Some(metric) == lead {
+        if is_by_density(case, metric, lead) {
             charts.extend(context.lines(&entries, &Over::density()));
+        }
+        if Some(metric) == lead {
             charts.extend(context.heat_maps(&entries));
         }
     }

@@ -75,6 +75,7 @@ pub(crate) fn phrase(name: &str, value: &str) -> String {
         "tasks" if value == "1" => "1 task".to_owned(),
         "tasks" => format!("{value} tasks"),
         "writes" => format!("{value} writes"),
+        "held" => format!("{value} held"),
         "use" if value == "block" => "whole block used".to_owned(),
         "use" => format!("{value} used"),
         "stride" => format!("one write every {value}"),

@@ -180,6 +180,20 @@ fn what_a_snapshot_takes_is_drawn_against_the_density() {
 }
 
 #[test]
+fn what_a_history_costs_is_drawn_against_what_is_written_between_two_of_its_snapshots() {
+    let page = common::page();
+    let machine = page.split("class=\"machine\"").skip(1).find(|part| part.contains("Long CPU")).unwrap();
+    assert!(machine.contains("A snapshot while many are held") && machine.contains("100 held"), "{machine}");
+    for title in ["What one more snapshot takes from the program, by density", "Memory of each snapshot, by density"] {
+        let charts = common::charts(machine);
+        let chart = charts.iter().find(|chart| chart.contains(title)).unwrap_or_else(|| panic!("no chart: {title}"));
+        assert!(chart.starts_with("class=\"density\""), "{chart}");
+        assert_eq!(chart.matches("<polyline").count(), 2, "hugefork beside fork");
+        assert_eq!(common::figures(chart).len(), 2 * 4 * 4, "median, least, greatest and count of each");
+    }
+}
+
+#[test]
 fn ratios_shown_are_those_of_the_medians() {
     let page = record_page();
     let table = page.split("class=\"headline\"").nth(1).unwrap().split("</table>").next().unwrap();

@@ -15,6 +15,7 @@ pub(crate) fn everything() -> Vec<Record> {
     records.push(made_up("latency.json", "AMD EPYC", latencies()));
     records.push(made_up("curves.json", "Curved CPU", latencies()));
     records.push(made_up("densities.json", "Dense CPU", densities()));
+    records.push(made_up("histories.json", "Long CPU", histories()));
     records.push(made_up("policies.json", "AMD EPYC", policies()));
     records.push(made_up("folios.json", "Xeon", folios()));
     records.push(made_up("<script>.json", "\"Xeon\" <script>alert(1)</script> & 'Co'", hostile()));
@@ -98,6 +99,26 @@ fn latencies() -> Vec<Entry> {
 }
 
 /// Eleven subjects over seven densities in the first epoch, over three in the third, and over one in clusters.
+fn histories() -> Vec<Entry> {
+    let mut entries = Vec::new();
+    for (density, writes) in [("10", 10), ("100", 100), ("1000", 1000), ("5000", 5000)] {
+        let kib = f64::from(writes) * 4.0;
+        for (subject, each, extra) in [("hugefork", 2.0 + kib / 400.0, kib), ("fork-4k", 27.0 + kib / 200.0, kib * 1.1)]
+        {
+            let params = [
+                ("size", "1GiB".to_owned()),
+                ("density", density.to_owned()),
+                ("pattern", "random".to_owned()),
+                ("writes", writes.to_string()),
+                ("held", "100".to_owned()),
+            ];
+            entries.push(("history", subject.to_owned(), params.to_vec(), "each", "ms", each));
+            entries.push(("history", subject.to_owned(), params.to_vec(), "extra", "MiB", extra / 1024.0));
+        }
+    }
+    entries
+}
+
 fn densities() -> Vec<Entry> {
     let subjects = [
         ("hugefork", 0.1, 90.0),
