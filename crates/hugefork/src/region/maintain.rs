@@ -64,7 +64,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        let is_dense = usual >= Density::dense_everywhere_pages(self.pool().block_size);
+        let is_dense = usual >= self.worth_a_block(Density::dense_everywhere_pages);
         let is_beside = self.copies_beside();
         if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
@@ -91,13 +91,13 @@ impl<S: Sys> RegionCore<S> {
         }
         let pages = self.count_private(first)?;
         let (mut end, mut sum) = (entries.start + 1, pages);
-        self.density.note(first, pages, self.pool().block_size);
+        self.note_density(first, pages);
         while end < entries.end && self.may_write_back(end) {
             let pages = self.count_private(EntryIndex(end))?;
             if sum + pages > PAGES_AT_ONCE {
                 break;
             }
-            self.density.note(EntryIndex(end), pages, self.pool().block_size);
+            self.note_density(EntryIndex(end), pages);
             (end, sum) = (end + 1, sum + pages);
         }
         Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
@@ -105,7 +105,6 @@ impl<S: Sys> RegionCore<S> {
 
     /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
-        let size = self.pool().block_size;
         if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
@@ -113,15 +112,18 @@ impl<S: Sys> RegionCore<S> {
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
             false => {
-                pages >= Density::promoted_pages(size)
-                    || pages >= Density::never_promoted_pages(size) && self.is_left_behind(index, entry)
+                pages >= self.worth_a_block(Density::promoted_pages)
+                    || pages >= self.worth_a_block(Density::never_promoted_pages) && self.is_left_behind(index, entry)
             }
         };
         if !is_enough {
             return;
         }
         let may_write_protect = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_write_protect && pages >= Density::left_to_writer_pages(size) && entry.is_writable_cow_mapping() {
+        if may_write_protect
+            && pages >= self.worth_a_block(Density::left_to_writer_pages)
+            && entry.is_writable_cow_mapping()
+        {
             self.leave_to_writer(index);
         } else {
             self.promote(index);
@@ -177,11 +179,10 @@ impl<S: Sys> RegionCore<S> {
         // after its own look.
         let Some(_no_snapshot) = self.freezing.try_lock() else { return };
         self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
-        let size = self.pool().block_size;
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
         let may_be_protected = cow_mappings.filter(|index| !self.prepared.has(*index));
-        may_be_protected.for_each(|index| self.density.note(index, usize::MAX, size));
+        may_be_protected.for_each(|index| self.density.note(index, true));
         // What is not write-protected is promoted one by one.
         let _ = self.write_protect_all();
     }
@@ -193,7 +194,7 @@ impl<S: Sys> RegionCore<S> {
         let entry = self.table.get(index);
         if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
             self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
-            self.density.note(index, usize::MAX, self.pool().block_size);
+            self.density.note(index, true);
             // If it fails, it stays as it was.
             let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);
         }
@@ -233,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
         if self.captured.has_all_marked(index) {
             let unmarked = self.count_unmarked(index)?;
-            if unmarked < Density::never_promoted_pages(self.pool().block_size) {
+            if unmarked < self.worth_a_block(Density::never_promoted_pages) {
                 return Ok(unmarked);
             }
         }
@@ -257,7 +258,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {
-            self.density.note(index, usize::MAX, pool.block_size);
+            self.density.note(index, true);
         }
         if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.

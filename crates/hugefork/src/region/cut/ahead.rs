@@ -164,7 +164,7 @@ impl<S: Sys> RegionCore<S> {
         patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
         for patched in &patched {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
-            self.density.note(patched.index, written, self.pool().block_size);
+            self.note_density(patched.index, written);
         }
         self.write_back_each(&patched, &[], when)
     }

@@ -163,7 +163,7 @@ impl<S: Sys> RegionCore<S> {
         });
         self.captured.keep(index, set);
         if !matches!(looks, Looks::Protected) {
-            self.density.note(index, new, pool.block_size);
+            self.note_density(index, new);
         }
         Ok(true)
     }

@@ -35,8 +35,12 @@ use crate::table::transition::{Held, OnDrop, on_drop};
 use crate::table::{Entry, Locked, Table};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
-use crate::types::options::RegionOptions;
-use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+use crate::types::options::{RegionOptions, Reserve, Writers};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
+
+/// With several snapshots held, a block is copied for so many times as many pages: half a block and more, so that a
+/// snapshot takes at most three times the memory of its pages.
+const HISTORY_TIMES: usize = 8;
 
 /// A region without its public face. The fault handler and the pool find it by address.
 pub(crate) struct RegionCore<S: Sys> {
@@ -232,6 +236,24 @@ impl<S: Sys> RegionCore<S> {
             }
             Entry::Zero | Entry::Revoked => Held::ByOthersToo,
         }
+    }
+
+    /// Whether it has several snapshots, which keep the pages that differ where they can.
+    pub(in crate::region) fn has_history(&self) -> bool {
+        let accounts = &self.accounts;
+        let keeps_pages = accounts.limit.is_none() && accounts.reserve == Reserve::None && !accounts.calls_wait;
+        keeps_pages && accounts.writers == Writers::Fault && accounts.cow.has_several()
+    }
+
+    /// From so many pages on, a block is better copied, of the many that are enough where one snapshot has it: with a
+    /// history each copy stays, and then memory counts.
+    pub(in crate::region) fn worth_a_block(&self, pages: impl Fn(BlockSize) -> usize) -> usize {
+        pages(self.pool().block_size) * if self.has_history() { HISTORY_TIMES } else { 1 }
+    }
+
+    /// Notes how many pages of a block were written to.
+    pub(in crate::region) fn note_density(&self, index: EntryIndex, pages: usize) {
+        self.density.note(index, pages >= self.worth_a_block(Density::dense_pages));
     }
 
     /// Whether this region alone holds the block of its entry.

@@ -35,7 +35,7 @@ impl Density {
 
     /// From so many pages on, a copy of the block costs less. A page costs 2.3 us at the write and 0.7 us when it is
     /// written back; a block costs 12 us and 110 us for 2 MiB (docs/design.md).
-    fn dense_pages(size: BlockSize) -> usize {
+    pub(in crate::region) fn dense_pages(size: BlockSize) -> usize {
         4 + size.bytes() / (58 << 10)
     }
 
@@ -79,10 +79,10 @@ impl Density {
         self.dense.get(index.0).is_some_and(|dense| dense.load(Ordering::Relaxed) == BY_PAGE)
     }
 
-    /// Notes how many pages of a block were written to.
-    pub(in crate::region) fn note(&self, index: EntryIndex, pages: usize, size: BlockSize) {
+    /// Notes that a block was dense, or was not.
+    pub(in crate::region) fn note(&self, index: EntryIndex, is_dense: bool) {
         if let Some(dense) = self.dense.get(index.0) {
-            dense.store(if pages >= Density::dense_pages(size) { DENSE } else { 0 }, Ordering::Relaxed);
+            dense.store(if is_dense { DENSE } else { 0 }, Ordering::Relaxed);
         }
     }
 
@@ -112,11 +112,11 @@ mod tests {
 
     #[test]
     fn a_dense_block_is_remembered_and_tried_anew() {
-        let (size, density) = (BlockSize::MIB_2, Density::new(40, BlockSize::MIB_2));
+        let density = Density::new(40, BlockSize::MIB_2);
         let all = || (0..40).filter(|&index| density.is_dense(EntryIndex(index))).count();
         assert_eq!(all(), 0);
-        (0..40).for_each(|index| density.note(EntryIndex(index), 100, size));
-        density.note(EntryIndex(7), 5, size);
+        (0..40).for_each(|index| density.note(EntryIndex(index), true));
+        density.note(EntryIndex(7), false);
         assert_eq!((all(), density.is_dense(EntryIndex(7))), (39, false));
         density.forget_some();
         assert!((36..39).contains(&all()), "some are tried anew");

@@ -40,11 +40,11 @@ impl<S: Sys> Fault<'_, S> {
         let is_guessed = match region.pool().maintenance.is_paced() {
             // The thread promotes what is dense.
             true => !is_whole,
-            // A write to the first or last page of a block may be part of a stream. With a history, each copy of a block
-            // stays, so there must be a stream.
+            // A write to the first or last page of a block may be part of a stream. With a history, each copy of a
+            // block stays, so there must be a stream.
             false => {
                 let stream = self.outlook.stream;
-                let may_be = |stream: Stream| stream.is_believed() || !region.accounts.cow.has_several();
+                let may_be = |stream: Stream| stream.is_believed() || !region.has_history();
                 !is_whole && !stream.is_some_and(may_be) && !region.density.is_dense(self.index)
             }
         };
