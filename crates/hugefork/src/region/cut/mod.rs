@@ -170,7 +170,7 @@ fn cut<S: Sys>(
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            let is_captured = may_stay_writable && !waits && region.capture_ahead(purpose)?;
+            let is_captured = may_stay_writable && region.capture_ahead(purpose)?;
             let keeps = match region.captured.expected().blocks {
                 _ if !is_captured => {
                     region.write_back_ahead(purpose)?;
@@ -193,7 +193,8 @@ fn cut<S: Sys>(
                 for part in &mut parts {
                     part.region.captured.begin_cut(|index| part.region.table.get(index).block());
                     part.frozen = begin(part.region, purpose);
-                    part.write_protected = None;
+                    // Marks may be left of what they could not capture.
+                    (part.write_protected, part.keeps) = (None, Keeps::Protected);
                 }
             }
         }
