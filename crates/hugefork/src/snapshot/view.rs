@@ -51,8 +51,9 @@ impl<S: Sys> SnapshotCore<S> {
                 for (at, page) in pages.pages() {
                     let start = size.len_of(index) + at;
                     let part = addresses.part(&(start..start + BASE_PAGE));
-                    // SAFETY: a CoW mapping that nobody knows of yet, and a page that nobody writes.
-                    unsafe { sys.restore(part, Access::ReadWrite, page.as_ptr()) }?;
+                    // SAFETY: a CoW mapping that can be written to, of which nobody knows yet; and a page that nobody
+                    // writes.
+                    unsafe { sys.overwrite(part, page.as_ptr()) };
                 }
             }
             sys.protect(addresses.part(&(size.len_of(run.start)..size.len_of(run.end))), Access::Read)?;

@@ -247,6 +247,14 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// reads of as many bytes, which nobody writes.
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError>;
 
+    /// Copies bytes to where the addresses show others, without a look at those: that would take one more fault where
+    /// nothing was used yet.
+    ///
+    /// # Safety
+    /// The addresses show a CoW mapping that can be written to, and nobody else uses them meanwhile. `from` is valid
+    /// for reads of as many bytes, which nobody writes.
+    unsafe fn overwrite(&self, part: Part<'_>, from: *const u8);
+
     /// Whether the calling thread is the only one of the process, but for the engine's own. Then it stays so until this
     /// thread starts another or lets the program's signal handlers run.
     fn is_alone(&self) -> bool;

@@ -659,6 +659,11 @@ impl Sys for Linux {
         }
     }
 
+    unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
+        // SAFETY: by contract. A part of an extent and pool memory do not overlap.
+        unsafe { pointer(part.at()).cast::<u8>().copy_from_nonoverlapping(from, part.len()) };
+    }
+
     fn is_alone(&self) -> bool {
         threads::is_only_one()
     }

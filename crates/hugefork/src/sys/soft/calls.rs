@@ -467,6 +467,17 @@ impl Sys for SoftMmu {
         Ok(differed)
     }
 
+    unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
+        let mut state = self.state();
+        for (by, number) in pages_of(part.at(), part.len()).enumerate() {
+            assert!(state.may_be_written(number), "SIGSEGV under locks");
+            // SAFETY: by contract.
+            let page = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
+            state.faults += u64::from(state.private.insert(number, Box::new(page)).is_none());
+            state.unwritten.remove(&number);
+        }
+    }
+
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::DropPrivate)?;
         for page in pages_of(part.at(), part.len()) {
