@@ -1,11 +1,11 @@
 //! What the design says of pages that a snapshot holds over a block that others hold too.
 
-use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_by_choice};
+use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
 use crate::pool::page_set::PageSet;
-use crate::region::cut::{Keeps, Part, fill};
+use crate::region::cut::{Keeps, Part, fill, freeze_all};
 use crate::region::reset::reset_all;
 use crate::region::state::Expected;
 use crate::snapshot::changes::{Found, Newer, Precision};
@@ -258,6 +258,34 @@ fn a_full_pool_loses_no_page() {
         // A slot is free.
         let third = region.snapshot();
         assert_eq!((written(&third, 3), written(&second, 3)), (vec![1, 2], vec![1, 0]));
+    });
+}
+
+/// So it is for a cut of several regions, which keeps nobody off either: they write to one and then to the other.
+#[test]
+fn a_cut_of_several_is_one_moment_for_writers_whom_nobody_keeps_off() {
+    run_by_page::<Soft>(20, |world| {
+        let regions = [written_by_choice(world, 2), written_by_choice(world, 2)];
+        let cut = || freeze_all(&[&*regions[0].space, &*regions[1].space]).unwrap();
+        let mut held = vec![cut()];
+        for value in 1..3 {
+            regions.iter().for_each(|region| region.write(at(1), value));
+            held.push(cut());
+        }
+        assert!(regions.iter().all(|region| region.entry(0).is_writable_cow_mapping()));
+        let stores = |values: [u8; 2]| [0, 1].map(|of| (regions[of].addresses.base() + at(1), values[of]));
+        world.pool.sys.store_when_looked(stores([7, 8]));
+        held.push(cut());
+        // Their blocks were copied for that. Now it is known.
+        regions.iter().for_each(|region| region.write(at(1), 9));
+        let before = (slots(world), [0, 1].map(|of| written_back(&regions[of])));
+        world.pool.sys.store_when_looked(stores([10, 11]));
+        held.push(cut());
+        assert_eq!((slots(world), [0, 1].map(|of| written_back(&regions[of]))), (before.0 + 2, before.1));
+        let seen: Vec<_> = held.iter().map(|cut| [0, 1].map(|of| read_at(&*cut[of], at(1)).unwrap())).collect();
+        assert_eq!(seen, [[0, 0], [1, 1], [2, 2], [7, 8], [10, 11]]);
+        drop((held, regions));
+        assert_eq!(slots(world), 0);
     });
 }
 

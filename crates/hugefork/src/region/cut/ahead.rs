@@ -71,7 +71,7 @@ impl<S: Sys> RegionCore<S> {
             let written = self.capture_written()?;
             if nth > 0 {
                 // As much as this took is written until the pause begins.
-                self.captured.note_written(written);
+                self.captured.expect_written(written);
             }
             if written.blocks <= FEW_BLOCKS || written.blocks > before / 4 * 3 {
                 break;

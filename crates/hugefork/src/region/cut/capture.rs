@@ -25,7 +25,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::page_set::{PageSet, Pages};
 use crate::pool::slots::Slot;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
-use crate::region::state::{RegionCore, Unresolved};
+use crate::region::state::{Expected, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::PageBytes;
@@ -90,6 +90,10 @@ pub(crate) struct Spare<S: Sys> {
     used: usize,
     /// Empty ones, each with room for its pages.
     sets: EngineVec<(EngineArc<PageSet<S>>, Pages)>,
+    /// What had become private since the look ahead, before the pause.
+    pub(super) open: Range<usize>,
+    /// What was written since it was captured, in the pause.
+    pub(super) written: Expected,
     /// For the pages that a scan finds.
     pub(super) runs: EngineVec<PageRun>,
     /// What goes when the pause is over: sets, and room.
@@ -248,6 +252,8 @@ impl<S: Sys> RegionCore<S> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(if keeps == Keeps::Protected { 0 } else { MOST_RUNS }, PageRun::default());
         let mut spare = Spare {
+            open: 0..0,
+            written: Expected { blocks: 0, pages: 0 },
             runs,
             pool: pool.clone(),
             slots,

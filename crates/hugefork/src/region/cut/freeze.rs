@@ -23,7 +23,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
-use crate::region::state::{Expected, RegionCore, Unresolved};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::{Access, Sys};
 use crate::table::transition::{OnShare, on_share};
@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
     /// snapshot gives its references back. The next writes find a single reference and make their blocks writable
     /// again, whatever the kernel has left protected.
     pub(super) fn share_all(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
-        let Part { frozen, write_protected, keeps, .. } = part;
+        let Part { frozen, keeps, .. } = part;
         quiesced.covers(0..self.table.len());
         if self.accounts.revoked.load(Ordering::Relaxed) > 0 {
             return Err(Unresolved::Revoked);
@@ -109,39 +109,31 @@ impl<S: Sys> RegionCore<S> {
             quiesced.covers(0..0);
             return Ok(());
         }
-        let entries = first..last + 1;
-        quiesced.covers(entries.clone());
-        quiesced.keep_all_off()?;
-        let place = quiesced.place();
-        if *keeps == Keeps::Protected {
-            let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == *write_protected;
-            let rest = if is_as_before { open } else { entries.clone() };
-            quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, is_as_before))?;
-        } else {
-            quiesced.locked(|locked| self.protect_what_was_written(locked, part, entries.clone()))?;
-            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), frozen)) {
-                quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, true))?;
-            }
-        }
-        self.copy_pinned(frozen, entries)
+        quiesced.covers(first..last + 1);
+        part.spare.borrow_mut().open = open;
+        quiesced.keep_all_off()
     }
 
-    /// Write-protects each CoW mapping among `entries` where a page was written since it was captured, until there is
-    /// none among the others: then at the moment at which the last look began, all their pages were as captured, and
-    /// nobody could write elsewhere. So that is the moment of the cut. The snapshot has no pages of these blocks yet.
-    fn protect_what_was_written(
+    /// Write-protects each CoW mapping where a page was written since it was captured. False if there was none that
+    /// could be written to. The snapshot has no pages of these blocks yet. After so many passes all are
+    /// write-protected.
+    ///
+    /// Once a pass through all regions of a cut finds none, that is the moment of the cut: when it began, all pages
+    /// were as captured, and nobody could write elsewhere.
+    pub(super) fn protect_what_was_written(
         &self,
-        locked: Locked<'_>,
-        Part { frozen, spare, .. }: &Part<'_, S>,
-        entries: Range<usize>,
-    ) -> Result<(), Unresolved> {
-        let scanned = &mut spare.borrow_mut().runs;
-        let (mut written, mut passes) = (Expected { blocks: 0, pages: 0 }, 0);
-        loop {
+        quiesced: &Quiesced<'_, S>,
+        Part { frozen, spare, keeps, .. }: &Part<'_, S>,
+        passes: usize,
+    ) -> Result<bool, Unresolved> {
+        let (entries, spare) = (quiesced.entries(), &mut *spare.borrow_mut());
+        if *keeps == Keeps::Protected {
+            return Ok(false);
+        }
+        quiesced.locked(|locked| {
             if passes == MOST_PASSES {
-                let writable =
-                    runs(entries.clone(), |index| self.table.get(EntryIndex(index)).is_writable_cow_mapping());
-                writable.into_iter().try_for_each(|run| self.protect_written(locked, run))?;
+                let is_writable = |index: usize| self.table.get(EntryIndex(index)).is_writable_cow_mapping();
+                runs(entries.clone(), is_writable).try_for_each(|run| self.protect_written(locked, run))?;
             }
             // What cannot be written to by its state may have been by debuggers, before.
             let looks_at_all = passes == 0 || passes == MOST_PASSES;
@@ -152,9 +144,12 @@ impl<S: Sys> RegionCore<S> {
             };
             let mut are_any = false;
             for run in runs(entries.clone(), is_looked_at) {
-                self.each_unmarked(scanned, &run, |index, pages| {
-                    written.pages += pages.len() / BASE_PAGE;
-                    if self.is_to_write_back(index, frozen) || !self.are_some_private(&pages)? {
+                self.each_unmarked(&mut spare.runs, &run, |index, pages| {
+                    if !self.are_some_private(&pages)? {
+                        return Ok(());
+                    }
+                    spare.written.pages += pages.len() / BASE_PAGE;
+                    if self.is_to_write_back(index, frozen) {
                         return Ok(());
                     }
                     if self.table.get(index).is_writable_cow_mapping() {
@@ -162,16 +157,28 @@ impl<S: Sys> RegionCore<S> {
                         are_any = true;
                     }
                     frozen.set_pages(index, None);
-                    written.blocks += 1;
+                    spare.written.blocks += 1;
                     Ok(())
                 })?;
             }
-            if !are_any {
-                self.captured.note_written(written);
-                return Ok(());
+            Ok(are_any)
+        })
+    }
+
+    /// Gives `frozen` the pages that were written since they were captured, and copies of pinned blocks.
+    pub(super) fn keep_rest(&self, quiesced: &Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
+        let (entries, place) = (quiesced.entries(), quiesced.place());
+        if part.keeps == Keeps::Protected {
+            let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == part.write_protected;
+            let rest = if is_as_before { part.spare.borrow().open.clone() } else { entries.clone() };
+            quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, is_as_before))?;
+        } else {
+            self.captured.note_written(part.spare.borrow().written);
+            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), &part.frozen)) {
+                quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, true))?;
             }
-            passes += 1;
         }
+        self.copy_pinned(&part.frozen, entries)
     }
 
     /// Counts the mappings that the entries stand for now: in the pause they change without being counted.

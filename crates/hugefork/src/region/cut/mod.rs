@@ -159,7 +159,7 @@ fn cut<S: Sys>(
         turns.extend(regions.iter().map(|region| region.take_turn()));
         turns
     };
-    let (mut tries, mut may_stay_writable) = (0, regions.len() == 1);
+    let (mut tries, mut may_stay_writable) = (0, true);
     loop {
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
@@ -250,7 +250,9 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
     parts.iter().for_each(|part| part.region.prepared.end());
     let mut begun = 0;
-    let shared = share_each(parts, &mut alone, &mut begun).and_then(|()| resume_each(parts, &mut alone));
+    let shared = share_each(parts, &mut alone, &mut begun)
+        .and_then(|()| keep_each(parts, &alone))
+        .and_then(|()| resume_each(parts, &mut alone));
     match &shared {
         Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
         Err(_) => undo(&parts[..begun], &filling, &mut alone),
@@ -283,6 +285,22 @@ fn share_each<S: Sys>(
         part.region.share_all(alone, part).map_err(|reason| (nth, reason))?;
     }
     Ok(())
+}
+
+/// Write-protects what is written to meanwhile, until a look through all parts finds none. Then gives each snapshot
+/// what was not captured before; or tells of which part that failed, and why.
+fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
+    let each = || parts.iter().zip(alone).enumerate();
+    for passes in 0.. {
+        let mut are_any = false;
+        for (nth, (part, alone)) in each() {
+            are_any |= part.region.protect_what_was_written(alone, part, passes).map_err(|reason| (nth, reason))?;
+        }
+        if !are_any {
+            break;
+        }
+    }
+    each().try_for_each(|(nth, (part, alone))| part.region.keep_rest(alone, part).map_err(|reason| (nth, reason)))
 }
 
 /// Resumes the writers of each part; or tells of which part they could not be, and why.

@@ -111,7 +111,13 @@ impl<S: Sys> Captured<S> {
         Expected { blocks: blocks.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
     }
 
-    /// Notes what somebody wrote to while a cut was made, or while it looked for that.
+    /// Expects so much at least, in this cut.
+    pub(in crate::region) fn expect_written(&self, written: Expected) {
+        self.expected_blocks.fetch_max(written.blocks, Ordering::Relaxed);
+        self.expected_pages.fetch_max(written.pages, Ordering::Relaxed);
+    }
+
+    /// Notes what somebody wrote to while a cut was made.
     pub(crate) fn note_written(&self, written: Expected) {
         let Expected { blocks, pages } = self.expected();
         self.expected_blocks.store(written.blocks.max(blocks / 2), Ordering::Relaxed);
