@@ -142,6 +142,28 @@ fn a_reset_takes_the_pages_that_differ() {
     where_pages_are_copied!(row, 8);
 }
 
+/// A fork of the region, too: what snapshots hold a block of is captured for it.
+#[test]
+fn a_fork_beside_snapshots_takes_pages() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 4);
+        region.write(at(4), 4);
+        let before = (world.free(), slots(world));
+        let made = RegionCore::of_snapshot(&region.freeze_for_fork().unwrap(), RegionOptions::new());
+        let fork = Region::<G>::new(made.unwrap());
+        // The page is captured, for the next snapshot too.
+        assert_eq!((world.free(), slots(world), copied(&region)), (before.0, before.1 + 1, 0));
+        fork.write(at(1), 8);
+        region.write(at(2), 9);
+        assert_eq!((1..6).map(|page| fork.read(at(page)).unwrap()).collect::<Vec<_>>(), [8, 2, 3, 4, 0]);
+        assert_eq!((1..6).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), [1, 9, 3, 4, 0]);
+        assert_eq!(written(&held[3], 6), [1, 2, 3, 0, 0]);
+        drop((held, fork, region));
+        assert_eq!(slots(world), 0);
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 /// So it is with a fork, which shows the blocks of the snapshot.
 #[test]
 fn a_fork_of_a_snapshot_takes_its_pages() {

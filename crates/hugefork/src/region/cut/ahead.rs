@@ -1,6 +1,6 @@
 //! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
 //!
-//! A CoW mapping whose block the region alone holds is written back into that. Of the others, a snapshot captures the
+//! A CoW mapping whose block the region alone holds is written back into that. Of the others, it captures the
 //! pages (capture.rs); or the region gets blocks of its own, as by writes. Where writes are tracked, only what was
 //! written since the last snapshot is looked at.
 //!
@@ -9,7 +9,6 @@
 
 use std::ops::Range;
 
-use super::Purpose;
 use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
@@ -38,8 +37,8 @@ const FEW_BLOCKS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
-    BeforePause(Purpose),
-    /// The same for a snapshot, where writes are tracked: nobody is kept off.
+    BeforePause,
+    /// The same, where writes are tracked: nobody is kept off.
     WhileWritable,
     /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
@@ -54,15 +53,15 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Writes back what is private now, before the pause.
-    pub(super) fn write_back_ahead(&self, purpose: Purpose) -> Result<(), RegionError> {
-        self.write_back_for_snapshot(When::BeforePause(purpose))
+    pub(super) fn write_back_ahead(&self) -> Result<(), RegionError> {
+        self.write_back_for_snapshot(When::BeforePause)
     }
 
     /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; false if not. The pause
     /// finds what is written meanwhile, and all wait for it there: so if something was the last time, this looks again
     /// for what was written while it looked.
-    pub(super) fn capture_ahead(&self, purpose: Purpose) -> Result<bool, RegionError> {
-        if purpose != Purpose::Snapshot || !self.may_capture_tracked() || !self.track_writes() {
+    pub(super) fn capture_ahead(&self) -> Result<bool, RegionError> {
+        if !self.may_capture_tracked() || !self.track_writes() {
             return Ok(false);
         }
         let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
@@ -204,14 +203,13 @@ impl<S: Sys> RegionCore<S> {
             drop(signals);
             let run = written_back.map_err(|reason| self.error(reason))?;
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
-            let is_to_capture = is_left && when != When::BeforePause(Purpose::Fork);
             let is_captured = || match when {
                 When::WhileWritable => self.capture_tracked(*first, written),
-                When::BeforePause(_) | When::Beforehand => self.capture(*first),
+                When::BeforePause | When::Beforehand => self.capture(*first),
             };
-            if is_left && !(is_to_capture && is_captured()?) {
+            if is_left && !is_captured()? {
                 match when {
-                    When::BeforePause(_) | When::WhileWritable => self.make_own(first.index)?,
+                    When::BeforePause | When::WhileWritable => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

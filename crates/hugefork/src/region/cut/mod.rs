@@ -170,10 +170,10 @@ fn cut<S: Sys>(
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            let is_captured = may_stay_writable && region.capture_ahead(purpose)?;
+            let is_captured = may_stay_writable && region.capture_ahead()?;
             let keeps = match region.captured.expected().blocks {
                 _ if !is_captured => {
-                    region.write_back_ahead(purpose)?;
+                    region.write_back_ahead()?;
                     Keeps::Protected
                 }
                 ..=MOST_PROTECTED_ONE_BY_ONE => Keeps::Writable,
