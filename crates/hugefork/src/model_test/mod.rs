@@ -381,6 +381,20 @@ fn pages_over_one_block_are_changes() {
     run(SCARCE_MAPPINGS, &ops);
 }
 
+/// A program that chance has found: one of two regions is reset at one moment, and the other in a longer way.
+#[test]
+fn mappings_are_counted_after_a_reset_of_several() {
+    let ops = [
+        Op::Create { blocks: 2, with: 24 },
+        Op::Write { region: 0, offset: 0, value: 1 },
+        Op::Snapshot { region: 0, with: 0 },
+        Op::Write { region: 0, offset: 1149908978779576101, value: 1 },
+        Op::Fork { region: 0, with: 9 },
+        Op::ResetAll { regions: [1, 0], snapshots: [0, 0] },
+    ];
+    run(SCARCE_MAPPINGS, &ops);
+}
+
 /// A program that chance has found: what a reset has left staged shows a block that another region gives back.
 #[test]
 fn what_is_staged_keeps_no_block() {

@@ -21,15 +21,20 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
         let pool = frozen.pool();
-        let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
-        let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
-        let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
-        let region = Self::at(addresses, options, Some(&frozen.parent));
+        let (region, reserved) = loop {
+            let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
+            let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
+            let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
+            let region = Self::at(addresses, options.clone(), Some(&frozen.parent));
+            if !frozen.has_pages() || region.may_take_pages() {
+                break (region, reserved);
+            }
+            // These blocks lie elsewhere, and take other mappings.
+            drop((region, reserved));
+            frozen.complete()?;
+        };
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
-        if !region.may_take_pages() {
-            frozen.complete()?;
-        }
         let mut dirty = region.dirty_list(0, frozen);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();

@@ -63,6 +63,8 @@ impl<'a, S: Sys> Reset<'a, S> {
         self.allow_writes().ok()?;
         let region = self.region;
         region.captured.outdate(run.clone());
+        // What is staged has lost its marks.
+        self.dirty.told.fill(false);
         if !region.site().take_pages(self.locked, &run) {
             return None;
         }
