@@ -25,7 +25,7 @@ impl<S: Sys> RegionCore<S> {
             let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
             let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
             let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
-            let region = Self::at(addresses, options.clone(), Some(&frozen.parent));
+            let region = Self::at(addresses, options, Some(&frozen.parent));
             if !frozen.has_pages() || region.may_take_pages() {
                 break (region, reserved);
             }
