@@ -49,9 +49,15 @@ fn check_that_nothing_new_lies_in(forbidden: &[Range<usize>]) {
 
 /// The ranges of addresses that the child must not get.
 fn places(pool: &Pool, regions: &[&Region], snapshot: &Snapshot) -> Vec<Range<usize>> {
-    // The direct map, and what read-only and private mappings are made of.
-    let whole = pool_mappings().into_iter().map(|map| map.address.0 as usize..map.address.1 as usize);
-    let mut places: Vec<_> = whole.filter(|map| map.len() == pool.capacity()).collect();
+    // The direct map, and what read-only and private mappings are made of. What was used of them has other rights.
+    let mut whole: Vec<Range<usize>> = Vec::new();
+    for map in pool_mappings().into_iter().map(|map| map.address.0 as usize..map.address.1 as usize) {
+        match whole.last_mut().filter(|last| last.end == map.start) {
+            Some(last) => last.end = map.end,
+            None => whole.push(map),
+        }
+    }
+    let mut places: Vec<_> = whole.into_iter().filter(|map| map.len() == pool.capacity()).collect();
     let ranges =
         regions.iter().map(|region| (region.as_ptr(), region.len())).chain([(snapshot.as_ptr(), snapshot.len())]);
     places.extend(ranges.map(|(at, len)| at.addr()..at.addr() + len));

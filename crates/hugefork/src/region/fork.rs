@@ -21,18 +21,18 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<PinnedBox<RegionCore<S>>, RegionError> {
         frozen.check()?;
         let pool = frozen.pool();
-        let (region, reserved) = loop {
+        let region = loop {
             let mappings = Shown::of_snapshot(pool, &frozen.entries).runs().count();
             let addresses = Addresses::claim(pool, frozen.len(), mappings)?;
-            let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
             let region = Self::at(addresses, options, Some(&frozen.parent));
             if !frozen.has_pages() || region.may_take_pages() {
-                break (region, reserved);
+                break region;
             }
             // These blocks lie elsewhere, and take other mappings.
-            drop((region, reserved));
+            drop(region);
             frozen.complete()?;
         };
+        let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let mut dirty = region.dirty_list(0, frozen);

@@ -181,7 +181,15 @@ fn a_fork_of_a_snapshot_takes_its_pages() {
         assert_eq!([1, 2, 3, 4].map(|page| fork.read(at(page))), [Some(1), Some(2), Some(3), Some(4)]);
         assert_eq!((written(&of_fork, 5), written(&held[3], 5)), (vec![1, 9, 3, 0], vec![1, 2, 3, 0]));
         assert_eq!([1, 2, 3, 4].map(|page| region.read(at(page))), [Some(1), Some(2), Some(3), Some(4)]);
-        drop((of_fork, held, fork, region));
+        drop((of_fork, fork));
+        // With a reservation it is given whole blocks.
+        let options = RegionOptions::new().reserve(Reserve::Full);
+        let full = Region::<G>::new(RegionCore::of_snapshot(&held[3].duplicate().unwrap(), options).unwrap());
+        assert_eq!([1, 2, 3, 4].map(|page| full.read(at(page))), [Some(1), Some(2), Some(3), Some(0)]);
+        assert!(world.pool.frames.reserved() > 0);
+        drop(full);
+        assert_eq!(world.pool.frames.reserved(), 0);
+        drop((held, region));
         assert_eq!(slots(world), 0);
     }
     where_pages_are_copied!(row, 8);
