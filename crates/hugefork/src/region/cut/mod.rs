@@ -171,13 +171,13 @@ fn cut<S: Sys>(
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
             let is_captured = may_stay_writable && region.capture_ahead()?;
-            let keeps = match region.captured.expected().blocks {
-                _ if !is_captured => {
-                    region.write_back_ahead()?;
-                    Keeps::Protected
-                }
-                ..=MOST_PROTECTED_ONE_BY_ONE => Keeps::Writable,
-                _ => Keeps::Told,
+            let keeps = if !is_captured {
+                region.write_back_ahead()?;
+                Keeps::Protected
+            } else if region.captured.expected().blocks <= MOST_PROTECTED_ONE_BY_ONE {
+                Keeps::Writable
+            } else {
+                Keeps::Told
             };
             parts.push(Part::new(region, begin(region, purpose), write_protected, keeps));
         }

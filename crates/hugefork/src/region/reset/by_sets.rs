@@ -21,7 +21,6 @@ use crate::stats::counters::count;
 use crate::sys::{Access, Sys};
 use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
-use crate::types::options::{Reserve, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
@@ -62,9 +61,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether a reset may give the region pages of a snapshot, over blocks that both hold.
     pub(in crate::region) fn may_take_pages(&self) -> bool {
-        let accounts = &self.accounts;
-        let are_uncounted = accounts.limit.is_none() && accounts.reserve == Reserve::None;
-        are_uncounted && !accounts.calls_wait && accounts.writers == Writers::Fault && self.may_cow_map()
+        self.may_share_pages() && self.may_cow_map()
     }
 }
 
