@@ -102,6 +102,10 @@ impl Slots {
 
     /// One set more has these slots, which some set has.
     pub(super) fn hold(&self, slots: impl Iterator<Item = Slot>) {
+        let mut slots = slots.peekable();
+        if slots.peek().is_none() {
+            return;
+        }
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
         slots.for_each(|slot| {
@@ -112,6 +116,10 @@ impl Slots {
 
     /// One set less has these slots. Blocks of which none is used any more go to `release`.
     pub(super) fn give_up(&self, slots: impl Iterator<Item = Slot>, mut release: impl FnMut(BlockId)) {
+        let mut slots = slots.peekable();
+        if slots.peek().is_none() {
+            return;
+        }
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
         for slot in slots {

@@ -467,6 +467,36 @@ fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     });
 }
 
+/// The pause looks for what was written since it was captured only if other threads have had page faults, and again
+/// only if they had some meanwhile.
+#[test]
+fn the_pause_does_not_look_if_nobody_can_have_written() {
+    run_by_page::<Soft>(16, |world| {
+        let (region, mut held) = history(world, 3);
+        let looks_of = |held: &mut Held<Soft>| {
+            let before = world.pool.sys.calls(Call::Scan);
+            held.push(region.snapshot());
+            world.pool.sys.calls(Call::Scan) - before
+        };
+        region.write(at(3), 3);
+        let _ = looks_of(&mut held);
+        region.write(at(4), 4);
+        let quiet = looks_of(&mut held);
+        region.write(at(5), 5);
+        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 9)]);
+        assert!(looks_of(&mut held) > quiet);
+        let seen: Vec<_> = held[3..].iter().map(|frozen| written(frozen, 6)).collect();
+        assert_eq!(seen, [[1, 2, 3, 0, 0], [1, 2, 3, 4, 0], [9, 2, 3, 4, 5]]);
+        // What is expected then takes looks ahead, until nobody has written for a while.
+        while region.captured.expected().blocks > 0 {
+            held.push(region.snapshot());
+        }
+        region.write(at(6), 6);
+        assert!(looks_of(&mut held) <= quiet);
+        assert_eq!(written(held.last().unwrap(), 7), [9, 2, 3, 4, 5, 6]);
+    });
+}
+
 /// Where much is expected to be written during the cut, all is write-protected in its pause, and pages are captured.
 #[test]
 fn what_a_busy_writer_has_written_is_captured_with_all_write_protected() {

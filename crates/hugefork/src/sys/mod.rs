@@ -91,6 +91,8 @@ pub(crate) struct Scanned {
     pub(crate) runs: usize,
     /// How many bytes of the range it has looked at.
     pub(crate) looked_at: usize,
+    /// Whether what it has found is marked now.
+    pub(crate) are_marked: bool,
 }
 
 /// One pool's memory, and the addresses where its regions live.
@@ -261,6 +263,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
 
     /// How many page faults of the process the kernel has resolved. While it stands still, no page has become private.
     fn minor_faults(&self) -> u64;
+
+    /// How many page faults of its threads but the calling one the kernel has resolved, if that says whether they have
+    /// written: while it stands still, none has to a page that is marked, or that was not private. Another process that
+    /// writes to this one's memory counts them as its own.
+    fn faults_of_others(&self) -> Option<u64>;
 
     /// How often threads of the process have gone to sleep, but for the calling one.
     fn sleeps(&self) -> u64;

@@ -111,6 +111,8 @@ struct State {
     staging: Vec<std::ops::Range<usize>>,
     /// How many pages have become private.
     faults: u64,
+    /// The same by writes of the program, with those that have lost a mark.
+    faults_of_program: u64,
     obtained: Vec<bool>,
     /// Whether each 2 MiB are one page.
     huge: Vec<bool>,
@@ -168,14 +170,24 @@ impl State {
             if count > 0 && runs[count - 1].end == run.start && runs[count - 1].categories == run.categories {
                 runs[count - 1].end = run.end;
             } else if count == runs.len() {
-                return (Scanned { runs: count, looked_at: page * BASE_PAGE - part.at() }, found);
+                let looked_at = page * BASE_PAGE - part.at();
+                return (Scanned { runs: count, looked_at, are_marked: false }, found);
             } else {
                 runs[count] = run;
                 count += 1;
             }
             found.push(page);
         }
-        (Scanned { runs: count, looked_at: part.len() }, found)
+        (Scanned { runs: count, looked_at: part.len(), are_marked: false }, found)
+    }
+
+    /// Marks those of these private pages whose writes are tracked. True if all are.
+    fn mark(&mut self, mut found: Vec<usize>) -> bool {
+        let count = found.len();
+        found.retain(|page| self.tracked.contains(page));
+        let are_marked = found.len() == count;
+        self.unwritten.extend(found);
+        are_marked
     }
 
     fn is_private(&self, page: usize) -> bool {
@@ -487,8 +499,9 @@ impl SoftMmu {
             let page = self.copy_below(state, below);
             state.private.insert(number, page);
             state.faults += 1;
+            state.faults_of_program += 1;
         }
-        state.unwritten.remove(&number);
+        state.faults_of_program += u64::from(state.unwritten.remove(&number));
         state.private.get_mut(&number).map(|page| &raw mut page[within])
     }
 

@@ -33,6 +33,16 @@ const MOST_LOOKS: usize = 6;
 /// If no more blocks were written to, the pause may find the next ones.
 const FEW_BLOCKS: usize = 8;
 
+/// If a look has more pages to copy, signals wait no longer.
+const MOST_PAGES_WITHOUT_SIGNALS: usize = 8192;
+
+/// What a look ahead knows.
+pub(super) struct Look {
+    /// How many page faults other threads had had when it began, if that can be told. All private pages are marked by
+    /// now: while there are no more, none was written to.
+    pub(super) faults: Option<u64>,
+}
+
 /// When CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
@@ -57,44 +67,51 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::BeforePause)
     }
 
-    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; false if not. The pause
+    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; `None` if not. The pause
     /// finds what is written meanwhile, and all wait for it there: so if something was the last time, this looks again
     /// for what was written while it looked.
-    pub(super) fn capture_ahead(&self) -> Result<bool, RegionError> {
+    ///
+    /// Signals that are blocked go on if this takes long.
+    pub(super) fn capture_ahead(&self, signals: &mut Option<SignalsBlocked>) -> Result<Option<Look>, RegionError> {
+        // What is shown after this has no private pages yet, whether or not it is tracked.
+        let mut faults = self.pool().sys.faults_of_others();
         if !self.may_capture_tracked() || !self.track_writes() {
-            return Ok(false);
+            return Ok(None);
         }
         let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
         let mut before = usize::MAX;
-        for nth in 0..looks {
-            let written = self.capture_written()?;
-            if nth > 0 {
-                // As much as this took is written until the pause begins.
-                self.captured.expect_written(written);
-            }
+        let mut written = self.capture_written(signals)?;
+        for _ in 1..looks {
             if written.blocks <= FEW_BLOCKS || written.blocks > before / 4 * 3 {
                 break;
             }
             before = written.blocks;
+            faults = self.pool().sys.faults_of_others();
+            written = self.capture_written(signals)?;
+            // As much as this took is written until the pause begins.
+            self.captured.expect_written(written);
         }
-        Ok(true)
+        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()) }))
     }
 
     /// Captures what was written since the last look, and tells how much that was.
-    fn capture_written(&self) -> Result<Expected, RegionError> {
+    fn capture_written(&self, signals: &mut Option<SignalsBlocked>) -> Result<Expected, RegionError> {
         let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
-        let captured = self
-            .mark_written(&mut found, &mut written)
-            .and_then(|()| self.write_back_each(&found, &written, When::WhileWritable));
+        let pages = |written: &[Range<usize>]| written.iter().map(|run| run.len() / BASE_PAGE).sum::<usize>();
+        let captured = self.mark_written(&mut found, &mut written).and_then(|()| {
+            let are_known = |patched: &&Patched| self.captured.has_all_marked(patched.index);
+            let others = found.iter().filter(|patched| !are_known(patched)).map(|patched| patched.pages);
+            *signals = signals.take().filter(|_| pages(&written) + others.sum::<usize>() <= MOST_PAGES_WITHOUT_SIGNALS);
+            self.write_back_each(&found, &written, When::WhileWritable)
+        });
         if captured.is_err() {
             // Their pages have marks by now that are not in their sets.
             found.iter().for_each(|patched| self.captured.forget(patched.index));
         }
         captured?;
-        let pages = written.iter().map(|run| run.len() / BASE_PAGE).sum();
         let block_of = |run: &Range<usize>| self.pool().block_size.count(run.start);
         let blocks = written.chunk_by(|one, next| block_of(one) == block_of(next)).count();
-        Ok(Expected { blocks, pages })
+        Ok(Expected { blocks, pages: pages(&written) })
     }
 
     /// Finds the CoW mappings that a snapshot is to capture or to write back, and the pages of those with a set that

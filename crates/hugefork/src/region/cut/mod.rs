@@ -26,7 +26,7 @@ mod ahead;
 mod capture;
 mod freeze;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 
 use self::capture::Spare;
@@ -67,6 +67,8 @@ pub(crate) struct Part<'a, S: Sys> {
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     pub(crate) write_protected: Option<usize>,
     pub(crate) keeps: Keeps,
+    /// While other threads have had as many page faults, nothing was written since it was captured.
+    faults: Cell<Option<u64>>,
     pub(crate) spare: RefCell<Spare<S>>,
 }
 
@@ -78,7 +80,13 @@ impl<'a, S: Sys> Part<'a, S> {
         keeps: Keeps,
     ) -> Part<'a, S> {
         let spare = RefCell::new(region.spare_sets(keeps));
-        Part { region, frozen, write_protected, keeps, spare }
+        Part { region, frozen, write_protected, keeps, faults: Cell::new(None), spare }
+    }
+
+    /// Whether other threads may have had page faults since this was last asked.
+    fn are_more_faults(&self) -> bool {
+        let now = self.region.pool().sys.faults_of_others();
+        self.faults.replace(now) != now || now.is_none()
     }
 }
 
@@ -164,14 +172,18 @@ fn cut<S: Sys>(
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
+        let is_quiet = |region: &&RegionCore<S>| region.may_capture_tracked() && region.captured.expected().blocks == 0;
+        // Until the pause, if it may be that nothing is written to before.
+        let mut signals = (!waits && regions.iter().all(is_quiet)).then(SignalsBlocked::new);
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
             region.prepared.end();
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            let is_captured = may_stay_writable && region.capture_ahead()?;
-            let keeps = if !is_captured {
+            let look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
+            let keeps = if look.is_none() {
+                signals = None;
                 region.write_back_ahead()?;
                 Keeps::Protected
             } else if region.captured.expected().blocks <= MOST_PROTECTED_ONE_BY_ONE {
@@ -179,7 +191,13 @@ fn cut<S: Sys>(
             } else {
                 Keeps::Told
             };
-            parts.push(Part::new(region, begin(region, purpose), write_protected, keeps));
+            let part = Part::new(region, begin(region, purpose), write_protected, keeps);
+            part.faults.set(look.and_then(|look| look.faults));
+            parts.push(part);
+        }
+        if signals.is_none() {
+            // A signal handler of this thread may have written, too.
+            parts.iter().for_each(|part| part.faults.set(None));
         }
         let mut between = None;
         if waits {
@@ -199,7 +217,7 @@ fn cut<S: Sys>(
             }
         }
         let filled = fill(&parts);
-        drop(between);
+        drop((between, signals));
         let are_told = parts.iter().any(|part| part.keeps != Keeps::Protected);
         match filled {
             Ok(()) => {
@@ -289,16 +307,23 @@ fn share_each<S: Sys>(
 
 /// Write-protects what is written to meanwhile, until a look through all parts finds none. Then gives each snapshot
 /// what was not captured before; or tells of which part that failed, and why.
+///
+/// Whoever writes to what no pass has found has a page fault. So there is no need for a look if others had none since
+/// all were captured, nor for another one if they had none since the last began.
 fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
     let each = || parts.iter().zip(alone).enumerate();
+    // Each is asked.
+    let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
+    let mut are_any = are_more_faults();
     for passes in 0.. {
-        let mut are_any = false;
-        for (nth, (part, alone)) in each() {
-            are_any |= part.region.protect_what_was_written(alone, part, passes).map_err(|reason| (nth, reason))?;
-        }
         if !are_any {
             break;
         }
+        are_any = false;
+        for (nth, (part, alone)) in each() {
+            are_any |= part.region.protect_what_was_written(alone, part, passes).map_err(|reason| (nth, reason))?;
+        }
+        are_any &= are_more_faults();
     }
     each().try_for_each(|(nth, (part, alone))| part.region.keep_rest(alone, part).map_err(|reason| (nth, reason)))
 }

@@ -123,7 +123,8 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), SystemError> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(MOST_RUNS, PageRun::default());
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.mark_unmarked_pages(part, runs);
+        let scan =
+            |part: Part<'_>, runs: &mut [PageRun]| self.are_marked(self.pool().sys.mark_unmarked_pages(part, runs));
         self.each_scanned(scan, &mut runs, &self.bytes_of(entries), Place::Own, |pages, _| {
             self.by_block(&pages).for_each(|(index, over)| each(index, over));
             Ok(())
@@ -153,11 +154,20 @@ impl<S: Sys> RegionCore<S> {
         bytes: &Range<usize>,
         mut each: impl FnMut(Range<usize>, bool),
     ) -> Result<(), SystemError> {
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.mark_private_pages(part, runs);
+        let scan =
+            |part: Part<'_>, runs: &mut [PageRun]| self.are_marked(self.pool().sys.mark_private_pages(part, runs));
         self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
             each(pages, run.is_written());
             Ok(())
         })
+    }
+
+    /// Notes if a scan was to mark what it has found and could not.
+    fn are_marked(&self, scanned: Result<Scanned, SystemError>) -> Result<Scanned, SystemError> {
+        if !scanned.is_ok_and(|scanned| scanned.are_marked) {
+            self.captured.set_tracked(false);
+        }
+        scanned
     }
 
     fn each_scanned<E: From<SystemError>>(

@@ -106,7 +106,7 @@ impl<S: Sys> Captured<S> {
 
     /// What somebody is expected to write to while a cut is made: as much as in the last one, or half as much as was
     /// expected then.
-    pub(in crate::region) fn expected(&self) -> Expected {
+    pub(crate) fn expected(&self) -> Expected {
         let (blocks, pages) = (&self.expected_blocks, &self.expected_pages);
         Expected { blocks: blocks.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
     }

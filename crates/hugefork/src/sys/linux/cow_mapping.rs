@@ -351,14 +351,14 @@ impl CowMappings {
     /// As [`Sys::mark_private_pages`](crate::sys::Sys::mark_private_pages).
     pub(super) fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match self.tracker().and_then(|_| self.scan(Scan::PRESENT_AND_MARK, part, runs).ok()) {
-            Some(Scanned { runs: found, looked_at }) => {
+            Some(Scanned { runs: found, looked_at, .. }) => {
                 let mut private = 0;
                 for nth in 0..found {
                     if !runs[nth].is_file() {
                         (runs[private], private) = (runs[nth], private + 1);
                     }
                 }
-                Ok(Scanned { runs: private, looked_at })
+                Ok(Scanned { runs: private, looked_at, are_marked: true })
             }
             // Some of it is not tracked, and the rest may be marked by now.
             None => {
@@ -378,7 +378,7 @@ impl CowMappings {
     /// are told once for each 2 MiB with such a page, which takes up to 20 us in a virtual machine.
     pub(super) fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match self.tracker().and_then(|_| self.scan(Scan::UNMARKED_AND_MARK, part, runs).ok()) {
-            Some(scanned) => Ok(scanned),
+            Some(scanned) => Ok(Scanned { are_marked: true, ..scanned }),
             // Some of it is not tracked. What is marked all the same would not be found.
             None => self.scan(Scan::PRIVATE, part, runs),
         }
@@ -390,7 +390,7 @@ impl CowMappings {
         match self.pagemap.scan(&(start..start + part.len()), wanted, runs) {
             // The last run may go on beyond what was looked at, so it never stands still.
             Ok(found) if found.end < start + BASE_PAGE => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
-            Ok(found) => Ok(Scanned { runs: found.runs, looked_at: found.end - start }),
+            Ok(found) => Ok(Scanned { runs: found.runs, looked_at: found.end - start, are_marked: false }),
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),
         }
     }

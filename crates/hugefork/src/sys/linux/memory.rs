@@ -586,28 +586,28 @@ impl Sys for Linux {
     fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
             Ok(cow_mappings) => cow_mappings.private_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
         }
     }
 
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
             Ok(cow_mappings) => cow_mappings.mark_private_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
         }
     }
 
     fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
             Ok(cow_mappings) => cow_mappings.unmarked_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
         }
     }
 
     fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
             Ok(cow_mappings) => cow_mappings.mark_unmarked_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len() }),
+            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
         }
     }
 
@@ -665,11 +665,15 @@ impl Sys for Linux {
     }
 
     fn is_alone(&self) -> bool {
-        threads::is_only_one()
+        threads::others() == Some(0)
     }
 
     fn minor_faults(&self) -> u64 {
         schedule::page_faults()
+    }
+
+    fn faults_of_others(&self) -> Option<u64> {
+        schedule::faults_of_others()
     }
 
     fn sleeps(&self) -> u64 {

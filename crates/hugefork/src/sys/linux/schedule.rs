@@ -1,5 +1,7 @@
 //! Gives the processor to others, and what the kernel counts of this process.
 
+use super::{barrier, threads};
+
 /// Lets another thread run.
 pub(crate) fn yield_now() {
     rustix::thread::sched_yield();
@@ -12,9 +14,32 @@ pub(crate) fn page_faults() -> u64 {
     usage.ru_minflt as u64 + usage.ru_majflt as u64
 }
 
+/// The same of all threads but the calling one, those that have ended, too. If the program has no other, it is always
+/// the same number.
+///
+/// A thread that has had to wait for its fault writes after that was counted. But another one may write to the same
+/// page a moment before: so `None` if the program has two others. It is that, too, where processors may show a write
+/// before the count, and no barrier keeps them from it.
+pub(crate) fn faults_of_others() -> Option<u64> {
+    match threads::others()? {
+        0 => Some(u64::MAX),
+        1 => {
+            if !cfg!(target_arch = "x86_64") {
+                barrier::on_all_threads().ok()?;
+            }
+            Some(of_others(|usage| usage.ru_minflt as u64 + usage.ru_majflt as u64))
+        }
+        _ => None,
+    }
+}
+
 /// How often threads of this process have gone to sleep, but for the calling one: those that have ended, too.
 pub(crate) fn sleeps_of_others() -> u64 {
-    let [all, own] = [libc::RUSAGE_SELF, libc::RUSAGE_THREAD].map(|who| usage(who).ru_nvcsw as u64);
+    of_others(|usage| usage.ru_nvcsw as u64)
+}
+
+fn of_others(count: impl Fn(libc::rusage) -> u64) -> u64 {
+    let [all, own] = [libc::RUSAGE_SELF, libc::RUSAGE_THREAD].map(|who| count(usage(who)));
     all.saturating_sub(own)
 }
 

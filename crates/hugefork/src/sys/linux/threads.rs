@@ -133,13 +133,13 @@ impl Tasks {
     }
 }
 
-/// Whether the process has no thread but the calling one and those of the engine. False if the kernel does not tell.
-pub(crate) fn is_only_one() -> bool {
+/// How many threads the process has beside the calling one and those of the engine, if the kernel tells.
+pub(crate) fn others() -> Option<usize> {
     static TASKS: OnceLock<Option<Tasks>> = OnceLock::new();
-    let Some(tasks) = TASKS.get_or_init(Tasks::open) else { return false };
+    let tasks = TASKS.get_or_init(Tasks::open).as_ref()?;
     let (changes, own) = (CHANGES.load(Ordering::SeqCst), OWN.load(Ordering::SeqCst));
-    let is_alone = tasks.count().is_some_and(|count| count <= own + 1);
-    is_alone && CHANGES.load(Ordering::SeqCst) == changes
+    let others = tasks.count()?.saturating_sub(own + 1);
+    (CHANGES.load(Ordering::SeqCst) == changes).then_some(others)
 }
 
 /// The calling thread's number, as `/proc` and debuggers name it.
@@ -156,7 +156,7 @@ mod tests {
         // The test runs in a thread of its own, or beside others.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(std::thread::park);
-            assert!(!is_only_one());
+            assert!(others() > Some(0));
             waiting.thread().unpark();
         });
     }

@@ -67,7 +67,7 @@ mod tests {
         let (mut runs, mut found, mut at) = ([PageRun::default(); 2], Vec::new(), 0);
         while at < LEN {
             let rest = part.part(at, LEN - at);
-            let Scanned { runs: count, looked_at } = memory.mark_private_pages(rest, &mut runs).unwrap();
+            let Scanned { runs: count, looked_at, .. } = memory.mark_private_pages(rest, &mut runs).unwrap();
             for run in &runs[..count] {
                 let pages = (run.start as usize..run.end as usize).step_by(BASE_PAGE);
                 found.extend(pages.map(|page| ((page - part.at()) / BASE_PAGE, run.is_written())));

@@ -367,11 +367,10 @@ impl Sys for SoftMmu {
     fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
         let (scanned, found) = state.scan(part, runs, State::is_private);
-        let marked: Vec<usize> = found.into_iter().filter(|page| state.tracked.contains(page)).collect();
-        state.unwritten.extend(marked);
+        let are_marked = state.mark(found);
         drop(state);
         self.store_meanwhile();
-        Ok(scanned)
+        Ok(Scanned { are_marked, ..scanned })
     }
 
     fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
@@ -385,13 +384,12 @@ impl Sys for SoftMmu {
 
     fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs, State::is_unmarked);
-        let marked: Vec<usize> =
-            found.into_iter().filter(|page| state.is_private(*page) && state.tracked.contains(page)).collect();
-        state.unwritten.extend(marked);
+        let (scanned, mut found) = state.scan(part, runs, State::is_unmarked);
+        found.retain(|page| state.is_private(*page));
+        let are_marked = state.mark(found);
         drop(state);
         self.store_meanwhile();
-        Ok(scanned)
+        Ok(Scanned { are_marked, ..scanned })
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
@@ -498,6 +496,12 @@ impl Sys for SoftMmu {
 
     fn minor_faults(&self) -> u64 {
         self.state().faults
+    }
+
+    fn faults_of_others(&self) -> Option<u64> {
+        let state = self.state();
+        // Whoever stores when looked at is not to be known before.
+        state.stores_when_looked.is_empty().then_some(state.faults_of_program)
     }
 
     fn sleeps(&self) -> u64 {
