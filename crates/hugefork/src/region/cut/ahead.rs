@@ -41,6 +41,8 @@ pub(super) struct Look {
     /// How many page faults other threads had had when it began, if that can be told. All private pages are marked by
     /// now: while there are no more, none was written to.
     pub(super) faults: Option<u64>,
+    /// What was written while it looked, if it has looked again.
+    pub(super) meanwhile: Expected,
 }
 
 /// When CoW mappings are written back for a fork or snapshot.
@@ -78,11 +80,15 @@ impl<S: Sys> RegionCore<S> {
         if !self.may_capture_tracked() || !self.track_writes() {
             return Ok(None);
         }
+        let can_be_told = faults.is_some();
         let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
         let mut before = usize::MAX;
         let mut written = self.capture_written(signals)?;
+        let mut meanwhile = Expected::default();
         for _ in 1..looks {
-            if written.blocks <= FEW_BLOCKS || written.blocks > before / 4 * 3 {
+            let are_few = written.blocks <= FEW_BLOCKS;
+            let is_over = if can_be_told { self.pool().sys.faults_of_others() == faults } else { are_few };
+            if is_over || !are_few && written.blocks > before / 4 * 3 {
                 break;
             }
             before = written.blocks;
@@ -90,8 +96,12 @@ impl<S: Sys> RegionCore<S> {
             written = self.capture_written(signals)?;
             // As much as this took is written until the pause begins.
             self.captured.expect_written(written);
+            meanwhile = written;
+            if written.blocks == 0 {
+                break;
+            }
         }
-        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()) }))
+        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), meanwhile }))
     }
 
     /// Captures what was written since the last look, and tells how much that was.

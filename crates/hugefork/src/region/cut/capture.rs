@@ -92,7 +92,7 @@ pub(crate) struct Spare<S: Sys> {
     sets: EngineVec<(EngineArc<PageSet<S>>, Pages)>,
     /// What had become private since the look ahead, before the pause.
     pub(super) open: Range<usize>,
-    /// What was written since it was captured, in the pause.
+    /// What was written since it was captured: while the last look went on, and in the pause.
     pub(super) written: Expected,
     /// For the pages that a scan finds.
     pub(super) runs: EngineVec<PageRun>,
@@ -253,7 +253,7 @@ impl<S: Sys> RegionCore<S> {
         runs.resize(if keeps == Keeps::Protected { 0 } else { MOST_RUNS }, PageRun::default());
         let mut spare = Spare {
             open: 0..0,
-            written: Expected { blocks: 0, pages: 0 },
+            written: Expected::default(),
             runs,
             pool: pool.clone(),
             slots,

@@ -172,9 +172,11 @@ fn cut<S: Sys>(
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
-        let is_quiet = |region: &&RegionCore<S>| region.may_capture_tracked() && region.captured.expected().blocks == 0;
+        let may_be_quiet = |region: &&RegionCore<S>| {
+            region.may_capture_tracked() && region.captured.expected().blocks <= MOST_PROTECTED_ONE_BY_ONE
+        };
         // Until the pause, if it may be that nothing is written to before.
-        let mut signals = (!waits && regions.iter().all(is_quiet)).then(SignalsBlocked::new);
+        let mut signals = (!waits && regions.iter().all(may_be_quiet)).then(SignalsBlocked::new);
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
             region.prepared.end();
@@ -192,7 +194,10 @@ fn cut<S: Sys>(
                 Keeps::Told
             };
             let part = Part::new(region, begin(region, purpose), write_protected, keeps);
-            part.faults.set(look.and_then(|look| look.faults));
+            if let Some(look) = look {
+                part.faults.set(look.faults);
+                part.spare.borrow_mut().written = look.meanwhile;
+            }
             parts.push(part);
         }
         if signals.is_none() {

@@ -49,7 +49,7 @@ pub(crate) struct Captured<S: Sys> {
 }
 
 /// What others are expected to write to while a cut is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Expected {
     pub(crate) blocks: usize,
     pub(crate) pages: usize,
