@@ -57,6 +57,30 @@ def test_one_rank_saves_and_loads(pool, tmp_path):
     assert hf.checkpoint.load(save.path / "3.rank-0", pool=pool)["w"][0] == 2
 
 
+def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
+    w = pool.array(np.arange(1 << 18))
+    save, written = None, []
+    for turn in range(3):
+        w[turn * 1000] = -turn
+        save = hf.mpi.save(Alone(), tmp_path / "run", {"w": w}, since=save)
+        save.result()
+        written.append(save.mine.written)
+        assert np.array_equal(hf.mpi.load(Alone(), save.path, pool=pool)["w"], w)
+        assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
+    assert written[0] >= w.nbytes and max(written[1:]) < 100_000
+    # To another directory, and since one that was given up, or that is gone.
+    for turn, prepare in enumerate((lambda: None, lambda: save.release(), lambda: shutil.rmtree(save.path))):
+        prepare()
+        w[0] = turn
+        save = hf.mpi.save(Alone(), tmp_path / f"other {turn}", {"w": w}, since=save)
+        save.result()
+        assert (save.mine.written < 100_000) == (turn == 0)
+        assert np.array_equal(hf.mpi.load(Alone(), save.path, pool=pool)["w"], w)
+    for other in (save.mine, 3):
+        with pytest.raises(TypeError, match="hf.mpi.save returned"):
+            hf.mpi.save(Alone(), tmp_path, {"w": w}, since=other)
+
+
 def test_a_rank_that_fails_leaves_the_checkpoint_before(pool, tmp_path):
     w = pool.array([1.0])
     hf.mpi.save(Alone(), tmp_path, {"w": w}).result()

@@ -6,6 +6,7 @@
     save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w})      # all ranks, between two steps; returns at once
     w += 1                                                   # goes on; the files get what was there before
     save.result()                                            # all ranks: waits for all of them
+    save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=save)      # later: only what has changed since
     w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank gets its own back
 
 All ranks call `save` at the same place of the program. They wait for each other, and each takes a snapshot before any
@@ -48,7 +49,11 @@ Comm = Any
 
 
 class Save:
-    """A checkpoint that all ranks are writing. `save` begins one."""
+    """A checkpoint that all ranks are writing. `save` begins one.
+
+    On each rank it keeps its snapshot, as a `checkpoint.Save` does: until it is deleted, `release` is called, or a later
+    save that was given it as `since` is done.
+    """
 
     def __init__(self, comm: Comm, path: Path, number: int, mine: checkpoint.Save, meta: Any) -> None:
         self.path = path
@@ -82,10 +87,13 @@ class Save:
         except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
             error = caught
         parts = _agree(self._comm, part, error, "no rank's part counts")
-        self.mine.release()
         manifest = {"format": _FORMAT, "version": _VERSION, "save": self.number, "meta": self._meta, "parts": parts}
         _once(self._comm, lambda: self._publish(manifest))
         return self.path
+
+    def release(self) -> None:
+        """Gives up what a later save would compare with, on this rank. Waits until its part is written."""
+        self.mine.release()
 
     def _publish(self, manifest: dict[str, Any]) -> None:
         """Makes the parts the checkpoint, and removes those before them."""
@@ -105,6 +113,7 @@ def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, Array],
     *,
+    since: Save | None = None,
     meta: Any = None,
     copy_ahead: bool = False,
     at_most: Size | None = None,
@@ -120,6 +129,10 @@ def save(
         A directory that all ranks reach, the same for all.
     arrays
         Those of this rank, by name. Each rank may have others.
+    since
+        An earlier save, to this directory or another: each rank writes what has changed since, as `checkpoint.save`
+        does, and its part has hard links to the files that have not changed. A rank whose part of that save is gone, or
+        that has released it, writes all.
     meta
         As that of `checkpoint.save`; that of rank 0 counts.
     copy_ahead, at_most
@@ -130,6 +143,8 @@ def save(
     Those of `checkpoint.save`, on the rank that has the reason; CheckpointError on the others. Nothing is written then
     that counts.
     """
+    if since is not None and not isinstance(since, Save):
+        raise TypeError(f"since={since!r}: give what an earlier hf.mpi.save returned")
     directory, rank = Path(path).absolute(), comm.Get_rank()
     number = _once(comm, lambda: _next_number(directory))
     # After it, no rank is in the step before; before the next one, none is in the step after.
@@ -137,7 +152,8 @@ def save(
     mine, error = None, None
     try:
         meta = _format.as_read_back(meta)
-        mine = checkpoint.save(directory / f"{number}.rank-{rank}", arrays, copy_ahead=copy_ahead, at_most=at_most)
+        part, before = directory / f"{number}.rank-{rank}", None if since is None else since.mine
+        mine = checkpoint.save(part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most)
     except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
         error = caught
     _agree(comm, None, error, "nothing is saved")
