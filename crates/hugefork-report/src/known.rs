@@ -41,7 +41,7 @@ const KNOWN: [Known; 15] = [
     Known {
         name: "history",
         title: "A snapshot while many are held",
-        description: "A hundred snapshots of a populated area, all held, with writes to some pages between two of them.",
+        description: "Snapshots of a populated area, all held, with writes to some pages between two of them.",
         leads: &["each"],
         explains: &["call", "between", "worst"],
         aside: &[],

@@ -1,4 +1,5 @@
-//! How `writer-latency` and `fork` write to their areas: how densely, where, and after how many snapshots.
+//! How `writer-latency`, `fork` and `history` write to their areas: how densely, where, after how many snapshots, and
+//! how many are held.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,6 +134,38 @@ impl FromStr for Epoch {
     }
 }
 
+/// How many snapshots a history holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HeldSnapshots(usize);
+
+impl HeldSnapshots {
+    /// As many as are usual.
+    pub const HUNDRED: HeldSnapshots = HeldSnapshots(100);
+
+    /// Few enough to be dropped in random order, half of them.
+    const FEWEST: usize = 4;
+
+    /// More would take longer than anybody waits.
+    const MOST: usize = 100_000;
+
+    /// The number in results.
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
+impl FromStr for HeldSnapshots {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+        let range = HeldSnapshots::FEWEST..=HeldSnapshots::MOST;
+        let number = text.parse().ok().filter(|number| digits && range.contains(number));
+        let refused = || format!("not a number of snapshots to hold, from {} to {}", range.start(), range.end());
+        number.map(HeldSnapshots).ok_or_else(refused)
+    }
+}
+
 /// How an area is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Writes {
@@ -142,6 +175,8 @@ pub struct Writes {
     pub pattern: Pattern,
     /// After how many snapshots.
     pub epoch: Epoch,
+    /// How many snapshots are held, where that is what the case is about.
+    pub held: HeldSnapshots,
 }
 
 impl Writes {
@@ -158,7 +193,7 @@ impl Writes {
 
     /// Random writes after the first snapshot.
     pub const fn first(density: Density) -> Writes {
-        Writes { density, pattern: Pattern::Random, epoch: Epoch::First }
+        Writes { density, pattern: Pattern::Random, epoch: Epoch::First, held: HeldSnapshots::HUNDRED }
     }
 }
 
@@ -171,6 +206,8 @@ pub struct AskedWrites {
     pub patterns: Vec<Pattern>,
     /// After how many snapshots; the first if only the others were asked for.
     pub epochs: Vec<Epoch>,
+    /// How many snapshots are held; a hundred if only the others were asked for.
+    pub held: Vec<HeldSnapshots>,
 }
 
 impl AskedWrites {
@@ -180,6 +217,7 @@ impl AskedWrites {
             ("--densities", self.densities.is_empty()),
             ("--patterns", self.patterns.is_empty()),
             ("--epochs", self.epochs.is_empty()),
+            ("--held", self.held.is_empty()),
         ];
         given.into_iter().find(|(_, is_empty)| !is_empty).map(|(option, _)| option)
     }
@@ -189,15 +227,18 @@ impl AskedWrites {
         if self.option().is_none() {
             return usual;
         }
-        let (densities, patterns, epochs) = (
+        let (densities, patterns, epochs, held) = (
             some_or(&self.densities, &Density::ALL),
             some_or(&self.patterns, &[Pattern::Random]),
             some_or(&self.epochs, &[Epoch::First]),
+            some_or(&self.held, &[HeldSnapshots::HUNDRED]),
         );
         let mut all = Vec::new();
-        for epoch in epochs {
-            for pattern in patterns {
-                all.extend(densities.iter().map(|&density| Writes { density, pattern: *pattern, epoch: *epoch }));
+        for &held in held {
+            for &epoch in epochs {
+                for &pattern in patterns {
+                    all.extend(densities.iter().map(|&density| Writes { density, pattern, epoch, held }));
+                }
             }
         }
         let mut seen = BTreeSet::new();
@@ -247,6 +288,10 @@ mod tests {
             assert_eq!(epoch.number().to_string().parse(), Ok(epoch));
         }
         assert!("2".parse::<Epoch>().is_err());
+        assert_eq!("100".parse(), Ok(HeldSnapshots::HUNDRED));
+        for slip in ["3", "+100", "many", "100001", ""] {
+            assert!(slip.parse::<HeldSnapshots>().unwrap_err().contains("from 4 to 100000"), "{slip}");
+        }
     }
 
     #[test]
@@ -264,5 +309,8 @@ mod tests {
         assert_eq!(found, [(7, 1), (9, 1), (7, 3), (9, 3)]);
         let clustered = AskedWrites { patterns: vec![Pattern::Clustered], ..AskedWrites::default() };
         assert_eq!(clustered.or(Vec::new()).len(), Density::ALL.len());
+        let held = AskedWrites { held: vec![HeldSnapshots(9), HeldSnapshots(7)], ..clustered };
+        let found: Vec<usize> = held.or(Vec::new()).iter().map(|writes| writes.held.number()).collect();
+        assert_eq!(found, [[9; Density::ALL.len()], [7; Density::ALL.len()]].concat());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use hugefork::{Backing, BlockSize, ByteSize};
 use hugefork_bench::plan::COUNTED_MINIMUM;
-use hugefork_bench::plan::writes::{Density, Epoch, Pattern};
+use hugefork_bench::plan::writes::{Density, Epoch, HeldSnapshots, Pattern};
 use hugefork_bench::{Case, Subject};
 
 use super::bench_compare::CompareArgs;
@@ -101,6 +101,10 @@ pub(crate) struct BenchArgs {
     /// Snapshots after which writer-latency and fork measure: 1, the first, or 3, the steady state [default: 1]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) epochs: Vec<Epoch>,
+
+    /// Snapshots that history holds [default: 100]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) held: Vec<HeldSnapshots>,
 
     /// Number of counted rounds after the warm-up round; figures to publish need 5
     #[arg(long, value_name = "N", default_value_t = COUNTED_MINIMUM, value_parser = whole::<usize>, allow_negative_numbers = true)]

@@ -76,6 +76,10 @@ impl Rival for ForkRival {
         held.iter().try_fold(own.alone(), |sum, child| Some(sum + Footprint::by(child.pid()?)?.own()))
     }
 
+    fn discard(&mut self, child: Holder) -> Result<(), BenchError> {
+        child.let_go()
+    }
+
     /// The child has checked it.
     fn let_go(&mut self, child: Holder, _: impl FnOnce(Read<'_>) -> Result<(), BenchError>) -> Result<(), BenchError> {
         child.let_go()

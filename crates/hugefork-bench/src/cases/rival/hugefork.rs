@@ -119,6 +119,14 @@ impl Rival for HugeforkRival {
         Footprint::by_this().map(|held| held.anonymous + blocks)
     }
 
+    fn first_read(&self, snapshot: &Snapshot, size: usize) -> Result<bool, BenchError> {
+        let view = snapshot.map()?;
+        // SAFETY: the snapshot is as long as the region.
+        let read = unsafe { reader(view.as_ptr()) };
+        std::hint::black_box((0..size).step_by(2 << 20).map(read).fold(0, u64::wrapping_add));
+        Ok(true)
+    }
+
     fn let_go(
         &mut self,
         snapshot: Snapshot,

@@ -51,6 +51,18 @@ pub(super) trait Rival {
         Footprint::by_this().map(Footprint::alone)
     }
 
+    /// Reads a word of each 2 MiB of a snapshot of an area of so many bytes by address, for the first time. False if
+    /// nobody in this process can.
+    fn first_read(&self, _: &Self::Snapshot, _size: usize) -> Result<bool, BenchError> {
+        Ok(false)
+    }
+
+    /// Lets go of a snapshot without a look at it.
+    fn discard(&mut self, held: Self::Snapshot) -> Result<(), BenchError> {
+        drop(held);
+        Ok(())
+    }
+
     /// Has `check` look at what a snapshot holds, and lets go of it.
     fn let_go(
         &mut self,

@@ -111,6 +111,7 @@ fn options(args: &BenchArgs) -> Options {
             densities: args.densities.clone(),
             patterns: args.patterns.clone(),
             epochs: args.epochs.clone(),
+            held: args.held.clone(),
         },
         runs: args.runs,
         time_budget: args.time_budget,
