@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::Over;
 use common::alone::alone;
 use common::forked::in_fork;
+use common::seccomp::{every, refuse};
 use hugefork::{Pool, Region, Snapshot};
 
 const BLOCK: usize = 2 << 20;
@@ -88,9 +89,38 @@ fn who_is_alone_finds_in_each_snapshot_what_was_there() {
     alone(|| assert_eq!(in_fork(live).code(), Some(0))).well();
 }
 
+/// Writes and goes back to its only snapshot, over and over again.
+fn go_back() {
+    let pool = Pool::builder().capacity(200 * BLOCK).build().unwrap();
+    let mut region = pool.region(LEN).unwrap();
+    region.as_mut_slice().fill(1);
+    let (first, mut numbers) = (region.snapshot().unwrap(), Numbers(54321));
+    for round in 2..100 {
+        for _ in 0..numbers.below(5) {
+            let page = numbers.below(LEN / PAGE);
+            region.as_mut_slice()[page * PAGE] = round;
+        }
+        region.reset_to(&first).unwrap();
+        assert!(region.as_mut_slice().iter().step_by(PAGE).all(|byte| *byte == 1), "round {round}");
+    }
+}
+
+/// Page faults tell what need not be looked at. Where a filter refuses to count them, all is looked at.
+#[test]
+fn so_does_who_is_not_told_of_page_faults() {
+    alone(|| {
+        let lives = || {
+            refuse(every(libc::SYS_getrusage, libc::EPERM));
+            go_back();
+            live()
+        };
+        assert_eq!(in_fork(lives).code(), Some(0));
+    })
+    .well();
+}
+
 /// The words that each writer writes, one after the other and over again.
 const WORDS: usize = 64;
-const WRITERS: usize = 2;
 const HELD_BESIDE_WRITERS: usize = 40;
 /// Few of them lie in one block, so snapshots hold pages.
 const WIDE: usize = 32 * BLOCK;
@@ -110,9 +140,9 @@ fn word(region: &Region, at: usize) -> &AtomicU64 {
 }
 
 /// What a snapshot has of all writers. Panics unless each has written up to some number by then, and nothing later.
-fn seen(snapshot: &Snapshot) -> Vec<u64> {
+fn seen(snapshot: &Snapshot, writers: usize) -> Vec<u64> {
     let mut all = Vec::new();
-    for writer in 0..WRITERS {
+    for writer in 0..writers {
         let read = |nth| {
             let mut bytes = [0; 8];
             snapshot.read_at(place(writer, nth), &mut bytes).unwrap();
@@ -133,50 +163,79 @@ fn seen(snapshot: &Snapshot) -> Vec<u64> {
 
 #[test]
 fn a_snapshot_beside_writers_has_what_each_had_written_before_it() {
+    alone(|| assert_eq!(beside(2, 400), 0)).well();
+}
+
+/// The page faults of one tell whether it has written.
+#[test]
+fn a_snapshot_beside_one_writer_has_what_it_had_written_before() {
+    alone(|| assert_eq!(in_fork(|| beside(1, 1500)).code(), Some(0))).well();
+}
+
+#[test]
+fn a_snapshot_beside_a_writer_of_whose_page_faults_nobody_tells_has_what_it_had_written_before() {
     alone(|| {
-        let pool = Pool::builder().capacity(400 * BLOCK).build().unwrap();
-        let mut region = pool.region(WIDE).unwrap();
-        region.as_mut_slice().fill(0);
-        let (region, is_over) = (&region, &AtomicBool::new(false));
-        let mut pages_held = 0;
-        std::thread::scope(|scope| {
-            for writer in 0..WRITERS {
-                scope.spawn(move || {
-                    let numbers = (1..).take_while(|_| !is_over.load(Ordering::Relaxed));
-                    for number in numbers {
-                        word(region, place(writer, number)).store(number, Ordering::Release);
-                        // Now and then all at once, and else one by one.
-                        if number / 1000 % 2 == 0 {
-                            std::thread::yield_now();
-                        }
-                    }
-                });
-            }
-            let over = Over(is_over);
-            // Blocks become the region's alone while it is being snapshotted.
-            let (dropped, to_drop) = std::sync::mpsc::sync_channel(0);
-            scope.spawn(move || to_drop.into_iter().for_each(|snapshot: Snapshot| drop(snapshot)));
-            let (mut numbers, mut held) = (Numbers(777), Vec::new());
-            for round in 0..400 {
-                let snapshot = region.snapshot().unwrap();
-                let first = seen(&snapshot);
-                held.push((snapshot, first));
-                if held.len() > HELD_BESIDE_WRITERS {
-                    let (snapshot, first) = held.swap_remove(numbers.below(HELD_BESIDE_WRITERS));
-                    assert_eq!(seen(&snapshot), first, "round {round}");
-                    dropped.send(snapshot).unwrap();
-                }
-                if round % 5 == 4 && round > 200 {
-                    held.drain(..).for_each(|(snapshot, _)| dropped.send(snapshot).unwrap());
-                }
-                pages_held = pool.stats().pages_held.max(pages_held);
-            }
-            drop((over, dropped));
-            for (snapshot, first) in held {
-                assert_eq!(seen(&snapshot), first, "at the end");
-            }
-        });
-        assert!(pages_held > 0);
+        let writes = || {
+            refuse(every(libc::SYS_getrusage, libc::EPERM));
+            beside(1, 400)
+        };
+        assert_eq!(in_fork(writes).code(), Some(0));
     })
     .well();
+}
+
+/// Takes so many snapshots beside so many writers and no other thread, but for one that drops snapshots where there are
+/// several. Gives 0.
+fn beside(writers: usize, rounds: usize) -> i32 {
+    let pool = Pool::builder().capacity(400 * BLOCK).build().unwrap();
+    let mut region = pool.region(WIDE).unwrap();
+    region.as_mut_slice().fill(0);
+    let (region, is_over) = (&region, &AtomicBool::new(false));
+    let mut pages_held = 0;
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            scope.spawn(move || {
+                let numbers = (1..).take_while(|_| !is_over.load(Ordering::Relaxed));
+                for number in numbers {
+                    word(region, place(writer, number)).store(number, Ordering::Release);
+                    // Now and then all at once, and else one by one.
+                    if number / 1000 % 2 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let over = Over(is_over);
+        // Blocks become the region's alone while it is being snapshotted.
+        let (dropped, to_drop) = std::sync::mpsc::sync_channel(0);
+        let let_go = |snapshot: Snapshot| {
+            if writers > 1 {
+                dropped.send(snapshot).unwrap();
+            }
+        };
+        if writers > 1 {
+            scope.spawn(move || to_drop.into_iter().for_each(|snapshot: Snapshot| drop(snapshot)));
+        }
+        let (mut numbers, mut held) = (Numbers(777), Vec::new());
+        for round in 0..rounds {
+            let snapshot = region.snapshot().unwrap();
+            let first = seen(&snapshot, writers);
+            held.push((snapshot, first));
+            if held.len() > HELD_BESIDE_WRITERS {
+                let (snapshot, first) = held.swap_remove(numbers.below(HELD_BESIDE_WRITERS));
+                assert_eq!(seen(&snapshot, writers), first, "round {round}");
+                let_go(snapshot);
+            }
+            if round % 5 == 4 && round > 200 {
+                held.drain(..).for_each(|(snapshot, _)| let_go(snapshot));
+            }
+            pages_held = pool.stats().pages_held.max(pages_held);
+        }
+        drop((over, dropped));
+        for (snapshot, first) in held {
+            assert_eq!(seen(&snapshot, writers), first, "at the end");
+        }
+    });
+    assert!(pages_held > 0);
+    0
 }

@@ -34,7 +34,7 @@ const MOST_LOOKS: usize = 6;
 const FEW_BLOCKS: usize = 8;
 
 /// If a look has more pages to copy, signals wait no longer.
-const MOST_PAGES_WITHOUT_SIGNALS: usize = 8192;
+const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
 
 /// What a look ahead knows.
 pub(super) struct Look {
