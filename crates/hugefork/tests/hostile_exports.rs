@@ -275,6 +275,84 @@ fn some_extents(random: &mut Random) -> Extents {
     extents(at + (1 + random.below(2)) * page, page, &list)
 }
 
+/// Extents of a file with so many pages: parts of runs, with pages from elsewhere between them, and some holes.
+fn pages_between_parts(random: &mut Random, pages: usize) -> Extents {
+    let (mut at, mut run, mut list) = (0, random.below(pages / 2), Vec::new());
+    for _ in 0..1 + random.below(30) {
+        let most = if random.one_in(4) { 20 } else { 3 };
+        let len = 1 + random.below(most);
+        let from = if random.one_in(2) { run + at } else { random.below(pages) };
+        if from + len <= pages {
+            list.push([at * PAGE, from * PAGE, len * PAGE]);
+        }
+        at += len;
+        if random.one_in(12) {
+            run = random.below(pages);
+        }
+    }
+    extents((at + random.below(2)) * PAGE, PAGE, &list)
+}
+
+/// Whatever of it is mapped, and whatever copied.
+#[test]
+fn what_the_extents_name_is_there_and_nothing_else() {
+    const PAGES: usize = 200;
+    let file = memfd(PAGES * PAGE, MemfdFlags::empty(), SealFlags::SHRINK);
+    for page in 0..PAGES {
+        rustix::io::pwrite(&file, &[page as u8 + 1; PAGE], (page * PAGE) as u64).unwrap();
+    }
+    for seed in 0..400 {
+        let extents = pages_between_parts(&mut Random::new(seed), PAGES);
+        let mut expected = vec![0; extents.len()];
+        for extent in extents.iter() {
+            let pages = expected[extent.offset..extent.offset + extent.len].chunks_mut(PAGE);
+            pages.enumerate().for_each(|(nth, page)| page.fill((extent.file_offset / PAGE + nth) as u8 + 1));
+        }
+        let imported = Imported::map(&file, &extents).unwrap();
+        let mut found = vec![0; extents.len()];
+        imported.read_at(0, &mut found).unwrap();
+        assert!(found == expected, "seed {seed}: {extents}");
+    }
+}
+
+/// Its owner may, where it cannot be sealed.
+#[test]
+fn a_file_that_becomes_shorter_while_it_is_mapped_is_an_error() {
+    alone(|| {
+        const PAGES: usize = 64;
+        let file = memfd_create("hostile", MemfdFlags::CLOEXEC).unwrap();
+        let fill = || fallocate(&file, FallocateFlags::empty(), 0, (PAGES * PAGE) as u64).unwrap();
+        fill();
+        let (over, mut mapped, mut refused) = (AtomicBool::new(false), 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    ftruncate(&file, 0).unwrap();
+                    fill();
+                }
+            });
+            let _over = Over(&over);
+            let mut seed = 0;
+            while seed < 500 || (mapped == 0 || refused == 0) && seed < 1_000_000 {
+                seed += 1;
+                match Imported::map(&file, &pages_between_parts(&mut Random::new(seed), PAGES)) {
+                    Ok(imported) => {
+                        mapped += 1;
+                        let _ = imported.read_at(0, &mut vec![0; imported.len()]);
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let is_known = matches!(error.code(), ErrorCode::OutOfMemory | ErrorCode::NotAnExport);
+                        assert!(is_known, "{seed}: {error}");
+                    }
+                }
+            }
+        });
+        println!("{mapped} mapped, {refused} refused");
+    })
+    .well();
+}
+
 /// Another thread gives memory to the file and takes it away meanwhile.
 #[test]
 fn whatever_is_mapped_can_be_read() {

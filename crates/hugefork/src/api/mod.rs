@@ -11,6 +11,7 @@
 //! | `machine` | what this machine offers |
 //! | `operations` | several writes of which a cut has all or none |
 //! | `pinned` | ranges that stay where they are |
+//! | `placing` | which extents of an import are mapped, and which are copied over those |
 //! | `pool` | physical memory in blocks |
 //! | `region` | memory that is read and written |
 //! | `routed` | a region, which its handle and its owned pins hold together |
@@ -29,6 +30,7 @@ pub(crate) mod import;
 pub mod machine;
 pub(crate) mod operations;
 pub(crate) mod pinned;
+mod placing;
 pub(crate) mod pool;
 pub(crate) mod region;
 mod routed;

@@ -15,6 +15,7 @@
 //! copies, which has an error for it.
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -61,6 +62,7 @@ pub(super) fn reopen_for_reading(fd: &OwnedFd) -> Result<OwnedFd, SystemError> {
 const MAP_EXTENT: &str = "mmap of an extent";
 const MAP_ZEROS: &str = "mmap of zeros";
 const GET_PAGES: &str = "madvise(MADV_POPULATE_READ) of an extent";
+const COPY_IN: &str = "pread of an extent";
 const COPY_OUT: &str = "process_vm_readv of an import";
 
 /// Memory that is written once and then sealed.
@@ -123,6 +125,8 @@ const TMPFS: u64 = 0x0102_1994;
 pub(crate) struct Guarantees {
     /// Length in bytes.
     pub(crate) len: u64,
+    /// How much memory it has, in bytes: less than its length where nobody has written.
+    pub(crate) memory: u64,
     /// Whether who has the right to write to it may make it shorter: it is of a tmpfs, whose files cannot be sealed.
     pub(crate) may_shrink: bool,
     /// Whether nobody can ever write to it, or make it shorter.
@@ -147,7 +151,9 @@ pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, Sy
     // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a
     // reason.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
-    Ok(is_pool.then_some(Guarantees { len: file.st_size.cast_unsigned(), may_shrink, is_sealed, hugetlb }))
+    // Of any file, in units of 512 bytes.
+    let (len, memory) = (file.st_size.cast_unsigned(), file.st_blocks.cast_unsigned() * 512);
+    Ok(is_pool.then_some(Guarantees { len, memory, may_shrink, is_sealed, hugetlb }))
 }
 
 /// Some bytes of private memory, which lie behind those before them.
@@ -262,6 +268,23 @@ impl PrivateMemory {
         Ok(())
     }
 
+    /// Copies bytes of the file over what is mapped, for this process alone. `EFAULT` where the file has become too
+    /// short, or the kernel has no page for them.
+    ///
+    /// # Panics
+    /// If they do not lie inside.
+    pub(crate) fn copy_in(&mut self, fd: BorrowedFd<'_>, to: Range<usize>, from: usize) -> Result<(), SystemError> {
+        assert!(to.start <= to.end && to.end <= self.len, "they lie inside");
+        let mut done = 0;
+        while done < to.len() {
+            let (at, from) = (self.at.wrapping_byte_add(to.start + done), (from + done) as libc::off_t);
+            // SAFETY: it writes to a part of this memory, which is borrowed exclusively.
+            let copied = unsafe { libc::pread(fd.as_raw_fd(), at, to.len() - done, from) };
+            done += count_of(COPY_IN, copied)?;
+        }
+        Ok(())
+    }
+
     /// The first byte.
     pub(crate) fn at(&self) -> *mut u8 {
         self.at.cast()
@@ -296,17 +319,21 @@ impl PrivateMemory {
             // SAFETY: it writes to `rest` bytes of `to`, which is borrowed exclusively, and reads this process's own
             // memory, which the kernel checks.
             let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const into, 1, &raw const from, 1, 0) };
-            done += match copied {
-                1.. => copied.cast_unsigned(),
-                // There is always something to copy.
-                0 => return Err(SystemError::new(COPY_OUT, Errno::FAULT)),
-                _ => {
-                    let errno = Errno::from_io_error(&std::io::Error::last_os_error());
-                    return Err(SystemError::new(COPY_OUT, errno.unwrap_or(Errno::FAULT)));
-                }
-            };
+            done += count_of(COPY_OUT, copied)?;
         }
         Ok(())
+    }
+}
+
+/// How many bytes a call has copied, of which there are always some.
+fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
+    match copied {
+        1.. => Ok(copied.cast_unsigned()),
+        0 => Err(SystemError::new(call, Errno::FAULT)),
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(Errno::INTR) => Ok(0),
+            errno => Err(SystemError::new(call, errno.unwrap_or(Errno::FAULT))),
+        },
     }
 }
 
