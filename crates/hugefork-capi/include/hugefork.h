@@ -1207,9 +1207,14 @@ void hf_changes_close(hf_changes *changes);
  * Nothing is copied: it takes some 80 us, some nanoseconds for each block, and 0.2 us for
  * each extent.
  *
- * The export holds the blocks of the snapshot until it is closed. Then they may be written
- * to again, and processes that still map them see that; nothing worse happens to them. If
- * this process ends first, the memory stays as it is for as long as anybody has the
+ * Pages that the snapshot holds over a block that older snapshots hold too are extents of
+ * their own, so two for each such page. A mapping for each would soon be more than a process
+ * may have: hf_import_map maps the blocks, and copies single pages. A program that has no
+ * hugefork can do likewise, or read with pread(2).
+ *
+ * The export holds the blocks and pages of the snapshot until it is closed. Then they may be
+ * written to again, and processes that still map them see that; nothing worse happens to
+ * them. If this process ends first, the memory stays as it is for as long as anybody has the
  * descriptor or maps it. Nothing of an export is ever revoked: a write that finds the pool
  * full, and would need a block that an export holds, fails. With HF_COPY_GRAIN_AUTO and
  * single pages it goes through all the same, by page.
@@ -1261,6 +1266,10 @@ int hf_export_fd(const hf_export *exported);
  *
  * `length` is that of the snapshot, and `page` divides all other numbers. Each `extent` has
  * an offset in the snapshot, one in the file, and a length. `end` says how many there are.
+ *
+ * A page that a snapshot of a history holds over a block takes two lines, of some 30 bytes
+ * each. An argument of a command line, and a variable of the environment, can have 128 KiB:
+ * hand longer texts on in a file or a pipe.
  */
 const char *hf_export_extents(const hf_export *exported);
 

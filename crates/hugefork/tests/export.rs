@@ -248,6 +248,103 @@ fn a_process_that_is_not_root_exports_too() {
     .well();
 }
 
+/// A region, and snapshots of it that hold pages: single ones, some at both ends of a block, beside each other, in long
+/// runs, and every other one. None if snapshots copy blocks here.
+fn history(pool: &Pool) -> Option<(Region, Vec<Snapshot>)> {
+    let mut region = region(pool, CopyGrain::Auto);
+    let mut held = vec![region.snapshot().unwrap()];
+    for round in 1..4 {
+        let single = (0..8).map(|block| block * BLOCK / PAGE + 7 * round);
+        let both_ends = [2 * BLOCK / PAGE, 3 * BLOCK / PAGE - 1];
+        let in_rows = (0..30).map(|nth| 3 * BLOCK / PAGE + 40 + nth + nth / 3);
+        let (long, every_other) = (6 * BLOCK / PAGE + 100..6 * BLOCK / PAGE + 164, 5 * BLOCK / PAGE..);
+        for page in single.chain(both_ends).chain(in_rows).chain(long).chain(every_other.step_by(2).take(60)) {
+            region.as_mut_slice()[page * PAGE] = 100 + round as u8;
+        }
+        held.push(region.snapshot().unwrap());
+    }
+    (pool.stats().pages_held > 0).then_some((region, held))
+}
+
+/// The kernel maps the blocks, and the importer copies pages over them; a run of pages it maps, too.
+#[test]
+fn a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block() {
+    let ended = alone(|| {
+        if let Some(imported) = received() {
+            // SAFETY: the parent keeps the export until this process has ended.
+            return println!("said: {}", checksum(unsafe { imported.bytes() }));
+        }
+        // Snapshots of hugetlb copy blocks.
+        for backing in BACKINGS.into_iter().filter(|backing| *backing != Backing::Hugetlb) {
+            for size in [BlockSize::MIB_2, BlockSize::KIB_64] {
+                let Some(pool) = pool(backing, 60 * BLOCK, size) else { continue };
+                let Some((mut region, held)) = history(&pool) else {
+                    println!("skipped: no snapshot holds single pages here");
+                    continue;
+                };
+                // All that is left, so that no block could be made.
+                let rest = pool.region(pool.stats().blocks_free * size.bytes()).unwrap();
+                rest.populate().unwrap();
+                for snapshot in &held {
+                    let before = pool.stats();
+                    let export = snapshot.export().unwrap();
+                    let after = pool.stats();
+                    assert_eq!((after.blocks_free, after.pages_held), (0, before.pages_held), "{backing} {size}");
+                    let sum = checksum(snapshot).to_string();
+                    assert_eq!(said(receiver(&export)), sum, "{backing} {size}");
+                    assert_eq!(said(receiver(&snapshot.export_copy().unwrap())), sum, "{backing} {size}");
+                }
+                let (export, before) = (held[2].export().unwrap(), held[2].to_vec());
+                drop((held, rest));
+                region.as_mut_slice().fill(5);
+                let later = [region.snapshot().unwrap(), region.snapshot().unwrap()];
+                let imported = Imported::map(&export, export.extents()).unwrap();
+                // SAFETY: the export is kept.
+                assert!(unsafe { imported.bytes() } == before, "{backing} {size}");
+                assert!(pool.stats().pages_held > 0, "the export holds its pages");
+                drop((region, later, export));
+                assert_eq!((pool.stats().blocks_free, pool.stats().pages_held), (pool.stats().blocks, 0));
+            }
+        }
+    });
+    ended.well();
+}
+
+#[test]
+fn many_pages_take_few_mappings_and_a_copy_that_is_refused_leaves_none() {
+    alone(|| {
+        let pool = Pool::builder().capacity(140 * BLOCK).build().unwrap();
+        let mut region = pool.region(64 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let first = region.snapshot().unwrap();
+        // Some anywhere in each block: many, or beside each other, they would be copied with their blocks.
+        for page in (0..800).map(|nth| nth * 1223 % (64 * BLOCK / PAGE)) {
+            region.as_mut_slice()[page * PAGE + 9] = 88;
+        }
+        let snapshot = region.snapshot().unwrap();
+        let export = snapshot.export().unwrap();
+        drop(first);
+        if pool.stats().pages_held == 0 {
+            return println!("skipped: no snapshot holds single pages here");
+        }
+        assert!(export.extents().iter().len() > 1000);
+        let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        drop(Imported::map(&export, export.extents()).unwrap());
+        let before = maps();
+        let imported = Imported::map(&export, export.extents()).unwrap();
+        assert!(maps() < before + 30, "{} mappings more", maps() - before);
+        // SAFETY: the export is kept.
+        assert!(unsafe { imported.bytes() } == &snapshot[..]);
+        drop(imported);
+        let before = maps();
+        refuse(every(libc::SYS_pread64, libc::EPERM));
+        let error = Imported::map(&export, export.extents()).unwrap_err();
+        assert!(error.to_string().contains("pread of an extent failed"), "{error}");
+        assert_eq!(maps(), before);
+    })
+    .well();
+}
+
 #[test]
 fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
     let pool = Pool::builder().capacity(4 * BLOCK).build().unwrap();

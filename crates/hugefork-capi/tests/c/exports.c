@@ -142,6 +142,34 @@ static void exports(hf_pool *pool)
     hf_import_close(imported);
 }
 
+/* A page that a snapshot holds beside an older one is exported where it is. */
+static void history(hf_pool *pool)
+{
+    hf_region *live = region_of(pool, BLOCK);
+    hf_snapshot *older, *newer;
+    hf_export *exported;
+    hf_import *imported;
+    const unsigned char *bytes;
+    uint64_t before;
+    memset(bytes_of(live), 1, BLOCK);
+    WELL(hf_region_snapshot(live, NULL, &older));
+    bytes_of(live)[5 * 4096] = 2;
+    WELL(hf_region_snapshot(live, NULL, &newer));
+    before = stats_of(pool).blocks_free;
+    WELL(hf_snapshot_export(newer, &exported));
+    CHECK(stats_of(pool).blocks_free == before);
+    hf_snapshot_close(newer);
+    hf_snapshot_close(older);
+    memset(bytes_of(live), 7, BLOCK);
+    WELL(hf_import_map(hf_export_fd(exported), hf_export_extents(exported), &imported));
+    bytes = hf_import_address(imported);
+    CHECK(bytes[0] == 1 && bytes[5 * 4096] == 2 && bytes[5 * 4096 + 1] == 1 && bytes[6 * 4096] == 1);
+    hf_import_close(imported);
+    hf_export_close(exported);
+    hf_region_close(live);
+    CHECK(stats_of(pool).blocks_free == stats_of(pool).blocks);
+}
+
 static void refusals(hf_pool *pool)
 {
     hf_region *live = region_of(pool, BLOCK);
@@ -223,6 +251,7 @@ int main(int count, char **arguments)
         return child(arguments[1]);
     pool = pool_of(16 * MIB);
     exports(pool);
+    history(pool);
     refusals(pool);
     hf_pool_close(pool);
     revoked();

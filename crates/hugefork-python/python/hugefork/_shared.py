@@ -87,9 +87,10 @@ def share(snapshot: Snapshot, *, copy: bool = False) -> Shared:
     snapshot
         It may be closed afterwards.
     copy
-        Without it, nothing is copied (some 20 us for each array), and a process that gets it could read the whole pool through the
-        descriptor, if it means to: have one pool for each trust domain. With it, the others get a sealed copy, some
-        0.3 s for each GiB, that shows nothing else and never changes.
+        Without it, nothing is copied (some 20 us for each array), but that who gets a snapshot of a history copies
+        the single pages that this holds. A process that gets it could read the whole pool through the descriptor, if
+        it means to: have one pool for each trust domain. With it, the others get a sealed copy, some 0.3 s for each
+        GiB, that shows nothing else and never changes.
 
     Raises
     ------

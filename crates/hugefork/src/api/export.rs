@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::pool::{Pool, check_owner};
-use super::snapshot::{Snapshot, before_any_is_lost};
+use super::snapshot::Snapshot;
 use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
@@ -19,6 +19,10 @@ use crate::types::extents::Extents;
 /// [`Extents`] as text. Then [`Imported::map`](crate::Imported::map) maps it, or any program does with `mmap(2)`,
 /// `MAP_PRIVATE` and each extent's offsets. What it writes there is copied page by page, and stays with it. So many
 /// processes share the memory of one snapshot.
+///
+/// Pages that the snapshot holds over a block that others hold too ([`Snapshot`]) are extents of their own, so two for
+/// each such page. A mapping for each would soon be more than a process may have: [`Imported`](crate::Imported) maps
+/// the blocks, and copies single pages. A program that has no hugefork can do likewise, or read with `pread(2)`.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,7 +47,7 @@ use crate::types::extents::Extents;
 /// ```
 ///
 /// # How long it lasts
-/// An export holds the blocks of the snapshot, which may be dropped. When the export is dropped, its blocks may be
+/// An export holds the blocks and pages of the snapshot, which may be dropped. When the export is dropped, they may be
 /// written to again, and processes that still map them see that; nothing worse happens to them. If the exporting
 /// process ends, the memory stays as it is for as long as anybody has the descriptor or maps it.
 ///
@@ -67,7 +71,7 @@ use crate::types::extents::Extents;
 pub struct Export {
     file: OwnedFd,
     extents: Extents,
-    /// What keeps the blocks, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
+    /// What keeps the blocks and pages, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
     core: Option<PinnedBox<SnapshotCore<Linux>>>,
     pool: Pool,
 }
@@ -93,14 +97,14 @@ impl AsFd for Export {
 
 impl Snapshot {
     /// Has other processes read the snapshot where it is. Copies nothing: takes some 80 us, and some nanoseconds for
-    /// each block. [`Export`] says what others can do with it, and what it keeps the pool from.
+    /// each block and each page over one. [`Export`] says what others can do with it, and what it keeps the pool from.
     ///
     /// # Errors
     /// [`RegionError::NotExportable`] where `/proc` is not mounted, or the descriptors of the process are used up.
     /// [`RegionError::Revoked`] if a part was taken away. [`RegionError::ForkedChild`].
     pub fn export(&self) -> Result<Export, RegionError> {
         check_owner()?;
-        let core = before_any_is_lost(|| self.core().keep(), Ok)?;
+        let core = self.core().keep()?;
         let sys = &self.pool().core.sys;
         let file = sys.open_for_reading().map_err(|source| RegionError::NotExportable { source })?;
         let extents = core.extents(sys.page_size());

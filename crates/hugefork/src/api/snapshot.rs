@@ -37,10 +37,11 @@ pub(super) fn before_any_is_lost<T>(
 /// ([`CopyGrain`](crate::CopyGrain)). While older snapshots hold a block too, it holds the pages of it that differ, of
 /// 4 KiB each in the pool's memory, and shares those with the snapshots before and after it
 /// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)): so a history costs what was written. To reset a region
-/// to it copies the pages that differ, and to fork it those that it has. To [`export`](Snapshot::export) or reserve it
-/// takes a whole block for each that it has such pages of; so does a reset of a region that shows another block there,
-/// has a limit or a reservation, or copies blocks ([`CopyGrain::Block`](crate::CopyGrain::Block)). When the pool has
-/// none left, the parent takes the block that it writes to away from its snapshots, see [`Snapshot::is_revoked`].
+/// to it copies the pages that differ, and to fork it those that it has; to [`export`](Snapshot::export) it copies
+/// nothing. To reserve it takes a whole block for each that it has such pages of; so does a reset of a region that
+/// shows another block there, has a limit or a reservation, or copies blocks
+/// ([`CopyGrain::Block`](crate::CopyGrain::Block)). When the pool has none left, the parent takes the block that it
+/// writes to away from its snapshots, see [`Snapshot::is_revoked`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,15 +4,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::is_interesting;
-use super::world::World;
+use super::world::{SnapshotModel, World};
 use crate::pool::frames::Content;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::Keeping;
 use crate::snapshot::read::Destination;
-use crate::sys::Access;
 use crate::sys::soft::{Page, SoftMmu};
+use crate::sys::{Access, Sys};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
+use crate::types::extents::Extent;
 use crate::types::options::Reserve;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -51,6 +52,9 @@ impl World {
             let is_there = |offset: usize| entries.get(EntryIndex(offset / self.shape.block)) != Entry::Revoked;
             assert!(model.reserve == Reserve::None || !model.frozen.is_revoked(), "revoked in spite of a reservation");
             assert!(model.frozen.keeping == Keeping::Lent || !model.frozen.is_revoked(), "revoked, and kept for good");
+            if model.frozen.keeping == Keeping::ForGood {
+                self.check_extents(model);
+            }
             self.check_bytes(&model.bytes, is_there, |offset| {
                 let mut byte = [0];
                 model.frozen.read(offset, &mut byte, Destination::Region).unwrap();
@@ -94,6 +98,21 @@ impl World {
         assert_eq!(self.pool.frames.reserved(), reserved, "reservations");
         self.check_zeroed();
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
+    }
+
+    /// What an export would name has the bytes, and what it does not is zeros.
+    fn check_extents(&self, model: &SnapshotModel) {
+        let extents = model.frozen.extents(BASE_PAGE);
+        self.check_bytes(
+            &model.bytes,
+            |_| true,
+            |offset| {
+                let is_in = |extent: &Extent| (extent.offset..extent.offset + extent.len).contains(&offset);
+                let Some(extent) = extents.iter().find(is_in) else { return 0 };
+                // SAFETY: the direct map spans the byte, which nobody writes while the snapshot keeps it.
+                unsafe { self.pool.sys.direct().add(extent.file_offset + offset - extent.offset).read() }
+            },
+        );
     }
 
     /// A free block that is marked as zero has memory, which is zero.

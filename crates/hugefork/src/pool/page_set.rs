@@ -234,6 +234,11 @@ impl<S: Sys> PageSet<S> {
         }
     }
 
+    /// The place of each page in the block, and that of its slot in the pool's memory (in bytes).
+    pub(crate) fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.each().map(|(page, slot)| (page as usize * BASE_PAGE, slot.offset()))
+    }
+
     /// The pages, with the place of each in the block (in bytes).
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &PageBytes)> {
         self.each().map(|(page, slot)| (page as usize * BASE_PAGE, self.bytes(slot)))

@@ -215,6 +215,46 @@ fn whoever_wants_the_block_whole_is_given_one() {
     where_pages_are_copied!(row, 16);
 }
 
+/// What other processes read of an export: the bytes that its extents name.
+fn exported<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<u8> {
+    let mut bytes = vec![0; frozen.len()];
+    for extent in frozen.extents(BASE_PAGE).iter() {
+        // SAFETY: the direct map spans what the extent names, which nobody writes while it is kept.
+        let named =
+            unsafe { std::slice::from_raw_parts(frozen.pool().sys.direct().add(extent.file_offset), extent.len) };
+        bytes[extent.offset..extent.offset + extent.len].copy_from_slice(named);
+    }
+    bytes
+}
+
+/// In a pool that is full: it takes nothing, and keeps its pages when everybody else has dropped them.
+#[test]
+fn an_export_names_the_pages_where_they_are() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 5);
+        let rest = world.fill();
+        let before = (world.free(), slots(world));
+        let kept = held[3].keep().unwrap();
+        assert_eq!((world.free(), slots(world)), before);
+        let mut bytes = vec![0; kept.len()];
+        held[3].read(0, &mut bytes, Destination::Elsewhere).unwrap();
+        assert!(exported(&kept) == bytes);
+        let places: Vec<_> = kept.extents(BASE_PAGE).iter().map(|extent| (extent.offset, extent.len)).collect();
+        assert_eq!(places[..2], [(0, BASE_PAGE), (BASE_PAGE, 3 * BASE_PAGE)], "three slots that lie beside each other");
+        held.clear();
+        drop(rest);
+        (0..G::PAGES).for_each(|page| region.write(at(page), 99));
+        let later = [region.snapshot(), region.snapshot()];
+        drop(world.fill());
+        assert!(exported(&kept) == bytes && written(&kept, 6) == [1, 2, 3, 0, 0]);
+        drop((later, region));
+        assert_eq!(slots(world), 3);
+        drop(kept);
+        assert_eq!(slots(world), 0);
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 #[test]
 fn a_region_goes_back_to_any_of_them() {
     fn row<G: Ground>(world: &World<G>) {

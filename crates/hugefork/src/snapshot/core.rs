@@ -28,7 +28,7 @@ use crate::units::EntryIndex;
 pub(crate) enum Keeping {
     /// It may, as the snapshot's reservation says.
     Lent,
-    /// Never: other processes read the blocks where they are.
+    /// Never: other processes read the blocks, and the pages over them, where they are.
     ForGood,
 }
 
@@ -194,11 +194,9 @@ impl<S: Sys> SnapshotCore<S> {
         self.duplicate_and(Keeping::Lent)
     }
 
-    /// A second snapshot of the same blocks, none of which is ever taken away.
+    /// A second snapshot of the same blocks and pages, none of which is ever taken away.
     pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        let kept = self.duplicate_and(Keeping::ForGood)?;
-        kept.complete()?;
-        Ok(kept)
+        self.duplicate_and(Keeping::ForGood)
     }
 
     fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {

@@ -1,4 +1,9 @@
 //! Where the bytes of a snapshot lie in the pool's memory, and copies of them.
+//!
+//! ```text
+//!   snapshot   block 7, pages 3 and 90 in slots 5210 and 5211
+//!   extents    pages 0 … 2 of block 7 │ slot 5210 │ pages 4 … 89 of block 7 │ slot 5211 │ pages 91 … of block 7
+//! ```
 
 use super::core::SnapshotCore;
 use super::read::Destination;
@@ -10,13 +15,22 @@ use crate::types::extents::{Extent, Extents};
 use crate::units::{BASE_PAGE, EntryIndex, HUGE_PAGE};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Where its bytes lie, in pages of `page` bytes. Nothing may be taken away from it.
+    /// Where its bytes lie, in pages of `page` bytes. Nothing may be taken away from it, and nobody else has it.
     pub(crate) fn extents(&self, page: usize) -> Extents {
         let (size, mut extents) = (self.pool().block_size, Extents::new(self.len(), page));
         for (index, entry) in self.entries.iter().enumerate() {
-            if let Some(block) = entry.block() {
-                extents.push(Extent::new(size.len_of(index), self.pool().offset(block), size.bytes()));
+            let Some(block) = entry.block() else { continue };
+            let (start, below) = (size.len_of(index), self.pool().offset(block));
+            let of_block = |from: usize, to: usize| Extent::new(start + from, below + from, to - from);
+            let set = self.pages_at(EntryIndex(index));
+            debug_assert!(set.is_none() || page == BASE_PAGE, "pages of hugetlb are not held singly");
+            let mut listed = 0;
+            for (at, slot) in set.iter().flat_map(|set| set.places()) {
+                extents.push(of_block(listed, at));
+                extents.push(Extent::new(start + at, slot, BASE_PAGE));
+                listed = at + BASE_PAGE;
             }
+            extents.push(of_block(listed, size.bytes()));
         }
         extents
     }

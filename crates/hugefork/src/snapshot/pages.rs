@@ -1,8 +1,9 @@
 //! Pages of a snapshot over blocks that others hold too (pool/page_set.rs).
 //!
-//! A block with such pages is given a block of its own when somebody wants it whole: to fork the snapshot, to reset a
-//! region to it, to export or reserve it. Until then it costs its pages. Whoever reads it by address reads through a
-//! private mapping of the block, which has copies of the pages (view.rs).
+//! A block with such pages is given a block of its own when somebody wants it whole: to reserve the snapshot, or for a
+//! fork or reset that can do nothing with pages. Until then it costs its pages. Whoever reads it by address reads
+//! through a private mapping of the block, which has copies of the pages (view.rs). Other processes are told where both
+//! lie (export.rs).
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};

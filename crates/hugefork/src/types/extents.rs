@@ -57,6 +57,9 @@ pub struct Extent {
 /// `length` is that of the snapshot, and `page` divides all other numbers. Each `extent` has an offset in the snapshot,
 /// one in the file, and a length. `end` says how many there are. The last line ends in a newline, too.
 ///
+/// A page that a snapshot of a history holds over a block takes two lines, of some 30 bytes each. An argument of a
+/// command line, and a variable of the environment, can have 128 KiB: hand longer texts on in a file or a pipe.
+///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use hugefork::Extents;
@@ -82,9 +85,11 @@ impl Extents {
         Extents { len, page, list: Vec::new() }
     }
 
-    /// Adds an extent that begins behind all others. It is joined with the last if it continues that on both sides.
+    /// Adds an extent that begins behind all others. It is joined with the last if it continues that on both sides. An
+    /// empty one is none.
     pub(crate) fn push(&mut self, extent: Extent) {
         match self.list.last_mut() {
+            _ if extent.len == 0 => {}
             Some(last) if last.continues(&extent) => last.len += extent.len,
             Some(_) | None => self.list.push(extent),
         }
