@@ -1,5 +1,5 @@
-//! What rights the library's threads have in programs that give theirs up, and programs that go into sandboxes: by
-//! programs of the tests' own.
+//! What rights the library's threads have in programs that give theirs up, and on which processors they run; and
+//! programs that go into sandboxes. By programs of the tests' own.
 
 mod programs;
 
@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use programs::ours::{AT_MOST, HELPED, MODES, compiled};
 use programs::{Scratch, has, output_of};
 
+const AFFINITY: &str = include_str!("programs/affinity.c");
 const CREDENTIALS: &str = include_str!("programs/credentials.c");
 const SANDBOXED: &str = include_str!("programs/sandboxed.c");
 const STRESS: &str = include_str!("programs/stress.c");
@@ -36,6 +37,18 @@ fn no_thread_has_rights_that_the_program_has_given_up() {
     }
     let said = scratch.run(HELPED[1]).args(AT_MOST).arg(&program).args(["1", "child"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&said.stdout), "0 bad\n", "a child");
+}
+
+/// A server may keep its own threads to one processor.
+#[test]
+fn the_librarys_thread_runs_wherever_the_program_was_started() {
+    let scratch = Scratch::new("affinity");
+    let Some(program) = compiled(&scratch, "affinity", AFFINITY) else { return };
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let here = status.lines().find(|line| line.starts_with("Cpus_allowed:")).unwrap();
+    for mode in MODES {
+        assert_eq!(output_of(scratch.run(mode).arg(&program)), format!("{here}\n"), "{mode}");
+    }
 }
 
 /// What `program` says and how it ends, under `hugefork run` as without.

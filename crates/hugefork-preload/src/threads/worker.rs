@@ -19,7 +19,7 @@ use crate::modes::{Growth, Maintained};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
-use crate::threads::{rights, thread};
+use crate::threads::{affinity, rights, thread};
 
 /// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
 const SHORTEST_NS: i64 = 5_000_000;
@@ -83,6 +83,7 @@ pub(crate) fn in_child() {
 
 /// The thread.
 extern "C" fn run(_: *mut c_void) -> c_int {
+    affinity::go_back();
     rights::give_up();
     let _ = set_name(c"hugefork-run");
     work();

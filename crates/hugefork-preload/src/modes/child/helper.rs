@@ -27,7 +27,7 @@ use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
-use crate::threads::{rights, thread};
+use crate::threads::{affinity, rights, thread};
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// How long it sleeps: first so long, then twice as long, up to the longest. After so many that were in vain, it is the
@@ -95,6 +95,7 @@ extern "C" fn run(is_orphan: *mut c_void) -> c_int {
     let is_orphan = unsafe { mem::transmute::<*mut c_void, fn() -> bool>(is_orphan) };
     // To handle page faults is a right.
     let privatiser = has_table_of_its_own().then(Privatiser::open).flatten();
+    affinity::go_back();
     rights::give_up();
     let _ = set_name(c"hugefork-child");
     if let Some(privatiser) = privatiser
