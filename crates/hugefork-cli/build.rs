@@ -68,6 +68,9 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
     cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
     cargo.arg("--").args(kind.flags);
+    if let Some(folder) = static_unwinder(out) {
+        cargo.arg("-C").arg(format!("link-arg=-L{}", folder.display()));
+    }
     // What belongs to the build around this one: a linter in place of the compiler, flags for the command.
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
@@ -80,6 +83,22 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
 
     let library = built.join(target).join("release/libhugefork_preload.so");
     fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()))
+}
+
+/// A folder where the linker finds the unwinder as a part of the library, by the name of the shared one: to load that
+/// would take a small program 0.1 ms. None where the compiler has no such part.
+fn static_unwinder(out: &Path) -> Option<PathBuf> {
+    let asked =
+        Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into())).arg("-print-file-name=libgcc_eh.a").output();
+    let archive = PathBuf::from(String::from_utf8(asked.ok()?.stdout).ok()?.trim_end());
+    // It answers with the bare name where it has none.
+    if !archive.is_absolute() || !archive.exists() {
+        return None;
+    }
+    let folder = out.join("unwinder");
+    fs::create_dir_all(&folder).ok()?;
+    fs::write(folder.join("libgcc_s.so"), format!("INPUT({})\n", archive.display())).ok()?;
+    Some(folder)
 }
 
 /// The workspace that the package is a member of, where this is a checkout of it.

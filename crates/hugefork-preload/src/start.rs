@@ -43,20 +43,11 @@ extern "C" fn start() {
     }
     forks::resolve();
     pins::resolve();
-    begin_malloc();
     origin::note_this();
     affinity::note();
     fork::follow();
     // Last: from here on, something is done.
     config.set();
-}
-
-/// The `malloc` that the program gets with the library opens files of the kernel's when it begins: libc's, since the
-/// command asks huge pages of it, and mimalloc. In a program that begins with it behind a filter of system calls, that
-/// would be the program's end.
-fn begin_malloc() {
-    // SAFETY: nothing refers to the byte.
-    unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
 }
 
 extern "C" fn end() {

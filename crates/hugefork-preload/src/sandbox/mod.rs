@@ -170,10 +170,21 @@ impl Pause {
     }
 }
 
+/// The `malloc` that the program gets with the library opens files of the kernel's when it begins: libc's, since the
+/// command asks huge pages of it, and mimalloc. In a program that begins with it behind a filter of system calls, that
+/// would be the program's end.
+fn begin_malloc() {
+    // SAFETY: nothing refers to the byte.
+    unsafe { libc::free(std::hint::black_box(libc::malloc(1))) };
+}
+
 /// Leaves all to the kernel and to the program.
 fn withdraw() -> After {
     match origin::who() {
-        Who::Known => _ = pause(),
+        Who::Known => {
+            begin_malloc();
+            let _ = pause();
+        }
         Who::Copy => {
             fork::notice_copy();
             thread::send_away();
