@@ -64,7 +64,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         let region = self.region;
         region.captured.outdate(run.clone());
         // What is staged has lost its marks.
-        self.dirty.told.fill(false);
+        self.dirty.tell_nothing();
         if !region.site().take_pages(self.locked, &run) {
             return None;
         }

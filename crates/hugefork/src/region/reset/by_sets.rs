@@ -26,6 +26,9 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 impl<S: Sys> RegionCore<S> {
     /// Has the snapshot make blocks of its own where a reset can do nothing with its pages.
     pub(super) fn complete_for_reset(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+        if !frozen.has_pages() {
+            return Ok(());
+        }
         let takes =
             |index: EntryIndex| self.may_take_pages() && self.takes_set(index, frozen.entries.get(index).block());
         (0..self.table.len())
@@ -68,15 +71,16 @@ impl<S: Sys> RegionCore<S> {
 impl<S: Sys> Reset<'_, S> {
     /// Whether pages are put back by sets: what is in the list of private pages is not all of them then.
     pub(super) fn goes_by_sets(&self) -> bool {
-        self.has_sets || self.dirty.told.contains(&true)
+        self.has_sets || self.dirty.are_told
     }
 
     /// Finds out of which blocks the last set tells what is private.
     pub(super) fn tell(&mut self) {
         let region = self.region;
         if !self.has_sets && !region.captured.are_any() {
-            return self.dirty.told.fill(false);
+            return self.dirty.tell_nothing();
         }
+        self.dirty.are_told = false;
         let is_known = self.dirty.seen_at == Some(region.pool().sys.minor_faults());
         let are_asked = self.place == Place::Own && (self.has_sets || !is_known);
         for index in 0..region.table.len() {
@@ -86,6 +90,7 @@ impl<S: Sys> Reset<'_, S> {
                     && self.last(index).is_some()
             };
             self.dirty.told[index] = are_asked && tells(index);
+            self.dirty.are_told |= self.dirty.told[index];
         }
     }
 

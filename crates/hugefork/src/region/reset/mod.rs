@@ -141,9 +141,12 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn dirty_list(&self, room: usize, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(room, self.table.len());
-        // It writes to private pages, whatever the program may.
-        self.captured.may_change(0..self.table.len());
-        if frozen.has_pages() || self.captured.are_any() {
+        let has_sets = self.captured.are_any();
+        if has_sets {
+            // It writes to private pages, whatever the program may.
+            self.captured.may_change(0..self.table.len());
+        }
+        if has_sets || frozen.has_pages() {
             self.captured.make_room();
         }
         if self.accounts.has_cow_mappings() {

@@ -43,6 +43,8 @@ pub(in crate::region) struct DirtyList {
     pub(in crate::region) parked: EngineVec<bool>,
     /// For each block: whether its set (captured.rs) tells what is private there, but for pages without a mark.
     pub(in crate::region) told: EngineVec<bool>,
+    /// Whether any is.
+    pub(in crate::region) are_told: bool,
 }
 
 impl Default for DirtyList {
@@ -56,6 +58,7 @@ impl Default for DirtyList {
             own: EngineVec::new_in(Own),
             parked: EngineVec::new_in(Own),
             told: EngineVec::new_in(Own),
+            are_told: false,
         }
     }
 }
@@ -103,6 +106,13 @@ impl DirtyList {
         self.own.resize(blocks, 0);
         self.parked.resize(blocks, false);
         self.told.resize(blocks, false);
+    }
+
+    /// Has no set tell anything.
+    pub(in crate::region) fn tell_nothing(&mut self) {
+        if std::mem::take(&mut self.are_told) {
+            self.told.fill(false);
+        }
     }
 
     /// Has the next reset make room for so many pages, and some more.
