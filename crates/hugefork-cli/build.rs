@@ -86,8 +86,12 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
 }
 
 /// A folder where the linker finds the unwinder as a part of the library, by the name of the shared one: to load that
-/// would take a small program 0.1 ms. None where the compiler has no such part.
+/// would take each program nine system calls. None where the compiler has no such part for the target.
 fn static_unwinder(out: &Path) -> Option<PathBuf> {
+    if env::var_os("HOST") != env::var_os("TARGET") {
+        // The compiler at hand has that of another machine.
+        return None;
+    }
     let asked =
         Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into())).arg("-print-file-name=libgcc_eh.a").output();
     let archive = PathBuf::from(String::from_utf8(asked.ok()?.stdout).ok()?.trim_end());

@@ -38,7 +38,6 @@ int main(void) {
         close(ready[1]);
         _exit(read(ready[0], &byte, 1));
     }
-    alarm(120);
     char text[1024], where[1024];
     for (int found = 0; !found;) {
         DIR *tasks = opendir("/proc/self/task");
@@ -46,7 +45,7 @@ int main(void) {
             found = line_of(task->d_name, "Name:", text, sizeof text) && strstr(text, "hugefork-run")
                 && line_of(task->d_name, "Cpus_allowed:", where, sizeof where);
         closedir(tasks);
-        usleep(1000);
+        sched_yield();
     }
     fputs(where, stdout);
     close(ready[1]);

@@ -75,9 +75,12 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// Signals that are blocked go on if this takes long.
     pub(super) fn capture_ahead(&self, signals: &mut Option<SignalsBlocked>) -> Result<Option<Look>, RegionError> {
+        if !self.may_capture_tracked() {
+            return Ok(None);
+        }
         // What is shown after this has no private pages yet, whether or not it is tracked.
         let mut faults = self.pool().sys.faults_of_others();
-        if !self.may_capture_tracked() || !self.track_writes() {
+        if !self.track_writes() {
             return Ok(None);
         }
         let can_be_told = faults.is_some();
@@ -111,7 +114,9 @@ impl<S: Sys> RegionCore<S> {
         let captured = self.mark_written(&mut found, &mut written).and_then(|()| {
             let are_known = |patched: &&Patched| self.captured.has_all_marked(patched.index);
             let others = found.iter().filter(|patched| !are_known(patched)).map(|patched| patched.pages);
-            *signals = signals.take().filter(|_| pages(&written) + others.sum::<usize>() <= MOST_PAGES_WITHOUT_SIGNALS);
+            if pages(&written) + others.sum::<usize>() > MOST_PAGES_WITHOUT_SIGNALS {
+                *signals = None;
+            }
             self.write_back_each(&found, &written, When::WhileWritable)
         });
         if captured.is_err() {

@@ -319,7 +319,8 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
     let each = || parts.iter().zip(alone).enumerate();
     // Each is asked.
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
-    let mut are_any = are_more_faults();
+    let are_told = parts.iter().any(|part| part.keeps != Keeps::Protected);
+    let mut are_any = are_told && are_more_faults();
     for passes in 0.. {
         if !are_any {
             break;

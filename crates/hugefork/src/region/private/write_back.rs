@@ -124,7 +124,7 @@ impl<S: Sys> RegionCore<S> {
         let mut runs = EngineVec::new_in(Own);
         runs.resize(MOST_RUNS, PageRun::default());
         let scan =
-            |part: Part<'_>, runs: &mut [PageRun]| self.are_marked(self.pool().sys.mark_unmarked_pages(part, runs));
+            |part: Part<'_>, runs: &mut [PageRun]| self.note_marks(self.pool().sys.mark_unmarked_pages(part, runs));
         self.each_scanned(scan, &mut runs, &self.bytes_of(entries), Place::Own, |pages, _| {
             self.by_block(&pages).for_each(|(index, over)| each(index, over));
             Ok(())
@@ -155,7 +155,7 @@ impl<S: Sys> RegionCore<S> {
         mut each: impl FnMut(Range<usize>, bool),
     ) -> Result<(), SystemError> {
         let scan =
-            |part: Part<'_>, runs: &mut [PageRun]| self.are_marked(self.pool().sys.mark_private_pages(part, runs));
+            |part: Part<'_>, runs: &mut [PageRun]| self.note_marks(self.pool().sys.mark_private_pages(part, runs));
         self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
             each(pages, run.is_written());
             Ok(())
@@ -163,7 +163,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Notes if a scan was to mark what it has found and could not.
-    fn are_marked(&self, scanned: Result<Scanned, SystemError>) -> Result<Scanned, SystemError> {
+    fn note_marks(&self, scanned: Result<Scanned, SystemError>) -> Result<Scanned, SystemError> {
         if !scanned.is_ok_and(|scanned| scanned.are_marked) {
             self.captured.set_tracked(false);
         }

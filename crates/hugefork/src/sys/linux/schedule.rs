@@ -35,7 +35,7 @@ pub(crate) fn faults_of_others() -> Option<u64> {
             // One of its own meanwhile would be counted with only one of them.
             (before == own).then(|| all.saturating_sub(own))
         }
-        _ => None,
+        2.. => None,
     }
 }
 

@@ -325,12 +325,12 @@ impl PrivateMemory {
     }
 }
 
-/// How many bytes a call has copied, of which there are always some.
+/// How many bytes a call has copied, of which there are always some to copy: none if a signal came first.
 fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
     match copied {
         1.. => Ok(copied.cast_unsigned()),
         0 => Err(SystemError::new(call, Errno::FAULT)),
-        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+        ..0 => match Errno::from_io_error(&std::io::Error::last_os_error()) {
             Some(Errno::INTR) => Ok(0),
             errno => Err(SystemError::new(call, errno.unwrap_or(Errno::FAULT))),
         },
