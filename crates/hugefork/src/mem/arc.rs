@@ -41,8 +41,7 @@ impl<T> EngineArc<T> {
         self.inner == other.inner
     }
 
-    /// How many own it, for tests that look whether a thread has let go.
-    #[cfg(test)]
+    /// How many own it, just then.
     pub(crate) fn owners(&self) -> usize {
         self.inner().owners.load(Ordering::Relaxed)
     }

@@ -8,8 +8,11 @@
 //! faulted inside `malloc` may be waiting for the lock.
 
 use core::cell::UnsafeCell;
+use core::iter;
+use core::mem;
 use core::ops::Range;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::{Derived, RegionId};
@@ -22,6 +25,11 @@ use crate::units::{BlockId, EntryIndex};
 pub(crate) trait Holder: Sync {
     /// Which region this is; `None` for a snapshot, since no block comes from one.
     fn id(&self) -> Option<RegionId>;
+
+    /// The seat of a snapshot; `None` for a region.
+    fn seat(&self) -> Option<&Seat> {
+        None
+    }
 
     /// The tie of a fork or snapshot to its parent.
     fn parent(&self) -> Option<&Derived>;
@@ -139,23 +147,79 @@ pub(crate) struct Dropped {
     pub(crate) bytes: usize,
 }
 
-/// The holders of one pool, as a family tree: each is followed by its forks and snapshots, their forks and snapshots,
-/// and so on. So whether some come from one is asked of each once, and nobody goes from child to parent.
+/// The holders of one pool. Its regions are a family tree: each is followed by its forks, their forks, and so on, so
+/// that whether some come from one is asked of each once, and nobody goes from child to parent. Snapshots have no
+/// children, may be thousands, and come and go all the time: each is in the list of its region, where it knows its
+/// seat.
 ///
 /// ```text
-///   region ─┬─ fork ─── snapshot        region 0 │ fork 1 │ snapshot 2 │ snapshot 1 │ other 0
-///           └─ snapshot                                                       depth ─┘
+///   region ─┬─ fork ─── snapshot        region 0: snapshot │ fork 1: snapshot │ fork 1 │ other 0
+///           ├─ snapshot                        depth ─┘
+///           └─ fork
 /// ```
 pub(crate) struct Holders {
     lock: RegionLock,
-    list: UnsafeCell<EngineVec<Member>>,
+    list: UnsafeCell<List>,
 }
 
-/// One in the list.
+/// All holders.
+struct List {
+    regions: EngineVec<Member>,
+    /// Snapshots of regions that are gone, as all from which those came are.
+    orphans: Snapshots,
+}
+
+/// A region in the list.
 struct Member {
     holder: NonNull<dyn Holder>,
+    id: RegionId,
     /// How many of its ancestors live.
     depth: usize,
+    snapshots: Snapshots,
+}
+
+/// Snapshots of one region, in any order. Each has its seat.
+struct Snapshots(EngineVec<NonNull<dyn Holder>>);
+
+/// The number of a snapshot among those of its region. Read and written by the list only, under its lock.
+#[derive(Debug, Default)]
+pub(crate) struct Seat(AtomicUsize);
+
+impl Snapshots {
+    fn holders(&self) -> impl Iterator<Item = &dyn Holder> {
+        // SAFETY: a holder stays in place until it is removed from the list, and these are in it still.
+        self.0.iter().map(|holder| unsafe { holder.as_ref() })
+    }
+
+    /// There is room.
+    fn add(&mut self, holder: NonNull<dyn Holder>) {
+        self.0.push(holder);
+        self.seat(self.0.len() - 1);
+    }
+
+    /// The last one gets the seat.
+    fn remove(&mut self, at: usize) {
+        self.0.swap_remove(at);
+        if at < self.0.len() {
+            self.seat(at);
+        }
+    }
+
+    fn seat(&self, at: usize) {
+        // SAFETY: as above.
+        let seat = unsafe { self.0[at].as_ref() }.seat();
+        seat.into_iter().for_each(|seat| seat.0.store(at, Ordering::Relaxed));
+    }
+}
+
+/// Whether a list has room for so many more, if need be that of `larger`.
+fn has_room<T>(list: &mut EngineVec<T>, more: usize, larger: &mut EngineVec<T>) -> bool {
+    let needed = list.len() + more;
+    if needed > list.capacity() && needed <= larger.capacity() {
+        larger.append(list);
+        mem::swap(list, larger);
+    }
+    needed <= list.capacity()
 }
 
 impl Member {
@@ -163,17 +227,37 @@ impl Member {
         // SAFETY: a holder stays in place until it is removed from the list, and this is a member still.
         unsafe { self.holder.as_ref() }
     }
+
+    /// The region and its snapshots.
+    fn holders(&self) -> impl Iterator<Item = &dyn Holder> {
+        iter::once(self.holder()).chain(self.snapshots.holders())
+    }
 }
 
-/// Where those stand in the list who come from the member `of`.
-fn descendants(list: &[Member], of: usize) -> Range<usize> {
-    let comes_from = |member: &&Member| member.depth > list[of].depth;
-    of + 1..of + 1 + list[of + 1..].iter().take_while(comes_from).count()
+impl List {
+    fn region_at(&self, id: Option<RegionId>) -> Option<usize> {
+        self.regions.iter().position(|member| Some(member.id) == id)
+    }
+
+    /// The snapshots of the region `id`, or those of none.
+    fn snapshots_of(&mut self, id: Option<RegionId>) -> &mut Snapshots {
+        match self.region_at(id) {
+            Some(at) => &mut self.regions[at].snapshots,
+            None => &mut self.orphans,
+        }
+    }
+
+    /// Where those regions stand that come from the one at `of`.
+    fn descendants(&self, of: usize) -> Range<usize> {
+        let comes_from = |member: &&Member| member.depth > self.regions[of].depth;
+        of + 1..of + 1 + self.regions[of + 1..].iter().take_while(comes_from).count()
+    }
 }
 
 impl Default for Holders {
     fn default() -> Holders {
-        Holders { lock: RegionLock::default(), list: UnsafeCell::new(EngineVec::new_in(Own)) }
+        let list = List { regions: EngineVec::new_in(Own), orphans: Snapshots(EngineVec::new_in(Own)) };
+        Holders { lock: RegionLock::default(), list: UnsafeCell::new(list) }
     }
 }
 
@@ -183,56 +267,88 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder. Its tie to its parent is new, or a clone of `source`, which is that of a holder.
+    /// Adds a holder. Its tie to its parent is new, or a clone of `source`, which is that of a holder. To add a
+    /// snapshot takes time in proportion to the number of regions.
     ///
     /// # Safety
     /// It stays in place until it is removed.
     pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
         let _signals = SignalsBlocked::new();
-        let mut larger = EngineVec::new_in(Own);
+        let (mut regions, mut snapshots) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
         loop {
             let alone = self.lock.exclusive();
             // SAFETY: the lock is held exclusively.
             let list = unsafe { &mut *self.list.get() };
-            let needed = list.len() + 1;
-            if needed > list.capacity() && needed <= larger.capacity() {
-                larger.append(list);
-                std::mem::swap(list, &mut larger);
+            if let (Some(tie), Some(source)) = (holder.parent(), source) {
+                tie.catch_up(source);
             }
-            if needed <= list.capacity() {
-                if let (Some(tie), Some(source)) = (holder.parent(), source) {
-                    tie.catch_up(source);
+            let parent = holder.parent().and_then(Derived::parent);
+            let needed = match holder.id() {
+                Some(id) if has_room(&mut list.regions, 1, &mut regions) => {
+                    let (at, depth) = match list.region_at(parent) {
+                        Some(parent) => (parent + 1, list.regions[parent].depth + 1),
+                        None => (list.regions.len(), 0),
+                    };
+                    let snapshots = Snapshots(EngineVec::new_in(Own));
+                    list.regions.insert(at, Member { holder: NonNull::from(holder), id, depth, snapshots });
+                    return;
                 }
-                let parent = holder.parent().and_then(Derived::parent);
-                let is_parent = |member: &Member| parent.is_some() && member.holder().id() == parent;
-                let (at, depth) = match list.iter().position(is_parent) {
-                    Some(parent) => (parent + 1, list[parent].depth + 1),
-                    None => (list.len(), 0),
-                };
-                list.insert(at, Member { holder: NonNull::from(holder), depth });
-                return;
-            }
+                Some(_) => list.regions.len() + 1,
+                None => {
+                    let of = list.snapshots_of(parent);
+                    if has_room(&mut of.0, 1, &mut snapshots) {
+                        of.add(NonNull::from(holder));
+                        return;
+                    }
+                    of.0.len() + 1
+                }
+            };
             drop(alone);
-            larger.reserve(2 * needed);
+            match holder.id() {
+                Some(_) => regions.reserve(2 * needed),
+                None => snapshots.reserve(2 * needed),
+            }
         }
     }
 
     /// Removes a holder. Nobody uses it any more when this returns.
     pub(crate) fn remove(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
-        let _alone = self.lock.exclusive();
-        // SAFETY: the lock is held exclusively.
-        let list = unsafe { &mut *self.list.get() };
-        let address = ptr::from_ref(holder).addr();
-        let Some(at) = list.iter().position(|member| member.holder.as_ptr().addr() == address) else { return };
-        let parent = holder.parent().and_then(Derived::parent);
-        for child in descendants(list, at) {
-            list[child].depth -= 1;
-            if let (Some(gone), Some(tie)) = (holder.id(), list[child].holder().parent()) {
-                tie.outlive(gone, parent);
+        let (mut left, mut larger) = (None, EngineVec::new_in(Own));
+        loop {
+            let alone = self.lock.exclusive();
+            // SAFETY: the lock is held exclusively.
+            let list = unsafe { &mut *self.list.get() };
+            let parent = holder.parent().and_then(Derived::parent);
+            let Some(id) = holder.id() else {
+                let seat = holder.seat().map_or(0, |seat| seat.0.load(Ordering::Relaxed));
+                list.snapshots_of(parent).remove(seat);
+                return;
+            };
+            let Some(at) = list.region_at(Some(id)) else { return };
+            let count = list.regions[at].snapshots.0.len();
+            let of_parent = list.snapshots_of(parent);
+            if has_room(&mut of_parent.0, count, &mut larger) {
+                for region in list.descendants(at) {
+                    list.regions[region].depth -= 1;
+                    let tie = list.regions[region].holder().parent();
+                    tie.into_iter().for_each(|tie| tie.outlive(id, parent));
+                }
+                let gone = list.regions.remove(at);
+                let of_parent = list.snapshots_of(parent);
+                for snapshot in &gone.snapshots.0 {
+                    // SAFETY: it is in the list.
+                    let tie = unsafe { snapshot.as_ref() }.parent();
+                    tie.into_iter().for_each(|tie| tie.outlive(id, parent));
+                    of_parent.add(*snapshot);
+                }
+                left.replace(gone);
+                return;
             }
+            let needed = of_parent.0.len() + count;
+            drop(alone);
+            larger.reserve(needed);
         }
-        list.remove(at);
     }
 
     /// Keeps everybody off, as who comes or goes does.
@@ -260,30 +376,40 @@ pub(crate) struct Visit<'a> {
 
 /// All holders of a pool during a visit.
 #[derive(Clone, Copy)]
-pub(crate) struct Family<'a>(&'a [Member]);
+pub(crate) struct Family<'a>(&'a List);
 
 impl<'a> Family<'a> {
     /// Each of them.
     pub(crate) fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
-        self.0.iter().map(Member::holder)
+        self.0.regions.iter().flat_map(Member::holders).chain(self.0.orphans.holders())
+    }
+
+    /// Each region.
+    pub(crate) fn regions(self) -> impl Iterator<Item = &'a dyn Holder> {
+        self.0.regions.iter().map(Member::holder)
+    }
+
+    /// The region `id`, if it lives.
+    pub(crate) fn region(self, id: RegionId) -> Option<&'a dyn Holder> {
+        self.0.region_at(Some(id)).map(|at| self.0.regions[at].holder())
     }
 
     /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
     /// the block away from them. This takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
+        let holds = |holder: &dyn Holder| holder.holds(index, block);
         // Of the region, while those are passed who come from it.
         let mut own = None;
-        for member in self.0 {
+        for member in &self.0.regions {
             if own.is_some_and(|depth| member.depth > depth) {
                 continue;
             }
-            let holder = member.holder();
-            own = (holder.id() == Some(id)).then_some(member.depth);
-            if own.is_none() && holder.holds(index, block) {
+            own = (member.id == id).then_some(member.depth);
+            if own.is_none() && member.holders().any(holds) {
                 return false;
             }
         }
-        true
+        !self.0.orphans.holders().any(holds)
     }
 }
 
@@ -292,13 +418,18 @@ mod tests {
     use super::*;
     use crate::mem::EngineArc;
     use crate::pool::lineage::CowAccount;
-    use core::sync::atomic::{AtomicUsize, Ordering};
 
-    struct Counting(AtomicUsize);
+    /// A snapshot without blocks, of no region.
+    #[derive(Default)]
+    struct Counting(AtomicUsize, Seat);
 
     impl Holder for Counting {
         fn id(&self) -> Option<RegionId> {
             None
+        }
+
+        fn seat(&self) -> Option<&Seat> {
+            Some(&self.1)
         }
 
         fn parent(&self) -> Option<&Derived> {
@@ -326,7 +457,7 @@ mod tests {
     #[test]
     fn each_holder_is_visited_until_it_is_removed() {
         let holders = Holders::default();
-        let all: Vec<_> = (0..40).map(|_| Box::new(Counting(AtomicUsize::new(0)))).collect();
+        let all: Vec<_> = (0..40).map(|_| Box::<Counting>::default()).collect();
         // SAFETY: they outlive the list.
         all.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
@@ -429,16 +560,90 @@ mod tests {
             let expected = all.iter().zip(ids).all(|(relative, id)| id == of || comes_from(&all, relative, of));
             assert_eq!(holders.visit().family.is_all_of(of, EntryIndex(0), BlockId(0)), expected);
             let visit = holders.visit();
-            for (at, member) in visit.family.0.iter().enumerate() {
-                let Some(id) = member.holder().id() else { continue };
-                let found: Vec<_> = visit.family.0[descendants(visit.family.0, at)].iter().collect();
-                let expected = all.iter().filter(|relative| comes_from(&all, relative, id)).count();
-                let are_all = found.iter().filter_map(|member| member.holder().id()).count();
-                assert_eq!((found.len(), are_all), (expected, expected));
+            for (at, member) in visit.family.0.regions.iter().enumerate() {
+                let expected = all.iter().filter(|relative| comes_from(&all, relative, member.id)).count();
+                assert_eq!(visit.family.0.descendants(at).len(), expected);
             }
         }
         all.iter().for_each(|relative| holders.remove(&**relative));
         assert_eq!(holders.visit().family.members().count(), 0);
+    }
+
+    /// A snapshot of a region, which holds the block that it is asked for.
+    struct Leaf(Derived, Seat);
+
+    impl Holder for Leaf {
+        fn id(&self) -> Option<RegionId> {
+            None
+        }
+
+        fn seat(&self) -> Option<&Seat> {
+            Some(&self.1)
+        }
+
+        fn parent(&self) -> Option<&Derived> {
+            Some(&self.0)
+        }
+
+        fn holds(&self, _index: EntryIndex, _block: BlockId) -> bool {
+            true
+        }
+
+        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
+            Offer::Keeps
+        }
+
+        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
+        }
+
+        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
+            Answer::No
+        }
+    }
+
+    #[test]
+    fn snapshots_go_from_where_they_are_and_to_whom_their_region_came_from() {
+        let holders = Holders::default();
+        let first = Relative::of(None);
+        let second = Relative::of(Some(&first));
+        let of = |region: &Relative| Box::new(Leaf(Derived::of(&region.account), Seat::default()));
+        let mut leaves: Vec<_> = (0..30).map(|nth| of(if nth % 3 == 0 { &first } else { &second })).collect();
+        // SAFETY: they are removed below, or outlive the list.
+        unsafe {
+            holders.add(&*first, None);
+            holders.add(&*second, None);
+            leaves.iter().for_each(|leaf| holders.add(&**leaf, None));
+        }
+        let check = |leaves: &[Box<Leaf>], regions: usize| {
+            let visit = holders.visit();
+            let addresses = |holder: &dyn Holder| core::ptr::from_ref(holder).addr();
+            let mut listed: Vec<_> =
+                visit.family.members().filter(|holder| holder.id().is_none()).map(addresses).collect();
+            let mut expected: Vec<_> = leaves.iter().map(|leaf| core::ptr::from_ref(&**leaf).addr()).collect();
+            listed.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!((listed, visit.family.regions().count()), (expected, regions));
+        };
+        let is_all_of =
+            |region: &Relative| holders.visit().family.is_all_of(region.account.id(), EntryIndex(0), BlockId(0));
+        check(&leaves, 2);
+        for at in [0, 11, 5, 26, 1, 20] {
+            holders.remove(&*leaves.swap_remove(at));
+            check(&leaves, 2);
+        }
+        assert_eq!((is_all_of(&first), is_all_of(&second)), (true, false));
+        holders.remove(&*second);
+        check(&leaves, 1);
+        assert!(is_all_of(&first), "the snapshots of its fork are its own now");
+        holders.remove(&*leaves.swap_remove(3));
+        holders.remove(&*first);
+        check(&leaves, 0);
+        assert!(!is_all_of(&first), "nobody has them from a region that lives");
+        while !leaves.is_empty() {
+            holders.remove(&*leaves.swap_remove(leaves.len() / 2));
+            check(&leaves, 0);
+        }
     }
 
     #[test]
@@ -448,7 +653,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        let holder = Box::new(Counting(AtomicUsize::new(0)));
+                        let holder = Box::<Counting>::default();
                         // SAFETY: it is removed below.
                         unsafe { holders.add(&*holder, None) };
                         let visit = holders.visit();

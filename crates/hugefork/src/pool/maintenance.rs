@@ -267,7 +267,7 @@ impl<S: Sys> PoolCore<S> {
     fn visit_cow_mapped<T>(&self, id: RegionId, visit: impl FnOnce(&dyn CowMappingHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
         let held = self.holders.visit();
-        let region = held.family.members().find(|holder| holder.id() == Some(id))?;
+        let region = held.family.region(id)?;
         region.with_cow_mappings().map(visit)
     }
 
@@ -277,6 +277,6 @@ impl<S: Sys> PoolCore<S> {
         let visit = self.holders.visit();
         let has_cow_mappings =
             |holder: &&dyn Holder| holder.with_cow_mappings().is_some_and(CowMappingHolder::has_cow_mappings);
-        visit.family.members().filter(has_cow_mappings).filter_map(Holder::id).filter(|id| Some(*id) > after).min()
+        visit.family.regions().filter(has_cow_mappings).filter_map(Holder::id).filter(|id| Some(*id) > after).min()
     }
 }

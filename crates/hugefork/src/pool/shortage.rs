@@ -86,7 +86,7 @@ impl<S: Sys> PoolCore<S> {
         while done.bytes < bytes && *look > 0 {
             let Some((oldest, until)) = self.oldest_lazy(what) else { break };
             let visit = self.holders.visit();
-            for holder in visit.family.members().filter_map(Holder::lazy) {
+            for holder in visit.family.regions().filter_map(Holder::lazy) {
                 if holder.oldest_lazy(what) == Some(oldest) {
                     let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
                     done.blocks += dropped.blocks;
@@ -94,16 +94,16 @@ impl<S: Sys> PoolCore<S> {
                     break;
                 }
             }
-            // To find the next region takes a look at each holder. Not before something was dropped: who has looked
+            // To find the next region takes a look at each region. Not before something was dropped: who has looked
             // at enough comes again, and is to find fewer then.
-            *look = look.saturating_sub(visit.family.members().count());
+            *look = look.saturating_sub(visit.family.regions().count());
         }
         done
     }
 
     fn recall_lazy(&self, changes: u64) -> bool {
         let mut recalled = false;
-        for holder in self.holders.visit().family.members().filter_map(Holder::lazy) {
+        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
             recalled |= holder.recall_lazy(changes);
         }
         recalled
@@ -112,7 +112,7 @@ impl<S: Sys> PoolCore<S> {
     /// The call since which the oldest region waits, and the one until which it is the oldest.
     fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
         let mut oldest = None;
-        for holder in self.holders.visit().family.members().filter_map(Holder::lazy) {
+        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
             oldest = match (oldest, holder.oldest_lazy(what)) {
                 (None, Some(first)) => Some((first, u32::MAX)),
                 (Some((first, _)), Some(other)) if other < first => Some((other, first)),

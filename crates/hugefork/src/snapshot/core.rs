@@ -13,6 +13,7 @@ use crate::mapping::addresses::Addresses;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::{self, EngineArc, EngineBox};
 use crate::pool::core::PoolCore;
+use crate::pool::holders::Seat;
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
 use crate::sync::{RegionLock, SignalsBlocked};
@@ -55,6 +56,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(super) pages: LockedPages<S>,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     placement: OnceLock<Placement>,
+    /// Where the pool lists it.
+    pub(super) seat: Seat,
 }
 
 impl<S: Sys> SnapshotCore<S> {
@@ -91,6 +94,7 @@ impl<S: Sys> SnapshotCore<S> {
             keeping,
             pages: LockedPages::default(),
             placement: OnceLock::new(),
+            seat: Seat::default(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*frozen, source) };
@@ -236,8 +240,12 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         let closed = self.view.take().map_or(Ok(()), |mut view| view.close());
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {
+            let changes = pool.frames.changes();
             self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
-            pool.maintenance.nudge();
+            if pool.frames.changes() != changes {
+                // Somebody is alone with a block now.
+                pool.maintenance.nudge();
+            }
         } else {
             // The blocks may still be visible, so nobody may get them again.
             pool.leak(blocks.count());

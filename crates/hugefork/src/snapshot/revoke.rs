@@ -9,7 +9,7 @@ use super::core::{Keeping, SnapshotCore};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Site};
 use crate::mapping::edges::Shown;
-use crate::pool::holders::{Answer, Holder, Offer};
+use crate::pool::holders::{Answer, Holder, Offer, Seat};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{OnRevoke, on_revoke};
@@ -52,6 +52,10 @@ impl<S: Sys> SnapshotCore<S> {
 impl<S: Sys> Holder for SnapshotCore<S> {
     fn id(&self) -> Option<RegionId> {
         None
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        Some(&self.seat)
     }
 
     fn parent(&self) -> Option<&Derived> {
