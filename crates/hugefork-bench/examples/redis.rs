@@ -3,16 +3,25 @@
 //! ```sh
 //! cargo run --release -p hugefork-bench --example redis -- plain collapse pool
 //! cargo run --release -p hugefork-bench --example redis -- --keys 1000000 --pipeline 1 --saves 5 pool
+//! cargo run --release -p hugefork-bench --example redis -- --rate 20000 plain pool pool:any
 //! ```
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
 //! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
-//! those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. In the end the last save
-//! is loaded by another server, whose digest must be what the first had when that save began.
+//! those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. So are those of the two
+//! seconds after each, in a column of their own. In the end the last save is loaded by another server, whose digest
+//! must be what the first had when that save began.
 //!
-//! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`; the
-//! command is the one that the variable `HUGEFORK` names, or else in `PATH`.
+//! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
+//! the command was meant for. Otherwise a connection waits for its answers before it sends more.
+//!
+//! A save takes the most memory that is missing (`MemAvailable`) while it goes on, beside when it began: the median of
+//! all saves but the first. `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes
+//! of
+//! `hugefork run`, `pool:TIMES` has its `--memory TIMES`; the command is the one that the variable `HUGEFORK` names, or
+//! else in `PATH`.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fs;
 use std::io::{Read, Write};
@@ -21,6 +30,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 const VALUE: usize = 1024;
 const REST: Duration = Duration::from_secs(2);
@@ -31,11 +43,13 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 fn main() -> Result<()> {
     let asked = Asked::read(std::env::args().skip(1))?;
     let Asked { keys, connections, pipeline, .. } = asked;
-    println!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time\n");
+    print!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time");
+    println!("{}\n", if asked.rate > 0 { format!(", {} a second", asked.rate) } else { String::new() });
     println!(
-        "| | first fork, us | later forks, us | SET/s | while saving | p99.9, ms | max, ms | memory at its peak, MiB |"
+        "| | first fork, us | later forks, us | SET/s | while saving | p99, p99.9 and max, ms | the same in the 2 s \
+         after | a save takes, MiB | memory at its peak, MiB |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for way in &asked.ways {
         println!("{}", row(way, &asked)?);
     }
@@ -47,19 +61,22 @@ struct Asked {
     pipeline: usize,
     connections: usize,
     saves: usize,
+    /// Keys a second; 0 for as many as the server takes.
+    rate: usize,
     ways: Vec<String>,
 }
 
 impl Asked {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Asked> {
-        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, ways: Vec::new() };
+        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, rate: 0, ways: Vec::new() };
         while let Some(word) = words.next() {
             let number = match word.as_str() {
                 "--keys" => &mut asked.keys,
                 "--pipeline" => &mut asked.pipeline,
                 "--connections" => &mut asked.connections,
                 "--saves" => &mut asked.saves,
-                "plain" | "thp" | "collapse" | "pool" => {
+                "--rate" => &mut asked.rate,
+                way if ["plain", "thp", "collapse", "pool"].contains(&way) || way.starts_with("pool:") => {
                     asked.ways.push(word);
                     continue;
                 }
@@ -85,6 +102,7 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
     let mut load = Load::connect(&directory.0, asked)?;
     let (mut calm, mut saving, mut forks, mut least) = (Tally::default(), Tally::default(), Vec::new(), before);
+    let (mut after, mut taken) = (Tally::default(), Vec::new());
     // The first second finds everything cold.
     load.run(&mut Tally::default(), |since| Ok(since < CALM / 2))?;
     load.run(&mut calm, |since| Ok(since < CALM))?;
@@ -96,15 +114,19 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         }
         // What the connections send meanwhile comes after it, and waits for the fork.
         redis.send("bgsave")?;
-        let (mut first, mut has_begun) = (Tally::default(), false);
+        let (mut first, mut has_begun, start) = (Tally::default(), false, available()?);
+        let mut least_of_it = start;
         load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
             if !has_begun {
                 redis.answers("bgsave", "+Background saving started")?;
                 has_begun = true;
             }
-            least = least.min(available()?);
+            least_of_it = least_of_it.min(available()?);
             Ok(redis.info("rdb_bgsave_in_progress")? == "1")
         })?;
+        least = least.min(least_of_it);
+        taken.extend((save > 0).then_some(start.saturating_sub(least_of_it) >> 20));
+        load.run(if save == 0 { &mut first } else { &mut after }, |since| Ok(since < REST))?;
         if redis.info("rdb_last_bgsave_status")? != "ok" {
             return Err(format!("{way}: Redis could not save; look into its log").into());
         }
@@ -123,9 +145,11 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         [least, .., most] => format!("{} ({least}–{most})", later[later.len() / 2]),
         [one] => one.to_string(),
     };
+    taken.sort_unstable();
+    let takes = taken.get(taken.len() / 2).map_or("–".to_owned(), usize::to_string);
     let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
-    let (late, latest) = (saving.quantile(0.999), saving.quantile(1.0));
-    Ok(format!("| {way} | {} | {later} | {usual:.0} | {busy:.0} | {late:.2} | {latest:.1} | {peak} |", forks[0]))
+    let (saving, after) = (saving.latencies(), after.latencies());
+    Ok(format!("| {way} | {} | {later} | {usual:.0} | {busy:.0} | {saving} | {after} | {takes} | {peak} |", forks[0]))
 }
 
 /// Bytes that the system could give to programs.
@@ -161,12 +185,13 @@ struct Redis {
 impl Redis {
     fn start(way: &str, directory: &Path) -> Result<Redis> {
         let mut command = match way {
-            "collapse" | "pool" => {
+            "plain" | "thp" => Command::new("redis-server"),
+            _ => {
                 let mut run = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
-                run.args(["run", "--quiet", "--mode", way, "--", "redis-server"]);
+                let (mode, memory) = way.split_once(':').unwrap_or((way, "1.15"));
+                run.args(["run", "--quiet", "--mode", mode, "--memory", memory, "--", "redis-server"]);
                 run
             }
-            _ => Command::new("redis-server"),
         };
         command.args(["--port", "0", "--unixsocket", "socket", "--save", "", "--enable-debug-command", "yes"]);
         command.args(["--logfile", "log", "--disable-thp", if way == "thp" { "no" } else { "yes" }, "--dir"]);
@@ -262,6 +287,7 @@ struct Load {
     streams: Vec<UnixStream>,
     keys: usize,
     pipeline: usize,
+    rate: usize,
     random: u64,
 }
 
@@ -269,11 +295,63 @@ impl Load {
     fn connect(directory: &Path, asked: &Asked) -> Result<Load> {
         let connect = |_| UnixStream::connect(directory.join("socket"));
         let streams = (0..asked.connections).map(connect).collect::<std::io::Result<_>>()?;
-        Ok(Load { streams, keys: asked.keys, pipeline: asked.pipeline, random: 88_172_645_463_325_252 })
+        Ok(Load {
+            streams,
+            keys: asked.keys,
+            pipeline: asked.pipeline,
+            rate: asked.rate,
+            random: 88_172_645_463_325_252,
+        })
     }
 
     /// Sets keys as long as `goes_on`, which is asked every 20 ms.
-    fn run(&mut self, tally: &mut Tally, mut goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
+    fn run(&mut self, tally: &mut Tally, goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
+        if self.rate > 0 { self.run_at_rate(tally, goes_on) } else { self.run_by_turns(tally, goes_on) }
+    }
+
+    /// Sends when it is time, on the next connection, and reads what has come.
+    fn run_at_rate(&mut self, tally: &mut Tally, mut goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
+        let (began, mut asked) = (Instant::now(), Instant::now());
+        let every = Duration::from_secs_f64(self.pipeline as f64 / self.rate as f64);
+        let mut meant = vec![VecDeque::new(); self.streams.len()];
+        let (mut nth, mut sends) = (0_u32, true);
+        while sends || meant.iter().any(|meant| !meant.is_empty()) {
+            if asked.elapsed() > Duration::from_millis(20) && sends {
+                sends = goes_on(began.elapsed())?;
+                asked = Instant::now();
+            }
+            let due = began + every * nth;
+            if sends && due <= Instant::now() {
+                let stream = nth as usize % self.streams.len();
+                self.send(stream)?;
+                meant[stream].push_back(due);
+                nth += 1;
+            }
+            for (stream, meant) in meant.iter_mut().enumerate() {
+                while !meant.is_empty() && has_come(&self.streams[stream], 5 * self.pipeline)? {
+                    self.read(stream)?;
+                    tally.batches.extend(meant.pop_front().map(|due: Instant| due.elapsed()));
+                    tally.commands += self.pipeline;
+                }
+            }
+            let next = began + every * nth;
+            sleep(next.saturating_duration_since(Instant::now()).min(Duration::from_micros(50)));
+        }
+        tally.took += began.elapsed();
+        Ok(())
+    }
+
+    /// Reads the answers to what was sent at once.
+    fn read(&mut self, nth: usize) -> Result<()> {
+        let mut answers = vec![0; 5 * self.pipeline];
+        self.streams[nth].read_exact(&mut answers)?;
+        match answers.chunks(5).all(|answer| answer == b"+OK\r\n") {
+            true => Ok(()),
+            false => Err(format!("Redis answers {}", String::from_utf8_lossy(&answers)).into()),
+        }
+    }
+
+    fn run_by_turns(&mut self, tally: &mut Tally, mut goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
         let (began, mut asked) = (Instant::now(), Instant::now());
         let mut sent = vec![began; self.streams.len()];
         for (nth, sent) in sent.iter_mut().enumerate() {
@@ -286,11 +364,7 @@ impl Load {
                 asked = Instant::now();
             }
             for (nth, sent) in sent.iter_mut().enumerate() {
-                let mut answers = vec![0; 5 * self.pipeline];
-                self.streams[nth].read_exact(&mut answers)?;
-                if !answers.chunks(5).all(|answer| answer == b"+OK\r\n") {
-                    return Err(format!("Redis answers {}", String::from_utf8_lossy(&answers)).into());
-                }
+                self.read(nth)?;
                 tally.batches.push(sent.elapsed());
                 tally.commands += self.pipeline;
                 if !is_over {
@@ -319,6 +393,17 @@ impl Load {
     }
 }
 
+/// Whether so many bytes can be read.
+fn has_come(stream: &UnixStream, len: usize) -> Result<bool> {
+    let mut bytes = vec![0; len];
+    match rustix::net::recv(stream, &mut bytes[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Err("Redis has closed the connection".into()),
+        Ok((_, come)) => Ok(come == len),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// How long answers took.
 #[derive(Default)]
 struct Tally {
@@ -330,6 +415,10 @@ struct Tally {
 impl Tally {
     fn rate(&self) -> f64 {
         self.commands as f64 / self.took.as_secs_f64()
+    }
+
+    fn latencies(&mut self) -> String {
+        format!("{:.2}, {:.2}, {:.1}", self.quantile(0.99), self.quantile(0.999), self.quantile(1.0))
     }
 
     /// In milliseconds.

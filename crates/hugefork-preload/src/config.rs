@@ -2,9 +2,9 @@
 //! entry point may look at.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use crate::environment::{self, Children, Mode};
+use crate::environment::{self, Children, Memory, Mode};
 
 /// What one process was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +12,7 @@ pub(crate) struct Config {
     pub(crate) mode: Mode,
     pub(crate) min_size: usize,
     pub(crate) children: Children,
+    pub(crate) memory: Memory,
     pub(crate) at_exit: bool,
     pub(crate) signal: Option<i32>,
 }
@@ -19,9 +20,14 @@ pub(crate) struct Config {
 /// Before the constructor, and where nothing was asked for.
 const NO_MODE: u8 = 0;
 
+/// Any amount of memory.
+const NO_LIMIT: u32 = u32::MAX;
+
 static MODE: AtomicU8 = AtomicU8::new(NO_MODE);
 static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
 static HELPS_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// In percent, or [`NO_LIMIT`].
+static MEMORY: AtomicU32 = AtomicU32::new(NO_LIMIT);
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
 impl Config {
@@ -42,6 +48,10 @@ impl Config {
             None => Some(Children::Alone),
         };
         let children = children.ok_or(environment::CHILDREN)?;
+        let memory = match value(environment::MEMORY) {
+            Some(text) => std::str::from_utf8(text).ok().and_then(Memory::from_value).ok_or(environment::MEMORY)?,
+            None => Memory::default(),
+        };
         let at_exit = match value(environment::STATS) {
             Some(text) if text == environment::AT_EXIT.as_bytes() => true,
             Some(_) => return Err(environment::STATS),
@@ -51,7 +61,7 @@ impl Config {
             Some(text) => Some(number(text).ok_or(environment::STATS_SIGNAL)?),
             None => None,
         };
-        Ok(Some(Config { mode, min_size, children, at_exit, signal }))
+        Ok(Some(Config { mode, min_size, children, memory, at_exit, signal }))
     }
 
     /// Reads the environment of this process.
@@ -66,6 +76,7 @@ impl Config {
     pub(crate) fn set(&self) {
         MIN_SIZE.store(self.min_size, Ordering::Relaxed);
         HELPS_CHILDREN.store(self.children == Children::Helped, Ordering::Relaxed);
+        MEMORY.store(self.memory.percent().unwrap_or(NO_LIMIT), Ordering::Relaxed);
         AT_EXIT.store(self.at_exit, Ordering::Relaxed);
         // Last: who sees the mode sees the rest.
         MODE.store(code(self.mode), Ordering::Release);
@@ -93,6 +104,11 @@ pub(crate) fn min_size() -> usize {
 /// Whether children have threads of the library's, too.
 pub(crate) fn helps_children() -> bool {
     HELPS_CHILDREN.load(Ordering::Relaxed)
+}
+
+/// What children's lives may have the program take, in percent of what they do with plain pages, if that is limited.
+pub(crate) fn memory() -> Option<u32> {
+    Some(MEMORY.load(Ordering::Relaxed)).filter(|percent| *percent != NO_LIMIT)
 }
 
 /// Whether a line is wanted at the end.
@@ -155,16 +171,20 @@ mod tests {
             min_size: 1 << 20,
             malloc: Malloc::Auto,
             children: Children::Alone,
+            memory: Memory::default(),
             only: None,
             at_exit: false,
             signal: None,
         };
-        let children = Children::Alone;
-        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, at_exit: false, signal: None };
+        let (children, memory) = (Children::Alone, Memory::default());
+        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, memory, at_exit: false, signal: None };
         assert_eq!(read(&plain), wanted);
         let children = Children::Helped;
-        let all = Settings { min_size: 4096, children, at_exit: true, signal: Some(12), ..plain };
-        assert_eq!(read(&all), Config { min_size: 4096, children, at_exit: true, signal: Some(12), ..wanted });
+        for memory in ["any", "1", "2.5"].map(|text| text.parse().unwrap()) {
+            let all = Settings { min_size: 4096, children, memory, at_exit: true, signal: Some(12), ..plain.clone() };
+            let wanted = Config { min_size: 4096, children, memory, at_exit: true, signal: Some(12), ..wanted };
+            assert_eq!(read(&all), wanted);
+        }
     }
 
     #[test]
@@ -182,6 +202,8 @@ mod tests {
             (environment::MIN_SIZE, b"-1"),
             (environment::MIN_SIZE, b""),
             (environment::CHILDREN, b"threads"),
+            (environment::MEMORY, b"99"),
+            (environment::MEMORY, b"much"),
             (environment::STATS, b"yes"),
             (environment::STATS_SIGNAL, b"USR2"),
         ] {
@@ -198,6 +220,7 @@ mod tests {
             environment::STATS_SIGNAL,
             environment::MALLOC,
             environment::CHILDREN,
+            environment::MEMORY,
         ] {
             assert!(name.len() < 32, "{name}");
         }

@@ -22,6 +22,12 @@ pub const MALLOC: &str = "HUGEFORK_MALLOC";
 /// What children of programs get. Without it, nothing.
 pub const CHILDREN: &str = "HUGEFORK_CHILDREN";
 
+/// What a child's life may have the program take, in percent of what it takes with plain pages; or [`ANY`].
+pub const MEMORY: &str = "HUGEFORK_MEMORY";
+
+/// The value of [`MEMORY`] for as much as saves time.
+pub(crate) const ANY: &str = "any";
+
 /// Allocators that programs bring along, by what the names of their libraries begin with.
 pub const ALLOCATORS: [&str; 3] = ["libjemalloc.", "libtcmalloc", "libmimalloc"];
 
@@ -106,6 +112,60 @@ choices! {
     }
 }
 
+/// What a child's life may have the program take, as a multiple of what it takes with plain pages; or any amount.
+///
+/// Copies of whole blocks save time, and take more memory than those of the pages that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    percent: Option<u32>,
+}
+
+impl Default for Memory {
+    /// 1.15 times as much.
+    fn default() -> Memory {
+        Memory { percent: Some(115) }
+    }
+}
+
+impl Memory {
+    /// In percent; none if it may be any amount.
+    pub fn percent(self) -> Option<u32> {
+        self.percent
+    }
+
+    fn value(self) -> String {
+        self.percent.map_or_else(|| ANY.to_owned(), |percent| percent.to_string())
+    }
+
+    /// Reads the value of [`MEMORY`].
+    pub(crate) fn from_value(text: &str) -> Option<Memory> {
+        let percent = if text == ANY { None } else { Some(text.parse().ok()?) };
+        Some(Memory { percent }).filter(|_| percent.is_none_or(|percent| percent >= 100))
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.percent {
+            Some(percent) => f.pad(&format!("{}", f64::from(percent) / 100.0)),
+            None => f.pad(ANY),
+        }
+    }
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == ANY {
+            return Ok(Memory { percent: None });
+        }
+        let times = text.parse::<f64>().ok().filter(|times| (1.0..=1000.0).contains(times));
+        let refused = || format!("not such a number: take one from 1 to 1000, such as 1.15, or {ANY}");
+        times.map(|times| Memory { percent: Some((times * 100.0).round() as u32) }).ok_or_else(refused)
+    }
+}
+
 /// What the library is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -117,6 +177,8 @@ pub struct Settings {
     pub malloc: Malloc,
     /// What children get.
     pub children: Children,
+    /// What children's lives may have the program take.
+    pub memory: Memory,
     /// The file name of the only program in which it does anything.
     pub only: Option<OsString>,
     /// Whether a line of statistics is printed when the program ends.
@@ -139,6 +201,7 @@ impl Settings {
         let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
         variables.extend(self.brings_malloc().then(|| (MALLOC, self.malloc.name().into())));
         variables.extend((self.children == Children::Helped).then(|| (CHILDREN, self.children.name().into())));
+        variables.extend((self.memory != Memory::default()).then(|| (MEMORY, self.memory.value().into())));
         variables.extend(self.only.clone().map(|name| (ONLY, name)));
         variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));
         variables.extend(self.signal.map(|signal| (STATS_SIGNAL, signal.to_string().into())));

@@ -42,7 +42,7 @@ mod sandbox;
 mod start;
 mod threads;
 
-pub use environment::{Children, Malloc, Mode, Settings};
+pub use environment::{Children, Malloc, Memory, Mode, Settings};
 
 /// What the engine allocates with.
 #[cfg(hugefork_interposed)]

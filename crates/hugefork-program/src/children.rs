@@ -11,6 +11,9 @@ use crate::memory::{PLAIN, ProgramMemory};
 const FAULTS: u64 = 2;
 const FEW: u64 = 64;
 
+/// About so many blocks tell whether it is worth to look at all.
+const SAMPLES: usize = 32;
+
 /// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
 /// [forget](std::mem::forget) it in a child.
 ///
@@ -50,7 +53,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
         let (held, unseen) = self.region.share(0..self.high);
         self.counts.unseen += unseen as u64;
-        Inherited { held, _living: Living::begin(&self.living) }
+        Inherited { held, _living: Living::begin(&self.living, self.region.now()) }
     }
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
@@ -62,6 +65,9 @@ impl<S: Machine> ProgramMemory<S> {
             self.round = None;
             return false;
         }
+        // Who is gone by now has lived until now.
+        let now = self.region.now();
+        self.living.epoch(now);
         let from = match self.round {
             Some(from) => from,
             None => {
@@ -69,16 +75,31 @@ impl<S: Machine> ProgramMemory<S> {
                 let faults = self.region.faults();
                 let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * cow_mappings);
                 let have_gone = self.living.have_gone();
-                if !are_many && !have_gone && self.living.live() {
+                let is_worth_it = are_many && self.foresight.is_due(now);
+                if !is_worth_it && !have_gone && self.living.live() {
                     return false;
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
                 self.faults = faults;
+                self.foresight.begin_round(now, &self.living, 0..self.high);
+                let region = &self.region;
+                let step = (self.high / SAMPLES).max(1);
+                let some = (0..self.high).step_by(step).filter_map(|entry| Some((entry, region.private_pages(entry)?)));
+                if !self.foresight.looks_at_all(some, now) && !have_gone && self.living.live() {
+                    return false;
+                }
                 0
             }
         };
-        self.round = self.region.maintain(from).filter(|&next| next < self.high);
+        self.round = self.region.maintain(from, &mut self.foresight).filter(|&next| next < self.high);
         self.round.is_some()
+    }
+
+    /// What children's lives may have the program take, in percent of what it takes with plain pages, which are copied
+    /// one by one; none: whatever saves time, as it is without this call. Blocks are promoted within that, as far as
+    /// can be foreseen.
+    pub fn limit_promotions(&mut self, percent: Option<u32>) {
+        self.foresight.set_limit(percent);
     }
 
     /// Whether anything is shown through private mappings still.

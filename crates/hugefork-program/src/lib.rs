@@ -6,12 +6,14 @@
 //! | `memory` | which bytes are the program's: mapping, unmapping, emptying |
 //! | `plain` | what is the kernel's |
 //! | `children` | what children inherit, and what becomes of it |
-//! | `living` | whether children live |
+//! | `living` | whether children live, and for how long |
+//! | `foresight` | which blocks are worth to be promoted for them |
 //! | `huge` | huge pages of what is full, and memory that goes back |
 //!
 //! What becomes of a block is the engine's to do (its `seam`); here lies what the program was told.
 
 mod children;
+mod foresight;
 mod huge;
 mod living;
 mod memory;

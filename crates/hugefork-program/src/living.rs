@@ -1,8 +1,18 @@
-//! How many forks blocks are held for, and whether some are gone. Who lives is found out elsewhere (hugefork-preload,
-//! fork/liveness).
+//! How many forks blocks are held for, whether some are gone, and how long they live. Who lives is found out elsewhere
+//! (hugefork-preload, fork/liveness).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The children of so many forks are told apart, and the lives of so many are remembered.
+const FORKS: usize = 16;
+const LIVES: usize = 8;
+
+/// As long as one of so many did, a child will live, too.
+const LIKELY_LIVES: usize = 3;
+
+/// There is no such fork.
+const NONE: u64 = 0;
 
 /// Who holds blocks for children.
 #[derive(Debug, Default)]
@@ -10,6 +20,28 @@ pub(crate) struct LivingChildren {
     living: AtomicUsize,
     /// Whether some are gone since the last round.
     have_gone: AtomicBool,
+    /// When each fork was, in nanoseconds, or [`NONE`].
+    forked: [AtomicU64; FORKS],
+    /// Those of which nobody lives any more, but it was not seen yet.
+    gone: [AtomicBool; FORKS],
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// When it began that somebody lives.
+    began: Option<u64>,
+    /// How long the last ones lived, the newest first.
+    lives: [u64; LIVES],
+}
+
+/// Children live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// Since when, in nanoseconds.
+    pub(crate) began: u64,
+    /// Until when that is expected at least.
+    pub(crate) until: u64,
 }
 
 impl LivingChildren {
@@ -22,21 +54,94 @@ impl LivingChildren {
     pub(crate) fn have_gone(&self) -> bool {
         self.have_gone.swap(false, Ordering::Relaxed)
     }
+
+    /// Since when children live, and until when that is expected at least: each as long as the shortest-lived of the
+    /// last three that have lived longer than it has; or no longer than until now, if there was none. To be asked again
+    /// and again: who is gone has lived until it is seen here.
+    pub(crate) fn epoch(&self, now: u64) -> Option<Epoch> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for (forked, gone) in self.forked.iter().zip(&self.gone) {
+            if gone.swap(false, Ordering::Acquire) {
+                seen.lives.rotate_right(1);
+                seen.lives[0] = now.saturating_sub(forked.load(Ordering::Relaxed));
+                forked.store(NONE, Ordering::Release);
+            }
+        }
+        let forks = self.forked.iter().map(|forked| forked.load(Ordering::Relaxed)).filter(|forked| *forked != NONE);
+        let lives = seen.lives;
+        let ends = |forked: u64| {
+            let age = now.saturating_sub(forked);
+            forked + lives.into_iter().filter(|lived| *lived > age).take(LIKELY_LIVES).min().unwrap_or(age)
+        };
+        let (first, until) =
+            forks.fold((u64::MAX, 0), |(first, until), forked| (first.min(forked), until.max(ends(forked))));
+        seen.began = if until == 0 { None } else { seen.began.or(Some(first)) };
+        seen.began.map(|began| Epoch { began, until })
+    }
 }
 
 /// That children of one fork live.
-pub(crate) struct Living(Arc<LivingChildren>);
+pub(crate) struct Living {
+    children: Arc<LivingChildren>,
+    /// Which fork it was, if that is told apart.
+    fork: Option<usize>,
+}
 
 impl Living {
-    pub(crate) fn begin(children: &Arc<LivingChildren>) -> Living {
+    pub(crate) fn begin(children: &Arc<LivingChildren>, now: u64) -> Living {
         children.living.fetch_add(1, Ordering::Relaxed);
-        Living(children.clone())
+        let is_free = |forked: &AtomicU64| {
+            forked.compare_exchange(NONE, now.max(NONE + 1), Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        Living { fork: children.forked.iter().position(is_free), children: children.clone() }
     }
 }
 
 impl Drop for Living {
     fn drop(&mut self) {
-        self.0.have_gone.store(true, Ordering::Relaxed);
-        self.0.living.fetch_sub(1, Ordering::Relaxed);
+        if let Some(fork) = self.fork {
+            self.children.gone[fork].store(true, Ordering::Release);
+        }
+        self.children.have_gone.store(true, Ordering::Relaxed);
+        self.children.living.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_expected_to_live_as_long_as_others_that_were_as_old() {
+        let children = Arc::new(LivingChildren::default());
+        assert_eq!(children.epoch(100), None);
+        let first = Living::begin(&children, 100);
+        assert_eq!(children.epoch(130), Some(Epoch { began: 100, until: 130 }), "nothing is known");
+        drop(first);
+        assert_eq!(children.epoch(1100), None);
+        let second = Living::begin(&children, 2000);
+        assert_eq!(children.epoch(2010), Some(Epoch { began: 2000, until: 3000 }));
+        // A helper that comes and goes tells nothing of those who are older.
+        let helper = Living::begin(&children, 2100);
+        assert_eq!(children.epoch(2110).map(|epoch| epoch.until), Some(3100));
+        drop(helper);
+        assert_eq!(children.epoch(2150), Some(Epoch { began: 2000, until: 3000 }));
+        assert_eq!(children.epoch(3010).map(|epoch| epoch.until), Some(3010), "older than any before");
+        let third = Living::begin(&children, 3020);
+        drop(second);
+        let epoch = children.epoch(3030).unwrap();
+        assert_eq!((epoch.began, epoch.until), (2000, 3020 + 50), "somebody lives since");
+        drop(third);
+        assert_eq!((children.epoch(3040), children.live()), (None, false));
+    }
+
+    #[test]
+    fn more_than_are_told_apart_count_all_the_same() {
+        let children = Arc::new(LivingChildren::default());
+        let all: Vec<_> = (0..FORKS + 5).map(|nth| Living::begin(&children, 10 + nth as u64)).collect();
+        assert!(children.live() && children.epoch(50).is_some());
+        drop(all);
+        assert_eq!((children.live(), children.epoch(60)), (false, None));
+        assert_eq!(Living::begin(&children, 70).fork, Some(0));
     }
 }

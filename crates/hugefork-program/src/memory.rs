@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hugefork::BuildError;
 use hugefork::seam::{Figures, Linux, Machine, ProgramRegion, Ranges};
 
+use crate::foresight::Foresight;
 use crate::living::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -51,6 +52,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     dropped: Vec<u32>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
+    pub(crate) foresight: Foresight,
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
@@ -149,6 +151,7 @@ impl<S: Machine> ProgramMemory<S> {
             dropped,
             counts: ProgramCounts::default(),
             living: Arc::default(),
+            foresight: Foresight::new(count),
             round: None,
             faults: 0,
         }

@@ -14,7 +14,7 @@ use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
-use crate::pool::holders::CowMappingHolder;
+pub use crate::pool::holders::Promotions;
 use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
 use crate::region::state::RegionCore;
@@ -220,10 +220,21 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.accounts.cow_mappings.load(Ordering::Relaxed)
     }
 
-    /// Looks after some of those, from an entry on. Says where to go on.
-    pub fn maintain(&self, from: usize) -> Option<usize> {
+    /// How many pages of the entry were copied, if children hold its block too.
+    pub fn private_pages(&self, entry: usize) -> Option<usize> {
         let _signals = SignalsBlocked::new();
-        self.0.maintain(from)
+        self.0.shared_private_pages(EntryIndex(entry))
+    }
+
+    /// Looks after some of those, from an entry on. Says where to go on.
+    pub fn maintain(&self, from: usize, promotions: &mut dyn Promotions) -> Option<usize> {
+        let _signals = SignalsBlocked::new();
+        self.0.maintain_and_promote(from, promotions)
+    }
+
+    /// The time, in nanoseconds since some moment.
+    pub fn now(&self) -> u64 {
+        self.0.pool().sys.now()
     }
 
     /// Does what was left for later.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Args, ValueEnum};
 use hugefork::ByteSize;
 use hugefork_preload::environment::USUAL_MIN_SIZE;
-use hugefork_preload::{Children, Malloc, Mode};
+use hugefork_preload::{Children, Malloc, Memory, Mode};
 
 const RUN_HELP: &str = "\
 Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2), \
@@ -48,6 +48,11 @@ pub(crate) struct RunArgs {
     /// sandboxes), helped (one that gives them huge pages in mode pool where they write much)
     #[arg(long, value_name = "HOW", default_value_t = Children::Alone)]
     pub(crate) children: Children,
+
+    /// What a child's life may have the program take in mode pool, as a multiple of what it takes with plain pages;
+    /// with more, whole blocks are copied sooner (from 1 on, or any)
+    #[arg(long, value_name = "TIMES", default_value_t = Memory::default())]
+    pub(crate) memory: Memory,
 
     /// Do something only in programs whose file has this name
     #[arg(long, value_name = "NAME")]

@@ -129,6 +129,16 @@ pub(crate) trait CowMappingHolder {
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
+/// Who says which blocks are worth to be promoted.
+pub trait Promotions {
+    /// Whether this one is, over which there are so many private pages at the time `now`, in nanoseconds. It is asked
+    /// of each that others hold too, once a round, whether it is dense or not.
+    fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool;
+
+    /// The one that was asked of last was promoted.
+    fn was_promoted(&mut self, entry: usize);
+}
+
 /// What may be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Droppable {

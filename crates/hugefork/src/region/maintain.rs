@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
-use crate::pool::holders::CowMappingHolder;
+use crate::pool::holders::{CowMappingHolder, Promotions};
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
@@ -33,6 +33,17 @@ const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 /// So many CoW mappings tell what all are like.
 const SAMPLED_COW_MAPPINGS: usize = 16;
 
+/// Whatever is dense may be promoted.
+struct All;
+
+impl Promotions for All {
+    fn may_be_promoted(&mut self, _entry: usize, _pages: usize, _now: u64) -> bool {
+        true
+    }
+
+    fn was_promoted(&mut self, _entry: usize) {}
+}
+
 // The caller has blocked the program's signals.
 impl<S: Sys> CowMappingHolder for RegionCore<S> {
     fn has_cow_mappings(&self) -> bool {
@@ -44,19 +55,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
     }
 
     fn maintain(&self, from: usize) -> Option<usize> {
-        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
-        // its windows.
-        drop(self.freezing.try_lock()?);
-        // A reset must not meet a write-back half done.
-        let _not_beside_a_reset = self.maintenance.lock();
-        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
-        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
-        let mut next = from;
-        while next < end {
-            // A call that fails leaves everything as it was, and is tried again at the next look.
-            next = self.maintain_some(next..end).unwrap_or(next + 1).max(next + 1);
-        }
-        (end < self.table.len()).then_some(end)
+        self.maintain_and_promote(from, &mut All)
     }
 
     fn are_alike(&self, mean: usize) -> bool {
@@ -75,8 +74,25 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
+    /// As [`CowMappingHolder::maintain`], where somebody says what is worth to be promoted.
+    pub(crate) fn maintain_and_promote(&self, from: usize, promotions: &mut dyn Promotions) -> Option<usize> {
+        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
+        // its windows.
+        drop(self.freezing.try_lock()?);
+        // A reset must not meet a write-back half done.
+        let _not_beside_a_reset = self.maintenance.lock();
+        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
+        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
+        let mut next = from;
+        while next < end {
+            // A call that fails leaves everything as it was, and is tried again at the next look.
+            next = self.maintain_some(next..end, promotions).unwrap_or(next + 1).max(next + 1);
+        }
+        (end < self.table.len()).then_some(end)
+    }
+
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
-    fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
+    fn maintain_some(&self, entries: Range<usize>, promotions: &mut dyn Promotions) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_cow_mapping() || self.prepared.has(first) {
             return Ok(entries.start + 1);
@@ -86,7 +102,7 @@ impl<S: Sys> RegionCore<S> {
             return Ok(entries.start + 1);
         }
         if self.held(entry) == Held::ByOthersToo {
-            self.maintain_shared(first, entry, self.count_not_captured(first)?);
+            self.maintain_shared(first, entry, self.count_not_captured(first)?, promotions);
             return Ok(entries.start + 1);
         }
         let pages = self.count_private(first)?;
@@ -104,7 +120,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
-    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize, promotions: &mut dyn Promotions) {
         if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
@@ -116,7 +132,7 @@ impl<S: Sys> RegionCore<S> {
                     || pages >= self.worth_a_block(Density::never_promoted_pages) && self.is_left_behind(index, entry)
             }
         };
-        if !is_enough {
+        if !promotions.may_be_promoted(index.0, pages, self.pool().sys.now()) || !is_enough {
             return;
         }
         let may_write_protect = self.accounts.writers == Writers::Fault && !self.copies_beside();
@@ -125,8 +141,8 @@ impl<S: Sys> RegionCore<S> {
             && entry.is_writable_cow_mapping()
         {
             self.leave_to_writer(index);
-        } else {
-            self.promote(index);
+        } else if self.promote(index) {
+            promotions.was_promoted(index.0);
         }
     }
 
@@ -219,6 +235,13 @@ impl<S: Sys> RegionCore<S> {
         may_copy && !self.pool().maintenance.is_short()
     }
 
+    /// How many private pages there are over a block that others hold too, if it is shown through a CoW mapping.
+    pub(crate) fn shared_private_pages(&self, index: EntryIndex) -> Option<usize> {
+        let entry = self.table.get(index);
+        let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo;
+        is_shared.then(|| self.count_private(index).ok()).flatten()
+    }
+
     /// How many private pages there are over a block. Others may change that meanwhile.
     fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
         let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
@@ -243,14 +266,14 @@ impl<S: Sys> RegionCore<S> {
 
     /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied
     /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
-    /// somebody works on it, or no block is to be had, there will be another time.
-    fn promote(&self, index: EntryIndex) {
+    /// somebody works on it, or no block is to be had, there will be another time. True if it was done.
+    fn promote(&self, index: EntryIndex) -> bool {
         let pool = self.pool();
         if self.table.is_reserved(index) {
             // Its own write is to take that block.
-            return;
+            return false;
         }
-        let Some((below, origin)) = self.hold_below(index) else { return };
+        let Some((below, origin)) = self.hold_below(index) else { return false };
         let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
         if self.accounts.writers == Writers::Fault {
             // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
@@ -267,6 +290,7 @@ impl<S: Sys> RegionCore<S> {
                 (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
             }
         }
+        promoted
     }
 
     /// Where a promoted block would like to lie.

@@ -85,6 +85,7 @@ fn settings(args: &RunArgs) -> Settings {
         min_size: args.min_size.0,
         malloc: args.malloc,
         children: args.children,
+        memory: args.memory,
         only: args.only.clone(),
         at_exit: args.stats,
         signal: args.stats_signal.map(|signal| match signal {

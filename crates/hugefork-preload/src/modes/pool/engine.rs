@@ -13,6 +13,7 @@ use super::super::child;
 use super::dumps;
 use super::stack::Stack;
 use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
+use crate::config;
 use crate::descriptors;
 use crate::descriptors::Kept;
 use crate::fork::{copies, spare};
@@ -229,7 +230,8 @@ pub(super) fn begin(memory: &mut Memory) {
     }
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     match ProgramMemory::new(total) {
-        Ok(engine) => {
+        Ok(mut engine) => {
+            engine.limit_promotions(config::memory());
             copies::watch();
             // SAFETY: the engine's own, which lives until the process ends.
             memory.descriptors.extend(engine.descriptors().filter_map(|number| unsafe { Kept::of(number) }.ok()));

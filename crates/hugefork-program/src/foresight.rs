@@ -1,0 +1,279 @@
+//! What a block will have cost by the time that the children are gone who share it: the pages that the kernel copies
+//! when they are written, or a block, once it is promoted. Promotion saves the program's time. So that it takes no more
+//! memory than it may, it is foreseen what plain pages would take.
+//!
+//! ```text
+//!   pages │                    . · ´ ` ·  foreseen: of those that are left, as many are written
+//!         │              . ´              in each interval as in the last one
+//!         │          ●  now
+//!         │     ●  before
+//!         └─────┴────┴──────────────────┴─ time
+//!        fork        └─ children gone, as far as earlier ones tell
+//! ```
+
+use std::ops::Range;
+
+use hugefork::seam::Promotions;
+
+use crate::living::{Epoch, LivingChildren};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
+
+const BLOCK_PAGES: usize = HUGE_PAGE / BASE_PAGE;
+
+/// A block with fewer pages in the end is never promoted: that would take much more memory for little time.
+const LEAST_FORESEEN: usize = BLOCK_PAGES / 8 * 5;
+
+/// How many pages of a block were copied at some time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    pages: u16,
+    /// Since the epoch began, in units of 2^16 ns.
+    at: u32,
+}
+
+/// What was seen of a block. `before` is from the second half of the time that children have lived, or a bit older.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    before: Seen,
+    last: Seen,
+}
+
+/// Tells which blocks are worth to be promoted.
+#[derive(Debug, Default)]
+pub(crate) struct Foresight {
+    /// What may be taken, in percent of what plain pages take; none: any amount.
+    limit: Option<u32>,
+    blocks: Vec<Block>,
+    epoch: Option<Epoch>,
+    /// When the last round was that saw all blocks anew, and whether this one does.
+    seen_anew: u64,
+    sees_anew: bool,
+    /// When the last round began.
+    last_round: u64,
+    /// What is foreseen of blocks that were not promoted, in pages: in the last round and so far in this one.
+    in_last_round: usize,
+    in_this_round: usize,
+    /// What was foreseen at least of those that were promoted, and how many they are.
+    of_promoted: usize,
+    promoted: usize,
+    /// What was foreseen of the block that was asked about last.
+    asked: (usize, usize),
+}
+
+impl Foresight {
+    /// Of so many blocks.
+    pub(crate) fn new(blocks: usize) -> Foresight {
+        Foresight { blocks: vec![Block::default(); blocks], ..Foresight::default() }
+    }
+
+    pub(crate) fn set_limit(&mut self, percent: Option<u32>) {
+        self.limit = percent;
+    }
+
+    /// Whether another round may tell something new: children have lived for half as long again as at the last one. To
+    /// look at all blocks takes the time of thousands of faults.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        let lived = |then: u64| self.epoch.map_or(0, |epoch| then.saturating_sub(epoch.began));
+        self.limit.is_none() || 2 * lived(now) >= 3 * lived(self.last_round)
+    }
+
+    /// A round begins, which comes past `entries`.
+    pub(crate) fn begin_round(&mut self, now: u64, children: &LivingChildren, entries: Range<usize>) {
+        let epoch = children.epoch(now);
+        let began = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.began);
+        if began(&epoch) != began(&self.epoch) {
+            self.blocks[entries].fill(Block::default());
+            self.seen_anew = began(&epoch).unwrap_or(now);
+            (self.in_this_round, self.of_promoted, self.promoted) = (0, 0, 0);
+        }
+        (self.epoch, self.last_round) = (epoch, now);
+        let since_start = |then: u64| then.saturating_sub(began(&self.epoch).unwrap_or(then));
+        self.sees_anew = since_start(now) >= 2 * since_start(self.seen_anew);
+        if self.sees_anew {
+            self.seen_anew = now;
+        }
+    }
+
+    /// Whether some block may be worth to be promoted, as far as some of them tell, of which each has so many pages
+    /// now. Then all are asked about.
+    pub(crate) fn looks_at_all(&mut self, some: impl Iterator<Item = (usize, usize)>, now: u64) -> bool {
+        let mut are_some = self.limit.is_none();
+        for (block, pages) in some {
+            let (probably, _) = self.foresee(block, pages.min(BLOCK_PAGES), now);
+            are_some |= probably >= LEAST_FORESEEN;
+        }
+        if are_some {
+            (self.in_last_round, self.in_this_round) = (self.in_this_round, 0);
+        }
+        are_some
+    }
+
+    /// How many pages of a block will have been copied in the end, of which there are `pages` now: probably, and at
+    /// least, if chance brought as many new ones as it brings one time in six.
+    fn foresee(&mut self, block: usize, pages: usize, now: u64) -> (usize, usize) {
+        let Some(Epoch { began, until }) = self.epoch else { return (pages, 0) };
+        let block = &mut self.blocks[block];
+        let at = u32::try_from(now.saturating_sub(began) >> 16).unwrap_or(u32::MAX);
+        let round = self.last_round.saturating_sub(began) >> 16;
+        if self.sees_anew && u64::from(block.last.at) < round {
+            *block = Block { before: block.last, last: Seen { pages: pages as u16, at } };
+        }
+        let Seen { pages: before, at: then } = block.before;
+        let (new, rest) = (pages.saturating_sub(usize::from(before)), until.saturating_sub(now) >> 16);
+        let after = |new| pages_after(pages, new, u64::from(at - then.min(at)), rest);
+        // What is written once, right after the fork, would tell that more will be.
+        (after(new), if then > 0 { after(new - new.isqrt()) } else { 0 })
+    }
+
+    /// Whether there is memory enough to promote one more block, of which so many pages are foreseen. A quarter of what
+    /// there is is left to chance.
+    fn has_memory_for(&self, foreseen: usize) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let plain = self.in_last_round + self.of_promoted;
+        let more = (self.promoted + 1) * BLOCK_PAGES - self.of_promoted - foreseen;
+        more <= plain * (limit.saturating_sub(100) as usize) / 100 / 4 * 3
+    }
+}
+
+impl Promotions for Foresight {
+    fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool {
+        let (probably, at_least) = self.foresee(entry, pages.min(BLOCK_PAGES), now);
+        self.in_this_round += probably;
+        self.asked = (probably, at_least);
+        self.limit.is_none() || at_least >= LEAST_FORESEEN && self.has_memory_for(at_least)
+    }
+
+    fn was_promoted(&mut self, entry: usize) {
+        let (probably, at_least) = self.asked;
+        self.in_this_round -= probably;
+        self.of_promoted += at_least;
+        self.promoted += 1;
+        self.blocks[entry] = Block::default();
+    }
+}
+
+/// Of a block that has so many private pages, of which `new` came in the last `interval`: how many there will be after
+/// `rest` of the same unit.
+fn pages_after(pages: usize, new: usize, interval: u64, rest: u64) -> usize {
+    let left_before = BLOCK_PAGES - pages + new;
+    if interval == 0 || left_before == 0 {
+        return pages;
+    }
+    let written = new as f64 / left_before as f64;
+    let intervals = rest as f64 / interval as f64;
+    // A power is more than a library without libm has: whole intervals, and a part of one.
+    let whole = intervals.min(1e6) as i32;
+    let stays = (1.0 - written).powi(whole) * (1.0 - written * (intervals - f64::from(whole)).clamp(0.0, 1.0));
+    BLOCK_PAGES - ((BLOCK_PAGES - pages) as f64 * stays) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::living::Living;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn pages_come_as_they_came_until_none_is_left() {
+        assert_eq!(pages_after(20, 20, 10, 0), 20, "nothing more, in no time");
+        assert_eq!(pages_after(20, 0, 10, 1000), 20, "nothing new");
+        assert_eq!(pages_after(256, 256, 10, 10), 384, "half of the other half");
+        assert_eq!(pages_after(256, 256, 10, 5), 320);
+        assert_eq!(pages_after(20, 20, 10, u64::MAX), 512);
+        assert_eq!((pages_after(512, 0, 10, 10), pages_after(7, 7, 0, 10)), (512, 7));
+        // A hundred pages that are written again and again: 90 were there, and ten have come.
+        assert!(pages_after(100, 10, 10, 20) < 125);
+    }
+
+    /// What a save took.
+    struct Taken {
+        /// With plain pages, and with promotions; in pages.
+        plain: usize,
+        all: usize,
+        /// Pages that were copied one by one of blocks that were promoted, and those blocks.
+        early: usize,
+        promoted: usize,
+    }
+
+    /// A child lives for so long, from `start` on. In each millisecond some random pages of a hundred blocks are
+    /// written, and each ten milliseconds there is a round.
+    fn save(foresight: &mut Foresight, children: &Arc<LivingChildren>, start: u64, writes: usize, lives: u64) -> Taken {
+        const BLOCKS: usize = 100;
+        let living = Living::begin(children, start);
+        let mut random = 88_172_645_463_325_252_u64;
+        let mut written = vec![[false; BLOCK_PAGES]; BLOCKS];
+        let (mut early, mut is_promoted) = (0, [false; BLOCKS]);
+        let pages_of = |block: &[bool; BLOCK_PAGES]| block.iter().filter(|page| **page).count();
+        for ms in 1..=lives {
+            for _ in 0..writes {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                written[random as usize % BLOCKS][(random >> 32) as usize % BLOCK_PAGES] = true;
+            }
+            if ms % 10 > 0 {
+                continue;
+            }
+            let now = start + ms * MS;
+            foresight.begin_round(now, children, 0..BLOCKS);
+            let some = (0..BLOCKS).filter(|&block| !is_promoted[block]).step_by(7);
+            if !foresight.looks_at_all(some.map(|block| (block, pages_of(&written[block]))), now) {
+                continue;
+            }
+            for block in (0..BLOCKS).filter(|&block| !is_promoted[block]).collect::<Vec<_>>() {
+                let pages = pages_of(&written[block]);
+                if foresight.may_be_promoted(block, pages, start + ms * MS) && pages >= 20 {
+                    foresight.was_promoted(block);
+                    is_promoted[block] = true;
+                    early += pages;
+                }
+            }
+        }
+        drop(living);
+        assert_eq!(children.epoch(start + lives * MS), None);
+        let plain = || written.iter().map(pages_of);
+        let all = plain().zip(is_promoted).map(|(plain, promoted)| if promoted { BLOCK_PAGES } else { plain });
+        let promoted = is_promoted.iter().filter(|promoted| **promoted).count();
+        Taken { plain: plain().sum(), all: all.sum(), early, promoted }
+    }
+
+    #[test]
+    fn what_is_taken_stays_within_the_limit_at_any_rate() {
+        for writes in [10, 100, 200, 400, 1000, 3000] {
+            let (mut foresight, children) = (Foresight::new(100), Arc::new(LivingChildren::default()));
+            foresight.set_limit(Some(115));
+            for nth in 0..4 {
+                let taken = save(&mut foresight, &children, (1 + 3_000 * nth) * MS, writes, 400 + 20 * nth);
+                let Taken { plain, all, early, promoted } = taken;
+                assert!(all * 100 <= plain * 115, "{writes} writes a ms, save {nth}: {all} of {plain} pages");
+                assert!(writes > 10 || promoted == 0, "{writes} writes a ms, save {nth}: {promoted} for nothing");
+                // Where nearly all is written, it is copied as a whole, and soon, once it is known how long that takes.
+                let is_soon = promoted > 90 && early < 200 * promoted;
+                assert!(is_soon || nth == 0 || !(400..=1000).contains(&writes), "{writes}, {nth}: {promoted}, {early}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_promoted_for_children_who_are_gone_counts_no_more() {
+        let (mut foresight, children) = (Foresight::new(100), Arc::new(LivingChildren::default()));
+        foresight.set_limit(Some(115));
+        save(&mut foresight, &children, MS, 1000, 400);
+        assert!(foresight.promoted > 90);
+        foresight.begin_round(1000 * MS, &children, 0..100);
+        assert_eq!((foresight.promoted, foresight.of_promoted, foresight.in_this_round), (0, 0, 0));
+    }
+
+    #[test]
+    fn without_a_limit_all_may_be_promoted() {
+        let (mut foresight, children) = (Foresight::new(1), Arc::new(LivingChildren::default()));
+        let _living = Living::begin(&children, 5);
+        foresight.begin_round(10, &children, 0..1);
+        assert!(foresight.may_be_promoted(0, 20, 10));
+        foresight.set_limit(Some(115));
+        assert!(!foresight.may_be_promoted(0, 20, 10));
+    }
+}
