@@ -448,7 +448,7 @@ int main(void) {
 fn the_pool_promotes_what_is_written_densely_writes_back_the_rest_and_gives_memory_back() {
     let scratch = Scratch::new("rounds");
     let Some(program) = compiled(&scratch, "rounds", ROUNDS) else { return };
-    let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
+    let mut running = Running::start(scratch.run("-q --memory any --mode pool").arg(program));
     let pid = running.pid();
     let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
     let mut line = || {
@@ -540,7 +540,7 @@ fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
             },
             false => None,
         };
-        let mut command = scratch.run("-q --mode pool");
+        let mut command = scratch.run("-q --memory any --mode pool");
         command.arg(&program);
         if let Some(group) = &group {
             command = group.command(&command);

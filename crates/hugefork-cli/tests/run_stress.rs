@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use programs::ours::{MODES, as_nobody, compiled};
+use programs::ours::{HELPED, MODES, as_nobody, compiled};
 use programs::{PATIENCE, Running, Scratch, wait_for};
 use serde_json::Value;
 use settings::Short;
@@ -85,7 +85,12 @@ fn turn(seed: u64, rights: Rights, is_long: bool) -> Turn {
     Turn {
         // The program takes an `int`.
         seed: below(1 << 30),
-        mode: MODES[usize::from(is_pool)],
+        mode: match (is_pool, below(2)) {
+            (false, _) => MODES[0],
+            (true, 0) => MODES[1],
+            // Whatever is dense is promoted.
+            (true, _) => HELPED[1],
+        },
         forks: if is_long { 40 } else { 4 },
         most: [1, 3, 5, 8][below(4) as usize],
         changers: [1, 2, 2, 4][below(4) as usize],

@@ -122,7 +122,7 @@ impl Foresight {
         let (new, rest) = (pages.saturating_sub(usize::from(before)), until.saturating_sub(now) >> 16);
         let after = |new| pages_after(pages, new, u64::from(at - then.min(at)), rest);
         // What is written once, right after the fork, would tell that more will be.
-        (after(new), if then > 0 { after(new - new.isqrt()) } else { 0 })
+        (after(new), if then > 0 { after(new - new.isqrt()) } else { pages })
     }
 
     /// Whether there is memory enough to promote one more block, of which so many pages are foreseen. A quarter of what

@@ -9,8 +9,9 @@ use super::{Scratch, has, output_of};
 /// Options for either mode.
 pub(crate) const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
 
-/// The same with threads in children.
-pub(crate) const HELPED: [&str; 2] = ["-q --children helped --mode collapse", "-q --children helped --mode pool"];
+/// The same with threads in children, and with blocks that are promoted whatever memory that takes.
+pub(crate) const HELPED: [&str; 2] =
+    ["-q --children helped --mode collapse", "-q --children helped --memory any --mode pool"];
 
 /// What waits for ever cannot be ended by other signals.
 pub(crate) const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
