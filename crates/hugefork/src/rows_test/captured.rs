@@ -113,6 +113,34 @@ fn a_write_to_the_first_page_of_a_block_costs_a_history_one_page() {
     where_pages_are_copied!(row, 12);
 }
 
+/// What is reserved stays so while pages are captured, and pays for a block where no other is left for the pages.
+#[test]
+fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written(2);
+        let fork = region.fork(RegionOptions::new().reserve(Reserve::Full).copy_grain(CopyGrain::Page));
+        let mut held = vec![fork.snapshot()];
+        for value in 1..4 {
+            fork.write(at(1), value);
+            held.push(fork.snapshot());
+        }
+        assert_eq!((slots(world), copied(&fork), world.reserved()), (3, 0, 2));
+        // Then there is neither a block nor a slot.
+        let others = world.pool.take_slots(G::PAGES - 3);
+        let rest = world.fill();
+        fork.write(at(1), 9);
+        fork.write(G::BLOCK + at(2), 8);
+        held.push(fork.snapshot());
+        let of_first: Vec<_> = held.iter().map(|frozen| read_at(frozen, at(1)).unwrap()).collect();
+        assert_eq!((of_first, read_at(&held[4], G::BLOCK + at(2))), (vec![0, 1, 2, 3, 9], Ok(8)));
+        assert_eq!((fork.read(at(1)), fork.read(G::BLOCK + at(2)), world.reserved()), (Some(9), Some(8), 0));
+        assert_eq!((region.read(at(1)), region.kept()), (Some(0), vec![0..2 * G::PAGES]));
+        world.pool.give_up_slots(others.into_iter().flatten());
+        drop((rest, held));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
 #[test]
 fn a_reset_takes_the_pages_that_differ() {

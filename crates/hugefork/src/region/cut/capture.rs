@@ -7,7 +7,8 @@
 //! ```
 //! So it costs what was written, however many snapshots hold the block, and some nanoseconds for each other page of a
 //! set that changes. A block with many such pages is copied instead
-//! ([`PageSet::most_pages`]), and so is one that a limit or a reservation counts as a whole.
+//! ([`PageSet::most_pages`]), and so is one that a limit counts as a whole. What is reserved for a
+//! block stays so, and pays for the copy where no slot is left.
 //!
 //! Where the kernel tracks writes, nobody is kept off, and CoW mappings stay writable. A page is marked and then
 //! copied. Only pages without a mark are looked at: those that were written since. What loses its mark before the pause
@@ -198,7 +199,6 @@ impl<S: Sys> RegionCore<S> {
             && !accounts.calls_wait
             && accounts.limit.is_none()
             && accounts.writers == Writers::Fault
-            && !self.table.is_reserved(patched.index)
     }
 
     /// Copies to `free` what is not in the last set, and lists all pages. None if the block is to be copied.
@@ -279,9 +279,7 @@ impl<S: Sys> RegionCore<S> {
         spare: &mut Spare<S>,
     ) -> Result<bool, Unresolved> {
         let last = self.captured.last(index);
-        let Some(base) = self.table.get(index).block().filter(|_| !self.table.is_reserved(index)) else {
-            return Ok(false);
-        };
+        let Some(base) = self.table.get(index).block() else { return Ok(false) };
         let Some((mut set, mut pages)) = spare.sets.pop() else { return Ok(false) };
         let (free, bytes) = (&spare.slots[spare.used..], self.bytes_of(&(index.0..index.0 + 1)));
         let is_told = self.captured.begin_block(index, true);
