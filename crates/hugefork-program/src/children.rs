@@ -81,7 +81,7 @@ impl<S: Machine> ProgramMemory<S> {
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
                 self.faults = faults;
-                self.foresight.begin_round(now, &self.living, 0..self.high);
+                self.foresight.begin_round(now, &self.living, self.high);
                 let region = &self.region;
                 let step = (self.high / SAMPLES).max(1);
                 let some = (0..self.high).step_by(step).filter_map(|entry| Some((entry, region.private_pages(entry)?)));

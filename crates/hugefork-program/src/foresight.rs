@@ -11,8 +11,6 @@
 //!        fork        └─ children gone, as far as earlier ones tell
 //! ```
 
-use std::ops::Range;
-
 use hugefork::seam::Promotions;
 
 use crate::living::{Epoch, LivingChildren};
@@ -61,11 +59,6 @@ pub(crate) struct Foresight {
 }
 
 impl Foresight {
-    /// Of so many blocks.
-    pub(crate) fn new(blocks: usize) -> Foresight {
-        Foresight { blocks: vec![Block::default(); blocks], ..Foresight::default() }
-    }
-
     pub(crate) fn set_limit(&mut self, percent: Option<u32>) {
         self.limit = percent;
     }
@@ -77,15 +70,16 @@ impl Foresight {
         self.limit.is_none() || 2 * lived(now) >= 3 * lived(self.last_round)
     }
 
-    /// A round begins, which comes past `entries`.
-    pub(crate) fn begin_round(&mut self, now: u64, children: &LivingChildren, entries: Range<usize>) {
+    /// A round begins, which comes past so many entries.
+    pub(crate) fn begin_round(&mut self, now: u64, children: &LivingChildren, entries: usize) {
         let epoch = children.epoch(now);
         let began = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.began);
         if began(&epoch) != began(&self.epoch) {
-            self.blocks[entries].fill(Block::default());
+            self.blocks.clear();
             self.seen_anew = began(&epoch).unwrap_or(now);
             (self.in_this_round, self.of_promoted, self.promoted) = (0, 0, 0);
         }
+        self.blocks.resize(entries.max(self.blocks.len()), Block::default());
         (self.epoch, self.last_round) = (epoch, now);
         let since_start = |then: u64| then.saturating_sub(began(&self.epoch).unwrap_or(then));
         self.sees_anew = since_start(now) >= 2 * since_start(self.seen_anew);
@@ -97,7 +91,10 @@ impl Foresight {
     /// Whether some block may be worth to be promoted, as far as some of them tell, of which each has so many pages
     /// now. Then all are asked about.
     pub(crate) fn looks_at_all(&mut self, some: impl Iterator<Item = (usize, usize)>, now: u64) -> bool {
-        let mut are_some = self.limit.is_none();
+        if self.limit.is_none() {
+            return true;
+        }
+        let mut are_some = false;
         for (block, pages) in some {
             let (probably, _) = self.foresee(block, pages.min(BLOCK_PAGES), now);
             are_some |= probably >= LEAST_FORESEEN;
@@ -112,7 +109,8 @@ impl Foresight {
     /// least, if chance brought as many new ones as it brings one time in six.
     fn foresee(&mut self, block: usize, pages: usize, now: u64) -> (usize, usize) {
         let Some(Epoch { began, until }) = self.epoch else { return (pages, 0) };
-        let block = &mut self.blocks[block];
+        // What came since the round began will be looked at in the next.
+        let Some(block) = self.blocks.get_mut(block) else { return (pages, pages) };
         let at = u32::try_from(now.saturating_sub(began) >> 16).unwrap_or(u32::MAX);
         let round = self.last_round.saturating_sub(began) >> 16;
         if self.sees_anew && u64::from(block.last.at) < round {
@@ -148,7 +146,9 @@ impl Promotions for Foresight {
         self.in_this_round -= probably;
         self.of_promoted += at_least;
         self.promoted += 1;
-        self.blocks[entry] = Block::default();
+        if let Some(block) = self.blocks.get_mut(entry) {
+            *block = Block::default();
+        }
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
                 continue;
             }
             let now = start + ms * MS;
-            foresight.begin_round(now, children, 0..BLOCKS);
+            foresight.begin_round(now, children, BLOCKS);
             let some = (0..BLOCKS).filter(|&block| !is_promoted[block]).step_by(7);
             if !foresight.looks_at_all(some.map(|block| (block, pages_of(&written[block]))), now) {
                 continue;
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_taken_stays_within_the_limit_at_any_rate() {
         for writes in [10, 100, 200, 400, 1000, 3000] {
-            let (mut foresight, children) = (Foresight::new(100), Arc::new(LivingChildren::default()));
+            let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
             foresight.set_limit(Some(115));
             for nth in 0..4 {
                 let taken = save(&mut foresight, &children, (1 + 3_000 * nth) * MS, writes, 400 + 20 * nth);
@@ -259,21 +259,23 @@ mod tests {
 
     #[test]
     fn what_was_promoted_for_children_who_are_gone_counts_no_more() {
-        let (mut foresight, children) = (Foresight::new(100), Arc::new(LivingChildren::default()));
+        let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
         foresight.set_limit(Some(115));
         save(&mut foresight, &children, MS, 1000, 400);
         assert!(foresight.promoted > 90);
-        foresight.begin_round(1000 * MS, &children, 0..100);
+        foresight.begin_round(1000 * MS, &children, 100);
         assert_eq!((foresight.promoted, foresight.of_promoted, foresight.in_this_round), (0, 0, 0));
     }
 
     #[test]
     fn without_a_limit_all_may_be_promoted() {
-        let (mut foresight, children) = (Foresight::new(1), Arc::new(LivingChildren::default()));
+        let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
         let _living = Living::begin(&children, 5);
-        foresight.begin_round(10, &children, 0..1);
+        foresight.begin_round(10, &children, 1);
         assert!(foresight.may_be_promoted(0, 20, 10));
         foresight.set_limit(Some(115));
         assert!(!foresight.may_be_promoted(0, 20, 10));
+        // One that came since the round began.
+        assert!(!foresight.may_be_promoted(7, 20, 10));
     }
 }

@@ -151,7 +151,7 @@ impl<S: Machine> ProgramMemory<S> {
             dropped,
             counts: ProgramCounts::default(),
             living: Arc::default(),
-            foresight: Foresight::new(count),
+            foresight: Foresight::default(),
             round: None,
             faults: 0,
         }

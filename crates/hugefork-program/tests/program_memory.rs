@@ -415,6 +415,33 @@ fn no_more_is_kept_than_there_is() {
     .well();
 }
 
+/// Of what is written densely, a block that is written all over takes no more memory than its pages do; and others wait
+/// until it can be told what they will take, or for ever.
+#[test]
+fn within_a_limit_a_block_is_copied_that_is_written_all_over() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        fill(at..at + 4 * BLOCK, 1);
+        memory.limit_promotions(Some(115));
+        let work = || holds(at..at + 4 * BLOCK, 1);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            fill(at..at + BLOCK, 2);
+            fill(at + BLOCK..at + BLOCK + 200 * PAGE, 2);
+            while memory.maintain() {}
+            assert_eq!((memory.counts().promoted, memory.counts().memory as usize), (1, 5 * BLOCK));
+            memory.limit_promotions(None);
+            fill(at + 2 * BLOCK..at + 2 * BLOCK + 100 * PAGE, 2);
+            while memory.maintain() {}
+            assert_eq!(memory.counts().promoted, 3);
+        };
+        assert!(forked(&mut memory, work, meanwhile));
+        settle(&mut memory);
+        assert!(holds(at..at + BLOCK + 200 * PAGE, 2) && holds(at + BLOCK + 200 * PAGE..at + 2 * BLOCK, 1));
+    })
+    .well();
+}
+
 #[test]
 fn while_memory_is_short_no_block_is_copied() {
     alone(|| {
