@@ -53,7 +53,10 @@ impl<S: Machine> ProgramMemory<S> {
         }
         let (held, unseen) = self.region.share(0..self.high);
         self.counts.unseen += unseen as u64;
-        Inherited { held, _living: Living::begin(&self.living, self.region.now()) }
+        // Who is gone makes room for who comes.
+        let now = self.region.now();
+        self.living.epoch(now);
+        Inherited { held, _living: Living::begin(&self.living, now) }
     }
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more

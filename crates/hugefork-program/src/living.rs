@@ -142,6 +142,7 @@ mod tests {
         assert!(children.live() && children.epoch(50).is_some());
         drop(all);
         assert_eq!((children.live(), children.epoch(60)), (false, None));
-        assert_eq!(Living::begin(&children, 70).fork, Some(0));
+        let next = Living::begin(&children, 70);
+        assert_eq!((next.fork, children.epoch(80).map(|epoch| epoch.began)), (Some(0), Some(70)));
     }
 }
