@@ -22,7 +22,7 @@ pub const MALLOC: &str = "HUGEFORK_MALLOC";
 /// What children of programs get. Without it, nothing.
 pub const CHILDREN: &str = "HUGEFORK_CHILDREN";
 
-/// What a child's life may have the program take, in percent of what it takes with plain pages; or [`ANY`].
+/// What a child's life may have the program take, in percent of what it takes with plain pages; or `any`.
 pub const MEMORY: &str = "HUGEFORK_MEMORY";
 
 /// The value of [`MEMORY`] for as much as saves time.
