@@ -227,7 +227,7 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// Looks after some of those, from an entry on. Says where to go on.
-    pub fn maintain(&self, from: usize, promotions: &mut dyn Promotions) -> Option<usize> {
+    pub fn maintain(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
         let _signals = SignalsBlocked::new();
         self.0.maintain_and_promote(from, promotions)
     }

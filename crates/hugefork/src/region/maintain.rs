@@ -75,7 +75,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
 
 impl<S: Sys> RegionCore<S> {
     /// As [`CowMappingHolder::maintain`], where somebody says what is worth to be promoted.
-    pub(crate) fn maintain_and_promote(&self, from: usize, promotions: &mut dyn Promotions) -> Option<usize> {
+    pub(crate) fn maintain_and_promote(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
         // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
         // its windows.
         drop(self.freezing.try_lock()?);
@@ -92,7 +92,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
-    fn maintain_some(&self, entries: Range<usize>, promotions: &mut dyn Promotions) -> Result<usize, SystemError> {
+    fn maintain_some(&self, entries: Range<usize>, promotions: &mut impl Promotions) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_cow_mapping() || self.prepared.has(first) {
             return Ok(entries.start + 1);
@@ -120,7 +120,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
-    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize, promotions: &mut dyn Promotions) {
+    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize, promotions: &mut impl Promotions) {
         if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
