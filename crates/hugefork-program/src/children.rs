@@ -55,7 +55,7 @@ impl<S: Machine> ProgramMemory<S> {
         self.counts.unseen += unseen as u64;
         // Who is gone makes room for who comes.
         let now = self.region.now();
-        self.living.epoch(now);
+        self.lives.epoch(&self.living, now);
         Inherited { held, _living: Living::begin(&self.living, now) }
     }
 
@@ -70,7 +70,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
         // Who is gone by now has lived until now.
         let now = self.region.now();
-        self.living.epoch(now);
+        let epoch = self.lives.epoch(&self.living, now);
         let from = match self.round {
             Some(from) => from,
             None => {
@@ -84,13 +84,14 @@ impl<S: Machine> ProgramMemory<S> {
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
                 self.faults = faults;
-                self.foresight.begin_round(now, &self.living, self.high);
+                self.foresight.begin_round(now, epoch, self.high);
                 let region = &self.region;
                 let step = (self.high / SAMPLES).max(1);
                 let some = (0..self.high).step_by(step).filter_map(|entry| Some((entry, region.private_pages(entry)?)));
-                if !self.foresight.looks_at_all(some, now) && !have_gone && self.living.live() {
+                if !self.foresight.is_worth_a_look(some, now) && !have_gone && self.living.live() {
                     return false;
                 }
+                self.foresight.look_at_all();
                 0
             }
         };

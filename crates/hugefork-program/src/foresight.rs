@@ -13,7 +13,7 @@
 
 use hugefork::seam::Promotions;
 
-use crate::living::{Epoch, LivingChildren};
+use crate::living::Epoch;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 const BLOCK_PAGES: usize = HUGE_PAGE / BASE_PAGE;
@@ -54,7 +54,7 @@ pub(crate) struct Foresight {
     /// What was foreseen at least of those that were promoted, and how many they are.
     of_promoted: usize,
     promoted: usize,
-    /// What was foreseen of the block that was asked about last.
+    /// What was foreseen of the block that was asked about last, probably and at least; nothing without a limit.
     asked: (usize, usize),
 }
 
@@ -70,18 +70,15 @@ impl Foresight {
         self.limit.is_none() || 2 * lived(now) >= 3 * lived(self.last_round)
     }
 
-    /// A round begins, which comes past so many entries.
-    pub(crate) fn begin_round(&mut self, now: u64, children: &LivingChildren, entries: usize) {
-        let epoch = children.epoch(now);
-        let began = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.began);
-        if began(&epoch) != began(&self.epoch) {
-            self.blocks.clear();
-            self.seen_anew = began(&epoch).unwrap_or(now);
-            (self.in_this_round, self.of_promoted, self.promoted) = (0, 0, 0);
+    /// A round begins, which may come past so many entries.
+    pub(crate) fn begin_round(&mut self, now: u64, epoch: Option<Epoch>, entries: usize) {
+        let began = |epoch: Option<Epoch>| epoch.map(|epoch| epoch.began);
+        if began(epoch) != began(self.epoch) {
+            *self = Foresight { limit: self.limit, seen_anew: began(epoch).unwrap_or(now), ..Foresight::default() };
         }
         self.blocks.resize(entries.max(self.blocks.len()), Block::default());
         (self.epoch, self.last_round) = (epoch, now);
-        let since_start = |then: u64| then.saturating_sub(began(&self.epoch).unwrap_or(then));
+        let since_start = |then: u64| then.saturating_sub(began(epoch).unwrap_or(then));
         self.sees_anew = since_start(now) >= 2 * since_start(self.seen_anew);
         if self.sees_anew {
             self.seen_anew = now;
@@ -89,8 +86,8 @@ impl Foresight {
     }
 
     /// Whether some block may be worth to be promoted, as far as some of them tell, of which each has so many pages
-    /// now. Then all are asked about.
-    pub(crate) fn looks_at_all(&mut self, some: impl Iterator<Item = (usize, usize)>, now: u64) -> bool {
+    /// now.
+    pub(crate) fn is_worth_a_look(&mut self, some: impl Iterator<Item = (usize, usize)>, now: u64) -> bool {
         if self.limit.is_none() {
             return true;
         }
@@ -99,10 +96,12 @@ impl Foresight {
             let (probably, _) = self.foresee(block, pages.min(BLOCK_PAGES), now);
             are_some |= probably >= LEAST_FORESEEN;
         }
-        if are_some {
-            (self.in_last_round, self.in_this_round) = (self.in_this_round, 0);
-        }
         are_some
+    }
+
+    /// From here on, the round comes past all.
+    pub(crate) fn look_at_all(&mut self) {
+        (self.in_last_round, self.in_this_round) = (self.in_this_round, 0);
     }
 
     /// How many pages of a block will have been copied in the end, of which there are `pages` now: probably, and at
@@ -118,27 +117,30 @@ impl Foresight {
         }
         let Seen { pages: before, at: then } = block.before;
         let (new, rest) = (pages.saturating_sub(usize::from(before)), until.saturating_sub(now) >> 16);
-        let after = |new| pages_after(pages, new, u64::from(at - then.min(at)), rest);
+        let after = |new| pages_after(pages, new, u64::from(at.saturating_sub(then)), rest);
         // What is written once, right after the fork, would tell that more will be.
         (after(new), if then > 0 { after(new - new.isqrt()) } else { pages })
     }
 
     /// Whether there is memory enough to promote one more block, of which so many pages are foreseen. A quarter of what
     /// there is is left to chance.
-    fn has_memory_for(&self, foreseen: usize) -> bool {
-        let Some(limit) = self.limit else { return true };
+    fn has_memory_for(&self, foreseen: usize, percent: u32) -> bool {
         let plain = self.in_last_round + self.of_promoted;
         let more = (self.promoted + 1) * BLOCK_PAGES - self.of_promoted - foreseen;
-        more <= plain * (limit.saturating_sub(100) as usize) / 100 / 4 * 3
+        more <= plain * (percent.saturating_sub(100) as usize) / 100 / 4 * 3
     }
 }
 
 impl Promotions for Foresight {
     fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool {
+        let Some(percent) = self.limit else {
+            self.asked = (0, 0);
+            return true;
+        };
         let (probably, at_least) = self.foresee(entry, pages.min(BLOCK_PAGES), now);
         self.in_this_round += probably;
         self.asked = (probably, at_least);
-        self.limit.is_none() || at_least >= LEAST_FORESEEN && self.has_memory_for(at_least)
+        at_least >= LEAST_FORESEEN && self.has_memory_for(at_least, percent)
     }
 
     fn was_promoted(&mut self, entry: usize) {
@@ -172,7 +174,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::living::Living;
+    use crate::living::{Lives, Living, LivingChildren};
 
     const MS: u64 = 1_000_000;
 
@@ -198,10 +200,27 @@ mod tests {
         promoted: usize,
     }
 
+    /// What is known from one save to the next.
+    #[derive(Default)]
+    struct Known {
+        foresight: Foresight,
+        children: Arc<LivingChildren>,
+        remembered: Lives,
+    }
+
+    impl Known {
+        fn with_limit(percent: u32) -> Known {
+            let mut known = Known::default();
+            known.foresight.set_limit(Some(percent));
+            known
+        }
+    }
+
     /// A child lives for so long, from `start` on. In each millisecond some random pages of a hundred blocks are
     /// written, and each ten milliseconds there is a round.
-    fn save(foresight: &mut Foresight, children: &Arc<LivingChildren>, start: u64, writes: usize, lives: u64) -> Taken {
+    fn save(known: &mut Known, start: u64, writes: usize, lives: u64) -> Taken {
         const BLOCKS: usize = 100;
+        let Known { foresight, children, remembered } = known;
         let living = Living::begin(children, start);
         let mut random = 88_172_645_463_325_252_u64;
         let mut written = vec![[false; BLOCK_PAGES]; BLOCKS];
@@ -218,14 +237,15 @@ mod tests {
                 continue;
             }
             let now = start + ms * MS;
-            foresight.begin_round(now, children, BLOCKS);
+            foresight.begin_round(now, remembered.epoch(children, now), BLOCKS);
             let some = (0..BLOCKS).filter(|&block| !is_promoted[block]).step_by(7);
-            if !foresight.looks_at_all(some.map(|block| (block, pages_of(&written[block]))), now) {
+            if !foresight.is_worth_a_look(some.map(|block| (block, pages_of(&written[block]))), now) {
                 continue;
             }
+            foresight.look_at_all();
             for block in (0..BLOCKS).filter(|&block| !is_promoted[block]).collect::<Vec<_>>() {
                 let pages = pages_of(&written[block]);
-                if foresight.may_be_promoted(block, pages, start + ms * MS) && pages >= 20 {
+                if foresight.may_be_promoted(block, pages, now) && pages >= 20 {
                     foresight.was_promoted(block);
                     is_promoted[block] = true;
                     early += pages;
@@ -233,7 +253,7 @@ mod tests {
             }
         }
         drop(living);
-        assert_eq!(children.epoch(start + lives * MS), None);
+        assert_eq!(remembered.epoch(children, start + lives * MS), None);
         let plain = || written.iter().map(pages_of);
         let all = plain().zip(is_promoted).map(|(plain, promoted)| if promoted { BLOCK_PAGES } else { plain });
         let promoted = is_promoted.iter().filter(|promoted| **promoted).count();
@@ -243,10 +263,9 @@ mod tests {
     #[test]
     fn what_is_taken_stays_within_the_limit_at_any_rate() {
         for writes in [10, 100, 200, 400, 1000, 3000] {
-            let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
-            foresight.set_limit(Some(115));
+            let mut known = Known::with_limit(115);
             for nth in 0..4 {
-                let taken = save(&mut foresight, &children, (1 + 3_000 * nth) * MS, writes, 400 + 20 * nth);
+                let taken = save(&mut known, (1 + 3_000 * nth) * MS, writes, 400 + 20 * nth);
                 let Taken { plain, all, early, promoted } = taken;
                 assert!(all * 100 <= plain * 115, "{writes} writes a ms, save {nth}: {all} of {plain} pages");
                 assert!(writes > 10 || promoted == 0, "{writes} writes a ms, save {nth}: {promoted} for nothing");
@@ -259,19 +278,36 @@ mod tests {
 
     #[test]
     fn what_was_promoted_for_children_who_are_gone_counts_no_more() {
-        let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
+        let mut known = Known::with_limit(115);
+        save(&mut known, MS, 1000, 400);
+        assert!(known.foresight.promoted > 90);
+        // The next child is there at once, and what it will have copied is that of its own blocks.
+        let _living = Living::begin(&known.children, 1000 * MS);
+        let epoch = known.remembered.epoch(&known.children, 1001 * MS);
+        known.foresight.begin_round(1001 * MS, epoch, 100);
+        let Foresight { promoted, of_promoted, in_last_round, in_this_round, .. } = known.foresight;
+        assert_eq!((promoted, of_promoted, in_last_round, in_this_round), (0, 0, 0, 0));
+    }
+
+    /// A round that comes past all counts each block once, also if few were worth a look, and somebody was gone.
+    #[test]
+    fn what_is_foreseen_is_counted_once_a_round() {
+        let mut foresight = Foresight::default();
         foresight.set_limit(Some(115));
-        save(&mut foresight, &children, MS, 1000, 400);
-        assert!(foresight.promoted > 90);
-        foresight.begin_round(1000 * MS, &children, 100);
-        assert_eq!((foresight.promoted, foresight.of_promoted, foresight.in_this_round), (0, 0, 0));
+        for round in 1..4 {
+            let now = round * 10 * MS;
+            foresight.begin_round(now, Some(Epoch { began: MS, until: now }), 2);
+            assert!(!foresight.is_worth_a_look([(0, 30)].into_iter(), now));
+            foresight.look_at_all();
+            assert!(!foresight.may_be_promoted(0, 30, now) && !foresight.may_be_promoted(1, 50, now));
+            assert_eq!((foresight.in_this_round, foresight.in_last_round), (80, if round > 1 { 80 } else { 0 }));
+        }
     }
 
     #[test]
     fn without_a_limit_all_may_be_promoted() {
-        let (mut foresight, children) = (Foresight::default(), Arc::new(LivingChildren::default()));
-        let _living = Living::begin(&children, 5);
-        foresight.begin_round(10, &children, 1);
+        let mut foresight = Foresight::default();
+        foresight.begin_round(10, Some(Epoch { began: 5, until: 10 }), 1);
         assert!(foresight.may_be_promoted(0, 20, 10));
         foresight.set_limit(Some(115));
         assert!(!foresight.may_be_promoted(0, 20, 10));

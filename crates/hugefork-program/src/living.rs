@@ -1,8 +1,8 @@
 //! How many forks blocks are held for, whether some are gone, and how long they live. Who lives is found out elsewhere
 //! (hugefork-preload, fork/liveness).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// The children of so many forks are told apart, and the lives of so many are remembered.
 const FORKS: usize = 16;
@@ -24,15 +24,15 @@ pub(crate) struct LivingChildren {
     forked: [AtomicU64; FORKS],
     /// Those of which nobody lives any more, but it was not seen yet.
     gone: [AtomicBool; FORKS],
-    seen: Mutex<Seen>,
 }
 
+/// What is remembered of children.
 #[derive(Debug, Default)]
-struct Seen {
+pub(crate) struct Lives {
     /// When it began that somebody lives.
     began: Option<u64>,
     /// How long the last ones lived, the newest first.
-    lives: [u64; LIVES],
+    last: [u64; LIVES],
 }
 
 /// Children live.
@@ -54,29 +54,33 @@ impl LivingChildren {
     pub(crate) fn have_gone(&self) -> bool {
         self.have_gone.swap(false, Ordering::Relaxed)
     }
+}
 
+impl Lives {
     /// Since when children live, and until when that is expected at least: each as long as the shortest-lived of the
     /// last three that have lived longer than it has; or no longer than until now, if there was none. To be asked again
     /// and again: who is gone has lived until it is seen here.
-    pub(crate) fn epoch(&self, now: u64) -> Option<Epoch> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for (forked, gone) in self.forked.iter().zip(&self.gone) {
+    pub(crate) fn epoch(&mut self, children: &LivingChildren, now: u64) -> Option<Epoch> {
+        for (forked, gone) in children.forked.iter().zip(&children.gone) {
             if gone.swap(false, Ordering::Acquire) {
-                seen.lives.rotate_right(1);
-                seen.lives[0] = now.saturating_sub(forked.load(Ordering::Relaxed));
+                self.last.rotate_right(1);
+                self.last[0] = now.saturating_sub(forked.load(Ordering::Relaxed));
                 forked.store(NONE, Ordering::Release);
             }
         }
-        let forks = self.forked.iter().map(|forked| forked.load(Ordering::Relaxed)).filter(|forked| *forked != NONE);
-        let lives = seen.lives;
+        let forks = children.forked.iter().map(|forked| forked.load(Ordering::Relaxed));
         let ends = |forked: u64| {
             let age = now.saturating_sub(forked);
-            forked + lives.into_iter().filter(|lived| *lived > age).take(LIKELY_LIVES).min().unwrap_or(age)
+            forked + self.last.into_iter().filter(|lived| *lived > age).take(LIKELY_LIVES).min().unwrap_or(age)
         };
-        let (first, until) =
-            forks.fold((u64::MAX, 0), |(first, until), forked| (first.min(forked), until.max(ends(forked))));
-        seen.began = if until == 0 { None } else { seen.began.or(Some(first)) };
-        seen.began.map(|began| Epoch { began, until })
+        let living = forks.filter(|forked| *forked != NONE);
+        let lived = living.fold(None, |lived: Option<(u64, u64)>, forked| {
+            let (first, until) = lived.unwrap_or((forked, 0));
+            Some((first.min(forked), until.max(ends(forked))))
+        });
+        let (first, until) = lived.unzip();
+        self.began = first.map(|first| self.began.unwrap_or(first));
+        self.began.zip(until).map(|(began, until)| Epoch { began, until })
     }
 }
 
@@ -113,36 +117,36 @@ mod tests {
 
     #[test]
     fn a_child_is_expected_to_live_as_long_as_others_that_were_as_old() {
-        let children = Arc::new(LivingChildren::default());
-        assert_eq!(children.epoch(100), None);
+        let (children, mut lives) = (Arc::new(LivingChildren::default()), Lives::default());
+        assert_eq!(lives.epoch(&children, 100), None);
         let first = Living::begin(&children, 100);
-        assert_eq!(children.epoch(130), Some(Epoch { began: 100, until: 130 }), "nothing is known");
+        assert_eq!(lives.epoch(&children, 130), Some(Epoch { began: 100, until: 130 }), "nothing is known");
         drop(first);
-        assert_eq!(children.epoch(1100), None);
+        assert_eq!(lives.epoch(&children, 1100), None);
         let second = Living::begin(&children, 2000);
-        assert_eq!(children.epoch(2010), Some(Epoch { began: 2000, until: 3000 }));
+        assert_eq!(lives.epoch(&children, 2010), Some(Epoch { began: 2000, until: 3000 }));
         // A helper that comes and goes tells nothing of those who are older.
         let helper = Living::begin(&children, 2100);
-        assert_eq!(children.epoch(2110).map(|epoch| epoch.until), Some(3100));
+        assert_eq!(lives.epoch(&children, 2110).map(|epoch| epoch.until), Some(3100));
         drop(helper);
-        assert_eq!(children.epoch(2150), Some(Epoch { began: 2000, until: 3000 }));
-        assert_eq!(children.epoch(3010).map(|epoch| epoch.until), Some(3010), "older than any before");
+        assert_eq!(lives.epoch(&children, 2150), Some(Epoch { began: 2000, until: 3000 }));
+        assert_eq!(lives.epoch(&children, 3010).map(|epoch| epoch.until), Some(3010), "older than any before");
         let third = Living::begin(&children, 3020);
         drop(second);
-        let epoch = children.epoch(3030).unwrap();
+        let epoch = lives.epoch(&children, 3030).unwrap();
         assert_eq!((epoch.began, epoch.until), (2000, 3020 + 50), "somebody lives since");
         drop(third);
-        assert_eq!((children.epoch(3040), children.live()), (None, false));
+        assert_eq!((lives.epoch(&children, 3040), children.live()), (None, false));
     }
 
     #[test]
     fn more_than_are_told_apart_count_all_the_same() {
-        let children = Arc::new(LivingChildren::default());
+        let (children, mut lives) = (Arc::new(LivingChildren::default()), Lives::default());
         let all: Vec<_> = (0..FORKS + 5).map(|nth| Living::begin(&children, 10 + nth as u64)).collect();
-        assert!(children.live() && children.epoch(50).is_some());
+        assert!(children.live() && lives.epoch(&children, 50).is_some());
         drop(all);
-        assert_eq!((children.live(), children.epoch(60)), (false, None));
+        assert_eq!((children.live(), lives.epoch(&children, 60)), (false, None));
         let next = Living::begin(&children, 70);
-        assert_eq!((next.fork, children.epoch(80).map(|epoch| epoch.began)), (Some(0), Some(70)));
+        assert_eq!((next.fork, lives.epoch(&children, 80).map(|epoch| epoch.began)), (Some(0), Some(70)));
     }
 }

@@ -8,7 +8,7 @@ use hugefork::BuildError;
 use hugefork::seam::{Figures, Linux, Machine, ProgramRegion, Ranges};
 
 use crate::foresight::Foresight;
-use crate::living::LivingChildren;
+use crate::living::{Lives, LivingChildren};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
@@ -52,6 +52,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     dropped: Vec<u32>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
+    pub(crate) lives: Lives,
     pub(crate) foresight: Foresight,
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
@@ -151,6 +152,7 @@ impl<S: Machine> ProgramMemory<S> {
             dropped,
             counts: ProgramCounts::default(),
             living: Arc::default(),
+            lives: Lives::default(),
             foresight: Foresight::default(),
             round: None,
             faults: 0,
