@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::iter;
 use core::mem;
 use core::ops::Range;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::mem::{EngineVec, Own};
@@ -121,22 +121,12 @@ pub(crate) trait CowMappingHolder {
     fn waited_for(&self) -> usize;
 
     /// Looks at some of them, and whether they are alike: then nobody has to look at all when there were `mean` faults
-    /// for each. If they have many private pages, it leaves them to writers to copy.
+    /// for each. If they have many private pages, it snapshots them to writers to copy.
     fn are_alike(&self, mean: usize) -> bool;
 
     /// Writes back or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It
     /// takes no block and allocates nothing.
     fn maintain(&self, from: usize) -> Option<usize>;
-}
-
-/// Who says which blocks are worth to be promoted.
-pub trait Promotions {
-    /// Whether this one is, over which there are so many private pages at the time `now`, in nanoseconds. It is asked
-    /// of each that others hold too, once a round, whether it is dense or not.
-    fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool;
-
-    /// The one that was asked of last was promoted.
-    fn was_promoted(&mut self, entry: usize);
 }
 
 /// What may be dropped.
@@ -208,15 +198,17 @@ impl Snapshots {
     }
 
     /// The last one gets the seat.
-    fn remove(&mut self, at: usize) {
-        self.0.swap_remove(at);
+    fn remove(&mut self, holder: &dyn Holder) {
+        let Some(at) = holder.seat().map(|seat| seat.0.load(Ordering::Relaxed)) else { return };
+        let gone = self.0.swap_remove(at);
+        assert!(ptr::addr_eq(gone.as_ptr(), holder), "a snapshot has another one's seat");
         if at < self.0.len() {
             self.seat(at);
         }
     }
 
     fn seat(&self, at: usize) {
-        // SAFETY: as above.
+        // SAFETY: a holder stays in place until it is removed from the list, and this one is in it.
         let seat = unsafe { self.0[at].as_ref() }.seat();
         seat.into_iter().for_each(|seat| seat.0.store(at, Ordering::Relaxed));
     }
@@ -277,8 +269,8 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder. Its tie to its parent is new, or a clone of `source`, which is that of a holder. To add a
-    /// snapshot takes time in proportion to the number of regions.
+    /// Adds a holder, after the region that it comes from. Its tie to that is new, or a clone of `source`, which is that
+    /// of a holder. To add a snapshot takes time in proportion to the number of regions.
     ///
     /// # Safety
     /// It stays in place until it is removed.
@@ -324,16 +316,15 @@ impl Holders {
     /// Removes a holder. Nobody uses it any more when this returns.
     pub(crate) fn remove(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
-        let (mut left, mut larger) = (None, EngineVec::new_in(Own));
-        loop {
+        let mut larger = EngineVec::new_in(Own);
+        // What a region snapshots is dropped without the lock.
+        let _left = loop {
             let alone = self.lock.exclusive();
             // SAFETY: the lock is held exclusively.
             let list = unsafe { &mut *self.list.get() };
             let parent = holder.parent().and_then(Derived::parent);
             let Some(id) = holder.id() else {
-                let seat = holder.seat().map_or(0, |seat| seat.0.load(Ordering::Relaxed));
-                list.snapshots_of(parent).remove(seat);
-                return;
+                return list.snapshots_of(parent).remove(holder);
             };
             let Some(at) = list.region_at(Some(id)) else { return };
             let count = list.regions[at].snapshots.0.len();
@@ -346,19 +337,16 @@ impl Holders {
                 }
                 let gone = list.regions.remove(at);
                 let of_parent = list.snapshots_of(parent);
-                for snapshot in &gone.snapshots.0 {
-                    // SAFETY: it is in the list.
-                    let tie = unsafe { snapshot.as_ref() }.parent();
-                    tie.into_iter().for_each(|tie| tie.outlive(id, parent));
+                for (snapshot, holder) in gone.snapshots.0.iter().zip(gone.snapshots.holders()) {
+                    holder.parent().into_iter().for_each(|tie| tie.outlive(id, parent));
                     of_parent.add(*snapshot);
                 }
-                left.replace(gone);
-                return;
+                break gone;
             }
             let needed = of_parent.0.len() + count;
             drop(alone);
             larger.reserve(needed);
-        }
+        };
     }
 
     /// Keeps everybody off, as who comes or goes does.
@@ -476,24 +464,35 @@ mod tests {
         assert_eq!(visits, [[0; 10].as_slice(), &[1; 30]].concat());
     }
 
-    /// A region without bytes, which holds the block that it is asked for.
+    /// A region without bytes, or a snapshot, which holds the block that it is asked for.
     struct Relative {
         account: EngineArc<CowAccount>,
         tie: Option<Derived>,
+        /// Of a snapshot.
+        seat: Option<Seat>,
         asked: AtomicUsize,
     }
 
     impl Relative {
         fn of(parent: Option<&Relative>) -> Box<Relative> {
             let tie = parent.map(|parent| Derived::of(&parent.account));
-            Box::new(Relative { account: EngineArc::new(CowAccount::default()), tie, asked: AtomicUsize::new(0) })
+            let account = EngineArc::new(CowAccount::default());
+            Box::new(Relative { account, tie, seat: None, asked: AtomicUsize::new(0) })
+        }
+
+        fn snapshot_of(region: &Relative) -> Box<Relative> {
+            Box::new(Relative { seat: Some(Seat::default()), ..*Relative::of(Some(region)) })
         }
     }
 
     impl Holder for Relative {
         fn id(&self) -> Option<RegionId> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            Some(self.account.id())
+            self.seat.is_none().then(|| self.account.id())
+        }
+
+        fn seat(&self) -> Option<&Seat> {
+            self.seat.as_ref()
         }
 
         fn parent(&self) -> Option<&Derived> {
@@ -579,81 +578,83 @@ mod tests {
         assert_eq!(holders.visit().family.members().count(), 0);
     }
 
-    /// A snapshot of a region, which holds the block that it is asked for.
-    struct Leaf(Derived, Seat);
-
-    impl Holder for Leaf {
-        fn id(&self) -> Option<RegionId> {
-            None
-        }
-
-        fn seat(&self) -> Option<&Seat> {
-            Some(&self.1)
-        }
-
-        fn parent(&self) -> Option<&Derived> {
-            Some(&self.0)
-        }
-
-        fn holds(&self, _index: EntryIndex, _block: BlockId) -> bool {
-            true
-        }
-
-        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
-            Offer::Keeps
-        }
-
-        fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
-            Answer::No
-        }
-
-        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
-            Answer::No
-        }
-    }
-
     #[test]
     fn snapshots_go_from_where_they_are_and_to_whom_their_region_came_from() {
         let holders = Holders::default();
         let first = Relative::of(None);
         let second = Relative::of(Some(&first));
-        let of = |region: &Relative| Box::new(Leaf(Derived::of(&region.account), Seat::default()));
-        let mut leaves: Vec<_> = (0..30).map(|nth| of(if nth % 3 == 0 { &first } else { &second })).collect();
+        let region_of = |nth: usize| if nth % 3 == 0 { &first } else { &second };
+        let mut snapshots: Vec<_> = (0..30).map(|nth| Relative::snapshot_of(region_of(nth))).collect();
         // SAFETY: they are removed below, or outlive the list.
         unsafe {
             holders.add(&*first, None);
             holders.add(&*second, None);
-            leaves.iter().for_each(|leaf| holders.add(&**leaf, None));
+            snapshots.iter().for_each(|snapshot| holders.add(&**snapshot, None));
         }
-        let check = |leaves: &[Box<Leaf>], regions: usize| {
+        let check = |snapshots: &[Box<Relative>], regions: usize| {
             let visit = holders.visit();
             let addresses = |holder: &dyn Holder| core::ptr::from_ref(holder).addr();
             let mut listed: Vec<_> =
                 visit.family.members().filter(|holder| holder.id().is_none()).map(addresses).collect();
-            let mut expected: Vec<_> = leaves.iter().map(|leaf| core::ptr::from_ref(&**leaf).addr()).collect();
+            let mut expected: Vec<_> =
+                snapshots.iter().map(|snapshot| core::ptr::from_ref(&**snapshot).addr()).collect();
             listed.sort_unstable();
             expected.sort_unstable();
             assert_eq!((listed, visit.family.regions().count()), (expected, regions));
         };
         let is_all_of =
             |region: &Relative| holders.visit().family.is_all_of(region.account.id(), EntryIndex(0), BlockId(0));
-        check(&leaves, 2);
+        check(&snapshots, 2);
         for at in [0, 11, 5, 26, 1, 20] {
-            holders.remove(&*leaves.swap_remove(at));
-            check(&leaves, 2);
+            holders.remove(&*snapshots.swap_remove(at));
+            check(&snapshots, 2);
         }
         assert_eq!((is_all_of(&first), is_all_of(&second)), (true, false));
         holders.remove(&*second);
-        check(&leaves, 1);
+        check(&snapshots, 1);
         assert!(is_all_of(&first), "the snapshots of its fork are its own now");
-        holders.remove(&*leaves.swap_remove(3));
+        holders.remove(&*snapshots.swap_remove(3));
         holders.remove(&*first);
-        check(&leaves, 0);
+        check(&snapshots, 0);
         assert!(!is_all_of(&first), "nobody has them from a region that lives");
-        while !leaves.is_empty() {
-            holders.remove(&*leaves.swap_remove(leaves.len() / 2));
-            check(&leaves, 0);
+        while !snapshots.is_empty() {
+            holders.remove(&*snapshots.swap_remove(snapshots.len() / 2));
+            check(&snapshots, 0);
         }
+    }
+
+    /// Each thread has a region with a fork, and snapshots of both, which go before them or after.
+    #[test]
+    fn families_come_and_go_beside_each_other() {
+        let holders = Holders::default();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for nth in 0..300 {
+                        let region = Relative::of(None);
+                        let fork = Relative::of(Some(&region));
+                        let mut all = vec![];
+                        for _ in 0..5 {
+                            all.extend([Relative::snapshot_of(&region), Relative::snapshot_of(&fork)]);
+                        }
+                        // SAFETY: all are removed below.
+                        [&region, &fork].into_iter().chain(&all).for_each(|one| unsafe { holders.add(&**one, None) });
+                        all.insert(nth % all.len(), region);
+                        all.insert((3 * nth) % all.len(), fork);
+                        let here = |one: &Relative| {
+                            let visit = holders.visit();
+                            visit.family.members().any(|member| ptr::addr_eq(member, one))
+                        };
+                        all.iter().for_each(|one| assert!(here(one)));
+                        for nth in 0..all.len() {
+                            holders.remove(&*all[nth]);
+                            assert!(!here(&all[nth]) && all[nth + 1..].iter().all(|one| here(one)));
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(holders.visit().family.members().count(), 0, "all are gone");
     }
 
     #[test]

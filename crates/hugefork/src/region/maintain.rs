@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
-use crate::pool::holders::{CowMappingHolder, Promotions};
+use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
 use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
@@ -32,6 +32,16 @@ const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
 /// So many CoW mappings tell what all are like.
 const SAMPLED_COW_MAPPINGS: usize = 16;
+
+/// Who says which blocks are worth to be promoted.
+pub trait Promotions {
+    /// Whether this one is, over which there are so many private pages at the time `now`, in nanoseconds. It is asked
+    /// of each that others hold too, once a round, whether it is dense or not.
+    fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool;
+
+    /// The one that was asked of last was promoted.
+    fn was_promoted(&mut self, entry: usize);
+}
 
 /// Whatever is dense may be promoted.
 struct All;

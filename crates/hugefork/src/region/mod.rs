@@ -19,7 +19,7 @@ mod changes;
 pub(crate) mod cut;
 mod fork;
 pub(crate) mod free;
-mod maintain;
+pub(crate) mod maintain;
 mod private;
 mod program;
 pub(crate) mod reset;
