@@ -7,19 +7,19 @@
 //! ```
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
-//! each of `--saves` runs of BGSAVE goes on, with two seconds of rest in between. Rates and latencies while saving are
-//! those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. So are those of the two
-//! seconds after each, in a column of their own. In the end the last save is loaded by another server, whose digest
-//! must be what the first had when that save began.
+//! each of `--saves` runs of BGSAVE goes on and for two seconds more, with as much rest in between. Rates and latencies
+//! while saving are those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. So are
+//! those of the two seconds after each, in a column of their own. In the end the last save is loaded by another server,
+//! whose digest must be what the first had when that save began.
 //!
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
 //!
-//! A save takes the most memory that is missing (`MemAvailable`) while it goes on, beside when it began: the median of
-//! all saves but the first. `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes
-//! of
-//! `hugefork run`, `pool:TIMES` has its `--memory TIMES`; the command is the one that the variable `HUGEFORK` names, or
-//! else in `PATH`.
+//! What a save takes is how far `MemAvailable` goes down while it goes on: the median of all saves but the first.
+//!
+//! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`, and
+//! `pool:TIMES` is the second with `--memory TIMES`. The command is the one that the variable `HUGEFORK` names, or else
+//! in `PATH`.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -188,8 +188,10 @@ impl Redis {
             "plain" | "thp" => Command::new("redis-server"),
             _ => {
                 let mut run = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
-                let (mode, memory) = way.split_once(':').unwrap_or((way, "1.15"));
-                run.args(["run", "--quiet", "--mode", mode, "--memory", memory, "--", "redis-server"]);
+                let (mode, memory) = way.split_once(':').unzip();
+                run.args(["run", "--quiet", "--mode", mode.unwrap_or(way)]);
+                run.args(memory.into_iter().flat_map(|memory| ["--memory", memory]));
+                run.args(["--", "redis-server"]);
                 run
             }
         };

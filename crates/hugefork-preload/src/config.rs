@@ -49,7 +49,7 @@ impl Config {
         };
         let children = children.ok_or(environment::CHILDREN)?;
         let memory = match value(environment::MEMORY) {
-            Some(text) => std::str::from_utf8(text).ok().and_then(Memory::from_value).ok_or(environment::MEMORY)?,
+            Some(text) => number(text).ok_or(environment::MEMORY)?,
             None => Memory::default(),
         };
         let at_exit = match value(environment::STATS) {
@@ -145,7 +145,7 @@ pub(crate) fn is_meant() -> bool {
     path.rsplit(|byte| *byte == b'/').next() == Some(only)
 }
 
-/// A number in digits.
+/// What is written as a number is.
 fn number<N: std::str::FromStr>(text: &[u8]) -> Option<N> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
@@ -202,7 +202,7 @@ mod tests {
             (environment::MIN_SIZE, b"-1"),
             (environment::MIN_SIZE, b""),
             (environment::CHILDREN, b"threads"),
-            (environment::MEMORY, b"99"),
+            (environment::MEMORY, b"0.99"),
             (environment::MEMORY, b"much"),
             (environment::STATS, b"yes"),
             (environment::STATS_SIGNAL, b"USR2"),

@@ -22,11 +22,8 @@ pub const MALLOC: &str = "HUGEFORK_MALLOC";
 /// What children of programs get. Without it, nothing.
 pub const CHILDREN: &str = "HUGEFORK_CHILDREN";
 
-/// What a child's life may have the program take, in percent of what it takes with plain pages; or `any`.
+/// What a child's life may have the program take, as [`Memory`] is written. Without it, the usual.
 pub const MEMORY: &str = "HUGEFORK_MEMORY";
-
-/// The value of [`MEMORY`] for as much as saves time.
-pub(crate) const ANY: &str = "any";
 
 /// Allocators that programs bring along, by what the names of their libraries begin with.
 pub const ALLOCATORS: [&str; 3] = ["libjemalloc.", "libtcmalloc", "libmimalloc"];
@@ -127,27 +124,20 @@ impl Default for Memory {
     }
 }
 
+/// For as much as saves time.
+const ANY: &str = "any";
+
 impl Memory {
     /// In percent; none if it may be any amount.
     pub fn percent(self) -> Option<u32> {
         self.percent
-    }
-
-    fn value(self) -> String {
-        self.percent.map_or_else(|| ANY.to_owned(), |percent| percent.to_string())
-    }
-
-    /// Reads the value of [`MEMORY`].
-    pub(crate) fn from_value(text: &str) -> Option<Memory> {
-        let percent = if text == ANY { None } else { Some(text.parse().ok()?) };
-        Some(Memory { percent }).filter(|_| percent.is_none_or(|percent| percent >= 100))
     }
 }
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.percent {
-            Some(percent) => f.pad(&format!("{}", f64::from(percent) / 100.0)),
+            Some(percent) => f.pad(&(f64::from(percent) / 100.0).to_string()),
             None => f.pad(ANY),
         }
     }
@@ -201,7 +191,7 @@ impl Settings {
         let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
         variables.extend(self.brings_malloc().then(|| (MALLOC, self.malloc.name().into())));
         variables.extend((self.children == Children::Helped).then(|| (CHILDREN, self.children.name().into())));
-        variables.extend((self.memory != Memory::default()).then(|| (MEMORY, self.memory.value().into())));
+        variables.extend((self.memory != Memory::default()).then(|| (MEMORY, self.memory.to_string().into())));
         variables.extend(self.only.clone().map(|name| (ONLY, name)));
         variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));
         variables.extend(self.signal.map(|signal| (STATS_SIGNAL, signal.to_string().into())));

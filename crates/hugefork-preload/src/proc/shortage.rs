@@ -19,6 +19,8 @@ use super::usage;
 /// How short memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shortage {
+    /// There is so much that it is not short soon, whatever is copied.
+    NotSoon,
     /// There is enough.
     None,
     /// What there is may not be had twice: no more is to be copied than must be.
@@ -31,6 +33,9 @@ pub(crate) enum Shortage {
 const PART: u64 = 8;
 const LEAST: u64 = 128 << 20;
 
+/// So much more is not taken in some tens of milliseconds: a block is copied in a tenth of one.
+const PLENTY: u64 = 1 << 30;
+
 /// A limit, and how much is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Room {
@@ -41,12 +46,15 @@ struct Room {
 impl Room {
     fn shortage(self, copied: u64) -> Shortage {
         // Of a small limit, half is enough to keep something.
-        if self.left < (self.limit / PART).max(LEAST).min(self.limit / 2) {
+        let least = (self.limit / PART).max(LEAST).min(self.limit / 2);
+        if self.left < least {
             Shortage::Here
         } else if self.left < copied / 2 {
             Shortage::OfCopies
-        } else {
+        } else if self.left <= least.max(copied / 2) + PLENTY {
             Shortage::None
+        } else {
+            Shortage::NotSoon
         }
     }
 }
@@ -186,6 +194,7 @@ mod tests {
         assert_eq!([20, 40].map(|left| of(64 << 20, left << 20, 0)), [Shortage::Here, Shortage::None]);
         assert_eq!([8, 12].map(|size| of(32 * GIB, 5 * GIB, size * GIB)), [Shortage::None, Shortage::OfCopies]);
         assert_eq!(of(32 * GIB, 3 * GIB, 12 * GIB), Shortage::Here);
+        assert_eq!([8, 12].map(|size| of(32 * GIB, 6 * GIB, size * GIB)), [Shortage::NotSoon, Shortage::None]);
     }
 
     #[test]

@@ -269,8 +269,8 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder, after the region that it comes from. Its tie to that is new, or a clone of `source`, which is that
-    /// of a holder. To add a snapshot takes time in proportion to the number of regions.
+    /// Adds a holder, after the region that it comes from. Its tie to that is new, or a clone of `source`, which is
+    /// that of a holder. To add a snapshot takes time in proportion to the number of regions.
     ///
     /// # Safety
     /// It stays in place until it is removed.
@@ -583,7 +583,7 @@ mod tests {
         let holders = Holders::default();
         let first = Relative::of(None);
         let second = Relative::of(Some(&first));
-        let region_of = |nth: usize| if nth % 3 == 0 { &first } else { &second };
+        let region_of = |nth: usize| [&first, &second, &second][nth % 3];
         let mut snapshots: Vec<_> = (0..30).map(|nth| Relative::snapshot_of(region_of(nth))).collect();
         // SAFETY: they are removed below, or outlive the list.
         unsafe {

@@ -28,8 +28,8 @@ pub(crate) fn gone(held: Held) {
 /// For so long at most it is not looked who lives no more, and how short memory is.
 const UNLOOKED_NS: u64 = 5_000_000;
 
-/// The same of memory, if there was enough. A program that has pages copied takes some 30 MiB in that time.
-const UNLOOKED_WHERE_THERE_IS_ENOUGH_NS: u64 = 20_000_000;
+/// The same of memory that is not short soon.
+const UNLOOKED_WHERE_THERE_IS_PLENTY_NS: u64 = 20_000_000;
 
 /// Looks after what children share or have shared.
 pub(in crate::modes) fn maintain() -> Maintained {
@@ -70,12 +70,12 @@ fn tell(engine: &ProgramMemory) {
 }
 
 /// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
-/// copied whose pages can be. Looks as often as the worker looks for children, or less if there is enough.
+/// copied whose pages can be. Looks as often as the worker looks for children, or less where there is plenty.
 fn save_memory() {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    static IS_ENOUGH: AtomicBool = AtomicBool::new(false);
+    static IS_PLENTY: AtomicBool = AtomicBool::new(false);
     let now = now_ns();
-    let unlooked = if IS_ENOUGH.load(Ordering::Relaxed) { UNLOOKED_WHERE_THERE_IS_ENOUGH_NS } else { UNLOOKED_NS };
+    let unlooked = if IS_PLENTY.load(Ordering::Relaxed) { UNLOOKED_WHERE_THERE_IS_PLENTY_NS } else { UNLOOKED_NS };
     if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < unlooked {
         return;
     }
@@ -84,7 +84,7 @@ fn save_memory() {
     let has = has.filter(|(is_shared, counts)| *is_shared || counts.kept > 0);
     let shortage = has.map_or(Shortage::None, |(_, counts)| shortage::now(counts.memory - counts.kept));
     IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
-    IS_ENOUGH.store(shortage == Shortage::None, Ordering::Relaxed);
+    IS_PLENTY.store(shortage == Shortage::NotSoon, Ordering::Relaxed);
     if has.is_some() {
         with(|engine| engine.save_memory(shortage > Shortage::None));
     }
