@@ -336,7 +336,8 @@ impl Region {
     }
 
     /// Does now what the next fork or snapshot would do before its pause, so that this takes little more than the
-    /// pause: pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) go into blocks. For a program
+    /// pause: pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) go into blocks, or are
+    /// captured where older snapshots hold those. For a program
     /// whose `snapshot()` runs under a lock that others wait for, this is to be called right before that lock is taken.
     /// Nothing changes but where bytes lie, and it need not be called.
     ///

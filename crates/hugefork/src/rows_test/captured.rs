@@ -413,6 +413,7 @@ fn what_was_marked_in_vain_counts_as_written() {
 fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
     for is_written in [true, false] {
         run_by_page::<Soft>(8, |world| {
+            world.pool.sys.set_tracking(false);
             let (region, held) = history(world, 2);
             region.write(at(2), 2);
             region.prepare_snapshot().unwrap();
@@ -430,6 +431,34 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             assert_eq!(free - world.free(), usize::from(is_written));
         });
     }
+}
+
+/// Nobody is kept off, and the snapshot itself copies what was written since. A block in which writes are prepared is
+/// left to the snapshot.
+#[test]
+fn what_is_captured_beforehand_is_not_captured_again() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, mut held) = history(world, 3);
+        let write_protected = || region.accounts.write_protected.load(Ordering::Relaxed);
+        let before = write_protected();
+        [at(1), Soft::BLOCK + at(1)].into_iter().for_each(|page| region.write(page, 9));
+        region.prepare_snapshot().unwrap();
+        assert_eq!((slots(world), write_protected()), (4, before));
+        held.push(region.snapshot());
+        assert_eq!(slots(world), 4);
+        [at(1), at(3), Soft::BLOCK + at(2)].into_iter().for_each(|page| region.write(page, 8));
+        region.prepare_write(Soft::BLOCK..2 * Soft::BLOCK).unwrap();
+        region.prepare_snapshot().unwrap();
+        assert_eq!((slots(world), write_protected()), (6, before));
+        region.write(Soft::BLOCK + at(1), 7);
+        held.push(region.snapshot());
+        let of = |frozen: &SnapshotCore<SoftMmu>, block: usize| {
+            (1..4).map(|page| read_at(frozen, block * Soft::BLOCK + at(page)).unwrap()).collect::<Vec<_>>()
+        };
+        let all = |block: usize| held.iter().map(|frozen| of(frozen, block)).collect::<Vec<_>>();
+        assert_eq!(all(0), [[0, 0, 0], [1, 0, 0], [1, 2, 0], [9, 2, 0], [8, 2, 8]]);
+        assert_eq!(all(1), [[0, 0, 0], [0, 0, 0], [0, 0, 0], [9, 0, 0], [7, 8, 0]]);
+    });
 }
 
 /// A block that nobody can have written to has the set of the last snapshot: no page of it is looked at.

@@ -50,8 +50,6 @@ pub(super) struct Look {
 enum When {
     /// In its call, before the pause: all are, and others give way as they do to writes.
     BeforePause,
-    /// The same, where writes are tracked: nobody is kept off.
-    WhileWritable,
     /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
     Beforehand,
 }
@@ -61,6 +59,9 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
         let _one_at_a_time = self.take_turn();
         self.captured.begin_cut(|index| self.table.get(index).block());
+        if self.may_capture_tracked() && self.track_writes() {
+            return self.capture_written(When::Beforehand, &mut None).map(drop);
+        }
         self.write_back_for_snapshot(When::Beforehand)
     }
 
@@ -86,7 +87,7 @@ impl<S: Sys> RegionCore<S> {
         let can_be_told = faults.is_some();
         let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
         let mut before = usize::MAX;
-        let mut written = self.capture_written(signals)?;
+        let mut written = self.capture_written(When::BeforePause, signals)?;
         let mut meanwhile = Expected::default();
         for _ in 1..looks {
             let are_few = written.blocks <= FEW_BLOCKS;
@@ -96,7 +97,7 @@ impl<S: Sys> RegionCore<S> {
             }
             before = written.blocks;
             faults = self.pool().sys.faults_of_others();
-            written = self.capture_written(signals)?;
+            written = self.capture_written(When::BeforePause, signals)?;
             // As much as this took is written until the pause begins.
             self.captured.expect_written(written);
             meanwhile = written;
@@ -108,16 +109,19 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Captures what was written since the last look, and tells how much that was.
-    fn capture_written(&self, signals: &mut Option<SignalsBlocked>) -> Result<Expected, RegionError> {
+    fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<Expected, RegionError> {
         let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
         let pages = |written: &[Range<usize>]| written.iter().map(|run| run.len() / BASE_PAGE).sum::<usize>();
         let captured = self.mark_written(&mut found, &mut written).and_then(|()| {
+            if when == When::Beforehand {
+                found.retain(|patched| !self.leave_prepared(patched.index));
+            }
             let are_known = |patched: &&Patched| self.captured.has_all_marked(patched.index);
             let others = found.iter().filter(|patched| !are_known(patched)).map(|patched| patched.pages);
             if pages(&written) + others.sum::<usize>() > MOST_PAGES_WITHOUT_SIGNALS {
                 *signals = None;
             }
-            self.write_back_each(&found, &written, When::WhileWritable)
+            self.write_back_each(&found, Some(&written), when)
         });
         if captured.is_err() {
             // Their pages have marks by now that are not in their sets.
@@ -197,11 +201,26 @@ impl<S: Sys> RegionCore<S> {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.note_density(patched.index, written);
         }
-        self.write_back_each(&patched, &[], when)
+        self.write_back_each(&patched, None, when)
     }
 
-    /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile.
-    fn write_back_each(&self, patched: &[Patched], written: &[Range<usize>], when: When) -> Result<(), RegionError> {
+    /// True if writes to a block are prepared. Its pages may have marks by now that are not in its set.
+    fn leave_prepared(&self, index: EntryIndex) -> bool {
+        let is_prepared = self.prepared.has(index);
+        if is_prepared {
+            self.captured.forget(index);
+        }
+        is_prepared
+    }
+
+    /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile. Where writes
+    /// are tracked, `written` is what was written, and those whose pages are captured can be written to.
+    fn write_back_each(
+        &self,
+        patched: &[Patched],
+        written: Option<&[Range<usize>]>,
+        when: When,
+    ) -> Result<(), RegionError> {
         let mut rest = patched;
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
@@ -226,7 +245,12 @@ impl<S: Sys> RegionCore<S> {
 
     /// Writes these back: runs of CoW mappings that this region alone holds at once, with those that lie between;
     /// others one by one, each of which takes a copy of its block.
-    fn write_back_some(&self, patched: &[Patched], written: &[Range<usize>], when: When) -> Result<(), RegionError> {
+    fn write_back_some(
+        &self,
+        patched: &[Patched],
+        written: Option<&[Range<usize>]>,
+        when: When,
+    ) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
@@ -235,13 +259,13 @@ impl<S: Sys> RegionCore<S> {
             drop(signals);
             let run = written_back.map_err(|reason| self.error(reason))?;
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
-            let is_captured = || match when {
-                When::WhileWritable => self.capture_tracked(*first, written),
-                When::BeforePause | When::Beforehand => self.capture(*first),
+            let is_captured = || match written {
+                Some(written) => self.capture_tracked(*first, written),
+                None => self.capture(*first),
             };
             if is_left && !is_captured()? {
                 match when {
-                    When::BeforePause | When::WhileWritable => self.make_own(first.index)?,
+                    When::BeforePause => self.make_own(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }
