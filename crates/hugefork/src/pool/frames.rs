@@ -302,7 +302,7 @@ impl Frames {
         for start in [from, 0] {
             let mut at = start;
             while let Some(block) = self.next_free(at) {
-                if self.content(block) == Content::Used && self.claim(block) {
+                if self.claim_if(block, Content::Used) {
                     return Some(block);
                 }
                 at = block.index() + 1;
@@ -330,16 +330,9 @@ impl Frames {
     pub(crate) fn take_fresh(&self, blocks: Range<usize>) -> usize {
         let mut taken = 0;
         for block in blocks.map(|index| BlockId(index as u32)) {
-            if self.content(block) != Content::Fresh || !self.claim(block) {
-                continue;
-            }
-            match self.content(block) {
-                Content::Fresh => {
-                    self.words[block.index()].store(COMING, Ordering::SeqCst);
-                    taken += 1;
-                }
-                // Somebody used the block in between.
-                other => self.put_back(block, other),
+            if self.claim_if(block, Content::Fresh) {
+                self.words[block.index()].store(COMING, Ordering::SeqCst);
+                taken += 1;
             }
         }
         self.coming_count.fetch_add(taken, Ordering::SeqCst);
@@ -517,6 +510,19 @@ impl Frames {
         }
         self.set_content(block, content);
         true
+    }
+
+    /// The same, if that is in it. Others may have had the block since it was looked at, and have used it or given its
+    /// memory to the system.
+    fn claim_if(&self, block: BlockId, wanted: Content) -> bool {
+        if self.content(block) != wanted || !self.claim(block) {
+            return false;
+        }
+        let content = self.content(block);
+        if content != wanted {
+            self.put_back(block, content);
+        }
+        content == wanted
     }
 
     /// The first free block at `from` or after it, as the bits stood at that moment.

@@ -23,6 +23,7 @@ use shuttle::thread::{Scope, scope};
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
+use crate::pool::frames::{Content, Frames};
 use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::reset_all;
 use crate::region::state::{Density, Unresolved};
@@ -391,5 +392,33 @@ fn a_full_pool_beside_forks_that_write_back_by_choice() {
 fn a_full_pool_beside_forks_that_write_back_by_page() {
     in_many_orders(|| {
         revocations_beside_write_backs(RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
+    });
+}
+
+/// Whoever clears a block that is free and used has one. What was given back to the system meanwhile has no memory, and
+/// the pool's own mapping of it is closed.
+#[test]
+fn what_is_taken_as_used_is_used() {
+    in_many_orders(|| {
+        let frames = &Frames::new(3);
+        let blocks = || (0..3).map(BlockId);
+        blocks().for_each(|block| {
+            assert!(frames.take_exactly(block));
+            frames.put_back(block, Content::Used);
+        });
+        beside_each_other(|tasks| {
+            tasks.spawn(move || {
+                for from in 0..3 {
+                    let Some(block) = frames.take_used(from) else { break };
+                    assert_eq!(frames.content(block), Content::Used);
+                    frames.put_back(block, Content::Used);
+                }
+            });
+            tasks.spawn(move || {
+                for block in blocks().filter(|block| frames.take_exactly(*block)) {
+                    frames.put_back(block, Content::Fresh);
+                }
+            });
+        });
     });
 }
