@@ -470,6 +470,14 @@ fn the_pool_promotes_what_is_written_densely_writes_back_the_rest_and_gives_memo
     assert_eq!(line(), "as it was");
     wait_for("the other pages to be written back", || (count("pages_written_back") >= 32).then_some(()));
     wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
+    let held = |by: &str| {
+        let known = scratch.stats(pid).unwrap();
+        known[by].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum::<u64>()
+    };
+    wait_for("promotions to be timed", || (held("promotion_usec_histogram") >= 16).then_some(()));
+    wait_for("write-backs to be timed", || (held("write_back_usec_histogram") > 0).then_some(()));
+    let text = output_of(&mut scratch.hugefork(&format!("stats {pid}")));
+    assert!(text.contains("what was copied; who used it waited") && text.contains("what was written back"), "{text}");
     go_on();
     assert_eq!(line(), "gone");
     wait_for("the memory to be given back", || (count("resident_bytes") < 8 << 20).then_some(()));

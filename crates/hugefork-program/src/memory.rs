@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hugefork::BuildError;
-use hugefork::seam::{Figures, Linux, Machine, ProgramRegion, Ranges};
+use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
 
 use crate::foresight::Foresight;
 use crate::living::{Lives, LivingChildren};
@@ -303,6 +303,11 @@ impl<S: Machine> ProgramMemory<S> {
             kept: memory.min(kept) as u64,
             ..self.counts
         }
+    }
+
+    /// For how long those waited who used what was held, so far.
+    pub fn held(&self) -> Held {
+        self.region.held()
     }
 
     /// The entries that a range of addresses touches.

@@ -18,6 +18,7 @@ use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
 pub use crate::region::maintain::Promotions;
 use crate::region::state::RegionCore;
+use crate::stats::histogram::Histogram;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
 use crate::sys::linux::arena;
@@ -66,6 +67,14 @@ pub struct Figures {
     pub memory: usize,
     /// Bytes of blocks that nobody holds and that have memory, if in part.
     pub kept: usize,
+}
+
+/// For how long those waited who used what was held.
+pub struct Held {
+    /// While a block was promoted.
+    pub by_promotion: Histogram,
+    /// While pages went back into their blocks.
+    pub by_write_back: Histogram,
 }
 
 impl ProgramRegion<Linux> {
@@ -291,6 +300,12 @@ impl<S: Machine> ProgramRegion<S> {
             memory: pool.sys.bytes().unwrap_or(0),
             kept: pool.block_size.len_of(pool.frames.used_and_free()),
         }
+    }
+
+    /// For how long whom was held so far.
+    pub fn held(&self) -> Held {
+        let counters = &self.0.counters;
+        Held { by_promotion: counters.held_by_promotion.read(), by_write_back: counters.held_by_write_back.read() }
     }
 }
 

@@ -37,7 +37,8 @@ pub const ALL: &[&dyn Case] = &[
     &paced::Paced,
     &history::History,
     &lazy_free::LazyFree,
-    &fork::Fork,
+    &fork::Fork::Whole,
+    &fork::Fork::Tails,
     &changes::Changes,
     &reset::Reset,
 ];

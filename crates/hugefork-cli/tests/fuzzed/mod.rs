@@ -126,7 +126,8 @@ const WORDS: [(&str, usize); 22] = [
     ("pool_kept_bytes", 24),
     ("blocks_privatised", 25),
 ];
-const HISTOGRAM: usize = 64;
+const HISTOGRAMS: usize = 64;
+const NAMES: [&str; 3] = ["fork_usec_histogram", "promotion_usec_histogram", "write_back_usec_histogram"];
 const BUCKETS: usize = 32;
 const PAGE: usize = 4096;
 
@@ -144,14 +145,17 @@ pub(crate) fn check_page(bytes: &[u8]) {
     let mode = Mode::ALL[word(3) as usize].name();
     assert_eq!((u64::from(counters.process), counters.mode), (word(2), mode));
 
-    let texts = String::from_utf8_lossy(&page[(HISTOGRAM + BUCKETS) * 8..]).into_owned();
+    let texts = String::from_utf8_lossy(&page[(HISTOGRAMS + NAMES.len() * BUCKETS) * 8..]).into_owned();
     let report = Report::new(counters, &texts, &texts);
     let json = text::json(7, &report);
     for (name, place) in WORDS {
         assert_eq!(json[name], word(place), "{name}");
     }
-    let histogram: Vec<u64> = (0..BUCKETS).map(|bucket| word(HISTOGRAM + bucket)).collect();
-    assert_eq!((&json["fork_usec_histogram"], &json["mode"]), (&histogram.into(), &mode.into()));
+    for (name, place) in NAMES.into_iter().zip((HISTOGRAMS..).step_by(BUCKETS)) {
+        let histogram: Vec<u64> = (place..place + BUCKETS).map(word).collect();
+        assert_eq!(json[name], serde_json::json!(histogram), "{name}");
+    }
+    assert_eq!(json["mode"], mode);
 
     let table = text::table(7, &report);
     assert!(table.split_terminator('\n').skip(1).all(|line| line.starts_with("  ")), "{table}");
@@ -159,7 +163,7 @@ pub(crate) fn check_page(bytes: &[u8]) {
     // The number of the process, and the size of a block.
     let mut known = BTreeSet::from(["7".to_owned(), "2".to_owned()]);
     let memory = [report.resident_bytes, report.peak_bytes, report.anonymous_bytes, report.huge_bytes];
-    let words = (4..HISTOGRAM + BUCKETS).map(word).filter(|word| *word > 0);
+    let words = (4..HISTOGRAMS + NAMES.len() * BUCKETS).map(word).filter(|word| *word > 0);
     let mean = word(9).checked_div(word(6)).unwrap_or(0);
     for number in words.chain(memory).chain([0, mean]) {
         known.extend([number.to_string(), (number >> 20).to_string(), format!("{:.3}", number as f64 / 1e3)]);

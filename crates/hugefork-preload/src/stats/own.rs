@@ -8,13 +8,14 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use hugefork::Histogram;
 use rustix::fs::{FileType, SealFlags, fcntl_add_seals, ftruncate};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::process::getpid;
 use syscalls::{Sysno, syscall};
 
-use super::page::Page;
-pub(crate) use super::page::Word;
+use super::page::{BUCKETS, Page, bucket_of};
+pub(crate) use super::page::{Times, Word};
 use crate::descriptors::Kept;
 use crate::line::Line;
 use crate::proc::mappings;
@@ -52,7 +53,18 @@ pub(crate) fn forked(us: u64) {
     page.word(Word::PauseLast).store(us, Ordering::Relaxed);
     page.word(Word::PauseMax).fetch_max(us, Ordering::Relaxed);
     page.word(Word::PauseSum).fetch_add(us, Ordering::Relaxed);
-    page.bucket(us).fetch_add(1, Ordering::Relaxed);
+    page.bucket(Times::Forks, bucket_of(us)).fetch_add(1, Ordering::Relaxed);
+}
+
+/// Notes what all times so far were.
+pub(crate) fn set_times(of: Times, times: &Histogram) {
+    let mut counts = [0; BUCKETS];
+    for (end, count) in times.buckets() {
+        counts[bucket_of((end.as_nanos() as u64 - 1) / 1000)] += count;
+    }
+    for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+        current().bucket(of, bucket).store(count, Ordering::Relaxed);
+    }
 }
 
 /// Lets others see the page. Counts go on in the process alone if it has no descriptor or no memory for that.

@@ -10,8 +10,8 @@ use crate::BASE_PAGE;
 /// The name of the file that the page is, as `/proc/PID/maps` shows it.
 pub(crate) const NAME: &str = "/memfd:hugefork-stats";
 
-/// Buckets of the histogram of pauses: bucket `n` counts those below 2ⁿ us that no bucket before it counts. The last
-/// counts all that are longer.
+/// Buckets of a histogram: bucket `n` counts times below 2ⁿ us that no bucket before it counts. The last counts all
+/// that are longer.
 pub const BUCKETS: usize = 32;
 
 /// What the first word says: `hugefork` in letters.
@@ -20,7 +20,23 @@ const MAGIC: u64 = u64::from_le_bytes(*b"hugefork");
 const LAYOUT: u64 = 1;
 
 const WORDS: usize = BASE_PAGE / 8;
-const HISTOGRAM: usize = 64;
+/// Where the histograms begin, one behind the other.
+const HISTOGRAMS: usize = 64;
+
+/// What there is a histogram of, in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Times {
+    Forks,
+    HeldByPromotion,
+    HeldByWriteBack,
+}
+
+impl Times {
+    fn place(self) -> usize {
+        HISTOGRAMS + self as usize * BUCKETS
+    }
+}
 
 /// The words that count, in their places, each with what it counts.
 macro_rules! counters {
@@ -48,6 +64,10 @@ macro_rules! counters {
             pub mode: &'static str,
             /// The number of forks that took less than 1, 2, 4, 8… us, and not less than the one before.
             pub fork_usec_histogram: Vec<u64>,
+            /// The same, for how long each block was held while it was promoted: who used it waited.
+            pub promotion_usec_histogram: Vec<u64>,
+            /// The same, for how long blocks were held while copied pages went back into them.
+            pub write_back_usec_histogram: Vec<u64>,
             $($(#[$what])* pub $field: u64,)*
         }
 
@@ -62,10 +82,13 @@ macro_rules! counters {
                 if (of(Word::Magic), of(Word::Layout)) != (MAGIC, LAYOUT) {
                     return None;
                 }
+                let histogram = |times: Times| (0..BUCKETS).map(|bucket| word(times.place() + bucket)).collect();
                 Some(Counters {
                     process: u32::try_from(of(Word::Process)).ok()?,
                     mode: crate::Mode::ALL.get(of(Word::Mode) as usize)?.name(),
-                    fork_usec_histogram: (0..BUCKETS).map(|bucket| word(HISTOGRAM + bucket)).collect(),
+                    fork_usec_histogram: histogram(Times::Forks),
+                    promotion_usec_histogram: histogram(Times::HeldByPromotion),
+                    write_back_usec_histogram: histogram(Times::HeldByWriteBack),
                     $($field: of(Word::$word),)*
                 })
             }
@@ -120,6 +143,11 @@ counters! {
     Privatised blocks_privatised,
 }
 
+/// The bucket of a time.
+pub(crate) fn bucket_of(us: u64) -> usize {
+    ((u64::BITS - us.leading_zeros()) as usize).min(BUCKETS - 1)
+}
+
 /// The page.
 #[repr(C, align(4096))]
 pub(crate) struct Page {
@@ -135,10 +163,9 @@ impl Page {
         &self.words[word as usize]
     }
 
-    /// The bucket of a pause.
-    pub(crate) fn bucket(&self, us: u64) -> &AtomicU64 {
-        let bits = (u64::BITS - us.leading_zeros()) as usize;
-        &self.words[HISTOGRAM + bits.min(BUCKETS - 1)]
+    /// How many times are in a bucket.
+    pub(crate) fn bucket(&self, times: Times, bucket: usize) -> &AtomicU64 {
+        &self.words[times.place() + bucket]
     }
 
     /// Says whose page it is, and that it is one.
@@ -181,14 +208,17 @@ mod tests {
         page.begin(7, 0);
         page.word(Word::Forks).store(3, Ordering::Relaxed);
         for us in [0, 1, 3, 1000, u64::MAX] {
-            page.bucket(us).fetch_add(1, Ordering::Relaxed);
+            page.bucket(Times::Forks, bucket_of(us)).fetch_add(1, Ordering::Relaxed);
         }
+        page.bucket(Times::HeldByPromotion, bucket_of(100)).store(2, Ordering::Relaxed);
+        page.bucket(Times::HeldByWriteBack, bucket_of(u64::MAX)).store(3, Ordering::Relaxed);
         // SAFETY: words of the page, which nobody writes to here.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const page).cast::<u8>(), BASE_PAGE) };
         let read = Counters::from_bytes(bytes).unwrap();
         assert_eq!((read.process, read.mode, read.total_forks), (7, "collapse", 3));
         let counted: Vec<usize> = (0..BUCKETS).filter(|bucket| read.fork_usec_histogram[*bucket] == 1).collect();
         assert_eq!(counted, [0, 1, 2, 10, BUCKETS - 1]);
+        assert_eq!((read.promotion_usec_histogram[7], read.write_back_usec_histogram[BUCKETS - 1]), (2, 3));
     }
 
     #[test]

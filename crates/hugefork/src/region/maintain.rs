@@ -348,7 +348,8 @@ impl<S: Sys> RegionCore<S> {
         if !entry.is_cow_mapping() || entry.block() != Some(below) || self.prepared.has(index) {
             return false;
         }
-        let Ok(quiesced) = Quiesced::begin(self, &window, publishing, only.clone()) else { return false };
+        let held = &self.counters.held_by_promotion;
+        let Ok(quiesced) = Quiesced::begin(self, &window, publishing, only.clone(), held) else { return false };
         let mut runs = [PageRun::default(); 64];
         let to = self.pool().direct(own);
         // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.

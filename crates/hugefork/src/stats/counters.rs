@@ -21,6 +21,8 @@ macro_rules! counts {
             $(pub(crate) $name: AtomicU64,)*
             pub(crate) longest_pause: AtomicU64,
             pub(crate) paused: AtomicU64,
+            pub(crate) held_by_promotion: Recording,
+            pub(crate) held_by_write_back: Recording,
             handler: Recording,
         }
 
@@ -30,6 +32,8 @@ macro_rules! counts {
                     $($name: self.$name.load(Ordering::Relaxed),)*
                     longest_pause: Duration::from_nanos(self.longest_pause.load(Ordering::Relaxed)),
                     paused: Duration::from_nanos(self.paused.load(Ordering::Relaxed)),
+                    held_by_promotion: self.held_by_promotion.read(),
+                    held_by_write_back: self.held_by_write_back.read(),
                     handler: self.handler.read(),
                 }
             }
@@ -40,6 +44,8 @@ macro_rules! counts {
                 $(self.$name += other.$name;)*
                 self.longest_pause = self.longest_pause.max(other.longest_pause);
                 self.paused += other.paused;
+                self.held_by_promotion.add(&other.held_by_promotion);
+                self.held_by_write_back.add(&other.held_by_write_back);
                 self.handler.add(&other.handler);
             }
         }
@@ -178,6 +184,12 @@ pub struct FaultStats {
     pub pages_put_back: u64,
     /// Blocks in whose place a reset has shown those of the snapshot.
     pub blocks_exchanged: u64,
+    /// For how long blocks that were copied in the background, because so many of their pages had been, were held
+    /// meanwhile: whoever used one waited, system calls too. Empty where nobody may be made to wait
+    /// ([`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait)).
+    pub held_by_promotion: Histogram,
+    /// The same, where pages went back into blocks.
+    pub held_by_write_back: Histogram,
     /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,
 }

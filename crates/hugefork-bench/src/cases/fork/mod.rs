@@ -15,6 +15,16 @@
 //! | `taken` | both |
 //!
 //! `kernel-4k` and `kernel-thp` have such pages by `madvise(2)`; under `hugefork run` the program asks for nothing.
+//!
+//! `fork-tails`: the same program, which has a CPU to itself and writes the words at an even pace, in a second. Each
+//! write is timed alone: what is longer than a page fault is somebody keeping it waiting. Its children, and the
+//! library's threads, are on another CPU.
+//!
+//! | metric | |
+//! |---|---|
+//! | `p50`, `p99`, `p99.9`, `max` | nearest ranks of the time of a write. Subjects are compared by `p99.9` |
+//! | `off_cpu` | the longest for which the program had no CPU where it did not write: what the machine does by itself |
+//! | `pause` | as above |
 
 mod saver;
 
@@ -22,12 +32,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 pub use self::saver::run as run_program;
-use self::saver::{Pages, Program, RoundTimes};
+use self::saver::{Pace, Pages, Program, RoundTimes, SPAN, Tails};
 use super::program;
 use super::writer_latency::TAKEN;
 use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
+use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
 use crate::measure::warm::{warm, warm_page_tables};
 use crate::memory::kernel_memory::PageKind;
@@ -44,17 +55,29 @@ pub const COMMAND: &str = "fork-program";
 /// All writes together.
 const TOTAL: Metric = Metric::new("total", "ms");
 
-/// The case.
-#[derive(Debug)]
-pub struct Fork;
+/// The longest that the program was kept off its CPU where it did not write.
+const OFF_CPU: Metric = Metric::new("off_cpu", "us");
+
+/// The two cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// `fork`.
+    Whole,
+    /// `fork-tails`.
+    Tails,
+}
 
 impl Case for Fork {
     fn facts(&self) -> Facts {
+        let (name, lead_metric) = match self {
+            Fork::Whole => ("fork", Metric::PAUSE),
+            Fork::Tails => ("fork-tails", Metric::P999),
+        };
         Facts {
             has_pool: false,
-            // The pause comes from page tables.
+            // The pause comes from page tables, and so do the tails.
             feels_caches: false,
-            ..Facts::new("fork", Metric::PAUSE, [128 << 20, 1 << 30])
+            ..Facts::new(name, lead_metric, [128 << 20, 1 << 30])
         }
     }
 
@@ -65,7 +88,11 @@ impl Case for Fork {
     fn in_words(&self, params: &Params) -> String {
         let (size, writes, epoch) = (shown(params, "size"), shown(params, "writes"), shown(params, "epoch"));
         let clustered = if shown(params, "pattern") == "clustered" { "clustered " } else { "" };
-        format!("fork {epoch} of a program with {size}, then {writes} {clustered}writes")
+        let within = match self {
+            Fork::Whole => String::new(),
+            Fork::Tails => format!(" in {} s", SPAN.as_secs()),
+        };
+        format!("fork {epoch} of a program with {size}, then {writes} {clustered}writes{within}")
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
@@ -73,20 +100,23 @@ impl Case for Fork {
         sample::entries(subjects, &writes.params(job.size), |planned| {
             let command = job.command.clone();
             Box::new(Process {
+                case: *self,
                 command,
                 subject: planned.subject.clone(),
                 size: job.size,
                 writes,
-                cpu: host.cpu_numbers[0],
+                cpus: (host.cpu_numbers[0], host.cpu_numbers.get(1).copied()),
             })
         })
     }
 
     fn usual_writes(&self, scope: Scope) -> Vec<Writes> {
         let third = |density| Writes { epoch: Epoch::Third, ..Writes::first(density) };
-        match scope {
-            Scope::Quick => vec![third(Density::SPARSE)],
-            Scope::Full => {
+        match (self, scope) {
+            (Fork::Tails, Scope::Quick) => vec![Writes::first(Density::HALF_DENSE)],
+            (Fork::Tails, Scope::Full) => vec![third(Density::HALF_DENSE)],
+            (Fork::Whole, Scope::Quick) => vec![third(Density::SPARSE)],
+            (Fork::Whole, Scope::Full) => {
                 let both = [Density::SPARSE, Density::DENSE];
                 both.map(Writes::first).into_iter().chain(both.map(third)).collect()
             }
@@ -96,17 +126,30 @@ impl Case for Fork {
 
 /// A subject: the program, started in its way.
 struct Process {
+    case: Fork,
     /// The command `hugefork`.
     command: Option<PathBuf>,
     subject: Subject,
     size: usize,
     writes: Writes,
-    cpu: usize,
+    /// The first two, if there are two.
+    cpus: (usize, Option<usize>),
 }
 
 impl Process {
-    fn command(&self, seed: u64) -> Result<Command, BenchError> {
-        let hugefork = program::hugefork(&self.command, "fork")?;
+    /// The CPU that the program has to itself, and that of its children; none if it may be anywhere.
+    fn own_and_other(&self) -> Result<Option<(usize, usize)>, BenchError> {
+        match (self.case, self.cpus) {
+            (Fork::Whole, _) => Ok(None),
+            (Fork::Tails, (own, Some(other))) => Ok(Some((own, other))),
+            (Fork::Tails, (_, None)) => {
+                Err(BenchError::CannotRun("two CPUs are needed: the program has one to itself".to_owned()))
+            }
+        }
+    }
+
+    fn command(&self, seed: u64, pace: Pace) -> Result<Command, BenchError> {
+        let hugefork = program::hugefork(&self.command, self.case.name())?;
         let (mode, pages) = match &self.subject {
             Subject::RunCollapse => (Some("collapse"), Pages::AsTheyCome),
             Subject::RunPool => (Some("pool"), Pages::AsTheyCome),
@@ -124,6 +167,7 @@ impl Process {
             pattern: self.writes.pattern,
             rounds: self.writes.epoch.number(),
             seed,
+            pace,
         };
         command.arg(COMMAND).args(program.words());
         Ok(command)
@@ -133,16 +177,33 @@ impl Process {
 impl Work for Process {
     fn prepare(&mut self) -> Result<(), BenchError> {
         // The copies that writes make, and the page tables, take memory that must not be new to this machine.
-        warm(PageKind::Base, 2 * self.size, 1, &[self.cpu])?;
-        warm_page_tables(self.cpu)
+        self.own_and_other()?;
+        warm(PageKind::Base, 2 * self.size, 1, &[self.cpus.0])?;
+        warm_page_tables(self.cpus.0)
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
         let seed = targets.below(usize::MAX) as u64;
-        let outcome = program::run(&mut self.command(seed)?, self.size, RoundTimes::parse)?;
-        let taken = outcome.pause + outcome.total;
-        let values = [(Metric::PAUSE, outcome.pause), (TOTAL, outcome.total), (TAKEN, taken)];
-        Ok(Measure::sample(values, outcome.cpu))
+        let Some((own, other)) = self.own_and_other()? else {
+            let outcome = program::run(&mut self.command(seed, Pace::Full)?, self.size, RoundTimes::parse)?;
+            let taken = outcome.pause + outcome.total;
+            let values = [(Metric::PAUSE, outcome.pause), (TOTAL, outcome.total), (TAKEN, taken)];
+            return Ok(Measure::sample(values, outcome.cpu));
+        };
+        // The program inherits it, and moves to its own; what it has beside itself stays.
+        let _started_there = Pinned::to(other)?;
+        let mut command = self.command(seed, Pace::Even { own, other })?;
+        let RoundTimes { pause, cpu, tails: Tails { p50, p99, p999, max, off_cpu }, .. } =
+            program::run(&mut command, self.size, RoundTimes::parse)?;
+        let values = [
+            (Metric::P50, p50),
+            (Metric::P99, p99),
+            (Metric::P999, p999),
+            (Metric::MAX, max),
+            (OFF_CPU, off_cpu),
+            (Metric::PAUSE, pause),
+        ];
+        Ok(Measure::sample(values, cpu))
     }
 
     fn release(&mut self) {}

@@ -150,7 +150,7 @@ fn modes_are_told_apart() {
     let mut report = report();
     let params = [("size", "128MiB"), ("writes", "625"), ("epoch", "3")];
     report.results =
-        ["run-collapse", "run-pool", "kernel-thp"].map(|subject| result(&Fork, subject, 8.0, &params)).to_vec();
+        ["run-collapse", "run-pool", "kernel-thp"].map(|subject| result(&Fork::Whole, subject, 8.0, &params)).to_vec();
     let text = render(&report, Detail::Brief, 100);
     assert!(text.contains("625 writes (collapse)") && text.contains("625 writes (pool)"), "{text}");
 }

@@ -1,6 +1,6 @@
 //! What is printed of a process. Its numbers come from memory that the process writes to: they may be any.
 
-use hugefork_preload::stats::{BUCKETS, Report};
+use hugefork_preload::stats::Report;
 use serde_json::json;
 
 /// For programs.
@@ -11,6 +11,8 @@ pub(super) fn json(pid: u32, report: &Report) -> serde_json::Value {
         "pid": pid,
         "mode": counted.mode,
         "fork_usec_histogram": counted.fork_usec_histogram,
+        "promotion_usec_histogram": counted.promotion_usec_histogram,
+        "write_back_usec_histogram": counted.write_back_usec_histogram,
         "resident_bytes": report.resident_bytes,
         "peak_bytes": report.peak_bytes,
         "anonymous_bytes": report.anonymous_bytes,
@@ -29,6 +31,7 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let mut text = format!("process {pid}, mode {}\n", counted.mode);
     let mut line = |name: &str, value: String| text += &format!("  {name:<16} {value}\n");
+    let below = |bucket: usize| (1_u64 << bucket) as f64 / 1e3;
     line(
         "forks",
         match counted.total_forks {
@@ -41,11 +44,8 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
             ),
         },
     );
-    for bucket in 0..BUCKETS {
-        let forks = counted.fork_usec_histogram.get(bucket).copied().unwrap_or(0);
-        if forks > 0 {
-            line("", format!("below {} ms: {forks}", (1_u64 << bucket) as f64 / 1e3));
-        }
+    for (bucket, forks) in counted.fork_usec_histogram.iter().enumerate().filter(|(_, forks)| **forks > 0) {
+        line("", format!("below {} ms: {forks}", below(bucket)));
     }
     line("still alive", format!("descendants of {} forks", counted.forks_alive));
     line("collapsed again", format!("{} blocks of 2 MiB in {} passes", counted.blocks_collapsed, counted.passes));
@@ -56,6 +56,14 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
         line("pool", format!("{} mappings, {} pages written back", counted.pool_mappings, counted.pages_written_back));
         line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
+        let held =
+            [("copied", &counted.promotion_usec_histogram), ("written back", &counted.write_back_usec_histogram)];
+        for (why, times) in held.into_iter().filter(|(_, times)| times.iter().any(|times| *times > 0)) {
+            line("held", format!("what was {why}; who used it waited"));
+            for (bucket, times) in times.iter().enumerate().filter(|(_, times)| **times > 0) {
+                line("", format!("below {} ms: {times}", below(bucket)));
+            }
+        }
         let kept = format!("{} of them kept for the next child", mib(counted.pool_kept_bytes));
         line("", format!("{} MiB of memory, {kept}", mib(counted.pool_bytes)));
     }

@@ -11,7 +11,7 @@ use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
 use crate::proc::shortage::{self, Shortage};
 use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
-use crate::stats::own::Word;
+use crate::stats::own::{Times, Word};
 use crate::threads::thread;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
@@ -67,6 +67,9 @@ fn tell(engine: &ProgramMemory) {
     stats::set(Word::Promoted, counts.promoted);
     stats::set(Word::PoolBytes, counts.memory);
     stats::set(Word::PoolKept, counts.kept);
+    let held = engine.held();
+    stats::set_times(Times::HeldByPromotion, &held.by_promotion);
+    stats::set_times(Times::HeldByWriteBack, &held.by_write_back);
 }
 
 /// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is

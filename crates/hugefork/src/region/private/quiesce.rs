@@ -22,6 +22,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
+use crate::stats::histogram::Recording;
 use crate::sync::{ExclusiveGuard, SharedGuard};
 use crate::sys::{Access, Sys};
 use crate::table::split::SplitPage;
@@ -40,6 +41,8 @@ pub(in crate::region) struct Quiesced<'a, S: Sys> {
     /// Those whose writers are to be resumed.
     entries: Range<usize>,
     place: Place,
+    /// Where it is counted for how long they waited who used what is parked, and since when.
+    timed: Option<(&'a Recording, u64)>,
 }
 
 /// What keeps all others from changing the entries meanwhile.
@@ -55,7 +58,7 @@ pub(in crate::region) enum Locks<'a> {
 impl<'a, S: Sys> Quiesced<'a, S> {
     /// Keeps nobody off yet. But to drop it resumes the writers of `entries`.
     pub(in crate::region) fn new(region: &'a RegionCore<S>, locks: Locks<'a>, entries: Range<usize>) -> Self {
-        Quiesced { region, locks, entries, place: Place::Own }
+        Quiesced { region, locks, entries, place: Place::Own, timed: None }
     }
 
     /// As in [`Quiesced::new`], for other entries. None is parked.
@@ -63,15 +66,18 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         self.entries = entries;
     }
 
-    /// Keeps writers off a run of CoW mappings, and releases the region lock.
+    /// Keeps writers off a run of CoW mappings, and releases the region lock. If they wait, `held` counts for how long.
     pub(in crate::region) fn begin(
         region: &'a RegionCore<S>,
         windows: &'a WindowsGuard<'a>,
         publishing: SharedGuard<'_>,
         entries: Range<usize>,
+        held: &'a Recording,
     ) -> Result<Self, Unresolved> {
+        let since = region.pool().sys.now();
         let place = region.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
-        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place })
+        let timed = (place == Place::Parked).then_some((held, since));
+        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, timed })
     }
 
     /// Keeps writers off a run of CoW mappings, which go on counting as writable: they are to be so when it is done.
@@ -158,6 +164,9 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     fn resume(&mut self) {
         if mem::replace(&mut self.place, Place::Own) == Place::Parked {
             self.region.site().resume(&self.entries);
+            if let Some((held, since)) = self.timed.take() {
+                held.record(self.region.pool().sys.now().saturating_sub(since));
+            }
         }
     }
 

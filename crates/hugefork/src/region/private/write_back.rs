@@ -310,7 +310,7 @@ impl<S: Sys> RegionCore<S> {
         entries: &Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone(), &self.counters.held_by_write_back)?;
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         // SAFETY: as in `write_back_in_place`.
         let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
@@ -330,7 +330,7 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         first: BlockId,
     ) -> Result<(), Unresolved> {
-        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone())?;
+        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone(), &self.counters.held_by_write_back)?;
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the CoW mapping, where the private pages cover what is
         // written.
