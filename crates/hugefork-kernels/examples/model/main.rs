@@ -1,0 +1,103 @@
+//! A model of the machine on which the patches behind this library were measured: 2 x 18 cores with 45 MiB of shared
+//! cache a socket, which few have at hand. It says whether their figures follow from the order alone, and which plan is
+//! best for other shares of the cache.
+//!
+//! It clears and copies nothing: it follows which pieces of blocks are in which cache, and what has to wait for memory.
+//! Run it with `cargo run --release -p hugefork-kernels --example model`; `--help` says what it takes.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `cache` | a cache and its replacement policies |
+//! | `workload` | what is done to a block, in the library's orders |
+//! | `machine` | one socket, its threads and its channel to memory |
+//! | `tables` | what is printed |
+
+pub(crate) mod cache;
+pub(crate) mod machine;
+pub(crate) mod tables;
+pub(crate) mod workload;
+
+use std::{env, io, io::Write, process::ExitCode};
+
+use cache::Policy;
+
+const HELP: &str = "\
+A model of the machine on which target-last order was measured for Linux.
+
+Usage: model [--policy NAME] [--blocks N]
+
+  --policy NAME  how the shared cache of the second and later tables replaces
+                 lines: lru, srrip, drrip (the default), quad-age,
+                 adaptive-quad-age or random
+  --blocks N     blocks that a run finishes, 720 unless given, and fewer in
+                 the later tables; from 4 to 60 a thread
+  --help         this
+
+The same arguments give the same output. All takes a few seconds.
+";
+
+/// What the arguments ask for.
+enum Asked {
+    Help,
+    Tables { policy: Policy, blocks: usize },
+}
+
+#[cfg_attr(test, allow(dead_code))]
+fn main() -> ExitCode {
+    match answer(env::args().skip(1), &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Output(error)) => fail(&error.to_string()),
+        Err(Failure::Arguments(error)) => fail(&format!("{error}; --help says what there is")),
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    eprintln!("model: {error}");
+    ExitCode::FAILURE
+}
+
+/// Why there are no tables, or not all.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Arguments(String),
+    Output(io::Error),
+}
+
+/// Prints what the arguments ask for.
+pub(crate) fn answer(arguments: impl Iterator<Item = String>, out: &mut dyn Write) -> Result<(), Failure> {
+    match asked(arguments).map_err(Failure::Arguments)? {
+        Asked::Help => out.write_all(HELP.as_bytes()),
+        Asked::Tables { policy, blocks } => print(policy, blocks, out),
+    }
+    .map_err(Failure::Output)
+}
+
+fn print(policy: Policy, blocks: usize, out: &mut dyn Write) -> io::Result<()> {
+    tables::policies(blocks, out)?;
+    tables::assumptions(policy, blocks, out)?;
+    tables::predictions(policy, blocks * 2 / 5, out)
+}
+
+fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let (mut policy, mut blocks) = (Policy::Drrip, 720);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(Asked::Help),
+            "--policy" => {
+                let name = value()?;
+                let found = Policy::ALL.into_iter().find(|policy| policy.name() == name);
+                policy = found.ok_or(format!("there is no policy `{name}`"))?;
+            }
+            "--blocks" => {
+                let number = value()?;
+                let parsed = number.parse().ok().filter(|blocks| (1..=1_000_000).contains(blocks));
+                blocks = parsed.ok_or(format!("`{number}` is no number of blocks from 1 to 1000000"))?;
+            }
+            _ => return Err(format!("unknown argument `{argument}`")),
+        }
+    }
+    Ok(Asked::Tables { policy, blocks })
+}
