@@ -64,8 +64,8 @@ const OLDEST: u32 = 3;
 /// One of so many sets is a sample of how lines usually come, and one of the other way.
 const SAMPLED: usize = 32;
 
-/// By how many misses, for each of its sets, a sample leads before the choice is as firm as it gets. DRRIP was published
-/// with a counter of ten bits over 32 sets.
+/// By how many misses, for each of its sets, a sample leads before the choice is as firm as it gets. DRRIP was
+/// published with a counter of ten bits over 32 sets.
 pub(crate) const LEAD: usize = 16;
 
 /// A cache.

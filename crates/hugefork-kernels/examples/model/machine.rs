@@ -7,9 +7,9 @@
 //! thread ─┘
 //! ```
 //!
-//! A thread has one request under way. Requests that move something wait for the channel. It serves one at a time, any of
-//! those that wait, and some threads a little more often, as those nearer to memory are. Served equally or in the order
-//! of arrival, threads fall into step: all clear at the same time, and the longer a run is the more is gained.
+//! A thread has one request under way. Requests that move something wait for the channel. It serves one at a time, any
+//! of those that wait, and some threads a little more often, as those nearer to memory are. Served equally or in the
+//! order of arrival, threads fall into step: all clear at the same time, and the longer a run is the more is gained.
 //!
 //! Bytes move in pieces of 4 KiB, the subpages of the order: neighbouring lines come and go together, and there are 64
 //! times fewer things to follow.
@@ -54,7 +54,7 @@ pub(crate) struct Machine {
     pub(crate) lead: usize,
     /// For other beginnings.
     pub(crate) seed: u64,
-    /// Blocks that a run finishes, if that is 4 to 60 for each thread.
+    /// Blocks that a run finishes, if that is 4 to 120 for each thread.
     pub(crate) blocks: usize,
 }
 
@@ -75,8 +75,8 @@ pub(crate) enum Served {
 }
 
 impl Machine {
-    /// A socket of the two Xeon E5-2699 v3 on which the patches were measured: 18 cores of two threads. With more threads
-    /// there are more cores, and nothing else is larger.
+    /// A socket of the two Xeon E5-2699 v3 on which the patches were measured: 18 cores of two threads. With more
+    /// threads there are more cores, and nothing else is larger.
     pub(crate) fn of_the_patches(policy: Policy, threads: usize, blocks: usize) -> Machine {
         Machine {
             policy,
@@ -119,7 +119,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(machine: &Machine, work: Work, plan: Plan) -> Outcome {
     let steps = life(work, plan, machine.piece);
     // Often enough for each thread, however many there are, and not needlessly often for one.
-    let blocks = machine.blocks.clamp(4 * machine.threads, 60 * machine.threads);
+    let blocks = machine.blocks.clamp(4 * machine.threads, 120 * machine.threads);
     let end = (blocks * BLOCK / machine.piece) as u64;
     let warm = end / 3;
     let mut socket = Socket::new(machine, steps);

@@ -30,7 +30,7 @@ Usage: model [--policy NAME] [--blocks N]
                  lines: lru, srrip, drrip (the default), quad-age,
                  adaptive-quad-age or random
   --blocks N     blocks that a run finishes, 720 unless given, and fewer in
-                 the later tables; from 4 to 60 a thread
+                 the later tables; from 4 to 120 a thread
   --help         this
 
 The same arguments give the same output. All takes a few seconds.

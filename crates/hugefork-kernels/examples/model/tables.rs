@@ -144,8 +144,8 @@ pub(crate) fn assumptions(policy: Policy, blocks: usize, out: &mut dyn Write) ->
 /// Threads that share the cache, for the predictions; the first is alone, as calibration is.
 const THREADS: [usize; 6] = [1, 8, 18, 36, 72, 128];
 
-/// Calibration prefers a candidate that takes less than so much of the time of the one preferred so far, where blocks are
-/// used as a whole (`calibrate/decision.rs`).
+/// Calibration prefers a candidate that takes less than so much of the time of the one preferred so far, where blocks
+/// are used as a whole (`calibrate/decision.rs`).
 const CLEARLY_FASTER: f64 = 0.75;
 
 /// The plans whose gains are foretold; the first is what they are compared with.
