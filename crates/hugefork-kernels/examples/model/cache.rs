@@ -174,8 +174,9 @@ impl Cache {
 
 /// Ages a set until one of its lines is as old as can be.
 fn age(lines: &mut [Held]) {
-    let most = lines.iter().fold(0, |most, held| most.max(held.age));
-    if most < OLDEST {
+    // Mostly there is one already.
+    if lines.iter().all(|held| held.age < OLDEST) {
+        let most = lines.iter().fold(0, |most, held| most.max(held.age));
         lines.iter_mut().for_each(|held| held.age += OLDEST - most);
     }
 }

@@ -33,7 +33,8 @@ Usage: model [--policy NAME] [--blocks N]
                  the later tables; from 4 to 120 a thread
   --help         this
 
-The same arguments give the same output. All takes a few seconds.
+The same arguments give the same output. All takes some 10 to 30
+seconds.
 ";
 
 /// What the arguments ask for.
