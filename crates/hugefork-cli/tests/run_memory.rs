@@ -33,6 +33,7 @@ const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
 const HANDLERS: &str = include_str!("programs/handlers.c");
 const HANDLED: &str = include_str!("programs/handled.c");
+const ZEROS: &str = include_str!("programs/zeros.c");
 
 #[test]
 fn what_linux_promises_holds() {
@@ -41,6 +42,34 @@ fn what_linux_promises_holds() {
     assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 broken\n", "{mode}");
+    }
+}
+
+/// Of `/dev/zero` the pool has what it has of anonymous memory; but where nothing may be run, which the kernel alone
+/// heeds.
+#[test]
+fn private_mappings_of_the_device_of_zeros_are_private_memory() {
+    let scratch = Scratch::new("zeros");
+    let Some(program) = compiled(&scratch, "zeros", ZEROS) else { return };
+    assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
+    for mode in MODES {
+        let mut running = Running::start(scratch.run(mode).arg(&program));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(running.child().stdout.as_mut().unwrap()), &mut line)
+            .unwrap();
+        assert_eq!(line, "0 bad\n", "{mode}");
+        let stats = scratch.stats(running.pid());
+        let count = |name: &str| stats.as_ref().map_or(0, |stats| stats[name].as_u64().unwrap());
+        if !mode.ends_with("pool") {
+            assert_eq!(count("pool_mappings"), 0);
+        } else if count("pool_refused") == 1 {
+            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+        } else if rustix::fs::statvfs("/dev/zero").unwrap().f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
+            println!("skipped: /dev is mounted `noexec`");
+        } else {
+            assert!(count("pool_mappings") >= 2 && count("pool_bytes") >= 56 << 20, "{stats:?}");
+        }
+        assert!(running.end().0.success(), "{mode}");
     }
 }
 

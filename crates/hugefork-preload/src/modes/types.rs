@@ -9,6 +9,9 @@ pub(crate) struct Wish {
     pub(crate) len: usize,
     pub(crate) rights: c_int,
     pub(crate) flags: c_int,
+    /// Without `MAP_ANONYMOUS`: of which file, and from where on.
+    pub(crate) file: c_int,
+    pub(crate) offset: i64,
 }
 
 /// A mapping that the kernel has just made.

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn mmap(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let wish = Wish { hint: start as usize, len, rights, flags };
+    let wish = Wish { hint: start as usize, len, rights, flags, file, offset };
     if let Some(given) = quietly(|| modes::map(&wish)) {
         if modes::wants_worker() {
             quietly(fork::want_worker);

@@ -13,6 +13,7 @@ use super::engine::{
     MEMORY, ask, begin, unmap_later, unmap_plain, with, with_descriptors, with_unless_forking, work_through,
 };
 use super::state::{END, IS_OVER, IS_SHORT, ROLE, Role, START, role};
+use super::zeros;
 use crate::descriptors::Kept;
 use crate::fork::origin;
 use crate::proc::{mappings, shortage};
@@ -45,8 +46,11 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
     let is_wanted = wish.len >= config::min_size().max(LEAST)
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
-        && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE;
     if !is_wanted || role() != Role::Owner || IS_OVER.load(Ordering::Relaxed) || IS_SHORT.load(Ordering::Relaxed) {
+        return None;
+    }
+    if wish.flags & libc::MAP_ANONYMOUS == 0 && !zeros::are_mapped(wish.file, wish.offset, wish.len) {
         return None;
     }
     let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);

@@ -33,6 +33,7 @@ mod engine;
 mod forks;
 mod stack;
 mod state;
+mod zeros;
 
 pub(crate) use calls::{
     Resized, empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way, resize, settle,
