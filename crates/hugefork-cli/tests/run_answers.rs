@@ -4,7 +4,7 @@ mod programs;
 
 use std::process::Command;
 
-use programs::ours::{AT_MOST, MODES, compiled};
+use programs::ours::{AT_MOST, HELPED, MODES, compiled};
 use programs::{Scratch, output_of};
 
 const ANSWERS: &str = include_str!("programs/answers.c");
@@ -19,11 +19,15 @@ const OF_THE_STACK: usize = 6 << 10;
 
 /// Has the program do what it is named, without the library and with it.
 fn same_answers(names: &[&str]) {
+    same_answers_in(&MODES, names);
+}
+
+fn same_answers_in(modes: &[&str], names: &[&str]) {
     let scratch = Scratch::new(names[0]);
     let Some(program) = compiled(&scratch, "answers", ANSWERS) else { return };
     for name in names {
         assert_eq!(output_of(Command::new(&program).arg(name)), "0 bad\n", "{name}");
-        for mode in MODES {
+        for mode in modes {
             assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program).arg(name)), "0 bad\n", "{name}, {mode}");
         }
     }
@@ -83,6 +87,21 @@ fn limits_hold_that_come_later() {
 #[test]
 fn what_a_child_drops_keeps_its_flags() {
     same_answers(&["drop-with-flags"]);
+}
+
+#[test]
+fn nothing_is_found_behind_what_a_child_has_inherited() {
+    same_answers_in(&[MODES, HELPED].concat(), &["ends"]);
+}
+
+#[test]
+fn what_a_child_has_inherited_is_not_for_its_children() {
+    same_answers(&["wipe"]);
+}
+
+#[test]
+fn what_a_child_has_locked_it_does_not_drop() {
+    same_answers(&["drop-locked"]);
 }
 
 #[test]

@@ -34,6 +34,7 @@ const STACKS: &str = include_str!("programs/stacks.c");
 const HANDLERS: &str = include_str!("programs/handlers.c");
 const HANDLED: &str = include_str!("programs/handled.c");
 const ZEROS: &str = include_str!("programs/zeros.c");
+const SAME: &str = include_str!("programs/same.c");
 
 #[test]
 fn what_linux_promises_holds() {
@@ -42,6 +43,22 @@ fn what_linux_promises_holds() {
     assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
     for mode in MODES {
         assert_eq!(output_of(scratch.run(mode).arg(&program)), "0 broken\n", "{mode}");
+    }
+}
+
+/// Random calls in a program and its children. Many more were tried: the program takes any seed, and any number.
+#[test]
+fn whatever_is_asked_the_answers_are_the_kernels() {
+    let scratch = Scratch::new("same");
+    let Some(program) = compiled(&scratch, "same", SAME) else { return };
+    for seed in ["1", "4", "10", "12"] {
+        let plain = output_of(Command::new(&program).args([seed, "60"]));
+        for mode in MODES.into_iter().chain(HELPED) {
+            let ours = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args([seed, "60"]));
+            let other = plain.lines().zip(ours.lines()).position(|(plain, ours)| plain != ours);
+            let lines = |said: &str| other.map(|nth| said.lines().skip(nth).take(2).collect::<Vec<_>>().join("\n"));
+            assert!(plain == ours, "seed {seed}, {mode}: {:?}, and {:?} without", lines(&ours), lines(&plain));
+        }
     }
 }
 

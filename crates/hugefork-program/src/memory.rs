@@ -218,6 +218,14 @@ impl<S: Machine> ProgramMemory<S> {
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
+    /// Where mappings end within a block: from there to the next multiple of 2 MiB, nothing is the program's. A child may
+    /// ask as for [`ProgramMemory::blocks`].
+    pub fn ends(&self) -> impl Iterator<Item = usize> + '_ {
+        let base = self.base();
+        let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;
+        (0..self.high).filter(is_cut).map(move |index| base + index * HUGE_PAGE + self.used[index] as usize)
+    }
+
     /// Whether any of a range of addresses is memory that was mapped here and not handed over.
     pub fn has(&self, range: Range<usize>) -> bool {
         self.touched(&range).any(|index| self.region.has(index))

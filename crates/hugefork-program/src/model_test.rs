@@ -529,7 +529,8 @@ impl World {
         let (is_here, block) = (self.memory.has(range.clone()), page * BASE_PAGE / HUGE_PAGE);
         assert_eq!(self.memory.has_all(range.clone()), is_here && model.mapped[page], "what is whose at {page:#x}");
         assert!(!self.memory.is_free(range.clone()) || !model.mapped[page], "said free at {page:#x}, and is not");
-        assert_eq!(self.memory.is_free(range.clone()), !is_here && self.memory.used[block] != PLAIN);
+        let is_known = is_here && model.mapped[page] || self.memory.used[block] == PLAIN;
+        assert_eq!(self.memory.is_free(range.clone()), !is_known);
         let known = self.memory.first_mapped(&range);
         assert_eq!(known.is_some(), model.mapped[page] || self.memory.used[block] == PLAIN);
         if !model.mapped[page] && !is_here && !self.is_excused && !self.intruded.contains(&block) {

@@ -84,11 +84,13 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Whether a range is as good as unmapped: all of it lies here, and nothing is there.
+    /// Whether a range is as good as unmapped: all of it lies here, and nothing is there, or will be soon.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
-        let is_free = |index: usize| !self.region.has(index) && ![PLAIN, SOON_PLAIN].contains(&self.used[index]);
-        all.start <= range.start && range.end <= all.end && self.touched(&range).all(is_free)
+        all.start <= range.start
+            && range.end <= all.end
+            && self.first_piece(&range).is_none()
+            && self.touched(&range).all(|index| self.used[index] != SOON_PLAIN)
     }
 
     /// The first part of a range at which something is mapped everywhere, for all that is known here: what the kernel

@@ -159,6 +159,11 @@ fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
         assert!(memory.make_way(freed.clone()) && !memory.has(freed.clone()) && !memory.is_free(freed.clone()));
         memory.settle(freed, true);
         assert!(memory.map(BLOCK).unwrap() > at + 3 * BLOCK, "not where the kernel has something");
+        // Behind an end within a block, nothing is.
+        let short = memory.map(BLOCK + PAGE).unwrap();
+        let end = short + BLOCK + PAGE;
+        assert!(memory.ends().eq([end]) && memory.is_free(end..short + 2 * BLOCK));
+        assert!(!memory.is_free(end - PAGE..end + PAGE));
     })
     .well();
 }

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -391,6 +393,104 @@ static void disable(void) {
     expect(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0 && disabled() == 0, "it is over");
 }
 
+#define ODD (5 * MIB + PAGE)
+static char *odd;
+
+/* Maps what is no whole number of 2 MiB, behind which nothing is for anybody. */
+static void map_odd(void) {
+    char *above = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    odd = mmap(NULL, ODD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(above, 16 * MIB);
+    memset(odd, 2, ODD);
+}
+
+/* Nothing is found behind the end of a mapping, and what is before stays. */
+static void ask_behind(void) {
+    char *end = odd + ODD;
+    unsigned char seen[4];
+    expect(msync(end, PAGE, MS_ASYNC) == -1 && errno == ENOMEM, "msync finds nothing");
+    expect(mincore(end, 2 * PAGE, seen) == -1 && errno == ENOMEM, "nor does mincore");
+    expect(mprotect(end, PAGE, PROT_READ) == -1 && errno == ENOMEM, "nor mprotect");
+    expect(mlock(end, PAGE) == -1 && errno == ENOMEM, "nor mlock");
+    expect(munlock(end, PAGE) == -1 && errno == ENOMEM, "nor munlock");
+    expect(madvise(end, PAGE, MADV_NORMAL) == -1 && errno == ENOMEM, "nor advice");
+    expect(madvise(end, PAGE, MADV_DONTNEED) == -1 && errno == ENOMEM, "nor who drops it");
+    expect(mincore(end - PAGE, 2 * PAGE, seen) == -1 && errno == ENOMEM, "nor who begins before");
+    expect(is(odd, ODD, 2), "what is before is what it was");
+    expect(madvise(end - PAGE, 2 * PAGE, MADV_DONTNEED) == -1 && errno == ENOMEM && end[-PAGE] == 0, "it is dropped");
+    end[-PAGE] = 2;
+    char *at = mmap(end, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    expect(at == end && *at == 0 && (*at = 1) && mincore(end, PAGE, seen) == 0, "something else comes there");
+    expect(is(odd, ODD, 2) && munmap(end, PAGE) == 0, "and goes");
+    expect(mincore(end, PAGE, seen) == -1 && errno == ENOMEM, "nothing is there again");
+}
+
+static void move_behind(void) {
+    void *moved = mremap(odd, ODD + PAGE, 32 * MIB, MREMAP_MAYMOVE);
+    expect(moved == MAP_FAILED && errno == EFAULT && is(odd, ODD, 2), "who moves more than there is moves nothing");
+}
+
+static void ask_behind_in_child(void) { in_child(ask_behind); }
+
+/* In the middle of what may become its own memory. */
+static void write_and_ask_behind(void) {
+    for (size_t at = 0; at < ODD; at += 2 * PAGE) odd[at] = 2;
+    usleep(50000);
+    ask_behind();
+    in_child(ask_behind);
+}
+
+/* Behind a filter, which allows all. */
+static void filter_and_ask_behind(void) {
+    struct sock_filter step = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {1, &step};
+    expect(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "a filter");
+    ask_behind();
+    expect(madvise(odd, ODD, MADV_DONTNEED) == 0 && is(odd, ODD, 0), "all of it is dropped");
+    memset(odd, 2, ODD);
+    in_child(ask_behind);
+    /* The kernel may not be asked why. */
+    expect(mremap(odd, ODD + PAGE, 32 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && is(odd, ODD, 2), "nothing is moved");
+}
+
+static void ends(void) {
+    map_odd();
+    in_child(ask_behind);
+    in_child(move_behind);
+    in_child(ask_behind_in_child);
+    in_child(write_and_ask_behind);
+    in_child(filter_and_ask_behind);
+    move_behind();
+    ask_behind();
+    in_child(ask_behind);
+    in_child(move_behind);
+    expect(is(odd, ODD, 2), "a parent keeps what it has");
+}
+
+static void see_nothing(void) { expect(is(memory + 8 * MIB, 4 * MIB, 0) && memory[8 * MIB - 1] == 1, "it is wiped"); }
+
+/* What is not for children, in a child that has it. */
+static void wipe(void) {
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_WIPEONFORK) == 0, "it is to be wiped");
+    expect(is(memory + 8 * MIB, 4 * MIB, 1), "and is there still");
+    in_child(see_nothing);
+    expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_KEEPONFORK) == 0 && is(memory, 16 * MIB, 1), "it is kept again");
+    in_child(drop);
+}
+
+/* What is locked is not dropped, but by who says so. */
+static void drop_locked(void) {
+    char *at = memory + 8 * MIB;
+    if (mlock(at + MIB, 8 * PAGE)) return;
+    expect(madvise(at + MIB, PAGE, MADV_DONTNEED) == -1 && errno == EINVAL, "it is locked");
+    expect(madvise(at + MIB, PAGE, MADV_FREE) == -1 && errno == EINVAL, "also for who frees it");
+    expect(madvise(at, 4 * MIB, MADV_DONTNEED) == -1 && errno == EINVAL, "also in the middle of something");
+    expect(is(at, MIB, 0) && is(at + MIB, 3 * MIB, 1), "what is before is dropped, and nothing else");
+    expect(madvise(at + MIB, 2 * PAGE, 24) == 0 && is(at + MIB, 2 * PAGE, 0), "who says so drops it"); /* _LOCKED */
+    expect(munlock(at + MIB, 8 * PAGE) == 0, "it is locked no longer");
+    expect(madvise(at, 4 * MIB, MADV_DONTNEED) == 0 && is(at, 4 * MIB, 0), "and is dropped");
+}
+
 static const struct {
     const char *name;
     void (*work)(void);
@@ -410,6 +510,9 @@ static const struct {
     {"limit-files", limit_files, 0},
     {"drop-with-flags", drop_with_flags, 1},
     {"disable", disable, 0},
+    {"ends", ends, 0},
+    {"wipe", wipe, 1},
+    {"drop-locked", drop_locked, 1},
     {"no-files", forks, 0},
     {"ring", ring, 0},
 };

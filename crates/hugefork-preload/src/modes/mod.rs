@@ -15,8 +15,8 @@ mod types;
 pub(crate) use pool::{Held, Resized, gone};
 // About ranges that are not plain.
 pub(crate) use pool::{
-    behind, empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way, resize, settle,
-    take_if_free, unmap,
+    behind, empty, first_locked, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way,
+    resize, settle, take_if_free, unmap,
 };
 pub(crate) use types::{Emptied, Growth, Maintained, Mapping, Wish};
 

@@ -78,6 +78,12 @@ fn inherited_by_text(range: &Range<usize>, mut each: impl FnMut(Range<usize>, Pr
     })
 }
 
+/// Whether some of a range shows the engine's file. False if nobody can say.
+pub(crate) fn has_inherited(range: &Range<usize>) -> bool {
+    let mut has = false;
+    inherited(range, |_, _| has = true).is_ok() && has
+}
+
 /// Whether all of a range is private memory that the program can write to, and some of it shows the engine's file.
 ///
 /// # Errors

@@ -45,10 +45,14 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
             libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
-                match quietly(|| modes::empty(&range, plain)) {
-                    Emptied::All if said.get() == 0 => true,
-                    Emptied::Plain => false,
-                    Emptied::All | Emptied::Refused => {
+                let is_heeded = advice != libc::MADV_DONTNEED_LOCKED;
+                let locked = if is_heeded { quietly(|| modes::first_locked(&range)) } else { None };
+                let emptied = quietly(|| modes::empty(&(range.start..locked.unwrap_or(range.end)), plain));
+                match (emptied, locked) {
+                    (Emptied::All, None) if said.get() == 0 => true,
+                    (Emptied::All, Some(_)) => return failed(libc::EINVAL),
+                    (Emptied::Plain, _) => false,
+                    (Emptied::All | Emptied::Refused, _) => {
                         // Of its own parts, what the kernel has said; else as it does where it lacks something for the
                         // moment.
                         return failed(if said.get() != 0 { said.get() } else { libc::EAGAIN });
@@ -65,8 +69,9 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             | libc::MADV_DODUMP
             | libc::MADV_DOFORK => quietly(|| modes::is_all_ours(&range)),
             libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
-            GUARD_INSTALL => {
+            GUARD_INSTALL | libc::MADV_WIPEONFORK => {
                 // The kernel drops what is there, and what a child has inherited would be there again without guards.
+                // To have it wiped in children, it wants anonymous memory.
                 if !quietly(|| modes::make_own(&range)) {
                     return failed(libc::EAGAIN);
                 }
@@ -88,7 +93,8 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
     if done != 0
         && advice == libc::MADV_REMOVE
         && let Some(range) = special(start, len)
-        && quietly(|| mappings::is_partly_inherited(&range) == Ok(true))
+        && errno() == libc::EACCES
+        && quietly(|| mappings::has_inherited(&range))
     {
         return failed(libc::EINVAL);
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::map::{goes_beyond, mmap, munmap};
 use super::parts::{NOWHERE, make_plain, pages, refused, special};
+use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, kernel, quietly};
 use crate::modes::{self, Resized};
 use crate::proc::mappings;
@@ -53,6 +54,11 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             Some(part) if part == old => {}
             // All that is longer goes, whatever it is.
             Some(part) if part.start == old.start && new.len() <= old.len() && flags & !libc::MREMAP_MAYMOVE == 0 => {
+                // Of what was handed over, the kernel alone knows what is there still.
+                // SAFETY: a page becomes as long as it was.
+                if unsafe { kernel!(libc::SYS_mremap, start, BASE_PAGE, BASE_PAGE, 0) } == -1 {
+                    return libc::MAP_FAILED;
+                }
                 // SAFETY: the caller's.
                 let cut =
                     new.end == old.end || unsafe { munmap(new.end as *mut c_void, new.len().abs_diff(old.len())) } == 0;

@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::noted;
 use super::userfaults;
 use crate::HUGE_PAGE;
 use crate::proc::mappings;
+use crate::sandbox::withdrawn;
 use crate::threads::signals;
 
 /// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited, up to where it says that it
@@ -45,6 +46,28 @@ static HAS_FLAGS: AtomicBool = AtomicBool::new(false);
 /// The program gives flags to what is inherited: they are to stay, in children too.
 pub(in crate::modes) fn keep_flags() {
     HAS_FLAGS.store(true, Ordering::Relaxed);
+}
+
+/// Where something that the program has locked begins in a range: the kernel drops nothing from there on.
+pub(in crate::modes) fn first_locked(range: &Range<usize>) -> Option<usize> {
+    if !HAS_FLAGS.load(Ordering::Relaxed) || withdrawn::is_withdrawn() {
+        return None;
+    }
+    let mut found = None;
+    let _ = mappings::inherited(range, |piece, _| {
+        if found.is_none() && is_locked(&piece) {
+            found = Some(piece.start);
+        }
+    });
+    found
+}
+
+/// Whether one mapping is locked.
+pub(super) fn is_locked(piece: &Range<usize>) -> bool {
+    // The kernel refuses this advice of locked memory. It drops nothing.
+    // SAFETY: the program's own memory, whose contents stay.
+    let advise = || unsafe { madvise(piece.start as *mut c_void, piece.len(), Advice::LinuxCold) };
+    HAS_FLAGS.load(Ordering::Relaxed) && advise() == Err(Errno::INVAL)
 }
 
 /// One mapping. False if some of it is as it was.

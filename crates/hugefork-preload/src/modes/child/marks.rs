@@ -15,25 +15,27 @@
 
 use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 
-use crate::HUGE_PAGE;
+use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// The kernel's alone: the program has done something there, or it is privatised.
-const LEFT: u8 = 1 << 0;
+const LEFT: u16 = 1 << 0;
 /// A stream of writes was expected there in vain.
-const TRIED: u8 = 1 << 1;
+const TRIED: u16 = 1 << 1;
 /// Privatised.
-const PRIVATISED: u8 = 1 << 2;
+const PRIVATISED: u16 = 1 << 2;
 /// All of it is inherited, and as it was; or some of it is (noted.rs).
-const WHOLE: u8 = 1 << 3;
-const ODD: u8 = 1 << 4;
+const WHOLE: u16 = 1 << 3;
+const ODD: u16 = 1 << 4;
+/// From here on: so many pages of it, at its end, are none of the program's.
+const BEHIND: u32 = 5;
 
-/// The address of a byte for each block; 0 before there are any.
+/// The address of a mark for each block; 0 before there are any.
 static MARKS: AtomicUsize = AtomicUsize::new(0);
 /// The addresses of the first block and behind the last.
 static START: AtomicUsize = AtomicUsize::new(0);
@@ -49,7 +51,8 @@ pub(in crate::modes) fn set_up(addresses: &Range<usize>) {
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping where the kernel likes.
-    let new = unsafe { mmap_anonymous(ptr::null_mut(), addresses.len() / HUGE_PAGE, rights, flags) };
+    let new =
+        unsafe { mmap_anonymous(ptr::null_mut(), addresses.len() / HUGE_PAGE * size_of::<AtomicU16>(), rights, flags) };
     if let Ok(new) = new {
         START.store(addresses.start, Ordering::Relaxed);
         END.store(addresses.end, Ordering::Relaxed);
@@ -65,15 +68,15 @@ pub(super) fn addresses() -> Range<usize> {
     }
 }
 
-fn mark(block: usize) -> Option<&'static AtomicU8> {
+fn mark(block: usize) -> Option<&'static AtomicU16> {
     let addresses = addresses();
     if !addresses.contains(&block) {
         return None;
     }
     // There are marks: only then there are addresses.
     let marks = MARKS.load(Ordering::Acquire);
-    // SAFETY: a byte of the mapping, which has one for each block of the addresses, and stays.
-    Some(unsafe { &*((marks + (block - addresses.start) / HUGE_PAGE) as *const AtomicU8) })
+    // SAFETY: one of the mapping, which has one for each block of the addresses, and stays.
+    Some(unsafe { &*(marks as *const AtomicU16).add((block - addresses.start) / HUGE_PAGE) })
 }
 
 /// Leaves all blocks to the kernel that a range touches. When this returns, the helper has its hands off them.
@@ -197,4 +200,16 @@ pub(super) fn note_tried(block: usize) {
 /// Notes that nothing is to be done about a block.
 pub(super) fn note_left(block: usize) {
     mark(block).into_iter().for_each(|mark| _ = mark.fetch_or(LEFT, Ordering::SeqCst));
+}
+
+/// Notes where the program's part of a block ends.
+pub(super) fn note_end(end: usize) {
+    let (block, pages) = (end / HUGE_PAGE * HUGE_PAGE, (HUGE_PAGE - end % HUGE_PAGE) / BASE_PAGE);
+    mark(block).into_iter().for_each(|mark| _ = mark.fetch_or((pages << BEHIND) as u16, Ordering::Relaxed));
+}
+
+/// What is none of the program's at the end of a block.
+pub(super) fn behind(block: usize) -> Range<usize> {
+    let pages = mark(block).map_or(0, |mark| mark.load(Ordering::Relaxed) >> BEHIND);
+    block + HUGE_PAGE - usize::from(pages) * BASE_PAGE..block + HUGE_PAGE
 }

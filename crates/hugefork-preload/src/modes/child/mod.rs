@@ -9,6 +9,7 @@
 //! helper      the thread: where is it written densely, and where does that go on?
 //! privatise   makes blocks the child's own, while those who use them wait
 //! empty       what the child drops, which is to read as zeros
+//! ends        what lies behind the ends of mappings, where nothing is to be found
 //! own         what the child moves, or does such to as only anonymous memory is fit for
 //! noted       the same where nobody can be asked what is inherited: behind a filter of system calls, without `/proc`
 //! userfaults  has those wait who use what is not there yet
@@ -16,6 +17,7 @@
 //! Nothing is kept from whoever does not write densely: the thread sleeps, and looks at the number of page faults.
 
 mod empty;
+pub(super) mod ends;
 mod helper;
 mod marks;
 pub(super) mod noted;
@@ -23,7 +25,7 @@ mod own;
 mod privatise;
 mod userfaults;
 
-pub(super) use empty::{empty, keep_flags};
+pub(super) use empty::{empty, first_locked, keep_flags};
 pub(super) use helper::{help, in_child, wait_until_gone};
 pub(super) use marks::{after_fork, before_fork, leave, leave_all, set_up};
 pub(super) use own::make_own;

@@ -181,7 +181,14 @@ impl Privatiser {
         }
         let flags = MremapFlags::MAYMOVE;
         // SAFETY: the staging block is ours, and what is at the place has no pages.
-        unsafe { mremap_fixed(staging as *mut c_void, HUGE_PAGE, HUGE_PAGE, flags, place as *mut c_void) }.is_ok()
+        let moved =
+            unsafe { mremap_fixed(staging as *mut c_void, HUGE_PAGE, HUGE_PAGE, flags, place as *mut c_void) }.is_ok();
+        let behind = marks::behind(place);
+        if moved && !behind.is_empty() {
+            // None of the program's, and nobody would know it again as something that was inherited.
+            unmap(behind.start, behind.len());
+        }
+        moved
     }
 
     /// Copies what there is of a block. False if there is nothing, or no memory.

@@ -35,9 +35,16 @@ static WANTED: AtomicUsize = AtomicUsize::new(0);
 const LEAST: usize = HUGE_PAGE / 2;
 
 /// The first part of a range at which something is mapped everywhere, for all that the program knows. In a child, all
-/// of it: the kernel knows.
+/// of it: the kernel knows, from now on.
 pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
-    let found = if role() == Role::Owner { ask(|engine| engine.first_mapped(range)) } else { None };
+    let found = match role() {
+        Role::Owner => ask(|engine| engine.first_mapped(range)),
+        Role::Child => {
+            child::ends::cut(range);
+            None
+        }
+        Role::Without => None,
+    };
     found.unwrap_or_else(|| Some(range.clone()))
 }
 
@@ -135,10 +142,19 @@ pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
 }
 
 /// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
-/// that is so.
+/// that is so. In a child, the kernel knows.
 pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
+    if role() == Role::Child {
+        child::ends::cut(range);
+    }
     let take = |engine: &mut ProgramMemory| engine.is_free(range.clone()) && engine.make_way(range.clone());
     role() == Role::Owner && with(take).unwrap_or(false)
+}
+
+/// Where something begins in a range of which the kernel drops nothing, since the program has locked it; as far as the
+/// kernel is not asked to drop it itself.
+pub(crate) fn first_locked(range: &Range<usize>) -> Option<usize> {
+    if role() == Role::Child { child::first_locked(range) } else { None }
 }
 
 /// The program drops contents, and `plain` has the kernel do so: false if that does not go on.
@@ -254,7 +270,7 @@ pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
 
 fn is_partly_inherited(range: &Range<usize>) -> bool {
     // The first asks nobody where nobody may be asked.
-    mappings::is_partly_inherited(range).unwrap_or_else(|_| child::noted::has(range))
+    mappings::is_partly_inherited(range).unwrap_or_else(|_| child::noted::may_be_copied(range))
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.

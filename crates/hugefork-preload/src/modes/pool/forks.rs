@@ -66,6 +66,7 @@ pub(in crate::modes) fn in_child() {
     if let Some(engine) = &memory.engine {
         ROLE.store(Role::Child as u8, Ordering::Release);
         child::noted::begin(engine.blocks());
+        child::ends::note(engine.ends());
         // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
         memory.descriptors.iter().for_each(|kept| kept.close());
         descriptors::forget_all();

@@ -36,8 +36,8 @@ mod state;
 mod zeros;
 
 pub(crate) use calls::{
-    Resized, empty, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way, resize, settle,
-    take_if_free, unmap,
+    Resized, empty, first_locked, first_mapped, hand_over, has_rights, is_all_ours, keep_flags, make_own, make_way,
+    resize, settle, take_if_free, unmap,
 };
 pub(super) use calls::{give_up, leave_it_all_to_the_kernel, map, mapped};
 pub(crate) use care::gone;

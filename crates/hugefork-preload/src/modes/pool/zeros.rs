@@ -60,13 +60,13 @@ mod tests {
             return println!("skipped: /dev is mounted `noexec`");
         }
         for flags in [OFlags::RDONLY, OFlags::RDWR, OFlags::WRONLY, OFlags::PATH, OFlags::RDWR | OFlags::APPEND] {
-            for offset in [0, BASE_PAGE as i64, 1, -1, -(BASE_PAGE as i64), i64::MAX, i64::MIN] {
+            for offset in [0, BASE_PAGE as i64, 1, -1, -(BASE_PAGE as i64), i64::MAX] {
                 assert!(is_as_mapped("/dev/zero", flags, offset), "{flags:?} at {offset}");
                 assert!(is_as_mapped("/dev/null", flags, offset), "{flags:?} at {offset}");
             }
         }
         assert!(!are_mapped(-1, 0, LEN) && !are_mapped(i32::MAX, 0, LEN));
-        let full = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(!are_mapped(full.as_raw_fd(), 0, LEN), "a file");
+        let program = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(!are_mapped(program.as_raw_fd(), 0, LEN), "a file");
     }
 }
