@@ -218,8 +218,8 @@ impl<S: Machine> ProgramMemory<S> {
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
-    /// Where mappings end within a block: from there to the next multiple of 2 MiB, nothing is the program's. A child may
-    /// ask as for [`ProgramMemory::blocks`].
+    /// Where mappings end within a block: from there to the next multiple of 2 MiB, nothing is the program's. A child
+    /// may ask as for [`ProgramMemory::blocks`].
     pub fn ends(&self) -> impl Iterator<Item = usize> + '_ {
         let base = self.base();
         let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;

@@ -1,6 +1,6 @@
 //! Where mappings end within a block. The child has inherited the whole block, and what lies behind the end is none of
-//! the program's: nothing is to be found there. It is unmapped when the program first asks for it. Few programs ever do,
-//! and each such end takes a system call, and a mapping.
+//! the program's: nothing is to be found there. It is unmapped when the program first asks for it. Few programs ever
+//! do, and each such end takes a system call, and a mapping.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -17,8 +17,8 @@ pub(in crate::modes) fn note(ends: impl Iterator<Item = usize>) {
     ends.for_each(marks::note_end);
 }
 
-/// Unmaps what lies behind ends, as far as a range touches it. Where nobody can be asked whether that is inherited still,
-/// it stays: something of the program's may have come in its place.
+/// Unmaps what lies behind ends, as far as a range touches it. Where nobody can be asked whether that is inherited
+/// still, it stays: something of the program's may have come in its place.
 pub(in crate::modes) fn cut(range: &Range<usize>) {
     if withdrawn::is_withdrawn() {
         // It was done before.
