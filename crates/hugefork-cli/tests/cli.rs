@@ -128,6 +128,11 @@ fn every_case_runs_small() {
     }
     let told = |list: &str| json[list].as_array().unwrap().iter().any(|r| r["subject"] == "run-collapse");
     assert!(told("results") || told("not_run"), "{json:#}");
+    // Figures come on request.
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().count() < 40 && !text.contains("| subject "), "{text}");
+    assert!(cases.iter().all(|case| text.lines().any(|line| line.starts_with(&format!("{case} ")))), "{text}");
+    assert!(text.contains("\nhugefork is better than the best other in "), "{text}");
 }
 
 #[test]
@@ -290,18 +295,11 @@ fn who_is_root_is_not_told_to_be_root() {
 }
 
 #[test]
-fn a_brief_bench_is_the_answer_and_details_come_on_request() {
-    let line = "bench snapshot reset --size 8MiB --runs 1 --quiet";
-    let run = |line: &str| {
-        let output = hugefork(line).assert().success().get_output().clone();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let brief = run(line);
-    assert!(brief.lines().count() <= 32, "{brief}");
-    assert!(brief.lines().last().unwrap().starts_with("hugefork is better than the best other in "), "{brief}");
-    assert!(!brief.contains("| subject "), "{brief}");
-    let full = run(&format!("{line} --details"));
-    assert!(full.contains("| subject ") && full.lines().last().unwrap().starts_with("hugefork is better"), "{full}");
+fn who_names_cases_gets_every_figure_and_the_answer_last() {
+    let output = hugefork("bench snapshot reset --size 8MiB --runs 1 --quiet").assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("| subject "), "{text}");
+    assert!(text.lines().last().unwrap().starts_with("hugefork is better than the best other in "), "{text}");
 }
 
 #[test]

@@ -128,7 +128,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) csv: Option<PathBuf>,
 
-    /// Print every figure, every note, and why a subject did not run, and not only the answer
+    /// Print every figure, every note, and why a subject did not run, and not only the answer; cases that are named
+    /// always do
     #[arg(long)]
     pub(crate) details: bool,
 

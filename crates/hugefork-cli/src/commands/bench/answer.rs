@@ -1,105 +1,170 @@
-//! The answer of a bench: hugefork beside the best of the others, a line for each work, and one line that sums it up.
-//! It is never wider than the terminal.
+//! The answer of a bench, which fits one screen: a line for each case, with the least and the greatest ratio of its
+//! works, a bar of both, and the best other where hugefork does worst. Cases are sorted by their least ratio, so that
+//! what hugefork loses comes last, with the work in which it loses most.
 //!
 //! ```text
-//!                  hugefork         best other  ratio
-//! snapshot
-//!   pause, 1GiB    0.729 ms  fork-hugetlb 1.43  1.96x
-//!
-//! hugefork is better than the best other in 1 of 1 works, 1.96x
+//!                  ratio             0.1x    1x     10x  best other
+//! snapshot         6.69x                     │██████     fork-thp
+//! writer-latency   1.63x to 3.42x            │██░░       fork-4k
+//! paced           0.174x to 6.90x      ░░░░░░│░░░░░░     fork-thp
+//!   worse in 3 of 8: 3125 puts/s to all slots of 16MiB, 3 snapshots, 250ms apart
+//! more than 1x: hugefork is better; a light bar: in some works only
 //! ```
+//! A bar begins at 1x. It is solid as far as all works of the case come, and light as far as only some do.
 
-use std::fmt::Write;
-
+use hugefork_bench::cases;
 use hugefork_bench::ratios::Comparison;
-use hugefork_bench::result::Param;
-use hugefork_report::figure;
 
+use super::table::Look;
+use super::works::{times, work};
 use crate::output::terminal::{width, wrap};
 
-/// The work gets at least so many columns.
-const LEAST: usize = 16;
+/// The bars get at most so many columns, and none where there are fewer than [`LEAST`].
+const MOST: usize = 28;
+const LEAST: usize = 8;
 
-/// The cells of a line: the work, hugefork's figure, the best other's, and the ratio.
-type Line = [String; 4];
+const GREEN: u8 = 32;
+const RED: u8 = 31;
 
-/// A line for each of `comparisons`, in `columns`.
-pub(super) fn answer(comparisons: &[Comparison], columns: usize) -> String {
-    let lines: Vec<Line> = comparisons.iter().map(|comparison| line(comparison, comparisons)).collect();
-    let head = ["", "hugefork", "best other", "ratio"].map(str::to_owned);
-    let mut widths = [0; 4];
-    for (index, widest) in widths.iter_mut().enumerate() {
-        *widest = lines.iter().chain([&head]).map(|line| width(&line[index])).max().unwrap_or(0);
-    }
-    // Each column begins after two spaces.
-    let room = columns.saturating_sub(widths[1..].iter().map(|width| width + 2).sum());
-    widths[0] = room.max(LEAST).min(widths[0] + 2);
-    let mut text = set(&head, widths);
-    let mut of_case = "";
-    for (comparison, line) in comparisons.iter().zip(&lines) {
-        if comparison.case.name() != of_case {
-            of_case = comparison.case.name();
-            let _ = writeln!(text, "{of_case}");
-        }
-        text += &set(line, widths);
-    }
-    text + "\n"
+/// A case, and its works with their ratios, the least first. There is at least one.
+struct Line<'a> {
+    case: &'static str,
+    works: Vec<(f64, &'a Comparison)>,
 }
 
-/// In how many works hugefork is better, and by how much it wins and loses.
-pub(super) fn sum(comparisons: &[Comparison]) -> String {
-    let mut ratios: Vec<(f64, &Comparison)> =
-        comparisons.iter().filter_map(|comparison| Some((comparison.best()?.ratio, comparison))).collect();
-    ratios.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    let better = ratios.iter().filter(|(ratio, _)| *ratio > 1.0).count();
-    let (Some((worst, loss)), Some((best, gain))) = (ratios.first(), ratios.last()) else { return String::new() };
-    let named = |ratio: f64, of: &Comparison| format!("{} ({} {})", times(ratio), of.case, work(of, None));
-    let by = match ratios.len() {
-        1 => format!("1 work: {}", named(*best, gain)),
-        works => format!("{works} works: from {} to {}", named(*worst, loss), named(*best, gain)),
+impl Line<'_> {
+    fn least(&self) -> f64 {
+        self.works[0].0
+    }
+
+    fn most(&self) -> f64 {
+        self.works[self.works.len() - 1].0
+    }
+
+    /// The name, the least ratio, the greatest if there are several, and the best other.
+    fn cells(&self) -> [String; 4] {
+        let [least, most] = [self.least(), self.most()].map(times);
+        let most = if self.works.len() > 1 { format!("to {most}") } else { String::new() };
+        let rival = self.works[0].1.best().map_or("", |best| &best.subject);
+        [self.case.to_owned(), least, most, rival.to_owned()]
+    }
+
+    /// In how many works hugefork is worse, and in which it is worst.
+    fn loss(&self) -> Option<[String; 2]> {
+        let worse = self.works.iter().filter(|(ratio, _)| *ratio < 1.0).count();
+        let how_many = match self.works.len() {
+            1 => "worse:".to_owned(),
+            all => format!("worse in {worse} of {all}:"),
+        };
+        (worse > 0).then(|| [how_many, work(self.works[0].1, None)])
+    }
+}
+
+/// A line for each case of `comparisons`, and below it where hugefork is worst, if it is worse.
+pub(super) fn answer(comparisons: &[Comparison], look: Look) -> String {
+    let mut lines: Vec<Line<'_>> = cases::ALL.iter().filter_map(|case| line(case.name(), comparisons)).collect();
+    lines.sort_by(|one, other| other.least().total_cmp(&one.least()));
+    let head = ["", "ratio", "", "best other"].map(str::to_owned);
+    let cells: Vec<[String; 4]> = lines.iter().map(Line::cells).collect();
+    let widths: [usize; 4] =
+        std::array::from_fn(|column| cells.iter().chain([&head]).map(|cells| width(&cells[column])).max().unwrap_or(0));
+    let [case, least, most, other] = widths;
+    // Two spaces stand between columns, and one between the ratios.
+    let room = look.columns.saturating_sub(case + 2 + least + 1 + most + 2 + 2 + other).min(MOST);
+    let axis = (room >= LEAST).then(|| Axis::new(&lines, room));
+    let set = |[name, low, high, rival]: &[String; 4], bar: Option<String>| {
+        let bar = bar.map_or(String::new(), |bar| format!("{bar}  "));
+        let line = format!("{name:case$}  {low:>least$} {high:most$}  {bar}{rival}");
+        format!("{}\n", line.trim_end())
     };
-    format!("hugefork is better than the best other in {better} of {by}\n")
+    let mut text = set(&head, axis.as_ref().map(Axis::head));
+    for (line, cells) in lines.iter().zip(&cells) {
+        text += &set(cells, axis.as_ref().map(|axis| axis.bar(line, look)));
+        if let Some([how_many, worst]) = line.loss() {
+            text += &wrap(&format!("  {} ", look.painted(&how_many, RED)), "    ", &worst, look.columns);
+        }
+    }
+    text + "more than 1x: hugefork is better; a light bar: in some works only\n\n"
 }
 
-/// What was done, in a few words, and what sets hugefork's own rows apart: its stock or mode, the `backing` if there is
-/// one to tell, its blocks.
-pub(super) fn work(comparison: &Comparison, backing: Option<&Param>) -> String {
-    let mut how = Vec::new();
-    let kind = ["hugefork-", "run-"].iter().find_map(|ours| comparison.ours.subject.strip_prefix(ours));
-    how.extend(kind.map(str::to_owned));
-    how.extend(backing.map(Param::to_string));
-    let block = comparison.ours.params.get("block_size").map(Param::to_string);
-    how.extend(block.filter(|block| block != "2MiB").map(|block| format!("blocks of {block}")));
-    let work = comparison.case.in_words(&comparison.ours.params);
-    if how.is_empty() { work } else { format!("{work} ({})", how.join(", ")) }
+/// In how many works hugefork is better.
+pub(super) fn sum(comparisons: &[Comparison]) -> String {
+    let ratios: Vec<f64> = comparisons.iter().filter_map(|comparison| Some(comparison.best()?.ratio)).collect();
+    let better = ratios.iter().filter(|ratio| **ratio > 1.0).count();
+    match ratios.len() {
+        0 => String::new(),
+        1 => format!("hugefork is better than the best other in {better} of 1 work\n"),
+        works => format!("hugefork is better than the best other in {better} of {works} works\n"),
+    }
 }
 
-/// What hugefork's memory was.
-pub(super) fn backing(comparison: &Comparison) -> Option<&Param> {
-    comparison.ours.params.get("backing")
+/// The works of one case in which hugefork has a rival; none if there are none.
+fn line<'a>(case: &'static str, comparisons: &'a [Comparison]) -> Option<Line<'a>> {
+    let of_case = comparisons.iter().filter(|comparison| comparison.case.name() == case);
+    let mut works: Vec<_> = of_case.filter_map(|work| Some((work.best()?.ratio, work))).collect();
+    works.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    (!works.is_empty()).then_some(Line { case, works })
 }
 
-/// A ratio.
-pub(super) fn times(ratio: f64) -> String {
-    format!("{}x", figure(ratio))
+/// Where bars are drawn: logarithmic, since ratios differ by several powers of ten, and half is as far as double.
+struct Axis {
+    /// Columns for ratios below 1x, and above.
+    below: usize,
+    above: usize,
+    /// Powers of ten in a column.
+    step: f64,
 }
 
-fn line(comparison: &Comparison, all: &[Comparison]) -> Line {
-    let ours = format!("{} {}", figure(comparison.ours.median), comparison.ours.unit);
-    let (best, ratio) = comparison.best().map_or_else(
-        || ("-".to_owned(), "-".to_owned()),
-        |best| (format!("{} {}", best.subject, figure(best.median)), times(best.ratio)),
-    );
-    // A backing is told where there were several.
-    let words = |comparison: &Comparison| (comparison.case.name(), work(comparison, None));
-    let is_twin = |other: &Comparison| words(other) == words(comparison) && backing(other) != backing(comparison);
-    [work(comparison, backing(comparison).filter(|_| all.iter().any(is_twin))), ours, best, ratio]
+impl Axis {
+    /// An axis for all of `lines` in `room` columns, one of which is that of 1x. It goes at least up to 10x, so that
+    /// a bar is only long where a ratio is great.
+    fn new(lines: &[Line<'_>], room: usize) -> Axis {
+        let least = lines.iter().map(Line::least).fold(1.0, f64::min);
+        let most = lines.iter().map(Line::most).fold(10.0, f64::max);
+        // Both sides are rounded up to whole columns, which takes one more than their sum.
+        let step = (tens(least) + tens(most)) / (room - 2) as f64;
+        let [below, above] = [least, most].map(|ratio| (tens(ratio) / step).ceil() as usize);
+        Axis { below, above, step }
+    }
+
+    /// The columns from 1x to `ratio`. Every difference can be seen.
+    fn columns(&self, ratio: f64) -> usize {
+        ((tens(ratio) / self.step).round() as usize).max(usize::from(ratio != 1.0))
+    }
+
+    fn bar(&self, line: &Line<'_>, look: Look) -> String {
+        let [least, most] = [line.least(), line.most()];
+        let columns = |ratio: f64, is_there: bool| if is_there { self.columns(ratio) } else { 0 };
+        let [all_worse, some_worse] = [most, least].map(|ratio| columns(ratio, ratio < 1.0));
+        let [all_better, some_better] = [least, most].map(|ratio| columns(ratio, ratio > 1.0));
+        let (solid, light) = (|columns| "█".repeat(columns), |columns| "░".repeat(columns));
+        let worse = light(some_worse - all_worse) + &solid(all_worse);
+        let better = solid(all_better) + &light(some_better - all_better);
+        let [before, after] = [self.below - some_worse, self.above - some_better].map(|columns| " ".repeat(columns));
+        format!("{before}{}│{}{after}", look.painted(&worse, RED), look.painted(&better, GREEN))
+    }
+
+    /// The powers of ten, each above the end of its bar, as far as there is room.
+    fn head(&self) -> String {
+        let mut head = vec![' '; self.below + 1 + self.above];
+        for power in [0, 1, -1, 2, -2, 3, -3] {
+            let ratio = 10f64.powi(power);
+            let name: Vec<char> = format!("{ratio}x").chars().collect();
+            let far = self.columns(ratio);
+            let start =
+                if power > 0 { (self.below + far + 1).checked_sub(name.len()) } else { self.below.checked_sub(far) };
+            let Some(start) = start else { continue };
+            let end = start + name.len();
+            let around = start.saturating_sub(1)..(end + 1).min(head.len());
+            if end <= head.len() && head[around].iter().all(|sign| *sign == ' ') {
+                head[start..end].copy_from_slice(&name);
+            }
+        }
+        head.into_iter().collect()
+    }
 }
 
-/// A line, of which the work may be wrapped.
-fn set([work, ours, best, ratio]: &Line, [room, own, other, last]: [usize; 4]) -> String {
-    let work = wrap("  ", "    ", work, room);
-    let (first, more) = work.split_once('\n').unwrap_or((&work, ""));
-    let figures = format!("{first:room$}  {ours:>own$}  {best:>other$}  {ratio:>last$}");
-    format!("{}\n{more}", figures.trim_end())
+/// By how many powers of ten `ratio` differs from 1x. What cannot be drawn, since a figure was 0, is 6.
+fn tens(ratio: f64) -> f64 {
+    ratio.log10().abs().min(6.0)
 }

@@ -4,6 +4,7 @@ mod answer;
 mod progress;
 mod signals;
 mod table;
+mod works;
 
 use std::path::PathBuf;
 use std::process::{self, ExitCode};
@@ -37,7 +38,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if [&json, &csv].into_iter().all(|sink| sink.as_ref().is_some_and(Sink::is_stdout)) {
         return Err(Failure::Usage("--csv: standard output is where --json goes; name a file".to_owned()));
     }
-    let detail = if args.details { Detail::Full } else { Detail::Brief };
+    // Who names cases wants to know more of them.
+    let detail = if args.details || !args.cases.is_empty() { Detail::Full } else { Detail::Brief };
     let teller = Teller::new(json, csv, args.quiet, detail);
     // Before anything is tuned. A signal that comes meanwhile is acted on as soon as there is something to keep.
     let signals = Signals::install()?;

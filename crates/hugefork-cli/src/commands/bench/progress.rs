@@ -1,7 +1,7 @@
 //! Tells how far the bench has got, on standard error: a bar that vanishes on a terminal, one line a case elsewhere,
 //! nothing with --quiet. As soon as a case is over it also writes the results to their files.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,10 @@ use hugefork_bench::{Case, Report};
 use hugefork_report::figure;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::table::{self, Detail};
+use super::table::{self, Detail, Look};
 use crate::output::sink::Sink;
-use crate::output::{stdout::print, terminal};
+use crate::output::stdout::print;
+use crate::output::terminal;
 
 /// The case, how far it is, how long it will take, and its figure so far.
 const BAR: &str = "{prefix} {bar:24} sample {pos} of {len}, {eta} left in it  {wide_msg}";
@@ -68,8 +69,12 @@ impl Teller {
         }
         let kept = self.keep(report, |sink| ending == Ending::Stopped || !sink.replaces());
         let is_beside = [&self.json, &self.csv].into_iter().flatten().any(Sink::is_stdout);
-        let columns = if is_beside { terminal::columns_of(&stderr()) } else { terminal::columns() };
-        let told = table::render(report, self.detail, columns.unwrap_or(PAPER)) + &self.left_alone(report);
+        let (columns, colours) = match is_beside {
+            true => (terminal::columns_of(&stderr()), terminal::colours(&stderr())),
+            false => (terminal::columns(), terminal::colours(&stdout())),
+        };
+        let look = Look { columns: columns.unwrap_or(PAPER), colours };
+        let told = table::render(report, self.detail, look) + &self.left_alone(report);
         let told = terminal::fitted_to(told, columns);
         if is_beside {
             // It is no failure if nobody reads it.

@@ -1,5 +1,5 @@
-//! A report for people. On a screen it is the answer, what did not run, what to keep in mind, and the answer in one
-//! line. With [`Detail::Full`], the figures that the answer comes from stand between.
+//! A report for people: the answer, what did not run, and what to keep in mind, on one screen. With [`Detail::Full`]
+//! the figures that the answer comes from stand before it, and then the works.
 //!
 //! Tables of figures are Markdown, so that they can be pasted where they are quoted.
 
@@ -16,7 +16,8 @@ use hugefork_bench::result::{Absent, CaseResult, Params};
 use hugefork_bench::{Case, Report, cases};
 use hugefork_report::{absent, figure, with_unit};
 
-use super::answer::{answer, backing, sum, times, work};
+use super::answer::{answer, sum};
+use super::works::{backing, times, work, works};
 
 /// How much is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,67 +28,97 @@ pub(crate) enum Detail {
     Full,
 }
 
-/// Of so many notes a brief report tells, and of how many more there are.
-const NOTES: usize = 3;
+/// What a report is shown on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) columns: usize,
+    pub(crate) colours: bool,
+}
 
-/// Renders `report` for a terminal of so many `columns`.
-pub(crate) fn render(report: &Report, detail: Detail, columns: usize) -> String {
+impl Look {
+    /// `text` in a colour of the terminal's, if it shows colours.
+    pub(super) fn painted(self, text: &str, colour: u8) -> String {
+        if self.colours && !text.is_empty() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Of so many notes a brief report tells.
+const NOTES: usize = 2;
+
+/// Renders `report`.
+pub(crate) fn render(report: &Report, detail: Detail, look: Look) -> String {
     let mut text = head(report);
     let comparisons = compare(report);
-    let answer = if comparisons.is_empty() { String::new() } else { answer(&comparisons, columns) };
-    text += &answer;
-    if detail == Detail::Full && !comparisons.is_empty() {
-        text += &ratios(&comparisons);
-    }
-    for case in cases::ALL {
-        // Where there is nothing to compare, the figures are the answer.
-        let is_told = comparisons.iter().any(|comparison| comparison.case == *case);
-        if detail == Detail::Full || !is_told {
-            text += &details(*case, report);
+    // Where there is nothing to compare, the figures are the answer, or why there are none.
+    let detail = if comparisons.is_empty() { Detail::Full } else { detail };
+    let notes = match detail {
+        Detail::Brief => {
+            text += &answer(&comparisons, look);
+            text += &left_out(report, &comparisons);
+            NOTES
         }
-    }
-    text += &match detail {
-        // Why nothing ran is all that there is to tell.
-        Detail::Brief if !report.results.is_empty() => left_out(report),
-        _ => absences("not run: ", &report.not_run),
+        Detail::Full => {
+            if !comparisons.is_empty() {
+                text += &ratios(&comparisons);
+            }
+            text.extend(cases::ALL.iter().map(|case| details(*case, report)));
+            text += &absences("not run: ", &report.not_run);
+            report.warnings.len()
+        }
     };
     text += &absences("FAILED: ", &report.failed);
-    text += &notes(report, detail);
+    text.extend(report.warnings.iter().take(notes).map(|warning| format!("note: {warning}\n")));
+    if let Some(why) = report.counters.as_ref().filter(|_| detail == Detail::Full) {
+        let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
+    }
     if report.interrupted {
         text.push_str(match report.results.is_empty() {
             true => "note: stopped before anything was counted; there are no figures\n",
             false => "note: stopped before the end; figures hold the rounds that were counted\n",
         });
     }
-    if detail == Detail::Full && !answer.is_empty() {
-        // Again, since the figures have pushed it off the screen.
-        text += &format!("\n{answer}");
+    if detail == Detail::Full && !comparisons.is_empty() {
+        // Last, since the figures would push it off the screen.
+        text += &format!("\n{}{}", works(&comparisons, look.columns), answer(&comparisons, look));
     }
-    text + &sum(&comparisons)
-}
-
-/// Who did not run, in a line.
-fn left_out(report: &Report) -> String {
-    let names = |of: fn(&Absent) -> &str| report.not_run.iter().map(of).collect::<BTreeSet<_>>();
-    let (subjects, cases) = (names(|absent| &absent.subject), names(|absent| &absent.case));
-    let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
-    match report.not_run.is_empty() {
-        true => String::new(),
-        false => format!("not run in {}: {} (--details says why)\n", list(cases), list(subjects)),
-    }
-}
-
-fn notes(report: &Report, detail: Detail) -> String {
-    let told = if detail == Detail::Full { report.warnings.len() } else { NOTES };
-    let mut text: String = report.warnings.iter().take(told).map(|warning| format!("note: {warning}\n")).collect();
-    let more = report.warnings.len().saturating_sub(told);
-    if more > 0 {
-        let _ = writeln!(text, "note: there are {more} more notes (--details)");
-    }
-    if let Some(why) = report.counters.as_ref().filter(|_| detail == Detail::Full) {
-        let _ = writeln!(text, "note: cycles, instructions and cache misses: {why}");
+    text += &sum(&comparisons);
+    if detail == Detail::Brief {
+        let more = match report.warnings.len().saturating_sub(notes) {
+            0 => String::new(),
+            more => format!(" and {more} more notes"),
+        };
+        let _ = writeln!(text, "all figures{more}: --details, or a case: `hugefork bench snapshot`");
     }
     text
+}
+
+/// Which cases have no ratio, and who did not run, in a line for each reason.
+fn left_out(report: &Report, comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    let is_compared = |case: &str| comparisons.iter().any(|known| known.case.name() == case && known.best().is_some());
+    for case in cases::ALL.iter().map(|case| case.name()).filter(|case| !is_compared(case)) {
+        let absent = report.not_run.iter().find(|absent| absent.case == case);
+        if absent.is_some() || report.results.iter().any(|result| result.case == case) {
+            let why = absent.map_or("hugefork or all others have no figures", |absent| short(&absent.why));
+            let _ = writeln!(text, "{case}: no ratio: {why}");
+        }
+    }
+    // Reasons that differ only in their numbers are one. The one with the greatest number stands for all.
+    let shape = |why: &str| why.replace(|sign: char| sign.is_ascii_digit(), "");
+    let alike = |absent: &Absent| {
+        let same =
+            report.not_run.iter().map(|other| short(&other.why)).filter(|why| shape(why) == shape(short(&absent.why)));
+        same.max_by_key(|why| (why.len(), *why)).unwrap_or_default()
+    };
+    for line in absent("not run: ", report.not_run.iter().map(|absent| ["", &absent.subject, alike(absent)])) {
+        let _ = writeln!(text, "{}", line.trim_start());
+    }
+    text
+}
+
+/// A reason without what would mend it.
+fn short(why: &str) -> &str {
+    why.split_once("; ").map_or(why, |(short, _)| short)
 }
 
 fn head(report: &Report) -> String {
