@@ -88,11 +88,10 @@ impl Case for Fork {
     fn in_words(&self, params: &Params) -> String {
         let (size, writes, epoch) = (shown(params, "size"), shown(params, "writes"), shown(params, "epoch"));
         let clustered = if shown(params, "pattern") == "clustered" { "clustered " } else { "" };
-        let within = match self {
-            Fork::Whole => String::new(),
-            Fork::Tails => format!(" in {} s", SPAN.as_secs()),
-        };
-        format!("fork {epoch} of a program with {size}, then {writes} {clustered}writes{within}")
+        match self {
+            Fork::Whole => format!("fork {epoch} of a program with {size}, then {writes} {clustered}writes"),
+            Fork::Tails => format!("fork {epoch} of {size}, {writes} {clustered}writes in {} s", SPAN.as_secs()),
+        }
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {

@@ -84,7 +84,7 @@ pub(super) fn answer(comparisons: &[Comparison], look: Look) -> String {
             text += &wrap(&format!("  {} ", look.painted(&how_many, RED)), "    ", &worst, look.columns);
         }
     }
-    text + "more than 1x: hugefork is better; a light bar: in some works only\n\n"
+    text + "more than 1x: hugefork is better; a light bar: in some works only\n"
 }
 
 /// In how many works hugefork is better.

@@ -43,7 +43,7 @@ impl Look {
 }
 
 /// Of so many notes a brief report tells.
-const NOTES: usize = 2;
+const NOTES: usize = 1;
 
 /// Renders `report`.
 pub(crate) fn render(report: &Report, detail: Detail, look: Look) -> String {
