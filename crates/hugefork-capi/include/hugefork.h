@@ -523,6 +523,15 @@ typedef struct hf_fault_stats {
     uint64_t resets;
     uint64_t pages_put_back;
     uint64_t blocks_exchanged;
+    /* For how long blocks were held that were copied in the background, or into which
+     * pages went back: whoever used one waited meanwhile. How often, and what 99 and 100
+     * per cent do not exceed (at most 25 % too high). 0 where nobody may be made to wait. */
+    uint64_t held_by_promotion_count;
+    uint64_t held_by_promotion_p99_ns;
+    uint64_t held_by_promotion_p100_ns;
+    uint64_t held_by_write_back_count;
+    uint64_t held_by_write_back_p99_ns;
+    uint64_t held_by_write_back_p100_ns;
 } hf_fault_stats;
 
 /*

@@ -126,6 +126,12 @@ figures! {
         resets: u64 = faults.resets,
         pages_put_back: u64 = faults.pages_put_back,
         blocks_exchanged: u64 = faults.blocks_exchanged,
+        held_by_promotion_count: u64 = faults.held_by_promotion.count(),
+        held_by_promotion_p99_ns: u64 = nanoseconds(faults.held_by_promotion.percentile(99.0)),
+        held_by_promotion_p100_ns: u64 = nanoseconds(faults.held_by_promotion.percentile(100.0)),
+        held_by_write_back_count: u64 = faults.held_by_write_back.count(),
+        held_by_write_back_p99_ns: u64 = nanoseconds(faults.held_by_write_back.percentile(99.0)),
+        held_by_write_back_p100_ns: u64 = nanoseconds(faults.held_by_write_back.percentile(100.0)),
     }
 
     /// `LazyFreed`.

@@ -144,6 +144,8 @@ const FIGURES: &[(&str, &str)] = &[
     ("PoolStats::faults", "hf_pool_get_fault_stats"),
     ("RegionStats::faults", "hf_region_get_fault_stats"),
     ("FaultStats::handler", "handler_count"),
+    ("FaultStats::held_by_promotion", "held_by_promotion_count"),
+    ("FaultStats::held_by_write_back", "held_by_write_back_count"),
 ];
 
 /// The structs of figures, the struct of C that has their fields, and what stands before these there.

@@ -65,6 +65,8 @@ fn put_faults(dict: &Bound<'_, PyDict>, faults: &FaultStats) -> PyResult<()> {
         "resets": faults.resets, "pages_put_back": faults.pages_put_back, "blocks_exchanged": faults.blocks_exchanged,
         "handler_p50_seconds": seconds(faults.handler.percentile(50.0)),
         "handler_p99_seconds": seconds(faults.handler.percentile(99.0)),
+        "held_by_promotion_p99_seconds": seconds(faults.held_by_promotion.percentile(99.0)),
+        "held_by_write_back_p99_seconds": seconds(faults.held_by_write_back.percentile(99.0)),
     );
     Ok(())
 }

@@ -59,6 +59,10 @@ class _Faults:
     handler_p50_seconds: float
     """Time in the fault handler, clears and copies included."""
     handler_p99_seconds: float
+    held_by_promotion_p99_seconds: float
+    """For how long blocks were held that were copied in the background: whoever used one waited meanwhile."""
+    held_by_write_back_p99_seconds: float
+    """The same, where pages went back into blocks."""
 
 
 @dataclass(frozen=True, slots=True)
