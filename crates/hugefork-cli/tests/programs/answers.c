@@ -432,10 +432,10 @@ static void move_behind(void) {
 
 static void ask_behind_in_child(void) { in_child(ask_behind); }
 
-/* In the middle of what may become its own memory. */
+/* In the middle of what may become its own memory, sooner or later. */
 static void write_and_ask_behind(void) {
-    for (size_t at = 0; at < ODD; at += 2 * PAGE) odd[at] = 2;
-    usleep(50000);
+    for (size_t first = 0; first < 2 * PAGE; first += PAGE)
+        for (size_t at = first; at < ODD; at += 2 * PAGE) odd[at] = 2;
     ask_behind();
     in_child(ask_behind);
 }
@@ -458,7 +458,7 @@ static void ends(void) {
     in_child(ask_behind);
     in_child(move_behind);
     in_child(ask_behind_in_child);
-    in_child(write_and_ask_behind);
+    for (int times = 0; times < 8; times++) in_child(write_and_ask_behind);
     in_child(filter_and_ask_behind);
     move_behind();
     ask_behind();
