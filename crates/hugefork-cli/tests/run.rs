@@ -143,7 +143,7 @@ fn the_environment_keeps_what_was_there() {
 #[test]
 fn the_environment_that_is_printed_does_the_same() {
     let scratch = Scratch::new("printed");
-    let asked = "--children helped --only it's --stats --stats-signal USR1 --min-size 64MiB";
+    let asked = "--children grow --only it's --stats --stats-signal USR1 --min-size 64MiB";
     let wanted = environment(&mut scratch.run(&format!("-q {asked}")));
     let exported = output_of(&mut scratch.hugefork(&format!("run --print-env {asked}")));
     let script = format!("{exported}exec env");

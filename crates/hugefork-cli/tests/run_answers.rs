@@ -91,7 +91,7 @@ fn what_a_child_drops_keeps_its_flags() {
 
 #[test]
 fn nothing_is_found_behind_what_a_child_has_inherited() {
-    same_answers_in(&[MODES, HELPED].concat(), &["ends"]);
+    same_answers_in(&[&MODES[..], &HELPED].concat(), &["ends"]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_a_program_says_of_huge_pages_it_hears_again() {
 fn a_program_ends_with_its_last_thread() {
     let scratch = Scratch::new("ended");
     let Some(program) = compiled(&scratch, "ended", ENDED) else { return };
-    for children in ["alone", "helped"] {
+    for children in ["alone", "grow", "share"] {
         for mode in MODES {
             for (who, status) in [("first", [7, 7]), ("other", [5, 9]), ("libc", [0, 0])] {
                 for child in ["child-lives", "child-has-ended"] {

@@ -19,6 +19,7 @@ const HEIRS: &str = include_str!("programs/heirs.c");
 const DROPPED: &str = include_str!("programs/dropped.c");
 const SPACES: &str = include_str!("programs/spaces.c");
 const TAKERS: &str = include_str!("programs/takers.c");
+const COUNTED: &str = include_str!("programs/counted.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const FEW: &str = include_str!("programs/few.c");
@@ -281,6 +282,12 @@ fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
     }
 }
 
+/// Whether the parent of a process could have no pool.
+fn has_no_pool(scratch: &Scratch, child: u32) -> bool {
+    let parent = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+    scratch.stats(parent.split(' ').nth(3).unwrap().parse().unwrap()).unwrap()["pool_refused"] == 1
+}
+
 /// Whoever may have faults handled can have children, too, whose memory becomes their own beside them.
 #[test]
 fn what_a_child_writes_densely_becomes_its_own_memory() {
@@ -295,12 +302,10 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
             line.trim_end().to_owned()
         };
         let pid = line().parse().unwrap();
-        let parent = format!("/proc/{pid}/stat");
-        let parent = std::fs::read_to_string(parent).unwrap().split(' ').nth(3).unwrap().parse().unwrap();
-        let is_refused = scratch.stats(parent).unwrap()["pool_refused"] == 1;
+        let is_refused = has_no_pool(&scratch, pid);
         if mode.ends_with("pool") && is_refused {
             println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-        } else if mode.ends_with("pool") {
+        } else if mode == HELPED[1] {
             // All but those at the ends of the program's memory that it shares with something else.
             let privatised = || scratch.stats(pid).map_or(0, |stats| stats["blocks_privatised"].as_u64().unwrap());
             wait_for("the child's blocks to be privatised", || (privatised() >= 46).then_some(()));
@@ -312,15 +317,47 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
     }
 }
 
+/// What it has written and then has as before is its parent's again, beside threads that write, and in its children.
+#[test]
+fn what_a_child_has_as_before_is_shared_again_and_no_write_is_lost() {
+    let scratch = Scratch::new("counted");
+    let Some(program) = compiled(&scratch, "counted", COUNTED) else { return };
+    let mut running = Running::start(scratch.run(HELPED[2]).args(AT_MOST).arg(&program));
+    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    let mut line = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+        line.trim_end().to_owned()
+    };
+    let pid = line().parse().unwrap();
+    if has_no_pool(&scratch, pid) {
+        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+    } else {
+        let given_back = || scratch.stats(pid).map_or(0, |stats| stats["pages_given_back"].as_u64().unwrap());
+        // All of the first part but what lies in the blocks at its ends.
+        wait_for("the child's pages to be given back", || (given_back() >= 15 * 512).then_some(()));
+        assert!(scratch.stats(pid).unwrap()["sharing_usec"].as_u64().unwrap() > 0);
+    }
+    let mut input = running.child().stdin.take().unwrap();
+    for _ in 0..3 {
+        std::io::Write::write_all(&mut input, b".").unwrap();
+    }
+    drop(input);
+    assert_eq!(line(), "0 bad");
+    assert!(running.child().wait().unwrap().success());
+}
+
 /// Whatever the kernel refuses to what helps a child, and to what stands in for its calls. Many more were tried: for
 /// those, the program takes a number of children.
 #[test]
 fn what_the_kernel_refuses_beside_a_child_changes_none_of_its_memory() {
     let scratch = Scratch::new("refused");
     let Some(program) = compiled(&scratch, "refused", REFUSED) else { return };
-    match &*output_of(scratch.run(HELPED[1]).args(AT_MOST).arg(&program).args(["4", "1"])) {
-        "no filter\n" => println!("skipped: the kernel has no filters that ask, or the process may have none"),
-        said => assert_eq!(said, "0 bad\n"),
+    for mode in &HELPED[1..] {
+        match &*output_of(scratch.run(mode).args(AT_MOST).arg(&program).args(["4", "1"])) {
+            "no filter\n" => println!("skipped: the kernel has no filters that ask, or the process may have none"),
+            said => assert_eq!(said, "0 bad\n", "{mode}"),
+        }
     }
 }
 

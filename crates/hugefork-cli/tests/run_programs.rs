@@ -170,7 +170,7 @@ say(os.getpid())
 sys.stdin.readline()
 "#;
     for stays in [false, true] {
-        let options = if stays { "-q --children helped" } else { "-q" };
+        let options = if stays { "-q --children grow" } else { "-q" };
         let mut python = Python::start(&scratch, options, program);
         let word = if stays { "stays\n" } else { "goes\n" };
         python.running.child().stdin.as_mut().unwrap().write_all(word.as_bytes()).unwrap();

@@ -85,11 +85,12 @@ fn turn(seed: u64, rights: Rights, is_long: bool) -> Turn {
     Turn {
         // The program takes an `int`.
         seed: below(1 << 30),
-        mode: match (is_pool, below(2)) {
+        mode: match (is_pool, below(3)) {
             (false, _) => MODES[0],
             (true, 0) => MODES[1],
             // Whatever is dense is promoted.
-            (true, _) => HELPED[1],
+            (true, 1) => HELPED[1],
+            (true, _) => HELPED[2],
         },
         forks: if is_long { 40 } else { 4 },
         most: [1, 3, 5, 8][below(4) as usize],

@@ -25,7 +25,8 @@ const NO_LIMIT: u32 = u32::MAX;
 
 static MODE: AtomicU8 = AtomicU8::new(NO_MODE);
 static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
-static HELPS_CHILDREN: AtomicBool = AtomicBool::new(false);
+/// The place among [`Children::ALL`].
+static CHILDREN: AtomicU8 = AtomicU8::new(0);
 /// In percent, or [`NO_LIMIT`].
 static MEMORY: AtomicU32 = AtomicU32::new(NO_LIMIT);
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
@@ -75,7 +76,8 @@ impl Config {
     /// From now on, this is what is asked for.
     pub(crate) fn set(&self) {
         MIN_SIZE.store(self.min_size, Ordering::Relaxed);
-        HELPS_CHILDREN.store(self.children == Children::Helped, Ordering::Relaxed);
+        let children = Children::ALL.iter().position(|one| *one == self.children).unwrap_or(0);
+        CHILDREN.store(children as u8, Ordering::Relaxed);
         MEMORY.store(self.memory.percent().unwrap_or(NO_LIMIT), Ordering::Relaxed);
         AT_EXIT.store(self.at_exit, Ordering::Relaxed);
         // Last: who sees the mode sees the rest.
@@ -101,9 +103,14 @@ pub(crate) fn min_size() -> usize {
     MIN_SIZE.load(Ordering::Relaxed)
 }
 
+/// What children get.
+pub(crate) fn children() -> Children {
+    Children::ALL[usize::from(CHILDREN.load(Ordering::Relaxed))]
+}
+
 /// Whether children have threads of the library's, too.
 pub(crate) fn helps_children() -> bool {
-    HELPS_CHILDREN.load(Ordering::Relaxed)
+    children() != Children::Alone
 }
 
 /// What children's lives may have the program take, in percent of what they do with plain pages, if that is limited.
@@ -179,7 +186,7 @@ mod tests {
         let (children, memory) = (Children::Alone, Memory::default());
         let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, memory, at_exit: false, signal: None };
         assert_eq!(read(&plain), wanted);
-        let children = Children::Helped;
+        let children = Children::Grow;
         for memory in ["any", "1", "2.5"].map(|text| text.parse().unwrap()) {
             let all = Settings { min_size: 4096, children, memory, at_exit: true, signal: Some(12), ..plain.clone() };
             let wanted = Config { min_size: 4096, children, memory, at_exit: true, signal: Some(12), ..wanted };

@@ -101,11 +101,13 @@ choices! {
     }
 
     /// What the child of a fork gets of the library while its parent lives.
-    Children, "choice", 2 {
+    Children, "choice", 3 {
         /// No thread: it may enter sandboxes and change its rights as it could without the library.
         Alone = "alone",
         /// A thread that privatises what the child writes densely, and one that looks after its own forks.
-        Helped = "helped",
+        Grow = "grow",
+        /// A thread that gives back pages that equal what was inherited, and one that looks after its own forks.
+        Share = "share",
     }
 }
 
@@ -190,7 +192,7 @@ impl Settings {
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![(MODE, self.mode.name().into()), (MIN_SIZE, self.min_size.to_string().into())];
         variables.extend(self.brings_malloc().then(|| (MALLOC, self.malloc.name().into())));
-        variables.extend((self.children == Children::Helped).then(|| (CHILDREN, self.children.name().into())));
+        variables.extend((self.children != Children::Alone).then(|| (CHILDREN, self.children.name().into())));
         variables.extend((self.memory != Memory::default()).then(|| (MEMORY, self.memory.to_string().into())));
         variables.extend(self.only.clone().map(|name| (ONLY, name)));
         variables.extend(self.at_exit.then(|| (STATS, AT_EXIT.into())));

@@ -45,7 +45,8 @@ pub(crate) struct RunArgs {
     pub(crate) malloc: Malloc,
 
     /// What the program's children get while it lives: alone (no thread of hugefork's, so that they may enter
-    /// sandboxes), helped (one that gives them huge pages in mode pool where they write much)
+    /// sandboxes); in mode pool, a thread: grow (it gives them huge pages where they write much), share (it has them
+    /// share pages again that are as they inherited them, such as reference counts leave them)
     #[arg(long, value_name = "HOW", default_value_t = Children::Alone)]
     pub(crate) children: Children,
 

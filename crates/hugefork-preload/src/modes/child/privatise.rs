@@ -231,14 +231,19 @@ fn parking(range: &Range<usize>, parked: usize) -> Parking<'static> {
     unsafe { Parking::new(range.start, parked, range.len(), None) }
 }
 
-/// Moves the pages of a block back to its place. Without them the program would not see its memory.
-#[cold]
+/// Moves the pages of a block back to its place.
 fn bring_back(parked: usize, place: usize) {
     if parking(&(place..place + HUGE_PAGE), parked).bring_back().is_err() {
-        Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
-            .write_to(libc::STDERR_FILENO);
-        std::process::abort();
+        abort_without(place);
     }
+}
+
+/// Pages cannot be moved back to their place. Without them the program would not see its memory.
+#[cold]
+pub(super) fn abort_without(place: usize) -> ! {
+    Line::new(format_args!("hugefork: the kernel refused to move memory back to {place:#x}; aborting"))
+        .write_to(libc::STDERR_FILENO);
+    std::process::abort();
 }
 
 /// Gives up what is parked, and keeps the addresses.
@@ -247,13 +252,13 @@ fn empty(at: usize, len: usize) {
     let _ = unsafe { clear(at, len) };
 }
 
-fn unmap(at: usize, len: usize) {
+pub(super) fn unmap(at: usize, len: usize) {
     // SAFETY: our own, and nobody uses it any more.
     let _ = unsafe { munmap(at as *mut c_void, len) };
 }
 
 /// New addresses from a multiple of 2 MiB on.
-fn aligned(len: usize, rights: ProtFlags) -> Option<usize> {
+pub(super) fn aligned(len: usize, rights: ProtFlags) -> Option<usize> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping where the kernel likes.
     let whole = unsafe { mmap_anonymous(ptr::null_mut(), len + HUGE_PAGE, rights, flags) }.ok()? as usize;

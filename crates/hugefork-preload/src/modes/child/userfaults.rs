@@ -57,10 +57,42 @@ impl UserFaults {
     /// # Errors
     /// The process may not, or the kernel cannot.
     pub(crate) fn hold_writers(range: &Range<usize>) -> Result<UserFaults, Errno> {
+        let faults = UserFaults::of_writers()?;
+        faults.register_writers(range)?;
+        faults.protect(range).map(|()| faults)
+    }
+
+    /// Opens one for [`UserFaults::register_writers`].
+    ///
+    /// # Errors
+    /// As [`UserFaults::open`].
+    pub(crate) fn of_writers() -> Result<UserFaults, Errno> {
         let features = UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM | UFFD_FEATURE_WP_UNPOPULATED;
-        let faults = UserFaults::open_with(features)?;
-        faults.0.register(range, MODE_WP)?;
-        faults.0.protect(range).map(|()| faults)
+        UserFaults::open_with(features)
+    }
+
+    /// From now on, pages of a range of private memory can be protected.
+    ///
+    /// # Errors
+    /// As [`UserFaults::register`].
+    pub(crate) fn register_writers(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.0.register(range, MODE_WP)
+    }
+
+    /// From now on, who writes to a range that is registered for that sleeps.
+    ///
+    /// # Errors
+    /// The kernel refuses. Some of the range may be protected.
+    pub(crate) fn protect(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.0.protect(range)
+    }
+
+    /// No longer. Who sleeps there goes on.
+    ///
+    /// # Errors
+    /// The kernel refuses. Who sleeps may do so until this is dropped.
+    pub(crate) fn unprotect(&self, range: &Range<usize>) -> Result<(), Errno> {
+        self.0.unprotect(range)
     }
 
     /// No longer. Who sleeps looks again.

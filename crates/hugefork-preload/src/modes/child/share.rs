@@ -1,0 +1,381 @@
+//! `--children share`: gives back the private pages of a child that equal what it has inherited.
+//!
+//! A program that counts references, such as CPython, writes to what it only reads: the counts go up and down again,
+//! and what the kernel has copied for that equals what was there before. Such a page is dropped, and the child has the
+//! file's again, which it shares with all others.
+//!
+//! ```text
+//! sleep ── page faults? ── which blocks have private pages, no more than at the last look?
+//!             a piece of such a block: who writes there sleeps ── what equals its twin is dropped ── wake
+//! ```
+//! What it may take is limited to a share of a processor ([`Budget`]), and what came to nothing, or came again, is
+//! looked at less and less often ([`Block`]).
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use super::marks::{self, Session};
+use super::privatise::Refused;
+use super::twins;
+use super::userfaults::UserFaults;
+use super::waiting::is_to_leave;
+use crate::proc::mappings;
+use crate::proc::pages::Pagemap;
+use crate::proc::usage::{now_ns, page_faults, thread_ns};
+use crate::stats::own as stats;
+use crate::stats::own::Word;
+use crate::threads::thread;
+use crate::{BASE_PAGE, HUGE_PAGE};
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// How long it sleeps between two looks: so long, and twice as long after each that was in vain, up to the longest.
+const SHORTEST_NS: i64 = 250_000_000;
+const LONGEST_NS: i64 = 1_000_000_000;
+
+/// So many page faults are worth a look.
+const FAULTS: u64 = 64;
+
+/// So many pages are held at once, at most: to compare them takes some 30 microseconds.
+const HELD: usize = 64;
+
+/// What it may take of a processor, as one in so many.
+const SHARE: u64 = 50;
+/// What it may save up of that.
+const SAVED_NS: u64 = 500_000_000;
+
+/// So many pages that were not there before are worth it at once.
+const MANY: u16 = 32;
+/// The most looks that a block waits for.
+const LONGEST_WAIT: u8 = 64;
+/// A block whose pages have become more or less at so many looks will not come to rest.
+const RESTLESS: u8 = 8;
+
+/// What is known of a block. All zero at first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Block {
+    /// Its private pages at this look, and at the one before.
+    now: u16,
+    before: u16,
+    /// Those that were left when it was last worked on: they differed.
+    rest: u16,
+    /// So many looks there were since, and so many there are to be.
+    waited: u8,
+    wait: u8,
+}
+
+impl Block {
+    fn new_pages(self) -> u16 {
+        self.now.saturating_sub(self.rest)
+    }
+
+    /// Whether it is worth a look at each page. To be asked once at each look.
+    fn is_due(&mut self) -> bool {
+        let comes_to_rest = self.now == self.before;
+        self.before = self.now;
+        if self.now == 0 {
+            *self = Block::default();
+            return false;
+        }
+        self.waited = self.waited.saturating_add(1);
+        let is_worth_it =
+            self.new_pages() >= MANY || self.new_pages() > 0 && self.waited >= self.wait || self.waited >= LONGEST_WAIT;
+        is_worth_it && (comes_to_rest || self.waited >= RESTLESS)
+    }
+
+    /// So many of its pages were given back.
+    fn was_worked_on(&mut self, given: u16) {
+        self.wait = if given >= MANY { 1 } else { (2 * self.wait).clamp(1, LONGEST_WAIT) };
+        self.rest = self.now.saturating_sub(given);
+        (self.before, self.waited) = (self.rest, 0);
+    }
+
+    /// Whether there is more to do about it than to wait for new page faults.
+    fn has_something_to_do(self) -> bool {
+        self.new_pages() > 0
+    }
+}
+
+/// What the thread may use of a processor.
+struct Budget {
+    began: u64,
+    used: u64,
+    /// What was not used in time.
+    lost: u64,
+}
+
+impl Budget {
+    fn new() -> Budget {
+        Budget { began: now_ns(), used: thread_ns(), lost: 0 }
+    }
+
+    /// For how long to sleep before the next piece of work.
+    fn pause(&mut self) -> u64 {
+        self.pause_at(now_ns() - self.began, thread_ns() - self.used)
+    }
+
+    fn pause_at(&mut self, passed: u64, used: u64) -> u64 {
+        let allowed = (passed / SHARE).saturating_sub(self.lost);
+        self.lost += allowed.saturating_sub(used + SAVED_NS);
+        used.saturating_sub(allowed) * SHARE
+    }
+}
+
+/// What pages are given back with.
+pub(super) struct Sharer {
+    faults: UserFaults,
+    pagemap: Pagemap,
+    addresses: Range<usize>,
+    blocks: &'static mut [Block],
+    budget: Budget,
+}
+
+impl Sharer {
+    /// None if the process may not, or has no memory for it.
+    pub(super) fn open() -> Option<Sharer> {
+        let (faults, pagemap) = (UserFaults::of_writers().ok()?, Pagemap::open().ok()?);
+        let addresses = marks::addresses();
+        let count = addresses.len() / HUGE_PAGE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping where the kernel likes.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), count * size_of::<Block>(), READ_WRITE, flags) }.ok()?;
+        // SAFETY: all of the mapping, which stays, and which nobody else knows. Zeros are blocks of which nothing is
+        // known.
+        let blocks = unsafe { std::slice::from_raw_parts_mut(at.cast::<Block>(), count) };
+        Some(Sharer { faults, pagemap, addresses, blocks, budget: Budget::new() })
+    }
+
+    /// Ends when all is left to the kernel, or nothing is inherited any more.
+    pub(super) fn help(&mut self) -> Result<(), Refused> {
+        let (mut pause, mut faults, mut has_more) = (SHORTEST_NS, 0, false);
+        loop {
+            if !thread::sleep(pause) || is_to_leave() {
+                return Ok(());
+            }
+            pause = LONGEST_NS.min(2 * pause);
+            let is_busy = page_faults().wrapping_sub(faults) >= FAULTS;
+            if !is_busy && !has_more {
+                continue;
+            }
+            let Some(looked) = self.look()? else { return Ok(()) };
+            // Those of this thread among them.
+            faults = page_faults();
+            has_more = looked.has_more;
+            if is_busy || looked.given > 0 {
+                pause = SHORTEST_NS;
+            }
+        }
+    }
+
+    /// Looks at all that is inherited. None if nothing is, or the thread is to leave.
+    fn look(&mut self) -> Result<Option<Looked>, Refused> {
+        let mut next = self.addresses.start;
+        let (mut looked, mut is_any) = (Looked::default(), false);
+        while let Some(piece) = next_inherited(next..self.addresses.end) {
+            next = piece.end;
+            is_any = true;
+            let blocks = piece.start.next_multiple_of(HUGE_PAGE)..piece.end / HUGE_PAGE * HUGE_PAGE;
+            if blocks.is_empty() || !self.count(&blocks) {
+                continue;
+            }
+            for block in blocks.step_by(HUGE_PAGE) {
+                let index = self.index(block);
+                if self.blocks[index].is_due() {
+                    let Some(given) = self.work_on(block)? else { return Ok(None) };
+                    self.blocks[index].was_worked_on(given);
+                    looked.given += u64::from(given);
+                }
+                looked.has_more |= self.blocks[index].has_something_to_do();
+            }
+        }
+        Ok(is_any.then_some(looked))
+    }
+
+    fn index(&self, block: usize) -> usize {
+        (block - self.addresses.start) / HUGE_PAGE
+    }
+
+    /// Counts the private pages of some blocks. False if the kernel cannot say.
+    fn count(&mut self, blocks: &Range<usize>) -> bool {
+        let (first, last) = (self.index(blocks.start), self.index(blocks.end));
+        self.blocks[first..last].iter_mut().for_each(|block| block.now = 0);
+        let counted = &mut self.blocks[first..last];
+        let scanned = self.pagemap.own(blocks, |run| {
+            for page in run.step_by(BASE_PAGE) {
+                counted[(page - blocks.start) / HUGE_PAGE].now += 1;
+            }
+        });
+        scanned.is_ok()
+    }
+
+    /// Gives back what can be of a block, within the budget, and says how many pages. None if the thread is to leave.
+    fn work_on(&mut self, block: usize) -> Result<Option<u16>, Refused> {
+        let pause = self.budget.pause();
+        if pause > 0 && !thread::sleep(pause as i64) || is_to_leave() {
+            return Ok(None);
+        }
+        let Some(session) = Session::begin() else { return Ok(Some(0)) };
+        if marks::is_left(block) || !is_inherited(&(block..block + HUGE_PAGE)) {
+            return Ok(Some(0));
+        }
+        let given = self.give_back(&session, block)?;
+        drop(session);
+        if given > 0 {
+            stats::publish();
+            stats::add(Word::PagesGivenBack, given.into());
+        }
+        stats::set(Word::SharingUsec, thread_ns() / 1000);
+        Ok(Some(given))
+    }
+
+    /// Gives back those pages of a block that equal their twins.
+    fn give_back(&self, _: &Session, block: usize) -> Result<u16, Refused> {
+        let range = block..block + HUGE_PAGE;
+        let mut own = [0_u64; HUGE_PAGE / BASE_PAGE / 64];
+        let bit = |page: usize| ((page - block) / BASE_PAGE / 64, 1 << ((page - block) / BASE_PAGE % 64));
+        let told =
+            self.pagemap.own(&range, |run| run.step_by(BASE_PAGE).for_each(|page| own[bit(page).0] |= bit(page).1));
+        if told.is_err() || self.faults.register_writers(&range).is_err() {
+            // Nothing is lost: the rest of the block is left to the kernel.
+            marks::note_left(block);
+            return Ok(0);
+        }
+        let mut given = 0;
+        for piece in range.clone().step_by(HELD * BASE_PAGE) {
+            let piece = piece..piece + HELD * BASE_PAGE;
+            let pages = own[bit(piece.start).0];
+            if pages != 0 {
+                given += self.give_back_of(&piece, pages)?;
+            }
+        }
+        twins::drop_pages(block);
+        self.faults.unregister(&range).map_err(|_| Refused)?;
+        Ok(given)
+    }
+
+    /// The same of a piece, of which `own` has a bit for each page that is private.
+    fn give_back_of(&self, piece: &Range<usize>, own: u64) -> Result<u16, Refused> {
+        let first = piece.start + own.trailing_zeros() as usize * BASE_PAGE;
+        let last = piece.end - own.leading_zeros() as usize * BASE_PAGE;
+        let held = first..last;
+        self.faults.protect(&held).map_err(|_| Refused)?;
+        let (mut given, mut at) = (0, first);
+        let is_equal = |page: usize| own >> ((page - piece.start) / BASE_PAGE) & 1 == 1 && equals_its_twin(page);
+        while at < last {
+            let end = (at..last).step_by(BASE_PAGE).find(|page| !is_equal(*page)).unwrap_or(last);
+            if at < end && drop_private(&(at..end)) {
+                given += ((end - at) / BASE_PAGE) as u16;
+            }
+            at = end + BASE_PAGE;
+        }
+        self.faults.unprotect(&held).map_err(|_| Refused)?;
+        Ok(given)
+    }
+}
+
+/// What a look has come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Looked {
+    given: u64,
+    has_more: bool,
+}
+
+/// The first mapping of what is inherited in a range that the program can write to.
+fn next_inherited(range: Range<usize>) -> Option<Range<usize>> {
+    let mut found = None;
+    mappings::inherited(&range, |piece, rights| {
+        if found.is_none() && rights == READ_WRITE {
+            found = Some(piece);
+        }
+    })
+    .ok()?;
+    found
+}
+
+/// Whether all of a range is inherited, and the program can write to it.
+fn is_inherited(range: &Range<usize>) -> bool {
+    let mut next = range.start;
+    let told = mappings::inherited(range, |piece, rights| {
+        if piece.start == next && rights == READ_WRITE {
+            next = piece.end;
+        }
+    });
+    told.is_ok() && next == range.end
+}
+
+/// Whether a private page has what the file has below it.
+fn equals_its_twin(page: usize) -> bool {
+    // SAFETY: both are mapped and can be read: the session sees to it that they stay. Nobody writes to either: writers
+    // of the one sleep, and of the other there are none as long as this child lives.
+    unsafe {
+        let (own, twin) = (page as *const [u8; BASE_PAGE], twins::of(page) as *const [u8; BASE_PAGE]);
+        *own == *twin
+    }
+}
+
+/// Drops private pages, so that the file's are seen. False if the kernel refuses.
+fn drop_private(range: &Range<usize>) -> bool {
+    // SAFETY: what is seen there afterwards is the same, and nobody writes to it meanwhile.
+    unsafe { hugefork_linux::advice::drop_locked(range.start as *mut c_void, range.len()) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks at a block that has so many private pages at each look, of which `equal` says how many are given back.
+    fn looks(pages: impl IntoIterator<Item = u16>, equal: impl Fn(u16) -> u16) -> Vec<usize> {
+        let (mut block, mut worked) = (Block::default(), Vec::new());
+        for (nth, pages) in pages.into_iter().enumerate() {
+            block.now = pages;
+            if block.is_due() {
+                block.was_worked_on(equal(pages));
+                worked.push(nth);
+            }
+        }
+        worked
+    }
+
+    #[test]
+    fn what_is_still_written_is_let_be_and_then_given_back() {
+        assert_eq!(looks([100, 200, 300, 300], |pages| pages), [3]);
+        // It will not come to rest.
+        assert_eq!(looks((1..=9).map(|nth| 50 * nth), |_| 0)[0], 7);
+    }
+
+    #[test]
+    fn what_comes_again_is_given_back_less_and_less_often() {
+        let every_other = (0..400).map(|_| 3);
+        let worked = looks(every_other, |pages| pages);
+        assert!(worked.len() < 20, "{worked:?}");
+        let gaps: Vec<usize> = worked.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(gaps.is_sorted(), "{gaps:?}");
+    }
+
+    #[test]
+    fn what_differs_is_looked_at_seldom() {
+        let worked = looks((0..400).map(|_| 500), |_| 0);
+        assert!((2..10).contains(&worked.len()), "{worked:?}");
+    }
+
+    #[test]
+    fn nothing_is_due_where_nothing_is_private() {
+        assert_eq!(looks([0, 0, 0], |_| panic!("asked")), []);
+    }
+
+    #[test]
+    fn it_takes_its_share_and_saves_some_up() {
+        let mut budget = Budget { began: 0, used: 0, lost: 0 };
+        let second = 1_000_000_000;
+        assert_eq!(budget.pause_at(second, second / SHARE), 0);
+        assert_eq!(budget.pause_at(second, second / SHARE + 1000), 1000 * SHARE);
+        // An hour of nothing is no hour of work.
+        assert_eq!(budget.pause_at(3600 * second, second / SHARE), 0);
+        let used = second / SHARE + SAVED_NS;
+        assert_eq!(budget.pause_at(3600 * second, used), 0);
+        assert_eq!(budget.pause_at(3600 * second, used + 1000), 1000 * SHARE);
+    }
+}
