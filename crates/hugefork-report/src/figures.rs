@@ -1,6 +1,6 @@
 //! Numbers, units and words as they are shown.
 
-use crate::record::Params;
+use crate::record::{Entry, Params};
 
 /// A measured value as it is shown, with three significant digits.
 pub fn figure(value: f64) -> String {
@@ -126,6 +126,15 @@ pub(crate) fn common<'a>(mut others: impl Iterator<Item = &'a Params>) -> Params
     common
 }
 
+/// From so many times the least sample on, the greatest is worth a word.
+const STEADY: f64 = 1.3;
+
+/// How much the samples vary, if that is much: ` (varies 1.7-fold)`.
+pub(crate) fn variation(entry: &Entry) -> String {
+    let times = entry.max() / entry.min();
+    if times.is_finite() && times > STEADY { format!(" (varies {times:.1}-fold)") } else { String::new() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,5 +181,16 @@ mod tests {
         let params =
             Params::from([("use", "block"), ("size", "2MiB"), ("colour", "red")].map(|(n, v)| (n.into(), v.into())));
         assert_eq!(phrases(&params), "2\u{a0}MiB, whole block used, colour red");
+    }
+
+    #[test]
+    fn what_varies_much_is_said_to() {
+        let of = |samples: &[f64]| {
+            let one = serde_json::json!({"case": "c", "subject": "s", "metric": "m", "unit": "us", "samples": samples});
+            let file = serde_json::json!({"schema": 1, "results": [one]}).to_string();
+            variation(&crate::load::parse("a.json", file.as_bytes()).unwrap().entries[0])
+        };
+        assert_eq!([of(&[1.0]), of(&[1.0, 1.3]), of(&[2.0, 1.0, 1.5])], ["", "", " (varies 2.0-fold)"]);
+        assert_eq!(of(&[0.0, 1.0]), "");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cases::description;
 use crate::facts::{facts, file_name, machine_and_days, origin, settings};
-use crate::figures::{common, figure, phrases, unit};
+use crate::figures::{common, figure, phrases, unit, variation};
 use crate::headline::{Beside, Headline, asides, headlines};
 use crate::machines::{Machine, machines};
 use crate::notes::{not_run, notes};
@@ -78,7 +78,7 @@ fn compared(machine: &Machine, rows: impl Iterator<Item = Vec<String>>) -> Strin
 
 fn row_of(line: &Headline, name: &str, detail: Detail) -> Vec<String> {
     let others: Vec<String> = line.others.iter().map(|other| ratio(other, detail)).collect();
-    let median = format!("{} {}", figure(line.ours.median), unit(&line.ours.unit));
+    let median = format!("{} {}{}", figure(line.ours.median), unit(&line.ours.unit), variation(line.ours));
     vec![line.case.to_owned(), line.work.clone(), name.to_owned(), median, others.join(", ")]
 }
 

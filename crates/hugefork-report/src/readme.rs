@@ -5,7 +5,7 @@ use crate::chart::Ground;
 use crate::chart::bars::{self, Bar, Tone};
 use crate::chart::style::Scheme;
 use crate::facts::machine_and_days;
-use crate::figures::{figure, spaced, unit};
+use crate::figures::{figure, spaced, unit, variation};
 use crate::headline::{Beside, Headline, headlines, leading};
 use crate::machines::{Machine, machines};
 use crate::record::{Entry, Record};
@@ -45,7 +45,8 @@ pub fn highlights(records: &[Record]) -> String {
     let found = machines(records);
     let told = |(case, what): &(&str, &str)| {
         let (_, line) = first(&found, case)?;
-        Some(format!("* **{}** {}: {}.\n", value(line.ours), with_work(what, line.ours), beside(&line)))
+        let (work, varies) = (with_work(what, line.ours), variation(line.ours));
+        Some(format!("* **{}** {work}{varies}: {}.\n", value(line.ours), beside(&line)))
     };
     let mut text: String = SENTENCES.iter().filter_map(told).collect();
     let worst = found.iter().find_map(|machine| {
