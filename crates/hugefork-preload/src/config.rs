@@ -13,6 +13,7 @@ pub(crate) struct Config {
     pub(crate) min_size: usize,
     pub(crate) children: Children,
     pub(crate) memory: Memory,
+    pub(crate) takes_small: bool,
     pub(crate) at_exit: bool,
     pub(crate) signal: Option<i32>,
 }
@@ -29,6 +30,7 @@ static MIN_SIZE: AtomicUsize = AtomicUsize::new(usize::MAX);
 static CHILDREN: AtomicU8 = AtomicU8::new(0);
 /// In percent, or [`NO_LIMIT`].
 static MEMORY: AtomicU32 = AtomicU32::new(NO_LIMIT);
+static TAKES_SMALL: AtomicBool = AtomicBool::new(false);
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
 impl Config {
@@ -53,6 +55,11 @@ impl Config {
             Some(text) => number(text).ok_or(environment::MEMORY)?,
             None => Memory::default(),
         };
+        let takes_small = match value(environment::RUN_SMALL) {
+            Some(text) if text == environment::IN_POOL.as_bytes() => true,
+            Some(_) => return Err(environment::RUN_SMALL),
+            None => false,
+        };
         let at_exit = match value(environment::STATS) {
             Some(text) if text == environment::AT_EXIT.as_bytes() => true,
             Some(_) => return Err(environment::STATS),
@@ -62,7 +69,7 @@ impl Config {
             Some(text) => Some(number(text).ok_or(environment::STATS_SIGNAL)?),
             None => None,
         };
-        Ok(Some(Config { mode, min_size, children, memory, at_exit, signal }))
+        Ok(Some(Config { mode, min_size, children, memory, takes_small, at_exit, signal }))
     }
 
     /// Reads the environment of this process.
@@ -79,6 +86,7 @@ impl Config {
         let children = Children::ALL.iter().position(|one| *one == self.children).unwrap_or(0);
         CHILDREN.store(children as u8, Ordering::Relaxed);
         MEMORY.store(self.memory.percent().unwrap_or(NO_LIMIT), Ordering::Relaxed);
+        TAKES_SMALL.store(self.takes_small, Ordering::Relaxed);
         AT_EXIT.store(self.at_exit, Ordering::Relaxed);
         // Last: who sees the mode sees the rest.
         MODE.store(code(self.mode), Ordering::Release);
@@ -116,6 +124,11 @@ pub(crate) fn helps_children() -> bool {
 /// What children's lives may have the program take, in percent of what they do with plain pages, if that is limited.
 pub(crate) fn memory() -> Option<u32> {
     Some(MEMORY.load(Ordering::Relaxed)).filter(|percent| *percent != NO_LIMIT)
+}
+
+/// Whether mode `pool` takes small mappings too, from the first on: for test suites.
+pub(crate) fn takes_small() -> bool {
+    TAKES_SMALL.load(Ordering::Relaxed)
 }
 
 /// Whether a line is wanted at the end.
@@ -184,7 +197,8 @@ mod tests {
             signal: None,
         };
         let (children, memory) = (Children::Alone, Memory::default());
-        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, memory, at_exit: false, signal: None };
+        let (takes_small, at_exit, signal) = (false, false, None);
+        let wanted = Config { mode: Mode::Collapse, min_size: 1 << 20, children, memory, takes_small, at_exit, signal };
         assert_eq!(read(&plain), wanted);
         let children = Children::Grow;
         for memory in ["any", "1", "2.5"].map(|text| text.parse().unwrap()) {
@@ -192,6 +206,19 @@ mod tests {
             let wanted = Config { min_size: 4096, children, memory, at_exit: true, signal: Some(12), ..wanted };
             assert_eq!(read(&all), wanted);
         }
+    }
+
+    #[test]
+    fn small_mappings_are_asked_for_by_a_variable_alone() {
+        let asked = |text: Option<&'static [u8]>| {
+            Config::from(move |name| match name {
+                environment::MODE => Some(b"pool"),
+                environment::RUN_SMALL => text,
+                _ => None,
+            })
+        };
+        assert!(!asked(None).unwrap().unwrap().takes_small);
+        assert!(asked(Some(b"pool")).unwrap().unwrap().takes_small);
     }
 
     #[test]
@@ -211,6 +238,7 @@ mod tests {
             (environment::CHILDREN, b"threads"),
             (environment::MEMORY, b"0.99"),
             (environment::MEMORY, b"much"),
+            (environment::RUN_SMALL, b"yes"),
             (environment::STATS, b"yes"),
             (environment::STATS_SIGNAL, b"USR2"),
         ] {
@@ -228,6 +256,7 @@ mod tests {
             environment::MALLOC,
             environment::CHILDREN,
             environment::MEMORY,
+            environment::RUN_SMALL,
         ] {
             assert!(name.len() < 32, "{name}");
         }

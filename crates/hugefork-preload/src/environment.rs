@@ -25,6 +25,10 @@ pub const CHILDREN: &str = "HUGEFORK_CHILDREN";
 /// What a child's life may have the program take, as [`Memory`] is written. Without it, the usual.
 pub const MEMORY: &str = "HUGEFORK_MEMORY";
 
+/// `pool`: in mode `pool`, private memory from one page on lies in the pool, whatever the least size and from the first
+/// mapping on. For test suites, whose mappings are mostly small (`docs/evidence.md`); no promise, and no option.
+pub const RUN_SMALL: &str = "HUGEFORK_RUN_SMALL";
+
 /// Allocators that programs bring along, by what the names of their libraries begin with.
 pub const ALLOCATORS: [&str; 3] = ["libjemalloc.", "libtcmalloc", "libmimalloc"];
 
@@ -33,6 +37,9 @@ pub const STATS: &str = "HUGEFORK_STATS";
 
 /// The value of [`STATS`].
 pub(crate) const AT_EXIT: &str = "exit";
+
+/// The value of [`RUN_SMALL`].
+pub(crate) const IN_POOL: &str = "pool";
 
 /// The number of the signal that prints that line.
 pub const STATS_SIGNAL: &str = "HUGEFORK_STATS_SIGNAL";

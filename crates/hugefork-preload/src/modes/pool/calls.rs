@@ -50,7 +50,8 @@ pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
 
 /// Gives the program memory of the pool.
 pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
-    let is_wanted = wish.len >= config::min_size().max(LEAST)
+    let least = if config::takes_small() { 1 } else { config::min_size().max(LEAST) };
+    let is_wanted = wish.len >= least
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE | libc::MAP_ANONYMOUS) == libc::MAP_PRIVATE;
@@ -61,7 +62,7 @@ pub(in crate::modes) fn map(wish: &Wish) -> Option<usize> {
         return None;
     }
     let wanted = WANTED.fetch_add(wish.len, Ordering::Relaxed).saturating_add(wish.len);
-    if wanted < WORTH_A_POOL {
+    if wanted < WORTH_A_POOL && !config::takes_small() {
         return None;
     }
     if shortage::is_limited() {
