@@ -24,5 +24,5 @@ mod units;
 
 pub use children::Inherited;
 pub use huge::Full;
-pub use hugefork::seam::Held;
+pub use hugefork::seam::{Held, Zeros};
 pub use memory::{ProgramCounts, ProgramMemory};

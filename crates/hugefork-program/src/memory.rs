@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hugefork::BuildError;
-use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
+use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges, Zeros};
 
 use crate::foresight::Foresight;
 use crate::living::{Lives, LivingChildren};
@@ -241,7 +241,7 @@ impl<S: Machine> ProgramMemory<S> {
                 this.free.give_back(index..index + 1);
             }
             What::Block(_) | What::Part(_) => {
-                this.hand_over(piece.clone());
+                this.hand_over(piece.clone(), Zeros::Copied);
                 if !this.has(piece.clone()) {
                     others(piece);
                 }

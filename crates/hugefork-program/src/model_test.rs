@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use crate::memory::PLAIN;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
-use crate::{Full, Inherited, ProgramMemory};
+use crate::{Full, Inherited, ProgramMemory, Zeros};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -282,7 +282,7 @@ impl World {
             }
             Op::HandOver { at, len } => {
                 if let Some(range) = self.range(at, len, 1) {
-                    self.memory.hand_over(self.addresses(&range));
+                    self.memory.hand_over(self.addresses(&range), Zeros::Copied);
                     assert!(self.is_excused || !self.memory.has(self.addresses(&range)), "it was not handed over");
                 }
             }

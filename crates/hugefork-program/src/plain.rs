@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hugefork::seam::Machine;
+use hugefork::seam::{Machine, Zeros};
 
 use crate::memory::{PLAIN, ProgramMemory, SOON_PLAIN};
 use crate::units::HUGE_PAGE;
@@ -16,7 +16,7 @@ const HANDED_AT_ONCE: usize = 32;
 impl<S: Machine> ProgramMemory<S> {
     /// Makes plain memory of all blocks that the range touches: the kernel's from now on, with the same contents. Those
     /// stay here that the caller's own stack lies among, since he would wait for himself.
-    pub fn hand_over(&mut self, range: Range<usize>) {
+    pub fn hand_over(&mut self, range: Range<usize>, zeros: Zeros) {
         let touched = self.touched(&range);
         let mut next = touched.start;
         while let Some(start) = (next..touched.end).find(|&index| self.region.has(index)) {
@@ -29,7 +29,7 @@ impl<S: Machine> ProgramMemory<S> {
                 continue;
             }
             // Whoever works on a page just then may be in the way.
-            if (0..TRIES).any(|_| self.region.hand_over(&(start..end))) {
+            if (0..TRIES).any(|_| self.region.hand_over(&(start..end), zeros)) {
                 self.counts.handed_over += (end - start) as u64;
                 self.unmap_behind(start..end);
                 self.used[start..end].fill(PLAIN);
@@ -52,7 +52,7 @@ impl<S: Machine> ProgramMemory<S> {
     pub fn make_way(&mut self, range: Range<usize>) -> bool {
         self.unmap(range.clone(), |_| {});
         // Behind the end of a mapping there is nothing to unmap, but the rest of its last block.
-        self.hand_over(range.clone());
+        self.hand_over(range.clone(), Zeros::Copied);
         let touched = self.touched(&range);
         if touched.clone().any(|index| self.region.has(index)) {
             return false;

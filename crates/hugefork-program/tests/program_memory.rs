@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use common::alone::alone;
 use common::refusals::{Kind, Refusals};
-use hugefork_program::ProgramMemory;
+use hugefork_program::{ProgramMemory, Zeros};
 
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -294,7 +294,7 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
             // Where nothing is below a page that is copied, the kernel puts one there: 150 pages for each, and two.
             assert_eq!(memory.counts().memory as usize, 302 * PAGE);
             fill(other.start + 9 * PAGE..other.start + 10 * PAGE, 3);
-            memory.hand_over(other.clone());
+            memory.hand_over(other.clone(), Zeros::Copied);
             assert_eq!(touched(other.clone()), 3);
         };
         assert!(forked(&mut memory, || holds(block.start..block.start + 100 * PAGE, 1), meanwhile));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use common::Over;
 use common::alone::alone;
 use common::refusals::{KINDS, Kind, Random, Refusals};
-use hugefork_program::{Inherited, ProgramMemory};
+use hugefork_program::{Inherited, ProgramMemory, Zeros};
 
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -176,7 +176,7 @@ impl Owner<'_> {
 
     fn hand_over(&mut self) {
         let start = self.shared + self.random.below(SHARED / PAGE) * PAGE;
-        self.memory.hand_over(start..start + PAGE);
+        self.memory.hand_over(start..start + PAGE, Zeros::Copied);
     }
 
     fn collapse(&mut self) {

@@ -25,6 +25,7 @@ use crate::sys::linux::arena;
 pub use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::program::ProgramSys;
+pub use crate::sys::program::Zeros;
 #[cfg(any(test, fuzzing, feature = "model"))]
 pub use crate::sys::soft::SoftMmu;
 use crate::types::backing::{Backing, CoreDump, Fallback};
@@ -197,8 +198,8 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// Makes plain memory of entries that all have blocks, with the same contents. False if they are as before.
-    pub fn hand_over(&self, entries: &Range<usize>) -> bool {
-        self.0.hand_over(entries).is_ok()
+    pub fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> bool {
+        self.0.hand_over(entries, zeros).is_ok()
     }
 
     /// Has the kernel forget addresses of its own that nobody uses. If it refuses, something is there, and nobody knows

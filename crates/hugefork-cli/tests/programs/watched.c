@@ -33,16 +33,20 @@ static void *handle(void *fill) {
     }
 }
 
+static int watch_more(char *memory, size_t len) {
+    struct uffdio_register all = {{(unsigned long)memory, len}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    return ioctl(faults, UFFDIO_REGISTER, &all) == 0;
+}
+
 static int watch(char *memory, size_t len) {
     struct uffdio_api api = {UFFD_API, 0, 0};
-    struct uffdio_register all = {{(unsigned long)memory, len}, UFFDIO_REGISTER_MODE_MISSING, 0};
     faults = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (faults < 0) {
         int device = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
         faults = ioctl(device, USERFAULTFD_IOC_NEW, O_CLOEXEC | O_NONBLOCK);
         close(device);
     }
-    return faults >= 0 && ioctl(faults, UFFDIO_API, &api) == 0 && ioctl(faults, UFFDIO_REGISTER, &all) == 0;
+    return faults >= 0 && ioctl(faults, UFFDIO_API, &api) == 0 && watch_more(memory, len);
 }
 
 static size_t wrong(const char *memory, size_t len, char value) {
@@ -64,14 +68,26 @@ static void end_handler(pthread_t thread) {
     close(faults);
 }
 
+/* What is dropped before it is watched is missing, in the middle of what is there. */
+static size_t drop_and_watch(char *memory) {
+    memset(memory, 1, 2 * MIB);
+    madvise(memory + MIB, MIB / 2, MADV_DONTNEED);
+    if (!watch_more(memory, 2 * MIB)) return 1;
+    size_t bad = wrong(memory, MIB, 1) + wrong(memory + MIB, MIB / 2, 7) + wrong(memory + MIB * 3 / 2, MIB / 2, 1);
+    if (bad) fprintf(stderr, "%zu pages that were dropped are wrong\n", bad);
+    return bad;
+}
+
 int main(void) {
     int rights = PROT_READ | PROT_WRITE, status;
     char *memory = mmap(NULL, 2 * LEN, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *others = memory + LEN;
+    char *dropped = mmap(NULL, 4 * MIB, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(others, 1, LEN);
+    memset(dropped, 1, 4 * MIB);
     if (!watch(memory, LEN)) return puts("not allowed"), 0;
     pthread_t thread;
     start_handler(&thread);
-    size_t bad = wrong(memory, LEN / 2, 7);
+    size_t bad = wrong(memory, LEN / 2, 7) + drop_and_watch(dropped);
     for (int round = 0; round < 2; round++) {
         pid_t child = fork();
         if (child == 0) {
@@ -82,6 +98,7 @@ int main(void) {
             start_handler(&thread);
             madvise(others, LEN / 4, MADV_DONTNEED);
             found += wrong(others, LEN / 4, 7) + wrong(others + LEN / 4, LEN / 2, 1);
+            found += drop_and_watch(dropped + 2 * MIB);
             end_handler(thread);
             _exit(found != 0);
         }

@@ -12,6 +12,7 @@ mod collapse;
 mod pool;
 mod types;
 
+pub(crate) use hugefork_program::Zeros;
 pub(crate) use pool::{Held, Resized, gone};
 // About ranges that are not plain.
 pub(crate) use pool::{

@@ -21,7 +21,7 @@ use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Wanted};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
-use crate::sys::program::ProgramSys;
+use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::{Access, PageRun, Part, Shows};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved, State};
@@ -166,7 +166,7 @@ impl<S: ProgramSys> RegionCore<S> {
 
     /// Makes plain memory of the process, in one mapping, out of entries that all have blocks, with the same contents.
     /// Whoever uses it waits meanwhile.
-    pub(crate) fn hand_over(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+    pub(crate) fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
         let windows = self.table.lock_windows(self.windows_of(entries));
         let publishing = self.lock.shared();
@@ -179,7 +179,7 @@ impl<S: ProgramSys> RegionCore<S> {
             }
             held = run.end;
         }
-        let handed = if held == entries.end { self.show_plain(entries) } else { Err(Unresolved::NotYet) };
+        let handed = if held == entries.end { self.show_plain(entries, zeros) } else { Err(Unresolved::NotYet) };
         if handed.is_ok() {
             self.give_memory_back(entries);
             let Recount { before, after } = self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero);
@@ -205,14 +205,14 @@ impl<S: ProgramSys> RegionCore<S> {
     }
 
     /// Shows plain memory in place of entries, which are all held.
-    fn show_plain(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+    fn show_plain(&self, entries: &Range<usize>, zeros: Zeros) -> Result<(), Unresolved> {
         let (pool, bytes) = (self.pool(), self.bytes_of(entries));
         let mut plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
         for index in entries.clone() {
             let one = self.bytes_of(&(index..index + 1));
             let from = self.addresses.part_at(Place::Parked, &one);
             self.each_with_memory(EntryIndex(index), from, |at, len| {
-                pool.sys.fill(&mut plain, one.start - bytes.start + at, from.part(at, len));
+                pool.sys.fill(&mut plain, one.start - bytes.start + at, from.part(at, len), zeros);
             })?;
         }
         pool.sys.show_plain(plain, self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
@@ -315,7 +315,7 @@ impl<S: ProgramSys> RegionCore<S> {
         sys.hold(part, parked).map_err(Unresolved::Unmappable)?;
         let mut rest = offset..offset + bytes.len();
         while let Some(found) = sys.next_memory(rest.clone()) {
-            sys.fill(&mut plain, found.start - offset, parked.part(found.start - offset, found.len()));
+            sys.fill(&mut plain, found.start - offset, parked.part(found.start - offset, found.len()), Zeros::Copied);
             rest.start = found.end;
         }
         let shown = sys.show_plain(plain, part).map_err(Unresolved::Unmappable);

@@ -5,6 +5,15 @@ use std::ops::Range;
 
 use super::{Part, Sys, SystemError};
 
+/// What is done about pages of zeros where memory becomes plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Zeros {
+    /// They are there.
+    Copied,
+    /// They are missing, for all who ask: nobody can tell those that were never used from those that were.
+    LeftOut,
+}
+
 /// A pool's memory that stands in for a program's own.
 pub(crate) trait ProgramSys: Sys {
     /// Plain private memory of the process, which `fork(2)` children inherit. It goes with this, unless it is shown.
@@ -44,7 +53,7 @@ pub(crate) trait ProgramSys: Sys {
     fn plain(&self, len: usize) -> Result<Self::Plain, SystemError>;
 
     /// Copies what `from` shows to the bytes of plain memory from `offset` on. Writers are kept off `from`.
-    fn fill(&self, plain: &mut Self::Plain, offset: usize, from: Part<'_>);
+    fn fill(&self, plain: &mut Self::Plain, offset: usize, from: Part<'_>, zeros: Zeros);
 
     /// Shows plain memory at `part`, which is as long. After a failure the part shows what it showed.
     fn show_plain(&self, plain: Self::Plain, part: Part<'_>) -> Result<(), SystemError>;

@@ -16,13 +16,14 @@ pub mod number;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem::MaybeUninit;
 
-use hugefork_linux::userfaultfd::{Register, UFFDIO_REGISTER};
+use hugefork_linux::userfaultfd::{MODE_MISSING, MODE_WP, Register, UFFDIO_REGISTER};
 
 use crate::environment::Mode;
 use crate::interposed::kernel::{failed, is_readable, kernel, quietly};
 use crate::interposed::memory::advise::madvise;
 use crate::interposed::memory::parts::{make_own, refused, special};
-use crate::{BASE_PAGE, config, modes};
+use crate::modes::{self, Zeros};
+use crate::{BASE_PAGE, config};
 
 /// As many pieces the kernel takes in one call.
 const MOST_PIECES: usize = 1024;
@@ -171,9 +172,13 @@ pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_v
         request == c_ulong::from(UFFDIO_REGISTER) && config::mode() == Some(Mode::Pool) && !argument.is_null();
     if is_ours && is_readable(argument as usize, size_of::<Register>()) {
         // SAFETY: it can be read.
-        let wanted = unsafe { argument.cast::<Register>().read_unaligned() }.range;
+        let Register { range: wanted, mode, .. } = unsafe { argument.cast::<Register>().read_unaligned() };
+        // The program is to be asked about pages that it has dropped, or never used, in the middle of a huge page.
+        let zeros = if mode & (MODE_MISSING | MODE_WP) == MODE_MISSING { Zeros::LeftOut } else { Zeros::Copied };
         // What moves blocks would take the registration away. Where it cannot be plain memory, there is none to lose.
-        if !make_own(wanted.start as *mut c_void, wanted.len as usize) {
+        if special(wanted.start as *mut c_void, wanted.len as usize)
+            .is_some_and(|range| !quietly(|| modes::make_own(&range, zeros)))
+        {
             return failed(libc::ENOMEM);
         }
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::parts::{AtHole, by_parts, special};
 use crate::interposed::kernel::{errno, failed, kernel, quietly};
-use crate::modes::{self, Emptied};
+use crate::modes::{self, Emptied, Zeros};
 use crate::proc::mappings;
 
 /// As libc's `madvise`.
@@ -72,7 +72,7 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             GUARD_INSTALL | libc::MADV_WIPEONFORK => {
                 // The kernel drops what is there, and what a child has inherited would be there again without guards.
                 // To have it wiped in children, it wants anonymous memory.
-                if !quietly(|| modes::make_own(&range)) {
+                if !quietly(|| modes::make_own(&range, Zeros::Copied)) {
                     return failed(libc::EAGAIN);
                 }
                 false

@@ -4,8 +4,9 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, failed, quietly};
-use crate::{BASE_PAGE, modes};
+use crate::modes::{self, Zeros};
 
 /// Whole pages of a range; none if it is empty, or the kernel is to refuse it.
 pub(super) fn pages(start: usize, len: usize) -> Option<Range<usize>> {
@@ -31,7 +32,7 @@ pub(crate) fn make_plain(start: *mut c_void, len: usize) {
 pub(crate) fn make_own(start: *mut c_void, len: usize) -> bool {
     let within = start as usize % BASE_PAGE;
     let range = special(start.wrapping_byte_sub(within), len.saturating_add(within));
-    range.is_none_or(|range| quietly(|| modes::make_own(&range)))
+    range.is_none_or(|range| quietly(|| modes::make_own(&range, Zeros::Copied)))
 }
 
 /// What the kernel does about what is left of a range when it comes to addresses at which nothing is mapped.

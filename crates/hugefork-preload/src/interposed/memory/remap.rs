@@ -7,7 +7,7 @@ use super::map::{goes_beyond, mmap, munmap};
 use super::parts::{NOWHERE, make_plain, pages, refused, special};
 use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, kernel, quietly};
-use crate::modes::{self, Resized};
+use crate::modes::{self, Resized, Zeros};
 use crate::proc::mappings;
 
 /// As libc's `mremap`. The last argument is only there with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`, and otherwise
@@ -80,7 +80,9 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             Resized::ByCopy if may_move => return unsafe { moved(&old, new.len(), None) },
             Resized::ByCopy => return refused(libc::ENOMEM),
             // At other addresses, nobody would know that a child has inherited it.
-            Resized::Plain if !quietly(|| if stays { modes::hand_over(&old) } else { modes::make_own(&old) }) => {
+            Resized::Plain
+                if !quietly(|| if stays { modes::hand_over(&old) } else { modes::make_own(&old, Zeros::Copied) }) =>
+            {
                 return refused(libc::ENOMEM);
             }
             Resized::Plain => {}

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hugefork_program::ProgramMemory;
+use hugefork_program::{ProgramMemory, Zeros};
 
 use super::super::types::{Emptied, Mapping, Wish};
 use super::super::{child, collapse};
@@ -211,12 +211,16 @@ fn leave_if_inherited(range: &Range<usize>, is_gone: bool) {
 
 /// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
 pub(crate) fn hand_over(range: &Range<usize>) -> bool {
+    hand_over_with(range, Zeros::Copied)
+}
+
+fn hand_over_with(range: &Range<usize>, zeros: Zeros) -> bool {
     leave_if_inherited(range, false);
     if role() != Role::Owner {
         return true;
     }
     let handed = with_descriptors(|engine| {
-        engine.hand_over(range.clone());
+        engine.hand_over(range.clone(), zeros);
         stats::set(Word::PoolHandedOver, engine.counts().handed_over);
         !engine.has(range.clone())
     });
@@ -231,8 +235,8 @@ pub(crate) fn keep_flags() {
 }
 
 /// As [`hand_over`], of what only anonymous memory is fit for: in a child, what is inherited becomes that.
-pub(crate) fn make_own(range: &Range<usize>) -> bool {
-    let is_handed_over = hand_over(range);
+pub(crate) fn make_own(range: &Range<usize>, zeros: Zeros) -> bool {
+    let is_handed_over = hand_over_with(range, zeros);
     is_handed_over && (role() != Role::Child || child::make_own(range))
 }
 

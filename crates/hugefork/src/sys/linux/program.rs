@@ -13,9 +13,9 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 use super::cow_mapping::CowMappings;
 use super::memory::{Children, Linux, pointer};
 use super::{advice, move_high, named};
-use crate::sys::program::ProgramSys;
+use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::{Part, Sys, SystemError};
-use crate::units::HUGE_PAGE;
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 impl Linux {
     /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
@@ -103,12 +103,18 @@ impl ProgramSys for Linux {
         Ok(Plain { at, len })
     }
 
-    fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>) {
+    fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>, zeros: Zeros) {
         assert!(offset + from.len() <= plain.len, "what is copied lies inside");
-        // SAFETY: plain memory is its owner's alone. `from` shows pool memory, which can be read; writers are kept off.
-        unsafe {
-            ptr::copy_nonoverlapping(pointer(from.at()).cast::<u8>(), plain.at.byte_add(offset).cast(), from.len())
-        };
+        for at in (0..from.len()).step_by(BASE_PAGE) {
+            let page = pointer(from.at() + at).cast::<u64>().cast_const();
+            // SAFETY: `from` shows pool memory, which can be read; writers are kept off.
+            if zeros == Zeros::Copied || !unsafe { is_zero(page) } {
+                // SAFETY: as above; plain memory is its owner's alone.
+                unsafe {
+                    ptr::copy_nonoverlapping(page.cast(), plain.at.byte_add(offset + at).cast::<u8>(), BASE_PAGE)
+                };
+            }
+        }
     }
 
     fn show_plain(&self, mut plain: Plain, part: Part<'_>) -> Result<(), SystemError> {
@@ -126,6 +132,15 @@ impl ProgramSys for Linux {
         // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
         named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
     }
+}
+
+/// Whether there are only zeros on a page.
+///
+/// # Safety
+/// It can be read, and nobody writes to it.
+unsafe fn is_zero(page: *const u64) -> bool {
+    // SAFETY: by contract.
+    (0..BASE_PAGE / 8).all(|nth| unsafe { page.add(nth).read_volatile() } == 0)
 }
 
 /// Plain memory, until it is shown.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Call, Page, SoftMmu, State, pages_of};
-use crate::sys::program::ProgramSys;
+use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::racing::{PageBytes, ZERO_PAGE};
 use crate::sys::{Merging, Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
@@ -253,7 +253,7 @@ impl ProgramSys for SoftMmu {
         self.called(Call::Plain).map(|_| vec![0; len])
     }
 
-    fn fill(&self, plain: &mut Vec<u8>, offset: usize, from: Part<'_>) {
+    fn fill(&self, plain: &mut Vec<u8>, offset: usize, from: Part<'_>, _: Zeros) {
         let state = self.state();
         for (by, number) in pages_of(from.at(), from.len()).enumerate() {
             assert!(state.parked.contains_key(&number), "copied what somebody may write to");
