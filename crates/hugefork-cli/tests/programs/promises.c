@@ -232,6 +232,12 @@ static void lengths(struct memory m) {
     HOLDS(is(again, 64 * MIB, 0));
     memset(again, 1, 64 * MIB);
     HOLDS(munmap(again, 64 * MIB) == 0 && is(there, 3 * MIB, 6) && munmap(there, 3 * MIB) == 0);
+    /* A hint is followed where nothing is. */
+    there = mmap(again + 4 * MIB, 3 * MIB, PROT_READ, flags, -1, 0);
+    near = mmap(again + 3 * MIB, 2 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0);
+    HOLDS(there == again + 4 * MIB && is(there, 3 * MIB, 0) && !writes(there));
+    HOLDS(near != again + 3 * MIB && is(near, 2 * MIB, 0) && writes(near) && !writes(there));
+    HOLDS(munmap(there, 3 * MIB) == 0 && munmap(near, 2 * MIB) == 0);
 }
 
 static void all(enum sharing kind) {

@@ -8,6 +8,10 @@ use crate::interposed::kernel::{errno, kernel, quietly};
 use crate::modes::{self, Mapping, Wish};
 use crate::{BASE_PAGE, fork};
 
+/// A mapping with no other flags lies at its hint, if nothing is there.
+const FOLLOWED: c_int =
+    libc::MAP_PRIVATE | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
+
 /// As libc's `mmap`.
 ///
 /// # Safety
@@ -29,14 +33,15 @@ pub unsafe extern "C" fn mmap(
         return given as *mut c_void;
     }
     let (mut flags, mut taken) = (flags, None);
-    if flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
+    let is_fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    if (is_fixed || !start.is_null() && flags & !FOLLOWED == 0)
         && let Some(range) = special(start, len)
         && !quietly(|| goes_beyond(&range))
     {
         // What the kernel refuses, whatever the place, leaves there what was.
         // SAFETY: the caller's.
         let refusal = unsafe { refusal(len, rights, flags, file, offset) };
-        if flags & libc::MAP_FIXED_NOREPLACE == 0 {
+        if is_fixed && flags & libc::MAP_FIXED_NOREPLACE == 0 {
             match refusal {
                 None if quietly(|| modes::make_way(&range)) => {}
                 // There may be no memory for one more: only the kernel can say. What was is there until it has said.
