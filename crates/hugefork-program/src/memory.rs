@@ -65,7 +65,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let Ok(mut memory) = hugefork_program::ProgramMemory::new(64 << 20) else { return Ok(()) };
 /// let at = memory.map(4 << 20).expect("there is room");
-/// memory.hand_over(at + 4096..at + 8192); // a page, and with it the block around it
+/// memory.hand_over(at + 4096..at + 8192, hugefork_program::Zeros::Copied); // a page, and with it the block around it
 /// assert_eq!(memory.counts().handed_over, 1);
 /// assert!(!memory.has(at..at + (2 << 20)) && memory.has_all(at + (2 << 20)..at + (4 << 20)));
 /// # Ok(())

@@ -275,6 +275,33 @@ fn a_huge_page_goes_back_once_all_of_it_is_empty() {
     .well();
 }
 
+/// Below pages that were copied, the file's may be gone: where memory is short, the kernel takes those back that nobody
+/// has ever written.
+#[test]
+fn what_the_kernel_takes_back_below_copied_pages_is_zero() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(BLOCK).unwrap();
+        let (written, rest) = (at..at + 300 * PAGE, at + 300 * PAGE..at + BLOCK);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            fill(written.clone(), 2);
+            let file = memory.descriptors().next().unwrap();
+            // SAFETY: leaves the copied pages where they are; nothing else has been written.
+            let taken = unsafe {
+                libc::fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 64 * BLOCK as i64)
+            };
+            assert_eq!(taken, 0);
+            while memory.maintain() {}
+            assert_eq!(memory.counts().promoted, 1);
+            assert!(holds(written.clone(), 2) && holds(rest.clone(), 0));
+        };
+        assert!(forked(&mut memory, || holds(at..at + BLOCK, 0), meanwhile));
+        settle(&mut memory);
+        assert!(holds(written, 2) && holds(rest, 0));
+    })
+    .well();
+}
+
 #[test]
 fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
     alone(|| {

@@ -18,7 +18,7 @@ use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
 use crate::table::Reserved;
 use crate::types::error::RegionError;
-use crate::units::{BlockId, BlockSize, HUGE_PAGE};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, HUGE_PAGE};
 
 /// One pool. Regions, snapshots and their holders share it and keep it alive.
 pub(crate) struct PoolCore<S: Sys> {
@@ -234,6 +234,11 @@ impl<S: Sys> PoolCore<S> {
             unsafe { self.sys.punch(to, from.len()) }?;
         }
         self.frames.set_content(new, Content::Used);
+        if self.sys.next_memory(from.clone()).is_none() {
+            // The kernel takes back, where memory is short, what nobody has written, also below pages that it copied.
+            // Who puts those into the new block comes there by the direct map, which is open where there is memory.
+            return self.sys.obtain(to, BASE_PAGE, 0);
+        }
         let mut rest = from.clone();
         while let Some(part) = self.sys.next_memory(rest.clone()) {
             let (at, len) = (part.start - from.start, part.len());
