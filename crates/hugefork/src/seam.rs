@@ -21,9 +21,9 @@ use crate::region::state::RegionCore;
 use crate::stats::histogram::Histogram;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
-use crate::sys::linux::arena;
 pub use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
+use crate::sys::linux::{advice, arena};
 use crate::sys::program::ProgramSys;
 pub use crate::sys::program::Zeros;
 #[cfg(any(test, fuzzing, feature = "model"))]
@@ -41,6 +41,12 @@ impl Machine for Linux {}
 
 #[cfg(any(test, fuzzing, feature = "model"))]
 impl Machine for SoftMmu {}
+
+/// Whether this thread has a filter of system calls. From then on, the engine makes none that such filters are known to
+/// end a process for. To be called before threads have filters of their own.
+pub fn note_filter() -> bool {
+    advice::note_filter()
+}
 
 /// A region whose writers never fault, in a pool without handler and threads.
 pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);

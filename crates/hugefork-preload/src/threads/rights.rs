@@ -6,7 +6,8 @@
 //!
 //! * *Capabilities.* None is effective, inheritable or ambient, and the bounding set is empty. Permitted ones stay,
 //!   and none of them can be made effective any more: what a thread is permitted decides who may trace it, and who
-//!   traces one thread has the memory of all.
+//!   traces one thread has the memory of all. In a program that began behind a filter they stay as they are: some
+//!   services' filters end whoever calls `capset`, and no filter says so.
 //! * *New privileges.* `no_new_privs` is set.
 //! * *System calls.* Those of the list below; all others fail with `EPERM`.
 //! * *User and groups* stay. Another user could trace the thread, too; and the kernel would take it that the whole
@@ -15,10 +16,20 @@
 //! Files can be opened for reading alone, mappings be made that cannot be run, and of descriptors' own calls (`ioctl`)
 //! there are those of page maps and page faults. A descriptor for page faults is opened before: that needs a right.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hugefork_linux::pagemap_scan::PAGEMAP_SCAN;
 use hugefork_linux::procmap_query::PROCMAP_QUERY;
 use hugefork_linux::userfaultfd::UFFDIO_REGISTER;
 use syscalls::{Sysno, syscall};
+
+/// Whether the program began behind a filter of system calls.
+static IS_FILTERED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that, in the constructor.
+pub(crate) fn note_filter() {
+    IS_FILTERED.store(hugefork::seam::note_filter(), Ordering::Relaxed);
+}
 
 /// The calls that a list allows.
 enum Allowed {
@@ -178,21 +189,29 @@ struct Capabilities {
 
 const VERSION: u32 = 0x2008_0522;
 
+/// All but those that are permitted.
+fn give_up_capabilities() {
+    let (header, mut sets) = (Header { version: VERSION, thread: 0 }, [Capabilities::default(); 2]);
+    // SAFETY: the call reads a header and writes two sets.
+    if unsafe { syscall!(Sysno::capget, &raw const header, &raw mut sets) }.is_err() {
+        return;
+    }
+    for set in &mut sets {
+        // What is ambient goes with what is inheritable.
+        (set.effective, set.inheritable) = (0, 0);
+    }
+    // SAFETY: as above, but reads them.
+    let _ = unsafe { syscall!(Sysno::capset, &raw const header, &raw const sets) };
+}
+
 /// Gives up what this thread does not need. What the kernel refuses stays: it is no more than the program has.
 pub(crate) fn give_up() {
     // SAFETY: the call takes numbers.
     let drop_bound = |nth: usize| unsafe { syscall!(Sysno::prctl, libc::PR_CAPBSET_DROP, nth, 0, 0, 0) };
     // Up to the last that the kernel knows; none, if the program may not.
     let _ = (0..64).map(drop_bound).find(Result::is_err);
-    let (header, mut sets) = (Header { version: VERSION, thread: 0 }, [Capabilities::default(); 2]);
-    // SAFETY: the call reads a header and writes two sets.
-    if unsafe { syscall!(Sysno::capget, &raw const header, &raw mut sets) }.is_ok() {
-        for set in &mut sets {
-            // What is ambient goes with what is inheritable.
-            (set.effective, set.inheritable) = (0, 0);
-        }
-        // SAFETY: as above, but reads them.
-        let _ = unsafe { syscall!(Sysno::capset, &raw const header, &raw const sets) };
+    if !IS_FILTERED.load(Ordering::Relaxed) {
+        give_up_capabilities();
     }
     // SAFETY: numbers.
     let _ = unsafe { syscall!(Sysno::prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };

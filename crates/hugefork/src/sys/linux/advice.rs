@@ -2,9 +2,11 @@
 //! (`hugefork run`).
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugefork_linux::advice;
 use rustix::io::Errno;
+use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use syscalls::{Sysno, syscall};
 
 use super::named;
@@ -49,9 +51,12 @@ pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
 /// `MADV_COLLAPSE` does so first of all (`lru_add_drain_all` in the kernel's `madvise_collapse`), and has the lock of
 /// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
 /// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
-/// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits.
-/// docs/design.md has figures.
+/// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits,
+/// and so has who may be killed for it ([`note_filter`]). docs/design.md has figures.
 pub(super) fn empty_the_batches() {
+    if MAY_BE_KILLED.load(Ordering::Relaxed) {
+        return;
+    }
     /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
     const MOVE_OWN: usize = 1 << 1;
     let nothing = [0_usize; 1];
@@ -59,4 +64,18 @@ pub(super) fn empty_the_batches() {
     // looked for.
     let _ =
         unsafe { syscall!(Sysno::move_pages, 0, 0, nothing.as_ptr(), nothing.as_ptr(), nothing.as_ptr(), MOVE_OWN) };
+}
+
+/// Whether the process had a filter of system calls when it began to use the engine.
+static MAY_BE_KILLED: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether this thread has a filter of system calls. Filters of services refuse calls about NUMA, and some end
+/// whoever makes one (Debian's unit of Redis). No filter says what it refuses. To be called before threads have filters
+/// of their own.
+pub(crate) fn note_filter() -> bool {
+    let is_filtered = secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter);
+    if is_filtered {
+        MAY_BE_KILLED.store(true, Ordering::Relaxed);
+    }
+    is_filtered
 }
