@@ -139,6 +139,7 @@ impl Linux {
     /// Memory for a pool. hugetlb pages are reserved here: if this succeeds, they are there. shmem gets its memory as
     /// blocks are used, or by [`Sys::obtain`].
     pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, NoMemory> {
+        advice::note_filter();
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
             // The kernel would not only refuse: it sends SIGXFSZ, which kills.
