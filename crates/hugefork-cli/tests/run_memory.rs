@@ -20,6 +20,7 @@ const DROPPED: &str = include_str!("programs/dropped.c");
 const SPACES: &str = include_str!("programs/spaces.c");
 const TAKERS: &str = include_str!("programs/takers.c");
 const COUNTED: &str = include_str!("programs/counted.c");
+const CROWDED: &str = include_str!("programs/crowded.c");
 const DAEMON: &str = include_str!("programs/daemon.c");
 const MANY: &str = include_str!("programs/many.c");
 const FEW: &str = include_str!("programs/few.c");
@@ -345,6 +346,16 @@ fn what_a_child_has_as_before_is_shared_again_and_no_write_is_lost() {
     drop(input);
     assert_eq!(line(), "0 bad");
     assert!(running.child().wait().unwrap().success());
+}
+
+/// A process may have 65 530 mappings, and what helps a child takes some, or is not there.
+#[test]
+fn a_child_lives_however_few_mappings_are_left() {
+    let scratch = Scratch::new("crowded");
+    let Some(program) = compiled(&scratch, "crowded", CROWDED) else { return };
+    for mode in MODES.into_iter().chain(HELPED) {
+        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+    }
 }
 
 /// Whatever the kernel refuses to what helps a child, and to what stands in for its calls. Many more were tried: for

@@ -98,8 +98,8 @@ fn a_child_has_one_thread() {
     }
 }
 
-/// As systemd's `SystemCallFilter=` and `NoNewPrivileges=`, which are there before the command. Debian's unit of Redis ends
-/// whoever calls `capset` or `move_pages`.
+/// As systemd's `SystemCallFilter=` and `NoNewPrivileges=`, which are there before the command. Debian's unit of Redis
+/// ends whoever calls `capset` or `move_pages`.
 #[test]
 fn filters_of_services_allow_what_the_library_calls() {
     let scratch = Scratch::new("service");

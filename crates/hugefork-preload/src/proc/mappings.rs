@@ -131,6 +131,11 @@ pub(crate) fn counted_in(path: &CStr, field: &str) -> Option<u64> {
 
 /// Whether the process has most of the mappings that it may have.
 pub(crate) fn are_mappings_short() -> bool {
+    !have_room_for(0)
+}
+
+/// Whether it would not have most of them with so many more.
+pub(crate) fn have_room_for(more: usize) -> bool {
     const USUAL: usize = 65_530;
     let (mut most, mut count) = (USUAL, 0);
     let _ = lines(c"/proc/sys/vm/max_map_count", |line| {
@@ -141,7 +146,7 @@ pub(crate) fn are_mappings_short() -> bool {
         count += 1;
         count <= most
     });
-    read.is_err() || count > most / 4 * 3
+    read.is_ok() && count + more <= most / 4 * 3
 }
 
 /// `  123 kB` in bytes.

@@ -8,10 +8,9 @@
 //! ```
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::ProtFlags;
 
 use super::marks::{self, Session};
 use super::privatise::{Batch, HEADS, HeldAhead, MOST, Privatiser, Refused};
@@ -123,10 +122,7 @@ impl Grower {
         // Its descriptor is in this thread's table, so others find it in the process's memory.
         stats::publish();
         let addresses = marks::addresses();
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        let len = addresses.len() / HUGE_PAGE * size_of::<u16>();
-        // SAFETY: a new mapping where the kernel likes.
-        let counts = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
+        let counts = marks::known(size_of::<AtomicU16>())?;
         Some(Grower {
             privatiser,
             heads: [const { None }; HEADS],

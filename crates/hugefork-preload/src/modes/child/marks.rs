@@ -41,6 +41,13 @@ static MARKS: AtomicUsize = AtomicUsize::new(0);
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
+/// The addresses of the twins (twins.rs); 0 while there are none.
+static TWINS_START: AtomicUsize = AtomicUsize::new(0);
+static TWINS_END: AtomicUsize = AtomicUsize::new(0);
+
+/// The address of what the helper knows of each block; 0 before there was one. The next helper goes on with it.
+static KNOWN: AtomicUsize = AtomicUsize::new(0);
+
 /// Odd during a session.
 static SESSION: AtomicU32 = AtomicU32::new(0);
 static IS_FORKING: AtomicBool = AtomicBool::new(false);
@@ -79,13 +86,37 @@ fn mark(block: usize) -> Option<&'static AtomicU16> {
     Some(unsafe { &*(marks as *const AtomicU16).add((block - addresses.start) / HUGE_PAGE) })
 }
 
-/// Leaves all blocks to the kernel that a range touches. When this returns, the helper has its hands off them.
+/// Leaves all blocks to the kernel that a range touches. When this returns, the helper has its hands off them. Where
+/// the program takes the place of the twins, it is all blocks.
 pub(in crate::modes) fn leave(range: &Range<usize>) {
     let addresses = addresses();
+    if range.start < TWINS_END.load(Ordering::Relaxed) && range.end > TWINS_START.load(Ordering::Relaxed) {
+        return leave_all();
+    }
     let range = range.start.max(addresses.start)..range.end.min(addresses.end);
     let blocks = range.start / HUGE_PAGE * HUGE_PAGE..range.end;
     blocks.step_by(HUGE_PAGE).filter_map(mark).for_each(|mark| _ = mark.fetch_or(LEFT, Ordering::SeqCst));
     wait_for_the_session();
+}
+
+/// Notes where twins are.
+pub(super) fn note_twins(range: &Range<usize>) {
+    TWINS_START.store(range.start, Ordering::Relaxed);
+    TWINS_END.store(range.end, Ordering::Relaxed);
+}
+
+/// Memory for what the helper knows of each block, `each` bytes: zeros at first. None if there is none.
+pub(super) fn known(each: usize) -> Option<usize> {
+    let there = KNOWN.load(Ordering::Relaxed);
+    if there != 0 {
+        return Some(there);
+    }
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    let len = addresses().len() / HUGE_PAGE * each;
+    // SAFETY: a new mapping where the kernel likes.
+    let new = unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) }.ok()? as usize;
+    KNOWN.store(new, Ordering::Relaxed);
+    Some(new)
 }
 
 /// The same with all. The helper leaves.

@@ -258,7 +258,7 @@ pub(super) fn unmap(at: usize, len: usize) {
 }
 
 /// New addresses from a multiple of 2 MiB on.
-pub(super) fn aligned(len: usize, rights: ProtFlags) -> Option<usize> {
+fn aligned(len: usize, rights: ProtFlags) -> Option<usize> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new mapping where the kernel likes.
     let whole = unsafe { mmap_anonymous(ptr::null_mut(), len + HUGE_PAGE, rights, flags) }.ok()? as usize;

@@ -13,9 +13,8 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::ptr;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::ProtFlags;
 
 use super::marks::{self, Session};
 use super::privatise::Refused;
@@ -138,13 +137,10 @@ impl Sharer {
     pub(super) fn open() -> Option<Sharer> {
         let (faults, pagemap) = (UserFaults::of_writers().ok()?, Pagemap::open().ok()?);
         let addresses = marks::addresses();
-        let count = addresses.len() / HUGE_PAGE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping where the kernel likes.
-        let at = unsafe { mmap_anonymous(ptr::null_mut(), count * size_of::<Block>(), READ_WRITE, flags) }.ok()?;
-        // SAFETY: all of the mapping, which stays, and which nobody else knows. Zeros are blocks of which nothing is
-        // known.
-        let blocks = unsafe { std::slice::from_raw_parts_mut(at.cast::<Block>(), count) };
+        let known = marks::known(size_of::<Block>())? as *mut Block;
+        // SAFETY: all of the memory, which stays, and which this thread alone uses. Zeros are blocks of which nothing
+        // is known.
+        let blocks = unsafe { std::slice::from_raw_parts_mut(known, addresses.len() / HUGE_PAGE) };
         Some(Sharer { faults, pagemap, addresses, blocks, budget: Budget::new() })
     }
 
@@ -172,26 +168,41 @@ impl Sharer {
 
     /// Looks at all that is inherited. None if nothing is, or the thread is to leave.
     fn look(&mut self) -> Result<Option<Looked>, Refused> {
-        let mut next = self.addresses.start;
-        let (mut looked, mut is_any) = (Looked::default(), false);
-        while let Some(piece) = next_inherited(next..self.addresses.end) {
-            next = piece.end;
-            is_any = true;
+        let (addresses, mut looked) = (self.addresses.clone(), Ok(None));
+        let told = mappings::inherited(&addresses, |piece, rights| {
             let blocks = piece.start.next_multiple_of(HUGE_PAGE)..piece.end / HUGE_PAGE * HUGE_PAGE;
-            if blocks.is_empty() || !self.count(&blocks) {
-                continue;
+            if rights == READ_WRITE
+                && !blocks.is_empty()
+                && let Ok(so_far) = looked
+            {
+                looked = self.look_at(&blocks).map(|found| Some(found.and(so_far.unwrap_or_default())));
             }
-            for block in blocks.step_by(HUGE_PAGE) {
-                let index = self.index(block);
-                if self.blocks[index].is_due() {
-                    let Some(given) = self.work_on(block)? else { return Ok(None) };
-                    self.blocks[index].was_worked_on(given);
-                    looked.given += u64::from(given);
-                }
-                looked.has_more |= self.blocks[index].has_something_to_do();
-            }
+        });
+        looked.map(|looked| looked.filter(|_| told.is_ok() && !is_to_leave()))
+    }
+
+    /// Looks at some blocks of one mapping, within the budget, unless the thread is to leave.
+    fn look_at(&mut self, blocks: &Range<usize>) -> Result<Looked, Refused> {
+        let mut looked = Looked::default();
+        if !self.may_go_on() || !self.count(blocks) {
+            return Ok(looked);
         }
-        Ok(is_any.then_some(looked))
+        for block in blocks.clone().step_by(HUGE_PAGE) {
+            let index = self.index(block);
+            if self.blocks[index].is_due() && self.may_go_on() {
+                let given = self.work_on(block)?;
+                self.blocks[index].was_worked_on(given);
+                looked.given += u64::from(given);
+            }
+            looked.has_more |= self.blocks[index].has_something_to_do();
+        }
+        Ok(looked)
+    }
+
+    /// Sleeps until the budget allows more. False if the thread is to leave.
+    fn may_go_on(&mut self) -> bool {
+        let pause = self.budget.pause();
+        (pause == 0 || thread::sleep(pause as i64)) && !is_to_leave()
     }
 
     fn index(&self, block: usize) -> usize {
@@ -211,15 +222,11 @@ impl Sharer {
         scanned.is_ok()
     }
 
-    /// Gives back what can be of a block, within the budget, and says how many pages. None if the thread is to leave.
-    fn work_on(&mut self, block: usize) -> Result<Option<u16>, Refused> {
-        let pause = self.budget.pause();
-        if pause > 0 && !thread::sleep(pause as i64) || is_to_leave() {
-            return Ok(None);
-        }
-        let Some(session) = Session::begin() else { return Ok(Some(0)) };
+    /// Gives back what can be of a block, and says how many pages.
+    fn work_on(&mut self, block: usize) -> Result<u16, Refused> {
+        let Some(session) = Session::begin() else { return Ok(0) };
         if marks::is_left(block) || !is_inherited(&(block..block + HUGE_PAGE)) {
-            return Ok(Some(0));
+            return Ok(0);
         }
         let given = self.give_back(&session, block)?;
         drop(session);
@@ -228,7 +235,7 @@ impl Sharer {
             stats::add(Word::PagesGivenBack, given.into());
         }
         stats::set(Word::SharingUsec, thread_ns() / 1000);
-        Ok(Some(given))
+        Ok(given)
     }
 
     /// Gives back those pages of a block that equal their twins.
@@ -283,16 +290,11 @@ struct Looked {
     has_more: bool,
 }
 
-/// The first mapping of what is inherited in a range that the program can write to.
-fn next_inherited(range: Range<usize>) -> Option<Range<usize>> {
-    let mut found = None;
-    mappings::inherited(&range, |piece, rights| {
-        if found.is_none() && rights == READ_WRITE {
-            found = Some(piece);
-        }
-    })
-    .ok()?;
-    found
+impl Looked {
+    /// Both together.
+    fn and(self, other: Looked) -> Looked {
+        Looked { given: self.given + other.given, has_more: self.has_more | other.has_more }
+    }
 }
 
 /// Whether all of a range is inherited, and the program can write to it.

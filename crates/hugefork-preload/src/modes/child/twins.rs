@@ -13,41 +13,61 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hugefork_linux::parking::Parking;
-use rustix::mm::{Advice, MprotectFlags, ProtFlags, madvise, mprotect};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use super::marks;
-use super::privatise::{abort_without, aligned, unmap};
+use super::privatise::{abort_without, unmap};
 use crate::HUGE_PAGE;
 use crate::proc::mappings;
 
 /// How far behind its place a twin lies; 0: there are none.
 static DISTANCE: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the twins, unless they are there. False if there are none: nothing is inherited, or the kernel refuses.
-/// Allocates nothing. Nobody else may use what is inherited meanwhile.
+/// Makes the twins, unless they are there. False if there are none: nothing is inherited, there are too many mappings
+/// for as many again, or the kernel refuses. Allocates nothing. Nobody else may use what is inherited meanwhile.
 pub(super) fn make() -> bool {
     if DISTANCE.load(Ordering::Relaxed) != 0 {
         return true;
     }
-    let Some(all) = inherited() else { return false };
-    let Some(twins) = aligned(all.len(), ProtFlags::empty()) else { return false };
-    let distance = twins.wrapping_sub(all.start);
+    let Some((all, pieces)) = inherited() else { return false };
+    // Each may cut what keeps the addresses, and be in two for a moment. At the limit, nothing could be moved back.
+    if !mappings::have_room_for(4 * pieces) {
+        return false;
+    }
+    let Some(twins) = keep_addresses(&all) else { return false };
+    let distance = twins.start.wrapping_sub(all.start);
     let mut is_made = true;
     let told = mappings::inherited(&all, |piece, _| is_made = is_made && make_one(&piece, distance));
     if told.is_err() || !is_made {
-        unmap(twins, all.len());
+        unmap(twins.start, twins.len());
         return false;
     }
+    marks::note_twins(&twins);
     DISTANCE.store(distance, Ordering::Relaxed);
     true
 }
 
-/// From the first block that is inherited to behind the last.
-fn inherited() -> Option<Range<usize>> {
-    let mut all: Option<Range<usize>> = None;
-    let note = |piece: Range<usize>, _| all = Some(all.take().map_or(piece.start, |all| all.start)..piece.end);
+/// From the first block that is inherited to behind the last, and how many mappings there are.
+fn inherited() -> Option<(Range<usize>, usize)> {
+    let mut all: Option<(Range<usize>, usize)> = None;
+    let note = |piece: Range<usize>, _| {
+        let (start, pieces) = all.take().map_or((piece.start, 0), |(all, pieces)| (all.start, pieces));
+        all = Some((start..piece.end, pieces + 1));
+    };
     mappings::inherited(&marks::addresses(), note).ok()?;
-    all.map(|all| all.start / HUGE_PAGE * HUGE_PAGE..all.end.next_multiple_of(HUGE_PAGE))
+    let whole = |all: Range<usize>| all.start / HUGE_PAGE * HUGE_PAGE..all.end.next_multiple_of(HUGE_PAGE);
+    all.map(|(all, pieces)| (whole(all), pieces))
+}
+
+/// As many addresses as `all`, at the end of the engine's: none that the program was ever given, and if it takes them
+/// all the same, that is noticed (marks.rs).
+fn keep_addresses(all: &Range<usize>) -> Option<Range<usize>> {
+    let end = marks::addresses().end / HUGE_PAGE * HUGE_PAGE;
+    let start = end.checked_sub(all.len()).filter(|start| *start >= all.end)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: with this flag it replaces nothing.
+    unsafe { mmap_anonymous(start as *mut _, all.len(), ProtFlags::empty(), flags) }.ok()?;
+    Some(start..end)
 }
 
 /// Makes the twin of one mapping.
