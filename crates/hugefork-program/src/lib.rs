@@ -24,5 +24,6 @@ mod units;
 
 pub use children::Inherited;
 pub use huge::Full;
-pub use hugefork::seam::{Held, Zeros};
+pub use hugefork::seam::Held;
 pub use memory::{ProgramCounts, ProgramMemory};
+pub use plain::Zeros;

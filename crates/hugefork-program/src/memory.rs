@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hugefork::BuildError;
-use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges, Zeros};
+use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
 
 use crate::foresight::Foresight;
 use crate::living::{Lives, LivingChildren};
+use crate::plain::Zeros;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.

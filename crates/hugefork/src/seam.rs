@@ -24,8 +24,7 @@ use crate::sys::Shows;
 pub use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::sys::linux::{advice, arena};
-use crate::sys::program::ProgramSys;
-pub use crate::sys::program::Zeros;
+use crate::sys::program::{ProgramSys, Zeros};
 #[cfg(any(test, fuzzing, feature = "model"))]
 pub use crate::sys::soft::SoftMmu;
 use crate::types::backing::{Backing, CoreDump, Fallback};
@@ -204,8 +203,13 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// Makes plain memory of entries that all have blocks, with the same contents. False if they are as before.
-    pub fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> bool {
-        self.0.hand_over(entries, zeros).is_ok()
+    pub fn hand_over(&self, entries: &Range<usize>) -> bool {
+        self.0.hand_over(entries, Zeros::Copied).is_ok()
+    }
+
+    /// As [`ProgramRegion::hand_over`], without pages of zeros: they are missing, for who asks about those.
+    pub fn hand_over_without_zeros(&self, entries: &Range<usize>) -> bool {
+        self.0.hand_over(entries, Zeros::LeftOut).is_ok()
     }
 
     /// Has the kernel forget addresses of its own that nobody uses. If it refuses, something is there, and nobody knows
