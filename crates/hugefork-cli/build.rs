@@ -1,6 +1,5 @@
-//! Builds the library that `hugefork run` puts into programs, with and without a `malloc`, so that the command carries
-//! both: a cargo of its own, with a target directory of its own, since a package cannot ask for a shared library of
-//! another.
+//! Builds the two libraries that `hugefork run` puts into programs, so that the command carries them: a cargo of its
+//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
 //!
 //! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
 //! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that
@@ -27,7 +26,7 @@ fn main() {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
         }
     }
-    for kind in [RUN, WITH_MALLOC] {
+    for kind in [RUN, MALLOC] {
         let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"), kind);
         fs::write(out.join(kind.file), &bytes).expect("the directory is cargo's, and ours");
         println!("cargo::rustc-env={}={:016x}", kind.variable, number(&bytes));
@@ -49,18 +48,11 @@ pub(crate) struct Kind {
 pub(crate) const RUN: Kind =
     Kind { file: "library.so", variable: "HUGEFORK_LIBRARY_NUMBER", flags: &["--cfg", "hugefork_interposed"] };
 
-/// The same, with a `malloc` beside it.
-pub(crate) const WITH_MALLOC: Kind = Kind {
-    file: "with-malloc.so",
+/// What brings a `malloc`.
+pub(crate) const MALLOC: Kind = Kind {
+    file: "malloc.so",
     variable: "HUGEFORK_MALLOC_NUMBER",
-    flags: &[
-        "--cfg",
-        "hugefork_interposed",
-        "--cfg",
-        "hugefork_malloc",
-        "-C",
-        "link-arg=-Wl,--wrap=mmap,--wrap=madvise,--wrap=prctl",
-    ],
+    flags: &["--cfg", "hugefork_malloc", "-C", "link-arg=-Wl,--wrap=mmap,--wrap=madvise,--wrap=prctl"],
 };
 
 /// Builds a library from the sources in `package`, in the directory `out`.

@@ -1,5 +1,5 @@
 //! What mimalloc asks of the kernel. The linker puts these in the place of `mmap`, `madvise` and `prctl` for mimalloc
-//! alone (`--wrap`), and `__real_` is what everybody has: the library's.
+//! alone (`--wrap`), and `__real_` is what everybody has: the first library's.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
