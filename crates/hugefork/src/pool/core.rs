@@ -233,16 +233,21 @@ impl<S: Sys> PoolCore<S> {
             // SAFETY: nobody else holds it, and it is shown nowhere.
             unsafe { self.sys.punch(to, from.len()) }?;
         }
-        self.frames.set_content(new, Content::Used);
+        // Not before it has some: what counts as used can be accessed in the direct map.
+        let obtain = |at: usize, len: usize| {
+            self.sys.obtain(to + at, len, 0)?;
+            self.frames.set_content(new, Content::Used);
+            Ok(())
+        };
         if self.sys.next_memory(from.clone()).is_none() {
-            // The kernel takes back, where memory is short, what nobody has written, also below pages that it copied.
-            // Who puts those into the new block comes there by the direct map, which is open where there is memory.
-            return self.sys.obtain(to, BASE_PAGE, 0);
+            // Where memory is short, the kernel takes back what nobody has written, also below pages that it has
+            // copied. Those are put into the new block by the direct map.
+            return obtain(0, BASE_PAGE);
         }
         let mut rest = from.clone();
         while let Some(part) = self.sys.next_memory(rest.clone()) {
             let (at, len) = (part.start - from.start, part.len());
-            self.sys.obtain(to + at, len, 0)?;
+            obtain(at, len)?;
             // SAFETY: both parts lie in the direct map, in different blocks; the new one is ours alone, and the caller
             // holds the other.
             unsafe { self.direct(new).add(at).copy_from_nonoverlapping(self.sys.direct().add(part.start), len) };
