@@ -6,7 +6,7 @@
 # keep it meanwhile, where its kernel can be (min_free_ms of page_reporting): memory that is new from the host makes a
 # first touch take as long as the host likes. It waits before each file until the machine is quiet again, and measures a
 # file anew, up to three times in all, while one of hugefork's leading figures varies more than 1.3-fold from round to
-# round; the steadiest is kept. NAME.log gets a line for each try: steal time, load, what varied.
+# round; the steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -296,12 +296,7 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
     let Some(program) = compiled(&scratch, "takers", TAKERS) else { return };
     for mode in HELPED {
         let mut running = Running::start(scratch.run(mode).args(AT_MOST).arg(&program));
-        let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-        let mut line = || {
-            let mut line = String::new();
-            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-            line.trim_end().to_owned()
-        };
+        let mut line = running.lines();
         let pid = line().parse().unwrap();
         let is_refused = has_no_pool(&scratch, pid);
         if mode.ends_with("pool") && is_refused {
@@ -324,24 +319,25 @@ fn what_a_child_has_as_before_is_shared_again_and_no_write_is_lost() {
     let scratch = Scratch::new("counted");
     let Some(program) = compiled(&scratch, "counted", COUNTED) else { return };
     let mut running = Running::start(scratch.run(HELPED[2]).args(AT_MOST).arg(&program));
-    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-    let mut line = || {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        line.trim_end().to_owned()
-    };
+    let mut line = running.lines();
     let pid = line().parse().unwrap();
-    if has_no_pool(&scratch, pid) {
+    let has_no_pool = has_no_pool(&scratch, pid);
+    if has_no_pool {
         println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-    } else {
-        let given_back = || scratch.stats(pid).map_or(0, |stats| stats["pages_given_back"].as_u64().unwrap());
-        // All of the first part, and the second more than twice.
-        wait_for("the child's pages to be given back", || (given_back() >= 60 * 512).then_some(()));
-        assert!(scratch.stats(pid).unwrap()["sharing_usec"].as_u64().unwrap() > 0);
     }
+    let wait_for_pages = |pid: u32, least: u64| {
+        let given_back = || scratch.stats(pid).map_or(0, |stats| stats["pages_given_back"].as_u64().unwrap());
+        wait_for("pages to be given back", || (has_no_pool || given_back() >= least).then_some(()));
+    };
+    // All of the first part, and the second more than twice.
+    wait_for_pages(pid, 60 * 512);
+    assert!(has_no_pool || scratch.stats(pid).unwrap()["sharing_usec"].as_u64().unwrap() > 0);
     let mut input = running.child().stdin.take().unwrap();
+    let mut go_on = || std::io::Write::write_all(&mut input, b".").unwrap();
     for _ in 0..3 {
-        std::io::Write::write_all(&mut input, b".").unwrap();
+        go_on();
+        wait_for_pages(line().parse().unwrap(), 512);
+        go_on();
     }
     drop(input);
     assert_eq!(line(), "0 bad");
@@ -430,10 +426,7 @@ fn many_children_leave_nothing_behind() {
     let scratch = Scratch::new("many");
     let Some(program) = compiled(&scratch, "many", MANY) else { return };
     let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
-    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-    assert_eq!(line, "0 bad\n");
+    assert_eq!(running.lines()(), "0 bad");
     let known = scratch.stats(running.pid()).unwrap();
     if known["pool_refused"] == 1 {
         println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
@@ -453,11 +446,9 @@ fn a_fork_without_descriptors_is_over_some_time() {
     let Some(program) = compiled(&scratch, "few", FEW) else { return };
     let mut running = Running::start(scratch.run("-q --mode pool").arg(program));
     let pid = running.pid();
-    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
+    let mut line = running.lines();
     for pages in [32, 64] {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        assert_eq!(line, "written\n");
+        assert_eq!(line(), "written");
         let known = scratch.stats(pid).unwrap();
         if known["pool_refused"] == 1 {
             println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
@@ -544,12 +535,7 @@ fn the_pool_promotes_what_is_written_densely_writes_back_the_rest_and_gives_memo
     let Some(program) = compiled(&scratch, "rounds", ROUNDS) else { return };
     let mut running = Running::start(scratch.run("-q --memory any --mode pool").arg(program));
     let pid = running.pid();
-    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-    let mut line = || {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        line.trim_end().to_owned()
-    };
+    let mut line = running.lines();
     let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
     assert_eq!(line(), "written");
     let known = scratch.stats(pid).unwrap();
@@ -649,12 +635,7 @@ fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
         }
         let mut running = Running::start(&mut command);
         let pid = running.pid();
-        let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-        let mut line = || {
-            let mut line = String::new();
-            std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-            line.trim_end().to_owned()
-        };
+        let mut line = running.lines();
         let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
         let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
         assert_eq!(line(), "written");
@@ -692,12 +673,8 @@ fn new_memory_is_the_kernels_while_memory_is_short() {
     command.arg(&program);
     let mut running = Running::start(&mut group.command(&command));
     let pid = running.pid();
-    let mut said = std::io::BufReader::new(running.child().stdout.take().unwrap());
-    let mut wait = || {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-        assert_eq!(line, "ready\n");
-    };
+    let mut line = running.lines();
+    let mut wait = || assert_eq!(line(), "ready");
     wait();
     let known = scratch.stats(pid).unwrap();
     if known["pool_refused"] == 1 {

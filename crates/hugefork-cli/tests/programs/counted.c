@@ -1,7 +1,7 @@
 /* A child that counts references: in each page of what it has inherited a count goes up and down again, once in the first
    part, and again and again in the second, by a thread that looks at each step whether the one before was lost. A third
-   part it changes for good. It has children of its own that do the same. Prints its number, waits for its input to end,
-   and prints how much is bad. */
+   part it changes for good. For each byte of its input it has a child of its own, which does the same, prints its number,
+   and does so again at the next byte. Prints its own number first, and how much is bad when its input has ended. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -95,9 +95,11 @@ int main(void) {
         pid_t grandchild = fork();
         if (grandchild == 0) {
             for (size_t page = 0; page < PART; page++) up_and_down(page);
-            usleep(700000);
+            printf("%d\n", getpid());
+            fflush(stdout);
+            int ended = read(0, &byte, 1) != 1;
             for (size_t page = 0; page < PART; page++) up_and_down(page);
-            _exit(lost != 0);
+            _exit(ended || lost);
         }
         int status;
         bad += waitpid(grandchild, &status, 0) != grandchild || status != 0;

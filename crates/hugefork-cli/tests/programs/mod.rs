@@ -5,6 +5,7 @@
 pub(crate) mod ours;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -91,6 +92,16 @@ impl Running {
 
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.0
+    }
+
+    /// The lines that it prints, one at each call and without its end; empty when there are no more.
+    pub(crate) fn lines(&mut self) -> impl FnMut() -> String + use<> {
+        let mut said = BufReader::new(self.0.stdout.take().unwrap());
+        move || {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            line.trim_end().to_owned()
+        }
     }
 
     /// Ends it by closing its input, and gives what it has printed.
