@@ -12,7 +12,7 @@ use crate::fork::origin;
 use crate::interposed::{forks, pins};
 use crate::line::Line;
 use crate::stats::own as stats;
-use crate::threads::{affinity, rights};
+use crate::threads::affinity;
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
@@ -45,7 +45,7 @@ extern "C" fn start() {
     pins::resolve();
     origin::note_this();
     affinity::note();
-    rights::note_filter();
+    hugefork::seam::note_filter();
     fork::follow();
     // Last: from here on, something is done.
     config.set();

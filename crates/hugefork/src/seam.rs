@@ -41,10 +41,14 @@ impl Machine for Linux {}
 #[cfg(any(test, fuzzing, feature = "model"))]
 impl Machine for SoftMmu {}
 
-/// Whether this thread has a filter of system calls. From then on, the engine makes none that such filters are known to
-/// end a process for. To be called before threads have filters of their own.
-pub fn note_filter() -> bool {
-    advice::note_filter()
+/// Notes whether this thread has a filter of system calls. To be called before threads have filters of their own.
+pub fn note_filter() {
+    advice::note_filter();
+}
+
+/// Whether there was one. Then no call is made that such filters are known to end a process for.
+pub fn has_filter() -> bool {
+    advice::has_filter()
 }
 
 /// A region whose writers never fault, in a pool without handler and threads.

@@ -16,20 +16,10 @@
 //! Files can be opened for reading alone, mappings be made that cannot be run, and of descriptors' own calls (`ioctl`)
 //! there are those of page maps and page faults. A descriptor for page faults is opened before: that needs a right.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use hugefork_linux::pagemap_scan::PAGEMAP_SCAN;
 use hugefork_linux::procmap_query::PROCMAP_QUERY;
 use hugefork_linux::userfaultfd::UFFDIO_REGISTER;
 use syscalls::{Sysno, syscall};
-
-/// Whether the program began behind a filter of system calls.
-static IS_FILTERED: AtomicBool = AtomicBool::new(false);
-
-/// Notes that, in the constructor.
-pub(crate) fn note_filter() {
-    IS_FILTERED.store(hugefork::seam::note_filter(), Ordering::Relaxed);
-}
 
 /// The calls that a list allows.
 enum Allowed {
@@ -210,7 +200,7 @@ pub(crate) fn give_up() {
     let drop_bound = |nth: usize| unsafe { syscall!(Sysno::prctl, libc::PR_CAPBSET_DROP, nth, 0, 0, 0) };
     // Up to the last that the kernel knows; none, if the program may not.
     let _ = (0..64).map(drop_bound).find(Result::is_err);
-    if !IS_FILTERED.load(Ordering::Relaxed) {
+    if !hugefork::seam::has_filter() {
         give_up_capabilities();
     }
     // SAFETY: numbers.

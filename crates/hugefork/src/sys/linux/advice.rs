@@ -52,9 +52,9 @@ pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
 /// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
 /// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
 /// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits,
-/// and so has who may be killed for it ([`note_filter`]). docs/design.md has figures.
+/// and so has who may be killed for it ([`has_filter`]). docs/design.md has figures.
 pub(super) fn empty_the_batches() {
-    if MAY_BE_KILLED.load(Ordering::Relaxed) {
+    if has_filter() {
         return;
     }
     /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
@@ -66,16 +66,18 @@ pub(super) fn empty_the_batches() {
         unsafe { syscall!(Sysno::move_pages, 0, 0, nothing.as_ptr(), nothing.as_ptr(), nothing.as_ptr(), MOVE_OWN) };
 }
 
-/// Whether the process had a filter of system calls when it began to use the engine.
-static MAY_BE_KILLED: AtomicBool = AtomicBool::new(false);
+/// Whether a filter of system calls was there when this was noted.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether this thread has a filter of system calls. Filters of services refuse calls about NUMA, and some end
-/// whoever makes one (Debian's unit of Redis). No filter says what it refuses. To be called before threads have filters
-/// of their own.
-pub(crate) fn note_filter() -> bool {
-    let is_filtered = secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter);
-    if is_filtered {
-        MAY_BE_KILLED.store(true, Ordering::Relaxed);
+/// Notes whether this thread has a filter of system calls. To be called before threads have filters of their own.
+pub(crate) fn note_filter() {
+    if secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter) {
+        HAS_FILTER.store(true, Ordering::Relaxed);
     }
-    is_filtered
+}
+
+/// Whether there was one. No filter says what it refuses, and some end whoever makes a call about NUMA or capabilities
+/// (Debian's unit of Redis): so no such call is made.
+pub(crate) fn has_filter() -> bool {
+    HAS_FILTER.load(Ordering::Relaxed)
 }
