@@ -91,7 +91,6 @@ impl<S: Machine> ProgramMemory<S> {
                 if !self.foresight.is_worth_a_look(some, now) && !have_gone && self.living.live() {
                     return false;
                 }
-                self.foresight.look_at_all();
                 0
             }
         };

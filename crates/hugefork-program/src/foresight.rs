@@ -1,6 +1,8 @@
 //! What a block will have cost by the time that the children are gone who share it: the pages that the kernel copies
 //! when they are written, or a block, once it is promoted. Promotion saves the program's time. So that it takes no more
-//! memory than it may, it is foreseen what plain pages would take.
+//! memory than it may, it is foreseen what plain pages would take, of each block for itself: what is written alike is
+//! promoted as a whole or not at all. A part of it would take the thread's time and leave most faults, and it would tear
+//! mappings, of which the next fork needs a call for each.
 //!
 //! ```text
 //!   pages │                    . · ´ ` ·  foreseen: of those that are left, as many are written
@@ -18,8 +20,8 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 const BLOCK_PAGES: usize = HUGE_PAGE / BASE_PAGE;
 
-/// A block with fewer pages in the end is never promoted: that would take much more memory for little time.
-const LEAST_FORESEEN: usize = BLOCK_PAGES / 8 * 5;
+/// A block with fewer pages in the end is not promoted, whatever it may take: the copy takes as long as so many faults.
+const LEAST_FORESEEN: usize = BLOCK_PAGES / 4;
 
 /// How many pages of a block were copied at some time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,14 +50,6 @@ pub(crate) struct Foresight {
     sees_anew: bool,
     /// When the last round began.
     last_round: u64,
-    /// What is foreseen of blocks that were not promoted, in pages: in the last round and so far in this one.
-    in_last_round: usize,
-    in_this_round: usize,
-    /// What was foreseen at least of those that were promoted, and how many they are.
-    of_promoted: usize,
-    promoted: usize,
-    /// What was foreseen of the block that was asked about last, probably and at least; nothing without a limit.
-    asked: (usize, usize),
 }
 
 impl Foresight {
@@ -91,17 +85,18 @@ impl Foresight {
         if self.limit.is_none() {
             return true;
         }
-        let mut are_some = false;
+        let (least, mut are_some) = (self.least(), false);
         for (block, pages) in some {
             let (probably, _) = self.foresee(block, pages.min(BLOCK_PAGES), now);
-            are_some |= probably >= LEAST_FORESEEN;
+            are_some |= probably >= least;
         }
         are_some
     }
 
-    /// From here on, the round comes past all.
-    pub(crate) fn look_at_all(&mut self) {
-        (self.in_last_round, self.in_this_round) = (self.in_this_round, 0);
+    /// So many pages a block must have in the end.
+    fn least(&self) -> usize {
+        let within_limit = self.limit.map_or(0, |percent| (100 * BLOCK_PAGES).div_ceil(percent.max(100) as usize));
+        within_limit.max(LEAST_FORESEEN)
     }
 
     /// How many pages of a block will have been copied in the end, of which there are `pages` now: probably, and at
@@ -121,33 +116,14 @@ impl Foresight {
         // What is written once, right after the fork, would tell that more will be.
         (after(new), if then > 0 { after(new - new.isqrt()) } else { pages })
     }
-
-    /// Whether there is memory enough to promote one more block, of which so many pages are foreseen. A quarter of what
-    /// there is is left to chance.
-    fn has_memory_for(&self, foreseen: usize, percent: u32) -> bool {
-        let plain = self.in_last_round + self.of_promoted;
-        let more = (self.promoted + 1) * BLOCK_PAGES - self.of_promoted - foreseen;
-        more <= plain * (percent.saturating_sub(100) as usize) / 100 / 4 * 3
-    }
 }
 
 impl Promotions for Foresight {
     fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool {
-        let Some(percent) = self.limit else {
-            self.asked = (0, 0);
-            return true;
-        };
-        let (probably, at_least) = self.foresee(entry, pages.min(BLOCK_PAGES), now);
-        self.in_this_round += probably;
-        self.asked = (probably, at_least);
-        at_least >= LEAST_FORESEEN && self.has_memory_for(at_least, percent)
+        self.limit.is_none() || self.foresee(entry, pages.min(BLOCK_PAGES), now).1 >= self.least()
     }
 
     fn was_promoted(&mut self, entry: usize) {
-        let (probably, at_least) = self.asked;
-        self.in_this_round -= probably;
-        self.of_promoted += at_least;
-        self.promoted += 1;
         if let Some(block) = self.blocks.get_mut(entry) {
             *block = Block::default();
         }
@@ -242,7 +218,6 @@ mod tests {
             if !foresight.is_worth_a_look(some.map(|block| (block, pages_of(&written[block]))), now) {
                 continue;
             }
-            foresight.look_at_all();
             for block in (0..BLOCKS).filter(|&block| !is_promoted[block]).collect::<Vec<_>>() {
                 let pages = pages_of(&written[block]);
                 if foresight.may_be_promoted(block, pages, now) && pages >= 20 {
@@ -276,31 +251,16 @@ mod tests {
         }
     }
 
+    /// What can be promoted only in part, within the limit, is not promoted at all.
     #[test]
-    fn what_was_promoted_for_children_who_are_gone_counts_no_more() {
-        let mut known = Known::with_limit(115);
-        save(&mut known, MS, 1000, 400);
-        assert!(known.foresight.promoted > 90);
-        // The next child is there at once, and what it will have copied is that of its own blocks.
-        let _living = Living::begin(&known.children, 1000 * MS);
-        let epoch = known.remembered.epoch(&known.children, 1001 * MS);
-        known.foresight.begin_round(1001 * MS, epoch, 100);
-        let Foresight { promoted, of_promoted, in_last_round, in_this_round, .. } = known.foresight;
-        assert_eq!((promoted, of_promoted, in_last_round, in_this_round), (0, 0, 0, 0));
-    }
-
-    /// A round that comes past all counts each block once, also if few were worth a look, and somebody was gone.
-    #[test]
-    fn what_is_foreseen_is_counted_once_a_round() {
-        let mut foresight = Foresight::default();
-        foresight.set_limit(Some(115));
-        for round in 1..4 {
-            let now = round * 10 * MS;
-            foresight.begin_round(now, Some(Epoch { began: MS, until: now }), 2);
-            assert!(!foresight.is_worth_a_look([(0, 30)].into_iter(), now));
-            foresight.look_at_all();
-            assert!(!foresight.may_be_promoted(0, 30, now) && !foresight.may_be_promoted(1, 50, now));
-            assert_eq!((foresight.in_this_round, foresight.in_last_round), (80, if round > 1 { 80 } else { 0 }));
+    fn blocks_that_are_written_alike_are_promoted_together_or_not_at_all() {
+        for (writes, limit, are_all) in [(150, 115, false), (200, 115, false), (200, 150, true), (400, 115, true)] {
+            let mut known = Known::with_limit(limit);
+            for nth in 0..4 {
+                let Taken { promoted, .. } = save(&mut known, (1 + 3_000 * nth) * MS, writes, 400);
+                let is_so = if are_all { promoted > 90 } else { promoted < 10 };
+                assert!(is_so || nth == 0, "{writes} writes a ms, {limit} %, save {nth}: {promoted}");
+            }
         }
     }
 
