@@ -3,8 +3,8 @@
 # (epyc-2cpu-vm), and FILE one of those below (faults); all of them unless some are named. Some 40 minutes.
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
-# keep it meanwhile, where its kernel can be (min_free_ms of page_reporting): memory that is new from the host makes a
-# first touch take as long as the host likes. It waits before each file until the machine is quiet again, and measures a
+# keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
+# from the host makes a first touch take as long as the host likes. It waits before each file until the machine is quiet again, and measures a
 # file anew, up to three times in all, while one of hugefork's leading figures varies more than 1.3-fold from round to
 # round; the steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
 set -euo pipefail
@@ -63,7 +63,7 @@ fi
 
 log=benchmarks/record/$name.log
 new=$(mktemp -d)
-keeps=/sys/module/page_reporting/parameters/min_free_ms
+keeps=/sys/module/page_reporting/parameters/page_reporting_order
 was=
 put_back() {
     rm -rf "$new"
@@ -73,8 +73,16 @@ trap put_back EXIT
 trap 'exit 130' INT TERM HUP
 if [ -w "$keeps" ]; then
     was=$(cat "$keeps")
-    echo 60000 > "$keeps"
-    echo "$(date -u +%FT%TZ) free memory stays this machine's for 60 s (it was $was ms)" | tee -a "$log"
+    # The orders are the columns after "Node 0, zone Normal": no free piece is of the one above.
+    awk '{print NF - 4; exit}' /proc/buddyinfo > "$keeps"
+    echo "$(date -u +%FT%TZ) free memory stays this machine's: page_reporting_order $(cat "$keeps") (it was $was)" | tee -a "$log"
+    python3 - <<'PY'
+import mmap
+free = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
+memory = mmap.mmap(-1, free * 1024 // 10 * 9)
+memory.madvise(14)  # MADV_HUGEPAGE
+memory.madvise(23)  # MADV_POPULATE_WRITE, Linux 5.14
+PY
 fi
 for file in $files; do
     tune=--tune
