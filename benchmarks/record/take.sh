@@ -4,9 +4,9 @@
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
 # keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
-# from the host makes a first touch take as long as the host likes. It waits before each file until the machine is quiet again, and measures a
-# file anew, up to three times in all, while one of hugefork's leading figures varies more than 1.3-fold from round to
-# round; the steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
+# from the host makes a first touch take as long as the host likes. It waits before each file until the machine is quiet
+# again, and measures a file anew, up to three times in all, while one of hugefork's leading figures varies more than
+# 1.3-fold from round to round; the steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,8 +1,8 @@
 //! What a block will have cost by the time that the children are gone who share it: the pages that the kernel copies
 //! when they are written, or a block, once it is promoted. Promotion saves the program's time. So that it takes no more
 //! memory than it may, it is foreseen what plain pages would take, of each block for itself: what is written alike is
-//! promoted as a whole or not at all. A part of it would take the thread's time and leave most faults, and it would tear
-//! mappings, of which the next fork needs a call for each.
+//! promoted as a whole or not at all. A part of it would take the thread's time and leave most faults, and it would
+//! tear mappings, of which the next fork needs a call for each.
 //!
 //! ```text
 //!   pages │                    . · ´ ` ·  foreseen: of those that are left, as many are written
