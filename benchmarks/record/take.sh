@@ -76,7 +76,7 @@ if [ -w "$keeps" ]; then
     # The orders are the columns after "Node 0, zone Normal": no free piece is of the one above.
     awk '{print NF - 4; exit}' /proc/buddyinfo > "$keeps"
     echo "$(date -u +%FT%TZ) free memory stays this machine's: page_reporting_order $(cat "$keeps") (it was $was)" | tee -a "$log"
-    python3 - <<'PY'
+    python3 - <<'PY' || echo "$(date -u +%FT%TZ) and it was not touched before" | tee -a "$log"
 import mmap
 free = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
 memory = mmap.mmap(-1, free * 1024 // 10 * 9)

@@ -99,8 +99,8 @@ impl<S: Machine> ProgramMemory<S> {
     }
 
     /// What children's lives may have the program take, in percent of what it takes with plain pages, which are copied
-    /// one by one; none: whatever saves time, as it is without this call. Blocks are promoted within that, as far as
-    /// can be foreseen.
+    /// one by one; none: whatever saves time, as it is without this call. Each block that is promoted keeps to that, as
+    /// far as can be foreseen. Less than 100 counts as 100.
     pub fn limit_promotions(&mut self, percent: Option<u32>) {
         self.foresight.set_limit(percent);
     }

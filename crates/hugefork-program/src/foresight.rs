@@ -20,7 +20,8 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 const BLOCK_PAGES: usize = HUGE_PAGE / BASE_PAGE;
 
-/// A block with fewer pages in the end is not promoted, whatever it may take: the copy takes as long as so many faults.
+/// A block with fewer pages in the end is not promoted, whatever it may take: the copy takes as long as so many faults
+/// (0.8 ms and 6 us each, for a Redis on an Intel Xeon with two CPUs).
 const LEAST_FORESEEN: usize = BLOCK_PAGES / 4;
 
 /// How many pages of a block were copied at some time.
@@ -31,7 +32,9 @@ struct Seen {
     at: u32,
 }
 
-/// What was seen of a block. `before` is from the second half of the time that children have lived, or a bit older.
+/// What was seen of a block. `before` is from the second half of the time that children have lived, or a bit older. Of
+/// one that was promoted and is shared with the next child it may say too much, until it is seen anew: too little is
+/// foreseen then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     before: Seen,
@@ -81,16 +84,12 @@ impl Foresight {
 
     /// Whether some block may be worth to be promoted, as far as some of them tell, of which each has so many pages
     /// now.
-    pub(crate) fn is_worth_a_look(&mut self, some: impl Iterator<Item = (usize, usize)>, now: u64) -> bool {
+    pub(crate) fn is_worth_a_look(&mut self, some: impl IntoIterator<Item = (usize, usize)>, now: u64) -> bool {
         if self.limit.is_none() {
             return true;
         }
-        let (least, mut are_some) = (self.least(), false);
-        for (block, pages) in some {
-            let (probably, _) = self.foresee(block, pages.min(BLOCK_PAGES), now);
-            are_some |= probably >= least;
-        }
-        are_some
+        let least = self.least();
+        some.into_iter().any(|(block, pages)| self.foresee(block, pages.min(BLOCK_PAGES), now).0 >= least)
     }
 
     /// So many pages a block must have in the end.
@@ -121,12 +120,6 @@ impl Foresight {
 impl Promotions for Foresight {
     fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool {
         self.limit.is_none() || self.foresee(entry, pages.min(BLOCK_PAGES), now).1 >= self.least()
-    }
-
-    fn was_promoted(&mut self, entry: usize) {
-        if let Some(block) = self.blocks.get_mut(entry) {
-            *block = Block::default();
-        }
     }
 }
 
@@ -221,7 +214,6 @@ mod tests {
             for block in (0..BLOCKS).filter(|&block| !is_promoted[block]).collect::<Vec<_>>() {
                 let pages = pages_of(&written[block]);
                 if foresight.may_be_promoted(block, pages, now) && pages >= 20 {
-                    foresight.was_promoted(block);
                     is_promoted[block] = true;
                     early += pages;
                 }
@@ -262,6 +254,13 @@ mod tests {
                 assert!(is_so || nth == 0, "{writes} writes a ms, {limit} %, save {nth}: {promoted}");
             }
         }
+    }
+
+    #[test]
+    fn a_block_keeps_to_the_limit_and_is_worth_its_copy() {
+        let least = |limit| Foresight { limit, ..Foresight::default() }.least();
+        assert_eq!([Some(50), Some(100), Some(115), Some(150), Some(1000)].map(least), [512, 512, 446, 342, 128]);
+        assert_eq!(least(None), 128);
     }
 
     #[test]

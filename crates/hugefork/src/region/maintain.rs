@@ -38,9 +38,6 @@ pub trait Promotions {
     /// Whether this one is, over which there are so many private pages at the time `now`, in nanoseconds. It is asked
     /// of each that others hold too, once a round, whether it is dense or not.
     fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool;
-
-    /// The one that was asked of last was promoted.
-    fn was_promoted(&mut self, entry: usize);
 }
 
 /// Whatever is dense may be promoted.
@@ -50,8 +47,6 @@ impl Promotions for All {
     fn may_be_promoted(&mut self, _entry: usize, _pages: usize, _now: u64) -> bool {
         true
     }
-
-    fn was_promoted(&mut self, _entry: usize) {}
 }
 
 // The caller has blocked the program's signals.
@@ -151,8 +146,8 @@ impl<S: Sys> RegionCore<S> {
             && entry.is_writable_cow_mapping()
         {
             self.leave_to_writer(index);
-        } else if self.promote(index) {
-            promotions.was_promoted(index.0);
+        } else {
+            self.promote(index);
         }
     }
 
@@ -276,14 +271,14 @@ impl<S: Sys> RegionCore<S> {
 
     /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied
     /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
-    /// somebody works on it, or no block is to be had, there will be another time. True if it was done.
-    fn promote(&self, index: EntryIndex) -> bool {
+    /// somebody works on it, or no block is to be had, there will be another time.
+    fn promote(&self, index: EntryIndex) {
         let pool = self.pool();
         if self.table.is_reserved(index) {
             // Its own write is to take that block.
-            return false;
+            return;
         }
-        let Some((below, origin)) = self.hold_below(index) else { return false };
+        let Some((below, origin)) = self.hold_below(index) else { return };
         let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
         if self.accounts.writers == Writers::Fault {
             // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
@@ -300,7 +295,6 @@ impl<S: Sys> RegionCore<S> {
                 (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
             }
         }
-        promoted
     }
 
     /// Where a promoted block would like to lie.
