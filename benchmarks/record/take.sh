@@ -1,6 +1,6 @@
 #!/bin/bash
 # Takes the record anew, as root: benchmarks/record/take.sh NAME [FILE ...], where NAME is a word for the machine
-# (epyc-2cpu-vm), and FILE one of those below (faults); all of them unless some are named. Some 40 minutes.
+# (xeon-2cpu-vm), and FILE one of those below (faults); all of them unless some are named. Some 40 minutes.
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
 # keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
@@ -104,7 +104,7 @@ seen, varies = set(), []
 for one in results:
     who = (one["case"], one["subject"], json.dumps(one["params"], sort_keys=True))
     samples = one["samples"]
-    if who in seen or not one["subject"].startswith("hugefork") or min(samples) <= 0:
+    if who in seen or not one["subject"].startswith(("hugefork", "run-")) or min(samples) <= 0:
         continue
     seen.add(who)
     if max(samples) > limit * min(samples):
@@ -117,7 +117,7 @@ PY
         echo "$(date -u +%FT%TZ) $file, try $try: steal $(stolen "$before" "$after") %; ${told#* }" | tee -a "$log"
         if [ -z "$best" ] || [ "$count" -lt "$best" ]; then
             best=$count
-            cp "$json" "benchmarks/record/$name-$file.json"
+            sed "s|$new/||" "$json" > "benchmarks/record/$name-$file.json"
         fi
         [ "$count" -gt 0 ] || break
     done

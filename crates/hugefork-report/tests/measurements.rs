@@ -41,7 +41,7 @@ fn check_parts(file: &str, parts: &[(&str, String)]) {
 }
 
 /// The rows that the README has of the summary: case, work and subject. The highlights above them tell of other cases,
-/// and `docs/measurements.md` has all rows. One of them is a case in which hugefork loses.
+/// which say where hugefork loses most, and `docs/measurements.md` has all rows.
 const OF_README: [(&str, &str, &str); 6] = [
     ("writer-latency", "5000 writes, random, epoch 1, 1 GiB", "hugefork"),
     ("zero-fault", "1 GiB, 64 KiB used", "hugefork-default"),
