@@ -142,6 +142,8 @@ fn arguments_are_explained_or_refused() {
         (&["--policy"], "--policy"),
         (&["--blocks", "-1"], "-1"),
         (&["--blocks", "0"], "0"),
+        (&["--json"], "--json"),
+        (&["--json", "/nowhere/model.json"], "/nowhere/model.json"),
     ] {
         match asked(arguments) {
             (Err(Failure::Arguments(error)), out) => assert!(error.contains(named) && out.is_empty(), "{error}"),

@@ -11,26 +11,30 @@
 //! | `workload` | what is done to a block, in the library's orders |
 //! | `machine` | one socket, its threads and its channel to memory |
 //! | `tables` | what is printed |
+//! | `file` | the predictions for `hugefork report` |
 
 pub(crate) mod cache;
+pub(crate) mod file;
 pub(crate) mod machine;
 pub(crate) mod tables;
 pub(crate) mod workload;
 
-use std::{env, io, io::Write, process::ExitCode};
+use std::{env, fs::File, io, io::Write, process::ExitCode};
 
 use cache::Policy;
 
 const HELP: &str = "\
 A model of the machine on which target-last order was measured for Linux.
 
-Usage: model [--policy NAME] [--blocks N]
+Usage: model [--policy NAME] [--blocks N] [--json FILE]
 
   --policy NAME  how the shared cache of the second and later tables replaces
                  lines: lru, srrip, drrip (the default), quad-age,
                  adaptive-quad-age or random
   --blocks N     blocks that a run finishes, 720 unless given, and fewer in
                  the later tables; from 4 to 120 a thread
+  --json FILE    computes the predictions alone, and writes them there as
+                 results that `hugefork report FILE` draws
   --help         this
 
 The same arguments give the same output. All takes some 10 to 30
@@ -40,7 +44,7 @@ seconds.
 /// What the arguments ask for.
 enum Asked {
     Help,
-    Tables { policy: Policy, blocks: usize },
+    Tables { policy: Policy, blocks: usize, file: Option<String> },
 }
 
 #[cfg_attr(test, allow(dead_code))]
@@ -70,19 +74,34 @@ pub(crate) enum Failure {
 pub(crate) fn answer(arguments: impl Iterator<Item = String>, out: &mut dyn Write) -> Result<(), Failure> {
     match asked(arguments).map_err(Failure::Arguments)? {
         Asked::Help => out.write_all(HELP.as_bytes()),
-        Asked::Tables { policy, blocks } => print(policy, blocks, out),
+        Asked::Tables { policy, blocks, file: None } => print(policy, blocks, out),
+        Asked::Tables { policy, blocks, file: Some(file) } => {
+            let refused = |error: io::Error| {
+                Failure::Arguments(format!("{file} cannot be written: {error}; name a file that can be"))
+            };
+            let mut json = io::BufWriter::new(File::create(&file).map_err(refused)?);
+            let command = format!("model --policy {} --blocks {blocks}", policy.name());
+            let foretold = tables::foretell(policy, foretold_blocks(blocks));
+            file::write(&command, &foretold, &mut json).and_then(|()| json.flush()).map_err(refused)?;
+            tables::predictions(policy, &foretold, out)
+        }
     }
     .map_err(Failure::Output)
+}
+
+/// Blocks of a run of the predictions, which are many.
+fn foretold_blocks(blocks: usize) -> usize {
+    blocks * 2 / 5
 }
 
 fn print(policy: Policy, blocks: usize, out: &mut dyn Write) -> io::Result<()> {
     tables::policies(blocks, out)?;
     tables::assumptions(policy, blocks, out)?;
-    tables::predictions(policy, blocks * 2 / 5, out)
+    tables::predictions(policy, &tables::foretell(policy, foretold_blocks(blocks)), out)
 }
 
 fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
-    let (mut policy, mut blocks) = (Policy::Drrip, 720);
+    let (mut policy, mut blocks, mut file) = (Policy::Drrip, 720, None);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
         match argument.as_str() {
@@ -97,8 +116,9 @@ fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
                 let parsed = number.parse().ok().filter(|blocks| (1..=1_000_000).contains(blocks));
                 blocks = parsed.ok_or(format!("`{number}` is no number of blocks from 1 to 1000000"))?;
             }
+            "--json" => file = Some(value()?),
             _ => return Err(format!("unknown argument `{argument}`")),
         }
     }
-    Ok(Asked::Tables { policy, blocks })
+    Ok(Asked::Tables { policy, blocks, file })
 }

@@ -149,7 +149,7 @@ const THREADS: [usize; 6] = [1, 8, 18, 36, 72, 128];
 const CLEARLY_FASTER: f64 = 0.75;
 
 /// The plans whose gains are foretold; the first is what they are compared with.
-fn plans() -> [(&'static str, Plan); 13] {
+pub(crate) fn plans() -> [(&'static str, Plan); 13] {
     let window = |sixteenths: usize| Plan::window(BLOCK / 16 * sixteenths);
     [
         ("straight", Plan::cached(Order::Straight)),
@@ -179,24 +179,42 @@ fn candidates(work: Work) -> [(&'static str, Plan); 3] {
     }
 }
 
-/// Which plan is best for how many threads, and which one calibration would choose.
-pub(crate) fn predictions(policy: Policy, blocks: usize, out: &mut dyn Write) -> io::Result<()> {
-    for (work, name) in [(Work::Clear, "cleared"), (Work::Copy, "copied")] {
-        writeln!(out, "\nBlocks are {name} and then written in order: % over straight, {}\n", policy.name())?;
-        row(out, "threads", THREADS.map(|threads| format!("{threads} ")))?;
-        row(out, "MiB of the cache for each", THREADS.map(|threads| format!("{:.2} ", 45.0 / threads as f64)))?;
+/// What comes of each plan, for each number of threads.
+pub(crate) struct Foretold {
+    pub(crate) work: Work,
+    /// With how many threads, and those of the plans in their order.
+    pub(crate) columns: Vec<(usize, Vec<Outcome>)>,
+}
+
+/// What comes of clears and of copies.
+pub(crate) fn foretell(policy: Policy, blocks: usize) -> Vec<Foretold> {
+    let columns = |work| {
+        let plans = plans();
         let jobs: Vec<_> = THREADS
             .iter()
-            .flat_map(|threads| plans().map(|(_, plan)| (*threads, plan)))
+            .flat_map(|threads| plans.map(|(_, plan)| (*threads, plan)))
             .map(|(threads, plan)| (Machine::of_the_patches(policy, threads, blocks), work, plan))
             .collect();
         let found = run_all(&jobs);
-        // Those of each number of threads, in the order of the plans.
-        let columns: Vec<&[Outcome]> = found.chunks(plans().len()).collect();
+        THREADS.into_iter().zip(found.chunks(plans.len()).map(<[Outcome]>::to_vec)).collect()
+    };
+    [Work::Clear, Work::Copy].map(|work| Foretold { work, columns: columns(work) }).into()
+}
+
+/// Which plan is best for how many threads, and which one calibration would choose.
+pub(crate) fn predictions(policy: Policy, foretold: &[Foretold], out: &mut dyn Write) -> io::Result<()> {
+    for Foretold { work, columns } in foretold {
+        let done = match work {
+            Work::Clear => "cleared",
+            Work::Copy => "copied",
+        };
+        writeln!(out, "\nBlocks are {done} and then written in order: % over straight, {}\n", policy.name())?;
+        row(out, "threads", THREADS.map(|threads| format!("{threads} ")))?;
+        row(out, "MiB of the cache for each", THREADS.map(|threads| format!("{:.2} ", 45.0 / threads as f64)))?;
         for (plan, (name, _)) in plans().iter().enumerate() {
-            row(out, name, columns.iter().map(|column| gain(column, plan)))?;
+            row(out, name, columns.iter().map(|(_, column)| gain(column, plan)))?;
         }
-        row(out, "calibration would choose", columns.iter().map(|column| format!("{} ", chosen(work, column))))?;
+        row(out, "calibration would choose", columns.iter().map(|(_, column)| format!("{} ", chosen(*work, column))))?;
     }
     Ok(())
 }

@@ -1,0 +1,69 @@
+//! The predictions as a file of results, such as `hugefork bench --json` writes: `hugefork report` draws it as a page.
+
+use std::io::{self, Write};
+
+use hugefork_kernels::{Order, Work};
+
+use super::{
+    machine::Outcome,
+    tables::{Foretold, plans},
+    workload::{BLOCK, Plan},
+};
+
+/// Writes what was foretold, with the command that was given.
+pub(crate) fn write(command: &str, foretold: &[Foretold], out: &mut dyn Write) -> io::Result<()> {
+    let results: Vec<String> = foretold.iter().flat_map(results).collect();
+    write!(
+        out,
+        r#"{{
+"schema": 1,
+"version": "{}",
+"command": "{command}",
+"host": {{
+  "cpu": "a model of two Xeon E5-2699 v3",
+  "cpus": 36,
+  "caches": [{{"level": 3, "kind": "Unified", "size": "45MiB"}}]
+}},
+"results": [
+{}
+]
+}}
+"#,
+        env!("CARGO_PKG_VERSION"),
+        results.join(",\n")
+    )
+}
+
+/// Each plan as a subject, at each number of threads. Those that the library or Linux has come first, since the page
+/// draws only so many lines.
+fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
+    let case = match foretold.work {
+        Work::Clear => "model-clear",
+        Work::Copy => "model-copy",
+    };
+    let mut plans: Vec<(usize, Plan)> = plans().into_iter().map(|(_, plan)| plan).enumerate().collect();
+    plans.sort_by_key(|(_, plan)| plan.order == Order::Hybrid && plan.within == Order::Straight);
+    plans.into_iter().flat_map(move |(nth, plan)| {
+        foretold.columns.iter().map(move |(threads, column)| {
+            let Outcome { throughput, .. } = column[nth];
+            // Bytes a microsecond.
+            let gib = throughput * 1e6 / f64::from(1 << 30);
+            format!(
+                r#"  {{"case": "{case}", "subject": "{}", "params": {{"tasks": {threads}, "block_size": "2MiB"}}, "metric": "throughput", "unit": "GiB/s", "samples": [{gib:.4}], "median": {gib:.4}}}"#,
+                name(plan)
+            )
+        })
+    })
+}
+
+/// The name of a plan, in words that `hugefork bench` has for kernels.
+fn name(plan: Plan) -> String {
+    let reversed = if plan.within == Order::TargetLast { "-reversed" } else { "" };
+    match (plan.order, plan.past_cache) {
+        (Order::Hybrid, _) => format!("window-{}KiB{reversed}", plan.window.bytes >> 10),
+        (_, true) => "past-cache".to_owned(),
+        (order, false) => order.name().to_owned(),
+    }
+}
+
+const _: () = assert!(BLOCK == 2 << 20, "the file says so");

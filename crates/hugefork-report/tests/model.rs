@@ -1,0 +1,28 @@
+//! What the model of the patches' machine foretells is drawn as any results are.
+
+#[allow(dead_code)] // Its tables are tested where it is.
+#[path = "../../hugefork-kernels/examples/model/main.rs"]
+mod model;
+
+use hugefork_report::{load, report};
+
+#[test]
+fn what_a_model_foretells_is_drawn_as_a_page() {
+    let file = std::env::temp_dir().join(format!("hugefork-model-{}.json", std::process::id()));
+    let arguments = ["--blocks", "10", "--json", file.to_str().expect("a plain path")].map(str::to_owned);
+    let mut printed = Vec::new();
+    let answered = model::answer(arguments.into_iter(), &mut printed);
+    let loaded = load(&file);
+    let _ = std::fs::remove_file(&file);
+    assert!(answered.is_ok(), "{answered:?}");
+    let record = loaded.expect("results as any");
+    // Two works, six numbers of threads, thirteen plans.
+    assert_eq!(record.entries.len(), 2 * 6 * 13);
+    assert!(record.entries.iter().all(|entry| entry.median > 0.0));
+    let page = report(&[record]).expect("it can be drawn");
+    for text in ["Foretold by a model: clearing", "Foretold by a model: copying", "two Xeon E5-2699 v3", "by tasks"] {
+        assert!(page.contains(text), "{text}");
+    }
+    let printed = String::from_utf8(printed).expect("the model prints text");
+    assert!(printed.contains("Blocks are cleared") && !printed.contains("the patches"), "the predictions alone");
+}
