@@ -15,6 +15,10 @@
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
 //!
+//! A client that has no processor is late itself, whoever has it: another guest of the machine, the server, its child,
+//! or a thread of the library's. With `--rate`, the last columns say how late the client sent, while saving and in the
+//! two seconds after: what is no more than that is no answer's fault.
+//!
 //! What a save takes is how far `MemAvailable` goes down while it goes on: the median of all saves but the first.
 //!
 //! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`, and
@@ -47,9 +51,9 @@ fn main() -> Result<()> {
     println!("{}\n", if asked.rate > 0 { format!(", {} a second", asked.rate) } else { String::new() });
     println!(
         "| | first fork, us | later forks, us | SET/s | while saving | p99, p99.9 and max, ms | the same in the 2 s \
-         after | a save takes, MiB | memory at its peak, MiB |"
+         after | a save takes, MiB | memory at its peak, MiB | client late, p99.9 and max, ms | after |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for way in &asked.ways {
         println!("{}", row(way, &asked)?);
     }
@@ -148,8 +152,12 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     taken.sort_unstable();
     let takes = taken.get(taken.len() / 2).map_or("–".to_owned(), usize::to_string);
     let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
+    let late = [&mut saving, &mut after].map(Tally::lateness).join(" | ");
     let (saving, after) = (saving.latencies(), after.latencies());
-    Ok(format!("| {way} | {} | {later} | {usual:.0} | {busy:.0} | {saving} | {after} | {takes} | {peak} |", forks[0]))
+    let first = forks[0];
+    Ok(format!(
+        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {saving} | {after} | {takes} | {peak} | {late} |"
+    ))
 }
 
 /// Bytes that the system could give to programs.
@@ -325,7 +333,8 @@ impl Load {
             let due = began + every * nth;
             if sends && due <= Instant::now() {
                 let stream = nth as usize % self.streams.len();
-                self.send(stream)?;
+                let sent = self.send(stream)?;
+                tally.late.push(sent.saturating_duration_since(due));
                 meant[stream].push_back(due);
                 nth += 1;
             }
@@ -410,6 +419,8 @@ fn has_come(stream: &UnixStream, len: usize) -> Result<bool> {
 #[derive(Default)]
 struct Tally {
     batches: Vec<Duration>,
+    /// How late they were sent, at a fixed rate.
+    late: Vec<Duration>,
     commands: usize,
     took: Duration,
 }
@@ -420,13 +431,22 @@ impl Tally {
     }
 
     fn latencies(&mut self) -> String {
-        format!("{:.2}, {:.2}, {:.1}", self.quantile(0.99), self.quantile(0.999), self.quantile(1.0))
+        let [p99, p999, max] = [0.99, 0.999, 1.0].map(|share| quantile(&mut self.batches, share));
+        format!("{p99:.2}, {p999:.2}, {max:.1}")
     }
 
-    /// In milliseconds.
-    fn quantile(&mut self, share: f64) -> f64 {
-        self.batches.sort_unstable();
-        let last = self.batches.len().saturating_sub(1);
-        self.batches.get((last as f64 * share) as usize).map_or(f64::NAN, |batch| batch.as_secs_f64() * 1e3)
+    fn lateness(&mut self) -> String {
+        if self.late.is_empty() {
+            return "–".to_owned();
+        }
+        let [p999, max] = [0.999, 1.0].map(|share| quantile(&mut self.late, share));
+        format!("{p999:.2}, {max:.1}")
     }
+}
+
+/// In milliseconds.
+fn quantile(times: &mut [Duration], share: f64) -> f64 {
+    times.sort_unstable();
+    let last = times.len().saturating_sub(1);
+    times.get((last as f64 * share) as usize).map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
