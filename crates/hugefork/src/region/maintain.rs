@@ -30,6 +30,9 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// What is looked at in one visit; where the program is paced, one block.
 const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
+/// A visit to a program's memory begins nothing more after so long: who waits for this processor has it then.
+const VISIT_OF_A_PROGRAM_NS: u64 = 300_000;
+
 /// So many CoW mappings tell what all are like.
 const SAMPLED_COW_MAPPINGS: usize = 16;
 
@@ -88,12 +91,14 @@ impl<S: Sys> RegionCore<S> {
         let _not_beside_a_reset = self.maintenance.lock();
         let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
         let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
+        let (began, is_a_program) = (self.pool().sys.now(), self.accounts.writers == Writers::NeverFault);
+        let is_over = || is_a_program && self.pool().sys.now().saturating_sub(began) >= VISIT_OF_A_PROGRAM_NS;
         let mut next = from;
-        while next < end {
+        while next < end && (next == from || !is_over()) {
             // A call that fails leaves everything as it was, and is tried again at the next look.
             next = self.maintain_some(next..end, promotions).unwrap_or(next + 1).max(next + 1);
         }
-        (end < self.table.len()).then_some(end)
+        (next < self.table.len()).then_some(next)
     }
 
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
