@@ -67,12 +67,23 @@ fn what_a_child_writes_densely_becomes_its_own_memory() {
 /// What it has written and then has as before is its parent's again, beside threads that write, and in its children.
 #[test]
 fn what_a_child_has_as_before_is_shared_again_and_no_write_is_lost() {
-    let scratch = Scratch::new("counted");
+    count_references(&[]);
+}
+
+/// What it has written and then has as before is its child's, too, beside threads that write and other children.
+#[test]
+fn what_a_parent_has_as_before_is_shared_again_and_no_write_is_lost() {
+    count_references(&["in the parent"]);
+}
+
+fn count_references(who: &[&str]) {
+    let scratch = Scratch::new(if who.is_empty() { "counted" } else { "counted-in-the-parent" });
     let Some(program) = compiled(&scratch, "counted", COUNTED) else { return };
-    let mut running = Running::start(scratch.run(HELPED[2]).args(AT_MOST).arg(&program));
+    let mut running = Running::start(scratch.run(HELPED[2]).args(AT_MOST).arg(&program).args(who));
     let mut line = running.lines();
     let pid = line().parse().unwrap();
-    let has_no_pool = has_no_pool(&scratch, pid);
+    let owner = if who.is_empty() { parents_stats(&scratch, pid) } else { scratch.stats(pid).unwrap() };
+    let has_no_pool = owner["pool_refused"] == 1;
     if has_no_pool {
         println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
     }
@@ -95,10 +106,15 @@ fn what_a_child_has_as_before_is_shared_again_and_no_write_is_lost() {
     assert!(running.child().wait().unwrap().success());
 }
 
+/// The statistics of the parent of a process.
+fn parents_stats(scratch: &Scratch, child: u32) -> serde_json::Value {
+    let parent = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
+    scratch.stats(parent.split(' ').nth(3).unwrap().parse().unwrap()).unwrap()
+}
+
 /// Whether the parent of a process could have no pool.
 fn has_no_pool(scratch: &Scratch, child: u32) -> bool {
-    let parent = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap();
-    scratch.stats(parent.split(' ').nth(3).unwrap().parse().unwrap()).unwrap()["pool_refused"] == 1
+    parents_stats(scratch, child)["pool_refused"] == 1
 }
 
 /// A process may have 65 530 mappings, and what helps a child takes some, or is not there.

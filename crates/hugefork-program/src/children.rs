@@ -98,9 +98,20 @@ impl<S: Machine> ProgramMemory<S> {
         self.round.is_some()
     }
 
+    /// Drops pages that were copied for writers while children live, and that equal again what the children have: for
+    /// about a millisecond, and a fiftieth of a processor in all. True if more is to be done at once. It finds what is
+    /// worth it by itself, if it is called some times a second.
+    pub fn uncopy(&mut self) -> bool {
+        if !self.living.live() || !self.is_shared() {
+            self.uncopying.rest();
+            return false;
+        }
+        self.uncopying.work(&self.region, self.high)
+    }
+
     /// What children's lives may have the program take, in percent of what it takes with plain pages, which are copied
     /// one by one; none: whatever saves time, as it is without this call. Each block that is promoted keeps to that, as
-    /// far as can be foreseen. Less than 100 counts as 100.
+    /// far as can be foreseen. With 0 nothing is promoted; what lies between counts as 100.
     pub fn limit_promotions(&mut self, percent: Option<u32>) {
         self.foresight.set_limit(percent);
     }

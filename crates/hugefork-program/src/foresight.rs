@@ -44,7 +44,7 @@ struct Block {
 /// Tells which blocks are worth to be promoted.
 #[derive(Debug, Default)]
 pub(crate) struct Foresight {
-    /// What may be taken, in percent of what plain pages take; none: any amount.
+    /// What may be taken, in percent of what plain pages take; none: any amount; 0: nothing is promoted.
     limit: Option<u32>,
     blocks: Vec<Block>,
     epoch: Option<Epoch>,
@@ -92,8 +92,11 @@ impl Foresight {
         some.into_iter().any(|(block, pages)| self.foresee(block, pages.min(BLOCK_PAGES), now).0 >= least)
     }
 
-    /// So many pages a block must have in the end.
+    /// So many pages a block must have in the end: more than there are where nothing is to be promoted.
     fn least(&self) -> usize {
+        if self.limit == Some(0) {
+            return BLOCK_PAGES + 1;
+        }
         let within_limit = self.limit.map_or(0, |percent| (100 * BLOCK_PAGES).div_ceil(percent.max(100) as usize));
         within_limit.max(LEAST_FORESEEN)
     }
@@ -260,7 +263,7 @@ mod tests {
     fn a_block_keeps_to_the_limit_and_is_worth_its_copy() {
         let least = |limit| Foresight { limit, ..Foresight::default() }.least();
         assert_eq!([Some(50), Some(100), Some(115), Some(150), Some(1000)].map(least), [512, 512, 446, 342, 128]);
-        assert_eq!(least(None), 128);
+        assert_eq!((least(None), least(Some(0))), (128, 513));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | `children` | what children inherit, and what becomes of it |
 //! | `living` | whether children live, and for how long |
 //! | `foresight` | which blocks are worth to be promoted for them |
+//! | `uncopy` | which copied pages may be as before again |
 //! | `huge` | huge pages of what is full, and memory that goes back |
 //!
 //! What becomes of a block is the engine's to do (its `seam`); here lies what the program was told.
@@ -20,6 +21,7 @@ mod memory;
 #[cfg(test)]
 mod model_test;
 mod plain;
+mod uncopy;
 mod units;
 
 pub use children::Inherited;
@@ -27,3 +29,4 @@ pub use huge::Full;
 pub use hugefork::seam::Held;
 pub use memory::{ProgramCounts, ProgramMemory};
 pub use plain::Zeros;
+pub use uncopy::{CopiedPages, UncopyBudget};

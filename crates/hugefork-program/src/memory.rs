@@ -10,6 +10,7 @@ use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
 use crate::foresight::Foresight;
 use crate::living::{Lives, LivingChildren};
 use crate::plain::Zeros;
+use crate::uncopy::Uncopying;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
@@ -58,6 +59,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
+    pub(crate) uncopying: Uncopying,
 }
 
 /// What has happened so far to a [`ProgramMemory`].
@@ -83,6 +85,10 @@ pub struct ProgramCounts {
     pub pages_written_back: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
+    /// Copied pages that equalled what children have, and were dropped ([`ProgramMemory::uncopy`]).
+    pub uncopied: u64,
+    /// What it took to find those, in nanoseconds of a processor.
+    pub uncopy_ns: u64,
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
     pub memory: u64,
     /// Bytes of those that nobody holds: they are kept for the copies of the next child ([`ProgramMemory::trim`]).
@@ -157,6 +163,7 @@ impl<S: Machine> ProgramMemory<S> {
             foresight: Foresight::default(),
             round: None,
             faults: 0,
+            uncopying: Uncopying::default(),
         }
     }
 
@@ -308,6 +315,8 @@ impl<S: Machine> ProgramMemory<S> {
         ProgramCounts {
             pages_written_back,
             promoted,
+            uncopied: self.uncopying.dropped,
+            uncopy_ns: self.uncopying.used,
             memory: memory as u64,
             kept: memory.min(kept) as u64,
             ..self.counts

@@ -30,6 +30,11 @@ enum Op {
         at: usize,
         value: u8,
     },
+    /// The program writes what is there already.
+    Rewrite {
+        at: usize,
+        pages: usize,
+    },
     /// A byte in each of so many pages.
     Fill {
         at: usize,
@@ -83,6 +88,8 @@ enum Op {
     Maintain {
         times: usize,
     },
+    /// Copied pages are looked at that may be as before.
+    Uncopy,
     FindFull {
         from: usize,
     },
@@ -264,6 +271,15 @@ impl World {
                     self.write(process % (MOST_CHILDREN + 1), offset, value);
                 }
             }
+            Op::Rewrite { at, pages } => {
+                if let Some(offset) = self.offset(at) {
+                    let end = self.len().min(offset + pages * BASE_PAGE);
+                    (offset..end).step_by(BASE_PAGE).for_each(|offset| {
+                        let there = self.program.page(offset / BASE_PAGE)[offset % BASE_PAGE];
+                        self.write(0, offset, there);
+                    });
+                }
+            }
             Op::Fill { at, pages, value } => {
                 if let Some(offset) = self.offset(at) {
                     let end = self.len().min(offset + pages * BASE_PAGE);
@@ -336,6 +352,7 @@ impl World {
                 }
             }
             Op::Maintain { times } => (0..times).for_each(|_| _ = self.memory.maintain()),
+            Op::Uncopy => (0..self.program.blocks.len()).for_each(|entry| _ = self.memory.region.uncopy(entry)),
             Op::FindFull { from } => {
                 let found = self.memory.next_full(from % self.program.blocks.len()).0;
                 self.fulls.extend(found.filter(|_| self.fulls.len() < 4));
@@ -586,6 +603,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => seed().prop_map(|child| Op::End { child }),
         1 => (seed(), seed()).prop_map(|(one, other)| Op::Join { forks: [one, other] }),
         6 => (1..4usize).prop_map(|times| Op::Maintain { times }),
+        3 => (seed(), 1..200usize).prop_map(|(at, pages)| Op::Rewrite { at, pages }),
+        3 => Just(Op::Uncopy),
         2 => seed().prop_map(|from| Op::FindFull { from }),
         2 => seed().prop_map(|full| Op::Collapse { full }),
         1 => Just(Op::Trim),
@@ -661,6 +680,36 @@ fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }
 
+/// Pages that are as the child has them are the block's again, and others stay.
+#[test]
+fn what_was_written_and_is_as_before_is_shared_again() {
+    for shape in [BY_PAGE, BY_HUGE_PAGE] {
+        let mut world = World::new(shape);
+        let copied = |world: &World| world.memory.region.private_pages(0);
+        for op in [
+            Op::Map { pages: 512 },
+            Op::Fill { at: place(0, 0), pages: 512, value: 3 },
+            Op::Fork { process: 0 },
+            Op::Rewrite { at: place(0, 0), pages: 200 },
+            Op::Write { process: 0, at: place(0, 100), value: 4 },
+            Op::Rewrite { at: place(0, 300), pages: 1 },
+        ] {
+            world.apply(&op);
+        }
+        assert_eq!(copied(&world), Some(201));
+        world.apply(&Op::Uncopy);
+        world.check();
+        assert_eq!(copied(&world), Some(1), "only one differs");
+        world.apply(&Op::Write { process: 0, at: place(0, 100), value: 3 });
+        world.apply(&Op::Uncopy);
+        world.check();
+        assert_eq!(copied(&world), Some(0), "it is as before, too");
+        world.apply(&Op::End { child: 0 });
+        world.apply(&Op::Uncopy);
+        world.finish();
+    }
+}
+
 /// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
 #[test]
 fn every_call_may_fail() {
@@ -678,6 +727,8 @@ fn every_call_may_fail() {
                 Op::Fork { process: 0 },
                 Op::Fill { at: place(1, 101), pages: 80, value: value + 10 },
                 Op::Write { process: 0, at: place(0, 1), value: value + 10 },
+                Op::Rewrite { at: place(0, 99), pages: 3 },
+                Op::Uncopy,
                 Op::Empty { at: place(1, 300), len: pages(2) },
                 Op::Maintain { times: 3 },
                 Op::HandOver { at: place(2, 0), len: pages(1) },

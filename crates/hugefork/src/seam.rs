@@ -256,6 +256,18 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.maintain_and_promote(from, promotions)
     }
 
+    /// Drops the copied pages of an entry that equal what children have there, while some hold its block too. Gives how
+    /// many.
+    pub fn uncopy(&self, entry: usize) -> usize {
+        let _signals = SignalsBlocked::new();
+        self.0.uncopy(EntryIndex(entry))
+    }
+
+    /// Nanoseconds that this thread has run on a processor.
+    pub fn thread_time(&self) -> u64 {
+        self.0.pool().sys.cpu_time()
+    }
+
     /// The time, in nanoseconds since some moment.
     pub fn now(&self) -> u64 {
         self.0.pool().sys.now()

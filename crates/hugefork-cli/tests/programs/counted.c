@@ -1,4 +1,4 @@
-/* A child that counts references: in each page of what it has inherited a count goes up and down again, once in the first
+/* A child that counts references (with an argument: a parent, while a child lives): in each page of what it has inherited a count goes up and down again, once in the first
    part, and again and again in the second, by a thread that looks at each step whether the one before was lost. A third
    part it changes for good. For each byte of its input it has a child of its own, which does the same, prints its number,
    and does so again at the next byte. Prints its own number first, and how much is bad when its input has ended. */
@@ -68,21 +68,33 @@ static void *change(void *none) {
     return none;
 }
 
-int main(void) {
+/* Waits for the end of a pipe's input, unless it is none, and says whether all is as it was. */
+static int is_as_before(int pipe) {
+    char byte;
+    if (pipe >= 0 && read(pipe, &byte, 1) != 0) return 0;
+    int bad = 0;
+    for (size_t page = 0; page < 3 * PART; page++) bad += *word(page) != inherited(page);
+    if (bad) printf("%d bad in the other process\n", bad);
+    return bad == 0;
+}
+
+int main(int count_of_arguments, char **arguments) {
+    (void)arguments;
+    int in_parent = count_of_arguments > 1, ends[2];
     /* Later than where a pool begins to be worth it. */
     for (int nth = 0; nth < 2; nth++) mmap(NULL, 8ul << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void *at = mmap(NULL, 3 * PART * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return 2;
     memory = at;
     for (size_t page = 0; page < 3 * PART; page++) *word(page) = inherited(page);
+    if (pipe(ends)) return 2;
     pid_t child = fork();
-    if (child) {
+    if (child == 0) close(ends[1]);
+    if (in_parent && child == 0) return !is_as_before(ends[0]);
+    if (!in_parent && child) {
         int status;
         waitpid(child, &status, 0);
-        int bad = 0;
-        for (size_t page = 0; page < 3 * PART; page++) bad += *word(page) != inherited(page);
-        if (bad) printf("%d bad in the parent\n", bad);
-        return status != 0 || bad;
+        return status != 0 || !is_as_before(-1);
     }
     printf("%d\n", getpid());
     fflush(stdout);
@@ -94,6 +106,7 @@ int main(void) {
     for (char byte; read(0, &byte, 1) > 0;) {
         pid_t grandchild = fork();
         if (grandchild == 0) {
+            close(ends[1]);
             for (size_t page = 0; page < PART; page++) up_and_down(page);
             printf("%d\n", getpid());
             fflush(stdout);
@@ -108,6 +121,11 @@ int main(void) {
     for (int nth = 0; nth < 2; nth++) pthread_join(threads[nth], NULL);
     for (size_t page = 0; page < 2 * PART; page++) bad += *word(page) != inherited(page);
     for (size_t nth = 0; nth < PART; nth++) bad += *word(2 * PART + nth) != inherited(2 * PART + nth) + changed[nth];
+    if (in_parent) {
+        int status;
+        close(ends[1]);
+        bad += waitpid(child, &status, 0) != child || status != 0;
+    }
     printf("%d bad\n", bad + lost);
     return bad + lost != 0;
 }

@@ -52,6 +52,8 @@ pub(crate) enum Maintained {
     All,
     /// What can be done now.
     Some,
+    /// The same, and the program has hardly written since the last time.
+    Quiet,
     /// Some of that. What nobody holds any more is better given up before it goes on.
     InPart,
 }

@@ -141,7 +141,7 @@ counters! {
     PoolKept pool_kept_bytes,
     /// Blocks that this process has inherited and written densely, and that became its own memory in huge pages.
     Privatised blocks_privatised,
-    /// Pages that this process has inherited and written, that were as before again, and that it shares again.
+    /// Pages that this process shared with others and wrote, that were as before again, and that it shares again.
     PagesGivenBack pages_given_back,
     /// What it took to find those, in time of a processor.
     SharingUsec sharing_usec,

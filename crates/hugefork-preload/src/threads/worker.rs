@@ -129,7 +129,7 @@ fn work() {
         let has_parent = origin::has_parent();
         let mut is_shared =
             || thread::are_unwanted() || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
-        if maintained == Maintained::Some {
+        if matches!(maintained, Maintained::Some | Maintained::Quiet) {
             // What somebody just works on has its turn later.
             thread::sleep(SHORTEST_NS);
             continue;

@@ -72,7 +72,8 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
     }
     if counted.pages_given_back > 0 {
         let cost = format!("in {:.3} ms of a processor", ms(counted.sharing_usec));
-        line("inherited", format!("{} pages shared again, {cost}", counted.pages_given_back));
+        let whose = if counted.pool_mappings > 0 { "pool" } else { "inherited" };
+        line(whose, format!("{} pages shared again, {cost}", counted.pages_given_back));
     }
     if counted.pool_refused > 0 {
         line("pool", "refused here: docs/run.md says what it needs".to_owned());

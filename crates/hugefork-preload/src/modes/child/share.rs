@@ -9,11 +9,12 @@
 //!             a piece of such a block: who writes there sleeps ── what equals its twin is dropped ── wake
 //! ```
 //! What it may take is limited to a share of a processor ([`Budget`]), and what came to nothing, or came again, is
-//! looked at less and less often ([`Block`]).
+//! looked at less and less often ([`CopiedPages`]).
 
 use std::ffi::c_void;
 use std::ops::Range;
 
+use hugefork_program::{CopiedPages, UncopyBudget};
 use rustix::mm::ProtFlags;
 
 use super::marks::{self, Session};
@@ -41,85 +42,21 @@ const FAULTS: u64 = 64;
 /// So many pages are held at once, at most: to compare them takes some 30 microseconds.
 const HELD: usize = 64;
 
-/// What it may take of a processor, as one in so many.
-const SHARE: u64 = 50;
-/// What it may save up of that.
-const SAVED_NS: u64 = 500_000_000;
-
-/// So many pages that were not there before are worth it at once.
-const MANY: u16 = 32;
-/// The most looks that a block waits for.
-const LONGEST_WAIT: u8 = 64;
-/// A block whose pages have become more or less at so many looks will not come to rest.
-const RESTLESS: u8 = 8;
-
-/// What is known of a block. All zero at first.
-#[derive(Clone, Copy, Debug, Default)]
-struct Block {
-    /// Its private pages at this look, and at the one before.
-    now: u16,
-    before: u16,
-    /// Those that were left when it was last worked on: they differed.
-    rest: u16,
-    /// So many looks there were since, and so many there are to be.
-    waited: u8,
-    wait: u8,
-}
-
-impl Block {
-    fn new_pages(self) -> u16 {
-        self.now.saturating_sub(self.rest)
-    }
-
-    /// Whether it is worth a look at each page. To be asked once at each look.
-    fn is_due(&mut self) -> bool {
-        let comes_to_rest = self.now == self.before;
-        self.before = self.now;
-        if self.now == 0 {
-            *self = Block::default();
-            return false;
-        }
-        self.waited = self.waited.saturating_add(1);
-        let is_worth_it =
-            self.new_pages() >= MANY || self.new_pages() > 0 && self.waited >= self.wait || self.waited >= LONGEST_WAIT;
-        is_worth_it && (comes_to_rest || self.waited >= RESTLESS)
-    }
-
-    /// So many of its pages were given back.
-    fn was_worked_on(&mut self, given: u16) {
-        self.wait = if given >= MANY { 1 } else { (2 * self.wait).clamp(1, LONGEST_WAIT) };
-        self.rest = self.now.saturating_sub(given);
-        (self.before, self.waited) = (self.rest, 0);
-    }
-
-    /// Whether there is more to do about it than to wait for new page faults.
-    fn has_something_to_do(self) -> bool {
-        self.new_pages() > 0
-    }
-}
-
-/// What the thread may use of a processor.
+/// What the thread uses of a processor.
 struct Budget {
     began: u64,
     used: u64,
-    /// What was not used in time.
-    lost: u64,
+    limit: UncopyBudget,
 }
 
 impl Budget {
     fn new() -> Budget {
-        Budget { began: now_ns(), used: thread_ns(), lost: 0 }
+        Budget { began: now_ns(), used: thread_ns(), limit: UncopyBudget::default() }
     }
 
     /// For how long to sleep before the next piece of work.
     fn pause(&mut self) -> u64 {
-        self.pause_at(now_ns() - self.began, thread_ns() - self.used)
-    }
-
-    fn pause_at(&mut self, passed: u64, used: u64) -> u64 {
-        let allowed = (passed / SHARE).saturating_sub(self.lost);
-        self.lost += allowed.saturating_sub(used + SAVED_NS);
-        used.saturating_sub(allowed) * SHARE
+        self.limit.pause(now_ns() - self.began, thread_ns() - self.used)
     }
 }
 
@@ -128,7 +65,7 @@ pub(super) struct Sharer {
     faults: UserFaults,
     pagemap: Pagemap,
     addresses: Range<usize>,
-    blocks: &'static mut [Block],
+    blocks: &'static mut [CopiedPages],
     budget: Budget,
     /// Microseconds of this thread's that the statistics have.
     told: u64,
@@ -139,7 +76,7 @@ impl Sharer {
     pub(super) fn open() -> Option<Sharer> {
         let (faults, pagemap) = (UserFaults::of_writers().ok()?, Pagemap::open().ok()?);
         let addresses = marks::addresses();
-        let known = marks::known(size_of::<Block>())? as *mut Block;
+        let known = marks::known(size_of::<CopiedPages>())? as *mut CopiedPages;
         // SAFETY: all of the memory, which stays, and which this thread alone uses. Zeros are blocks of which nothing
         // is known.
         let blocks = unsafe { std::slice::from_raw_parts_mut(known, addresses.len() / HUGE_PAGE) };
@@ -214,11 +151,11 @@ impl Sharer {
     /// Counts the private pages of some blocks. False if the kernel cannot say.
     fn count(&mut self, blocks: &Range<usize>) -> bool {
         let (first, last) = (self.index(blocks.start), self.index(blocks.end));
-        self.blocks[first..last].iter_mut().for_each(|block| block.now = 0);
+        self.blocks[first..last].iter_mut().for_each(CopiedPages::begin_look);
         let counted = &mut self.blocks[first..last];
         let scanned = self.pagemap.own(blocks, |run| {
             for page in run.step_by(BASE_PAGE) {
-                counted[(page - blocks.start) / HUGE_PAGE].now += 1;
+                counted[(page - blocks.start) / HUGE_PAGE].count(1);
             }
         });
         scanned.is_ok()
@@ -327,62 +264,4 @@ fn equals_its_twin(page: usize) -> bool {
 fn drop_private(range: &Range<usize>) -> bool {
     // SAFETY: what is seen there afterwards is the same, and nobody writes to it meanwhile.
     unsafe { hugefork_linux::advice::drop_locked(range.start as *mut c_void, range.len()) }.is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Looks at a block that has so many private pages at each look, of which `equal` says how many are given back.
-    fn looks(pages: impl IntoIterator<Item = u16>, equal: impl Fn(u16) -> u16) -> Vec<usize> {
-        let (mut block, mut worked) = (Block::default(), Vec::new());
-        for (nth, pages) in pages.into_iter().enumerate() {
-            block.now = pages;
-            if block.is_due() {
-                block.was_worked_on(equal(pages));
-                worked.push(nth);
-            }
-        }
-        worked
-    }
-
-    #[test]
-    fn what_is_still_written_is_let_be_and_then_given_back() {
-        assert_eq!(looks([100, 200, 300, 300], |pages| pages), [3]);
-        // It will not come to rest.
-        assert_eq!(looks((1..=9).map(|nth| 50 * nth), |_| 0)[0], 7);
-    }
-
-    #[test]
-    fn what_comes_again_is_given_back_less_and_less_often() {
-        let every_other = (0..400).map(|_| 3);
-        let worked = looks(every_other, |pages| pages);
-        assert!(worked.len() < 20, "{worked:?}");
-        let gaps: Vec<usize> = worked.windows(2).map(|two| two[1] - two[0]).collect();
-        assert!(gaps.is_sorted(), "{gaps:?}");
-    }
-
-    #[test]
-    fn what_differs_is_looked_at_seldom() {
-        let worked = looks((0..400).map(|_| 500), |_| 0);
-        assert!((2..10).contains(&worked.len()), "{worked:?}");
-    }
-
-    #[test]
-    fn nothing_is_due_where_nothing_is_private() {
-        assert_eq!(looks([0, 0, 0], |_| panic!("asked")), []);
-    }
-
-    #[test]
-    fn it_takes_its_share_and_saves_some_up() {
-        let mut budget = Budget { began: 0, used: 0, lost: 0 };
-        let second = 1_000_000_000;
-        assert_eq!(budget.pause_at(second, second / SHARE), 0);
-        assert_eq!(budget.pause_at(second, second / SHARE + 1000), 1000 * SHARE);
-        // An hour of nothing is no hour of work.
-        assert_eq!(budget.pause_at(3600 * second, second / SHARE), 0);
-        let used = second / SHARE + SAVED_NS;
-        assert_eq!(budget.pause_at(3600 * second, used), 0);
-        assert_eq!(budget.pause_at(3600 * second, used + 1000), 1000 * SHARE);
-    }
 }

@@ -8,6 +8,8 @@ use hugefork_program::{Full, ProgramMemory};
 use super::super::types::{Growth, Maintained};
 use super::engine::{Held, MEMORY, let_others_go_first, with};
 use super::state::{END, IS_FORKING, IS_SHORT, NEEDS_COLLAPSE, Role, role};
+use crate::config;
+use crate::environment::Children;
 use crate::proc::shortage::{self, Shortage};
 use crate::proc::usage::{now_ns, page_faults};
 use crate::stats::own as stats;
@@ -49,15 +51,35 @@ pub(in crate::modes) fn maintain() -> Maintained {
             let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         }
     }
+    let mut has_more = config::children() == Children::Share;
+    while has_more && now_ns().wrapping_sub(began) < UNLOOKED_NS {
+        let_others_go_first();
+        has_more = with(ProgramMemory::uncopy) == Some(true);
+    }
     let is_shared = with(|engine| {
         tell(engine);
         engine.is_shared()
     });
     match is_shared.unwrap_or(false) {
+        true if is_over && has_hardly_written() => Maintained::Quiet,
         true if is_over => Maintained::Some,
         true => Maintained::InPart,
         false => Maintained::All,
     }
+}
+
+/// Fewer page faults than this are hardly any.
+const HARDLY: u64 = 64;
+
+/// Whether the program has hardly written to what is shared since it was seen to.
+fn has_hardly_written() -> bool {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let faults = page_faults();
+    let is_so = faults.wrapping_sub(SEEN.load(Ordering::Relaxed)) < HARDLY;
+    if !is_so {
+        SEEN.store(faults, Ordering::Relaxed);
+    }
+    is_so
 }
 
 /// For `hugefork stats`.
@@ -65,6 +87,8 @@ fn tell(engine: &ProgramMemory) {
     let counts = engine.counts();
     stats::set(Word::PagesWrittenBack, counts.pages_written_back);
     stats::set(Word::Promoted, counts.promoted);
+    stats::set(Word::PagesGivenBack, counts.uncopied);
+    stats::set(Word::SharingUsec, counts.uncopy_ns / 1000);
     stats::set(Word::PoolBytes, counts.memory);
     stats::set(Word::PoolKept, counts.kept);
     let held = engine.held();

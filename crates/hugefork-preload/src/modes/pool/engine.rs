@@ -16,6 +16,7 @@ use super::state::{END, NEEDS_COLLAPSE, ROLE, Role, START};
 use crate::config;
 use crate::descriptors;
 use crate::descriptors::Kept;
+use crate::environment::Children;
 use crate::fork::{copies, spare};
 use crate::proc::{mappings, usage};
 use crate::stats::own as stats;
@@ -231,7 +232,8 @@ pub(super) fn begin(memory: &mut Memory) {
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     match ProgramMemory::new(total) {
         Ok(mut engine) => {
-            engine.limit_promotions(config::memory());
+            // What is copied may be as before soon, and is shared again then.
+            engine.limit_promotions(if config::children() == Children::Share { Some(0) } else { config::memory() });
             copies::watch();
             // SAFETY: the engine's own, which lives until the process ends.
             memory.descriptors.extend(engine.descriptors().filter_map(|number| unsafe { Kept::of(number) }.ok()));

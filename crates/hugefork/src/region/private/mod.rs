@@ -15,6 +15,7 @@
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |
+//! | `uncopy` | drops those that equal what is below, while others hold it too |
 //!
 //! [`Quiesced`] keeps writers off in the one way or the other, and resumes them.
 //!
@@ -23,6 +24,7 @@
 
 mod cow_mapping;
 mod quiesce;
+mod uncopy;
 mod write_back;
 
 pub(super) use quiesce::{Locks, Quiesced};
