@@ -154,17 +154,18 @@ const KNOWN: [Known; 18] = [
     },
     Known {
         name: "model-clear",
-        title: "Foretold by a model: clearing blocks that are then written in order",
+        title: "Foretold: blocks cleared and then written",
         description: "Nothing was measured: a model of the machine of Linux's patches, where so many threads share 45 \
-                      MiB of cache, foretells what comes of each plan.",
+                      MiB of cache, foretells what comes of each plan when blocks are then written in order. A window \
+                      is what goes through the cache, after the rest; reversed, it is written from its far end.",
         leads: &["throughput"],
         explains: &[],
         aside: &[],
     },
     Known {
         name: "model-copy",
-        title: "Foretold by a model: copying blocks that are then written in order",
-        description: "Nothing was measured: the same model, where blocks are copied.",
+        title: "Foretold: blocks copied and then written",
+        description: "Nothing was measured: the same model, where blocks are copied first.",
         leads: &["throughput"],
         explains: &[],
         aside: &[],

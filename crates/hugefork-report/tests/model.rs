@@ -16,11 +16,11 @@ fn what_a_model_foretells_is_drawn_as_a_page() {
     let _ = std::fs::remove_file(&file);
     assert!(answered.is_ok(), "{answered:?}");
     let record = loaded.expect("results as any");
-    // Two works, six numbers of threads, thirteen plans.
-    assert_eq!(record.entries.len(), 2 * 6 * 13);
+    // Two works, five numbers of threads that share the cache, thirteen plans.
+    assert_eq!(record.entries.len(), 2 * 5 * 13);
     assert!(record.entries.iter().all(|entry| entry.median > 0.0));
     let page = report(&[record]).expect("it can be drawn");
-    for text in ["Foretold by a model: clearing", "Foretold by a model: copying", "two Xeon E5-2699 v3", "by tasks"] {
+    for text in ["Foretold: blocks cleared", "Foretold: blocks copied", "two Xeon E5-2699 v3", "by tasks"] {
         assert!(page.contains(text), "{text}");
     }
     let printed = String::from_utf8(printed).expect("the model prints text");

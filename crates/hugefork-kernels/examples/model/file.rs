@@ -34,8 +34,8 @@ pub(crate) fn write(command: &str, foretold: &[Foretold], out: &mut dyn Write) -
     )
 }
 
-/// Each plan as a subject, at each number of threads. Those that the library or Linux has come first, since the page
-/// draws only so many lines.
+/// Each plan as a subject, at each number of threads that share the cache. Those that tell most come first, since the
+/// page draws only so many lines.
 fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
     let case = match foretold.work {
         Work::Clear => "model-clear",
@@ -44,7 +44,7 @@ fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
     let mut plans: Vec<(usize, Plan)> = plans().into_iter().map(|(_, plan)| plan).enumerate().collect();
     plans.sort_by_key(|(_, plan)| plan.order == Order::Hybrid && plan.within == Order::Straight);
     plans.into_iter().flat_map(move |(nth, plan)| {
-        foretold.columns.iter().map(move |(threads, column)| {
+        foretold.columns.iter().filter(|(threads, _)| *threads > 1).map(move |(threads, column)| {
             let Outcome { throughput, .. } = column[nth];
             // Bytes a microsecond.
             let gib = throughput * 1e6 / f64::from(1 << 30);
@@ -58,9 +58,9 @@ fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
 
 /// The name of a plan, in words that `hugefork bench` has for kernels.
 fn name(plan: Plan) -> String {
-    let reversed = if plan.within == Order::TargetLast { "-reversed" } else { "" };
+    let kind = if plan.within == Order::TargetLast { "reversed" } else { "window" };
     match (plan.order, plan.past_cache) {
-        (Order::Hybrid, _) => format!("window-{}KiB{reversed}", plan.window.bytes >> 10),
+        (Order::Hybrid, _) => format!("{kind}-{}KiB", plan.window.bytes >> 10),
         (_, true) => "past-cache".to_owned(),
         (order, false) => order.name().to_owned(),
     }
