@@ -29,4 +29,4 @@ pub use huge::Full;
 pub use hugefork::seam::Held;
 pub use memory::{ProgramCounts, ProgramMemory};
 pub use plain::Zeros;
-pub use uncopy::{CopiedPages, UncopyBudget};
+pub use uncopy::{CopiedPages, Looks, UncopyBudget};

@@ -96,6 +96,55 @@ impl CopiedPages {
     }
 }
 
+/// When to look at all blocks: some page faults after the last time, and less often where that is in vain.
+///
+/// ```
+/// let mut looks = hugefork_program::Looks::default();
+/// let first = looks.pause();
+/// assert!(!looks.is_worth_one(3), "hardly a page fault");
+/// assert!(looks.pause() > first && looks.is_worth_one(1000));
+/// looks.has_looked(1000, true, false);
+/// assert_eq!(looks.pause(), first);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Looks {
+    pause: u64,
+    /// The page faults at the last look, whether there were many before this one, and whether that one left something.
+    faults: u64,
+    is_busy: bool,
+    has_more: bool,
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks { pause: SHORTEST_NS, faults: 0, is_busy: false, has_more: false }
+    }
+}
+
+impl Looks {
+    /// For how long to wait before the next, in nanoseconds.
+    pub fn pause(&self) -> u64 {
+        self.pause
+    }
+
+    /// Whether the pause is over for a look, with so many page faults of the process. Otherwise there is another pause.
+    pub fn is_worth_one(&mut self, faults: u64) -> bool {
+        self.is_busy = faults.wrapping_sub(self.faults) >= FAULTS;
+        let is_worth_it = self.is_busy || self.has_more;
+        if !is_worth_it {
+            self.pause = LONGEST_NS.min(2 * self.pause);
+        }
+        is_worth_it
+    }
+
+    /// All blocks were looked at, with so many page faults by now, those of this thread among them. Pages may have been
+    /// dropped, and there may be more to do.
+    pub fn has_looked(&mut self, faults: u64, has_dropped: bool, has_more: bool) {
+        self.pause = if self.is_busy || has_dropped { SHORTEST_NS } else { LONGEST_NS.min(2 * self.pause) };
+        (self.faults, self.has_more) = (faults, has_more);
+    }
+}
+
 /// What may be used of a processor: a fiftieth, of which half a second can be saved up.
 ///
 /// ```
@@ -129,22 +178,20 @@ pub(crate) struct Uncopying {
     /// Nanoseconds of a processor so far, and pages that were dropped.
     pub(crate) used: u64,
     pub(crate) dropped: u64,
-    /// When the next look is due, and the pause before it.
+    looks: Looks,
+    /// When the next look is due.
     next_look: u64,
-    pause: u64,
-    /// Where the look goes on that has begun.
+    /// Where the look goes on that has begun, and what it has come to.
     at: Option<usize>,
-    /// The page faults at the last look, whether there were many before this one, and what it has come to.
-    faults: u64,
-    is_busy: bool,
     has_dropped: bool,
     has_more: bool,
 }
 
 impl Uncopying {
-    /// Nothing is shared: there is nothing to look at.
+    /// Nothing is shared: there is nothing to look at, and what was known is of children that are gone.
     pub(crate) fn rest(&mut self) {
         self.at = None;
+        self.blocks.clear();
     }
 
     /// Drops what equals what children have, of so many entries of a region, for about a millisecond. True if more is
@@ -176,7 +223,8 @@ impl Uncopying {
         }
         self.used += used;
         if self.at.is_none() {
-            self.ends_look(now, region.faults());
+            self.looks.has_looked(region.faults(), self.has_dropped, self.has_more);
+            self.next_look = now + self.looks.pause();
         }
         self.at.is_some()
     }
@@ -186,25 +234,13 @@ impl Uncopying {
         if now < self.next_look || entries == 0 {
             return false;
         }
-        self.is_busy = faults.wrapping_sub(self.faults) >= FAULTS;
-        if !self.is_busy && !self.has_more {
-            self.waits(now, false);
+        if !self.looks.is_worth_one(faults) {
+            self.next_look = now + self.looks.pause();
             return false;
         }
         self.blocks.resize(entries, CopiedPages::default());
         (self.at, self.has_dropped, self.has_more) = (Some(0), false, false);
         true
-    }
-
-    fn ends_look(&mut self, now: u64, faults: u64) {
-        // Those of this thread among them.
-        self.faults = faults;
-        self.waits(now, self.is_busy || self.has_dropped);
-    }
-
-    fn waits(&mut self, now: u64, was_of_use: bool) {
-        self.pause = if was_of_use { SHORTEST_NS } else { (2 * self.pause).clamp(SHORTEST_NS, LONGEST_NS) };
-        self.next_look = now + self.pause;
     }
 }
 
@@ -268,19 +304,18 @@ mod tests {
 
     #[test]
     fn who_is_idle_is_looked_at_less_often() {
-        let mut uncopying = Uncopying::default();
-        assert!(uncopying.begins_look(0, 100, 1), "it has faulted");
-        uncopying.at = None;
-        uncopying.ends_look(0, 120);
-        assert_eq!(uncopying.next_look, SHORTEST_NS);
-        let mut looked = Vec::new();
-        for now in (0..10_000_000_000).step_by(10_000_000) {
-            let due = uncopying.next_look;
-            assert!(!uncopying.begins_look(now, 130, 1), "ten page faults are worth no look");
-            if uncopying.next_look != due {
-                looked.push(now);
-            }
-        }
-        assert!(looked.len() <= 12, "{looked:?}");
+        let mut looks = Looks::default();
+        assert!(looks.is_worth_one(100), "it has faulted");
+        looks.has_looked(120, false, false);
+        let pauses = [(); 6].map(|()| {
+            assert!(!looks.is_worth_one(130), "ten page faults are worth no look");
+            looks.pause()
+        });
+        assert_eq!(pauses[..2], [2 * SHORTEST_NS, LONGEST_NS]);
+        assert_eq!(pauses[5], LONGEST_NS);
+        assert!(looks.is_worth_one(200));
+        looks.has_looked(200, true, true);
+        assert_eq!(looks.pause(), SHORTEST_NS);
+        assert!(looks.is_worth_one(200), "there was more to do");
     }
 }

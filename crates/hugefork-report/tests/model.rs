@@ -1,6 +1,6 @@
 //! What the model of the patches' machine foretells is drawn as any results are.
 
-#[allow(dead_code)] // Its tables are tested where it is.
+#[expect(dead_code, reason = "what its own test asks of it")]
 #[path = "../../hugefork-kernels/examples/model/main.rs"]
 mod model;
 

@@ -1,7 +1,8 @@
-/* A child that counts references (with an argument: a parent, while a child lives): in each page of what it has inherited a count goes up and down again, once in the first
-   part, and again and again in the second, by a thread that looks at each step whether the one before was lost. A third
-   part it changes for good. For each byte of its input it has a child of its own, which does the same, prints its number,
-   and does so again at the next byte. Prints its own number first, and how much is bad when its input has ended. */
+/* A child that counts references, or with an argument a parent, while a child lives: in each page of what it shares a
+   count goes up and down again, once in the first part, and again and again in the second, by a thread that looks at each
+   step whether the one before was lost. A third part it changes for good. For each byte of its input it has a child of its
+   own, which does the same, prints its number, and does so again at the next byte. Prints its own number first, and how
+   much is bad when its input has ended. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -78,9 +79,8 @@ static int is_as_before(int pipe) {
     return bad == 0;
 }
 
-int main(int count_of_arguments, char **arguments) {
-    (void)arguments;
-    int in_parent = count_of_arguments > 1, ends[2];
+int main(int words, char **arguments) {
+    int in_parent = words > 1 && arguments[1], ends[2];
     /* Later than where a pool begins to be worth it. */
     for (int nth = 0; nth < 2; nth++) mmap(NULL, 8ul << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     void *at = mmap(NULL, 3 * PART * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -14,7 +14,7 @@
 use std::ffi::c_void;
 use std::ops::Range;
 
-use hugefork_program::{CopiedPages, UncopyBudget};
+use hugefork_program::{CopiedPages, Looks, UncopyBudget};
 use rustix::mm::ProtFlags;
 
 use super::marks::{self, Session};
@@ -31,13 +31,6 @@ use crate::threads::thread;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-
-/// How long it sleeps between two looks: so long, and twice as long after each that was in vain, up to the longest.
-const SHORTEST_NS: i64 = 250_000_000;
-const LONGEST_NS: i64 = 1_000_000_000;
-
-/// So many page faults are worth a look.
-const FAULTS: u64 = 64;
 
 /// So many pages are held at once, at most: to compare them takes some 30 microseconds.
 const HELD: usize = 64;
@@ -85,23 +78,16 @@ impl Sharer {
 
     /// Ends when all is left to the kernel, or nothing is inherited any more.
     pub(super) fn help(&mut self) -> Result<(), Refused> {
-        let (mut pause, mut faults, mut has_more) = (SHORTEST_NS, 0, false);
+        let mut looks = Looks::default();
         loop {
-            if !thread::sleep(pause) || is_to_leave() {
+            if !thread::sleep(looks.pause() as i64) || is_to_leave() {
                 return Ok(());
             }
-            pause = LONGEST_NS.min(2 * pause);
-            let is_busy = page_faults().wrapping_sub(faults) >= FAULTS;
-            if !is_busy && !has_more {
+            if !looks.is_worth_one(page_faults()) {
                 continue;
             }
             let Some(looked) = self.look()? else { return Ok(()) };
-            // Those of this thread among them.
-            faults = page_faults();
-            has_more = looked.has_more;
-            if is_busy || looked.given > 0 {
-                pause = SHORTEST_NS;
-            }
+            looks.has_looked(page_faults(), looked.given > 0, looked.has_more);
         }
     }
 

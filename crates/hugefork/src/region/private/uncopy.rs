@@ -48,21 +48,25 @@ impl<S: Sys> RegionCore<S> {
         if scanned.runs == 0 {
             return Some((0, at + scanned.looked_at));
         }
+        let memory = self.pool().offset(block)..self.pool().offset(block) + bytes.len();
+        // Asked before anybody waits: as a rule, all of a block has memory.
+        let is_full = self.pool().sys.next_memory(memory.clone()) == Some(memory.clone());
         let quiesced = Quiesced::begin(self, &window, publishing, only, &self.counters.held_by_write_back);
         let mut quiesced = quiesced.ok()?;
         let place = quiesced.place();
         let is_equal = |page: usize| {
             let page = page * BASE_PAGE..(page + 1) * BASE_PAGE;
-            let offset = self.pool().offset(block) + (page.start - bytes.start);
+            let offset = memory.start + (page.start - bytes.start);
             // What has no memory below would get some for a look at it.
-            if self.pool().sys.next_memory(offset..offset + BASE_PAGE).is_none() {
+            if !is_full && self.pool().sys.next_memory(offset..offset + BASE_PAGE).is_none() {
                 return false;
             }
-            // SAFETY: a page of the block that has memory, and to which nobody writes: this region shows it through the
-            // CoW mapping only, and so do the others.
+            // SAFETY: within the direct map, a page that has memory. Nobody writes to it: this region shows it through
+            // the CoW mapping only, and so do the others; to write pages back into it, or to empty it, takes the lock
+            // of the window, which is held here.
             let below = unsafe { &*self.pool().direct(block).add(page.start - bytes.start).cast::<PageBytes>() };
             let part = self.addresses.part_at(place, &page);
-            // SAFETY: it shows the CoW mapping until that is unparked.
+            // SAFETY: it shows the CoW mapping until that is unparked below, and writers are kept off it.
             unsafe { !self.pool().sys.shown_differs(part, below) }
         };
         let (mut dropped, mut next, mut rest) = (0, at, COMPARED_AT_ONCE);
