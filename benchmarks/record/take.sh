@@ -4,9 +4,10 @@
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
 # keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
-# from the host makes a first touch take as long as the host likes. It waits before each file until the machine is quiet
-# again, and measures a file anew, up to three times in all, while one of hugefork's leading figures varies more than
-# 1.3-fold from round to round; the steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
+# from the host makes a first touch take as long as the host likes. DAMON, which looks at all memory for up to 14 ms at
+# a stretch, is off meanwhile. It waits before each file until the machine is quiet again, and measures a file anew, up
+# to three times in all, while one of hugefork's leading figures varies more than 1.3-fold from round to round; the
+# steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -33,7 +34,7 @@ declare -A WHAT=(
 AS_IT_IS="touch history fork fork-tails"
 ORDER="faults touch fill cow snapshot kernels lazy-free changes reset writer-latency history fork fork-tails"
 
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 name=$1
 shift
@@ -65,9 +66,11 @@ log=benchmarks/record/$name.log
 new=$(mktemp -d)
 keeps=/sys/module/page_reporting/parameters/page_reporting_order
 was=
+damons=
 put_back() {
     rm -rf "$new"
     [ -z "$was" ] || echo "$was" > "$keeps"
+    for damon in $damons; do echo on > "$damon" || echo "$damon stays off" >&2; done
 }
 trap put_back EXIT
 trap 'exit 130' INT TERM HUP
@@ -84,6 +87,11 @@ memory.madvise(14)  # MADV_HUGEPAGE
 memory.madvise(23)  # MADV_POPULATE_WRITE, Linux 5.14
 PY
 fi
+for damon in /sys/kernel/mm/damon/admin/kdamonds/*/state; do
+    [ -w "$damon" ] && [ "$(cat "$damon")" = on ] && echo off > "$damon" || continue
+    damons="$damons $damon"
+    echo "$(date -u +%FT%TZ) $damon is off (it was on)" | tee -a "$log"
+done
 for file in $files; do
     tune=--tune
     case " $AS_IT_IS " in *" $file "*) tune= ;; esac
