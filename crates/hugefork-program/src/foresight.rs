@@ -20,8 +20,8 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 const BLOCK_PAGES: usize = HUGE_PAGE / BASE_PAGE;
 
-/// A block of which fewer pages are still to be written is not promoted, whatever it may take: the copy takes as long as
-/// so many faults (0.8 ms and 6 us each, for a Redis on an Intel Xeon with two CPUs).
+/// A block of which fewer pages are still to be written is not promoted, whatever it may take: the copy takes as long
+/// as so many faults (0.8 ms and 6 us each, for a Redis on an Intel Xeon with two CPUs).
 const LEAST_TO_COME: usize = BLOCK_PAGES / 4;
 
 /// How many pages of a block were copied at some time.
