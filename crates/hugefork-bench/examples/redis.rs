@@ -12,6 +12,10 @@
 //! those of the two seconds after each, in a column of their own. In the end the last save is loaded by another server,
 //! whose digest must be what the first had when that save began.
 //!
+//! A page is copied once in a save, so a server gets faster while it goes on: a child that is done sooner leaves it only
+//! the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts, too,
+//! and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
+//!
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
 //!
@@ -50,10 +54,10 @@ fn main() -> Result<()> {
     print!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time");
     println!("{}\n", if asked.rate > 0 { format!(", {} a second", asked.rate) } else { String::new() });
     println!(
-        "| | first fork, us | later forks, us | SET/s | while saving | p99, p99.9 and max, ms | the same in the 2 s \
+        "| | first fork, us | later forks, us | SET/s | while saving | a save lasts, s | SET/s in its window | p99, p99.9 and max, ms | the same in the 2 s \
          after | a save takes, MiB | memory at its peak, MiB | client late, p99.9 and max, ms | after |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for way in &asked.ways {
         println!("{}", row(way, &asked)?);
     }
@@ -67,12 +71,15 @@ struct Asked {
     saves: usize,
     /// Keys a second; 0 for as many as the server takes.
     rate: usize,
+    /// Seconds from a BGSAVE on, in which it is over.
+    window: usize,
     ways: Vec<String>,
 }
 
 impl Asked {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Asked> {
-        let mut asked = Asked { keys: 2_000_000, pipeline: 16, connections: 16, saves: 5, rate: 0, ways: Vec::new() };
+        let (keys, window, ways) = (2_000_000, 10, Vec::new());
+        let mut asked = Asked { keys, pipeline: 16, connections: 16, saves: 5, rate: 0, window, ways };
         while let Some(word) = words.next() {
             let number = match word.as_str() {
                 "--keys" => &mut asked.keys,
@@ -80,6 +87,7 @@ impl Asked {
                 "--connections" => &mut asked.connections,
                 "--saves" => &mut asked.saves,
                 "--rate" => &mut asked.rate,
+                "--window" => &mut asked.window,
                 way if ["plain", "thp", "collapse", "pool"].contains(&way) || way.starts_with("pool:") => {
                     asked.ways.push(word);
                     continue;
@@ -106,7 +114,8 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
     let mut load = Load::connect(&directory.0, asked)?;
     let (mut calm, mut saving, mut forks, mut least) = (Tally::default(), Tally::default(), Vec::new(), before);
-    let (mut after, mut taken) = (Tally::default(), Vec::new());
+    let (mut after, mut rest, mut taken) = (Tally::default(), Tally::default(), Vec::new());
+    let (window, mut longest) = (Duration::from_secs(asked.window as u64), Duration::ZERO);
     // The first second finds everything cold.
     load.run(&mut Tally::default(), |since| Ok(since < CALM / 2))?;
     load.run(&mut calm, |since| Ok(since < CALM))?;
@@ -118,6 +127,7 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         }
         // What the connections send meanwhile comes after it, and waits for the fork.
         redis.send("bgsave")?;
+        let begun = Instant::now();
         let (mut first, mut has_begun, start) = (Tally::default(), false, available()?);
         let mut least_of_it = start;
         load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
@@ -131,6 +141,10 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         least = least.min(least_of_it);
         taken.extend((save > 0).then_some(start.saturating_sub(least_of_it) >> 20));
         load.run(if save == 0 { &mut first } else { &mut after }, |since| Ok(since < REST))?;
+        if save > 0 {
+            longest = longest.max(begun.elapsed());
+            load.run(&mut rest, |_| Ok(begun.elapsed() < window))?;
+        }
         if redis.info("rdb_last_bgsave_status")? != "ok" {
             return Err(format!("{way}: Redis could not save; look into its log").into());
         }
@@ -152,11 +166,16 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     taken.sort_unstable();
     let takes = taken.get(taken.len() / 2).map_or("–".to_owned(), usize::to_string);
     let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
+    let lasts = saving.took.as_secs_f64() / (asked.saves - 1) as f64;
+    let in_window = match longest < window {
+        true => format!("{:.0}", Tally::rate_of(&[&saving, &after, &rest])),
+        false => format!("– (--window {} would do)", longest.as_secs() + 1),
+    };
     let late = [&mut saving, &mut after].map(Tally::lateness).join(" | ");
     let (saving, after) = (saving.latencies(), after.latencies());
     let first = forks[0];
     Ok(format!(
-        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {saving} | {after} | {takes} | {peak} | {late} |"
+        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {lasts:.2} | {in_window} | {saving} | {after} | {takes} | {peak} | {late} |"
     ))
 }
 
@@ -427,7 +446,12 @@ struct Tally {
 
 impl Tally {
     fn rate(&self) -> f64 {
-        self.commands as f64 / self.took.as_secs_f64()
+        Tally::rate_of(&[self])
+    }
+
+    fn rate_of(tallies: &[&Tally]) -> f64 {
+        let took: Duration = tallies.iter().map(|tally| tally.took).sum();
+        tallies.iter().map(|tally| tally.commands).sum::<usize>() as f64 / took.as_secs_f64()
     }
 
     fn latencies(&mut self) -> String {
