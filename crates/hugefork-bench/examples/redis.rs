@@ -12,9 +12,9 @@
 //! those of the two seconds after each, in a column of their own. In the end the last save is loaded by another server,
 //! whose digest must be what the first had when that save began.
 //!
-//! A page is copied once in a save, so a server gets faster while it goes on: a child that is done sooner leaves it only
-//! the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts, too,
-//! and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
+//! A page is copied once in a save, so a server gets faster while it goes on: a child that is done sooner leaves it
+//! only the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts,
+//! too, and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
 //!
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
@@ -109,12 +109,13 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     if way == "thp" && !enabled.contains("[always]") {
         return Ok(format!("| {way} | skipped: transparent_hugepage/enabled is {} |", enabled.trim()));
     }
+    let (mut calm, mut saving, mut after, mut rest) =
+        (Tally::with_room(), Tally::with_room(), Tally::with_room(), Tally::with_room());
     let (directory, before) = (Directory::new()?, available()?);
     let mut redis = Redis::start(way, &directory.0)?;
     redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
     let mut load = Load::connect(&directory.0, asked)?;
-    let (mut calm, mut saving, mut forks, mut least) = (Tally::default(), Tally::default(), Vec::new(), before);
-    let (mut after, mut rest, mut taken) = (Tally::default(), Tally::default(), Vec::new());
+    let (mut forks, mut least, mut taken) = (Vec::new(), before, Vec::new());
     let (window, mut longest) = (Duration::from_secs(asked.window as u64), Duration::ZERO);
     // The first second finds everything cold.
     load.run(&mut Tally::default(), |since| Ok(since < CALM / 2))?;
@@ -445,6 +446,16 @@ struct Tally {
 }
 
 impl Tally {
+    /// With room for the batches of a minute, which has been touched: the client is not late for the sake of its notes.
+    fn with_room() -> Tally {
+        let room = || {
+            let mut room = vec![Duration::MAX; 1 << 20];
+            room.clear();
+            room
+        };
+        Tally { batches: room(), late: room(), ..Tally::default() }
+    }
+
     fn rate(&self) -> f64 {
         Tally::rate_of(&[self])
     }
