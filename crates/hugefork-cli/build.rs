@@ -75,6 +75,9 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
+    // mimalloc has no constructor then: the library begins it at the first `malloc`.
+    let flags = env::var("CFLAGS").unwrap_or_default();
+    cargo.env("CFLAGS", format!("{flags} -DMI_PRIM_HAS_PROCESS_ATTACH=1"));
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");

@@ -63,7 +63,16 @@ const PURGE_AFTER: i64 = 1000;
 const ARENA_RESERVE: c_int = 23;
 const PURGE_DELAY: c_int = 15;
 
+unsafe extern "C" {
+    /// What mimalloc's own constructor would call. It is built without one (the build script of `hugefork-cli`), since
+    /// most programs end before they have used anything big, and some before they have allocated anything.
+    fn _mi_auto_process_init();
+}
+
 fn set_up() {
+    // SAFETY: nobody has called mimalloc yet; libc's environment and thread keys are there, since the choice was read
+    // from the one. Another call, by a constructor after all, changes nothing.
+    unsafe { _mi_auto_process_init() };
     // SAFETY: options that mimalloc 2 has. What the user has set, by `MIMALLOC_PURGE_DELAY` and so on, stays.
     unsafe {
         libmimalloc_sys::mi_option_set_default(ARENA_RESERVE, ARENA_KIB);
