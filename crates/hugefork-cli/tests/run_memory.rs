@@ -270,6 +270,46 @@ fn a_program_has_all_the_descriptors_that_it_may_have() {
     }
 }
 
+/// Waits for a line, with big memory.
+const WAITS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+int main(void) {
+    size_t len = 16ul << 20;
+    memset(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, len);
+    puts("written");
+    fflush(stdout);
+    return getchar() == EOF;
+}
+"#;
+
+#[test]
+fn why_there_is_no_pool_is_said() {
+    let scratch = Scratch::new("why-no-pool");
+    let Some(program) = compiled(&scratch, "waits", WAITS) else { return };
+    for (descriptors, says) in [
+        (950, "refused here: the process may have fewer than 980 descriptors"),
+        (900, "it may have only descriptors below 900"),
+    ] {
+        let command = scratch.run("-q --mode pool");
+        let mut limited = Command::new("sh");
+        let limit = format!("ulimit -n {descriptors} && exec \"$@\"");
+        limited.args(["-c", &limit, "sh"]).arg(command.get_program()).args(command.get_args());
+        limited.arg(&program).env("XDG_CACHE_HOME", scratch.path());
+        let mut running = Running::start(&mut limited);
+        let pid = running.pid();
+        assert_eq!(running.lines()(), "written");
+        let output = scratch.hugefork(&format!("stats {pid}")).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(says), "{descriptors}: {said}");
+        let why = scratch.stats(pid).map(|stats| (stats["pool_refused"].clone(), stats["pool_refused_why"].clone()));
+        assert_eq!(why, (descriptors > 900).then(|| (1.into(), 1.into())));
+        running.child().kill().unwrap();
+    }
+}
+
 /// Memory that is written, forked, written again, and let go of.
 const ROUNDS: &str = r#"
 #include <stdio.h>

@@ -20,7 +20,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::sandbox::withdrawn;
 
 /// Numbers from here on are seldom a program's, which takes the lowest that is free.
-const HIGH: RawFd = 900;
+pub(crate) const HIGH: RawFd = 900;
 
 /// So many can be there at once: a pool's, and one for each fork of which something lives.
 const MANY: u64 = 80;

@@ -6,5 +6,5 @@ pub(crate) mod own;
 mod page;
 mod read;
 
-pub use page::{BUCKETS, Counters};
+pub use page::{BUCKETS, Counters, PoolRefusal};
 pub use read::{ReadError, Report, of};

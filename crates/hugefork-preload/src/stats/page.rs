@@ -145,6 +145,33 @@ counters! {
     PagesGivenBack pages_given_back,
     /// What it took to find those, in time of a processor.
     SharingUsec sharing_usec,
+    /// Why there can be no pool: the number of a [`PoolRefusal`]; 0 if there can be one, or nobody has asked yet.
+    PoolRefusedWhy pool_refused_why,
+}
+
+/// Why there can be no pool in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum PoolRefusal {
+    /// The process may have too few descriptors.
+    Descriptors = 1,
+    /// The program has a library that pins memory.
+    PinningLibrary = 2,
+    /// Page faults cannot be resolved for it, or not those of system calls.
+    Userfaults = 3,
+    /// It has too few addresses.
+    Addresses = 4,
+    /// The machine has no memory for what the engine needs itself.
+    Memory = 5,
+}
+
+impl PoolRefusal {
+    /// Of what was counted; none if there can be a pool, nobody has asked yet, or another version knows why.
+    pub fn of(counted: &Counters) -> Option<PoolRefusal> {
+        use PoolRefusal::{Addresses, Descriptors, Memory, PinningLibrary, Userfaults};
+        let all = [Descriptors, PinningLibrary, Userfaults, Addresses, Memory];
+        all.into_iter().find(|why| *why as u64 == counted.pool_refused_why)
+    }
 }
 
 /// The bucket of a time.

@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, MemfdFlags, StatxFlags, memfd_create, statx};
 use rustix::process::Pid;
 
 use super::page::{Counters, NAME};
+use crate::descriptors::HIGH;
 use crate::proc::mappings::addresses;
 use crate::{BASE_PAGE, LIBRARY};
 
@@ -35,6 +36,8 @@ pub enum ReadError {
     NotRun(u32),
     /// The library is in it, and has had nothing to do.
     Nothing(u32),
+    /// The library is in it, and may not have a descriptor for its statistics.
+    NoDescriptor(u32),
     /// The page cannot be read.
     Unreadable(u32, io::Error),
 }
@@ -50,6 +53,11 @@ impl fmt::Display for ReadError {
             ReadError::Nothing(pid) => {
                 write!(f, "process {pid} runs under `hugefork run`, and has neither mapped nor forked anything big yet")
             }
+            ReadError::NoDescriptor(pid) => write!(
+                f,
+                "process {pid} runs under `hugefork run` and has no statistics: it may have only descriptors below \
+                 {HIGH}, and those are its own; raise `ulimit -n` before it starts"
+            ),
             ReadError::Unreadable(pid, error) => write!(
                 f,
                 "the statistics of process {pid} cannot be read: {error}; take the `hugefork` that started it, or run this as root"
@@ -129,9 +137,17 @@ pub fn of(pid: u32) -> Result<Report, ReadError> {
             None => Err(ReadError::Unreadable(pid, io::Error::other("they are of another version"))),
         },
         Some(Err(error)) => Err(ReadError::Unreadable(pid, error)),
+        None if seen.has_library && has_few_descriptors(&process) => Err(ReadError::NoDescriptor(pid)),
         None if seen.has_library => Err(ReadError::Nothing(pid)),
         None => Err(ReadError::NotRun(pid)),
     }
+}
+
+/// Whether a process may have none of the numbers that the library's descriptors have.
+fn has_few_descriptors(process: &Path) -> bool {
+    let limits = text(&process.join("limits")).unwrap_or_default();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
+    most.and_then(|most| most.parse::<i32>().ok()).is_some_and(|most| most <= HIGH)
 }
 
 /// Opens what a path leads to as a place, of which nothing can be read.

@@ -1,6 +1,6 @@
 //! What is printed of a process. Its numbers come from memory that the process writes to: they may be any.
 
-use hugefork_preload::stats::Report;
+use hugefork_preload::stats::{Counters, PoolRefusal, Report};
 use serde_json::json;
 
 /// For programs.
@@ -76,7 +76,7 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
         line(whose, format!("{} pages shared again, {cost}", counted.pages_given_back));
     }
     if counted.pool_refused > 0 {
-        line("pool", "refused here: docs/run.md says what it needs".to_owned());
+        line("pool", format!("refused here: {}", refusal(counted)));
     }
     if counted.pool_left > 0 {
         line("", "left, because the program uses memory past its addresses: docs/run.md says how".to_owned());
@@ -91,4 +91,20 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
         line("kept", format!("from switching its huge pages off, {} times", counted.thp_disables_kept));
     }
     text
+}
+
+/// Why there is no pool, and what would change that.
+fn refusal(counted: &Counters) -> &'static str {
+    match PoolRefusal::of(counted) {
+        Some(PoolRefusal::Descriptors) => "the process may have fewer than 980 descriptors; raise `ulimit -n`",
+        Some(PoolRefusal::PinningLibrary) => {
+            "the program has a library that pins memory (io_uring, InfiniBand or a GPU's); mode collapse is for it"
+        }
+        Some(PoolRefusal::Userfaults) => {
+            "page faults cannot be resolved for it; `hugefork doctor`, run as it is, says why"
+        }
+        Some(PoolRefusal::Addresses) => "the process has no 16 GiB of addresses; raise `ulimit -v`",
+        Some(PoolRefusal::Memory) => "the machine has no memory for the engine itself",
+        None => "docs/run.md says what it needs",
+    }
 }

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hugefork::BuildError;
 use hugefork_program::{Inherited, ProgramMemory};
 
 use super::super::child;
@@ -19,6 +20,7 @@ use crate::descriptors::Kept;
 use crate::environment::Children;
 use crate::fork::{copies, spare};
 use crate::proc::{mappings, usage};
+use crate::stats::PoolRefusal;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::lock::{Guarded, Tried};
@@ -226,8 +228,11 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 
 /// The engine's first memory in this process.
 pub(super) fn begin(memory: &mut Memory) {
-    if pins_memory() || !descriptors::are_enough() {
-        return refuse();
+    if pins_memory() {
+        return refuse(PoolRefusal::PinningLibrary);
+    }
+    if !descriptors::are_enough() {
+        return refuse(PoolRefusal::Descriptors);
     }
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     match ProgramMemory::new(total) {
@@ -246,7 +251,9 @@ pub(super) fn begin(memory: &mut Memory) {
             START.store(addresses.start, Ordering::Release);
             memory.engine = Some(engine);
         }
-        Err(_) => refuse(),
+        Err(BuildError::BackingUnavailable { .. }) => refuse(PoolRefusal::Userfaults),
+        Err(BuildError::OutOfAddresses { .. }) => refuse(PoolRefusal::Addresses),
+        Err(_) => refuse(PoolRefusal::Memory),
     }
 }
 
@@ -259,7 +266,8 @@ fn pins_memory() -> bool {
 }
 
 /// In this process there will be none.
-fn refuse() {
+fn refuse(why: PoolRefusal) {
     ROLE.store(Role::Without as u8, Ordering::Release);
+    stats::set(Word::PoolRefusedWhy, why as u64);
     stats::add(Word::PoolRefused, 1);
 }
