@@ -13,8 +13,8 @@
 //! whose digest must be what the first had when that save began.
 //!
 //! A page is copied once in a save, so a server gets faster while it goes on: a child that is done sooner leaves it
-//! only the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts,
-//! too, and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
+//! only the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts
+//! on average, too, and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
 //!
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
@@ -54,8 +54,8 @@ fn main() -> Result<()> {
     print!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time");
     println!("{}\n", if asked.rate > 0 { format!(", {} a second", asked.rate) } else { String::new() });
     println!(
-        "| | first fork, us | later forks, us | SET/s | while saving | a save lasts, s | SET/s in its window | p99, p99.9 and max, ms | the same in the 2 s \
-         after | a save takes, MiB | memory at its peak, MiB | client late, p99.9 and max, ms | after |"
+        "| | first fork, us | later forks, us | SET/s | while saving | a save lasts, s | SET/s in its window | p99, p99.9 \
+         and max, ms | the same in the 2 s after | a save takes, MiB | memory at its peak, MiB | client late, p99.9 and max, ms | after |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
     for way in &asked.ways {
@@ -175,9 +175,12 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     let late = [&mut saving, &mut after].map(Tally::lateness).join(" | ");
     let (saving, after) = (saving.latencies(), after.latencies());
     let first = forks[0];
-    Ok(format!(
-        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {lasts:.2} | {in_window} | {saving} | {after} | {takes} | {peak} | {late} |"
-    ))
+    let row = format!(
+        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {lasts:.2} | {in_window} | {saving} | {after} | {takes} | \
+         {peak} | {late} |"
+    );
+    // Of one save alone there is none but the first.
+    Ok(row.replace("NaN", "–"))
 }
 
 /// Bytes that the system could give to programs.

@@ -70,8 +70,9 @@ unsafe extern "C" {
 }
 
 fn set_up() {
-    // SAFETY: nobody has called mimalloc yet; libc's environment and thread keys are there, since the choice was read
-    // from the one. Another call, by a constructor after all, changes nothing.
+    // SAFETY: this is the process's only thread. libc has its environment, in which the choice was found, and so its
+    // thread keys. If mimalloc has a constructor after all, since another variable than `CFLAGS` was read for it, this
+    // is called twice, which changes nothing: each part of it looks whether it was done.
     unsafe { _mi_auto_process_init() };
     // SAFETY: options that mimalloc 2 has. What the user has set, by `MIMALLOC_PURGE_DELAY` and so on, stays.
     unsafe {

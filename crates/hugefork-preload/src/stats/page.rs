@@ -161,15 +161,15 @@ pub enum PoolRefusal {
     Userfaults = 3,
     /// It has too few addresses.
     Addresses = 4,
-    /// The machine has no memory for what the engine needs itself.
-    Memory = 5,
+    /// The kernel has refused something else that the engine needs itself, such as memory.
+    Kernel = 5,
 }
 
 impl PoolRefusal {
     /// Of what was counted; none if there can be a pool, nobody has asked yet, or another version knows why.
     pub fn of(counted: &Counters) -> Option<PoolRefusal> {
-        use PoolRefusal::{Addresses, Descriptors, Memory, PinningLibrary, Userfaults};
-        let all = [Descriptors, PinningLibrary, Userfaults, Addresses, Memory];
+        use PoolRefusal::{Addresses, Descriptors, Kernel, PinningLibrary, Userfaults};
+        let all = [Descriptors, PinningLibrary, Userfaults, Addresses, Kernel];
         all.into_iter().find(|why| *why as u64 == counted.pool_refused_why)
     }
 }

@@ -104,7 +104,7 @@ fn refusal(counted: &Counters) -> &'static str {
             "page faults cannot be resolved for it; `hugefork doctor`, run as it is, says why"
         }
         Some(PoolRefusal::Addresses) => "the process has no 16 GiB of addresses; raise `ulimit -v`",
-        Some(PoolRefusal::Memory) => "the machine has no memory for the engine itself",
+        Some(PoolRefusal::Kernel) => "the kernel refused what it needs; `hugefork doctor`, run as it is, says what",
         None => "docs/run.md says what it needs",
     }
 }

@@ -253,7 +253,7 @@ pub(super) fn begin(memory: &mut Memory) {
         }
         Err(BuildError::BackingUnavailable { .. }) => refuse(PoolRefusal::Userfaults),
         Err(BuildError::OutOfAddresses { .. }) => refuse(PoolRefusal::Addresses),
-        Err(_) => refuse(PoolRefusal::Memory),
+        Err(_) => refuse(PoolRefusal::Kernel),
     }
 }
 
