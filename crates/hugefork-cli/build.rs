@@ -1,5 +1,6 @@
-//! Builds the two libraries that `hugefork run` puts into programs, so that the command carries them: a cargo of its
-//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
+//! Builds the library that `hugefork run` puts into programs, with and without a `malloc`, so that the command carries
+//! both: a cargo of its own, with a target directory of its own, since a package cannot ask for a shared library of
+//! another.
 //!
 //! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
 //! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that
@@ -26,7 +27,7 @@ fn main() {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
         }
     }
-    for kind in [RUN, MALLOC] {
+    for kind in [RUN, WITH_MALLOC] {
         let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"), kind);
         fs::write(out.join(kind.file), &bytes).expect("the directory is cargo's, and ours");
         println!("cargo::rustc-env={}={:016x}", kind.variable, number(&bytes));
@@ -48,12 +49,17 @@ pub(crate) struct Kind {
 pub(crate) const RUN: Kind =
     Kind { file: "library.so", variable: "HUGEFORK_LIBRARY_NUMBER", flags: &["--cfg", "hugefork_interposed"] };
 
-/// What brings a `malloc`.
-pub(crate) const MALLOC: Kind = Kind {
-    file: "malloc.so",
+/// The same, with a `malloc` beside it.
+pub(crate) const WITH_MALLOC: Kind = Kind {
+    file: "with-malloc.so",
     variable: "HUGEFORK_MALLOC_NUMBER",
-    flags: &["--cfg", "hugefork_malloc", "-C", "link-arg=-Wl,--wrap=mmap,--wrap=madvise,--wrap=prctl"],
+    flags: &["--cfg", "hugefork_interposed", "--cfg", "hugefork_malloc"],
 };
+
+/// What mimalloc is compiled with. It has no constructor then: the library begins it at the first `malloc`. And what it
+/// asks of the kernel goes by functions of the library's own (malloc/system.rs of `hugefork-preload`).
+const MIMALLOC: &str = "-DMI_PRIM_HAS_PROCESS_ATTACH=1 \
+    -Dmmap=hugefork_mimalloc_mmap -Dmadvise=hugefork_mimalloc_madvise -Dprctl=hugefork_mimalloc_prctl";
 
 /// Builds a library from the sources in `package`, in the directory `out`.
 pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr, kind: Kind) -> Vec<u8> {
@@ -75,9 +81,9 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
-    // mimalloc has no constructor then: the library begins it at the first `malloc`.
+    // Other variables add to this one.
     let flags = env::var("CFLAGS").unwrap_or_default();
-    cargo.env("CFLAGS", format!("{flags} -DMI_PRIM_HAS_PROCESS_ATTACH=1"));
+    cargo.env("CFLAGS", format!("{flags} {MIMALLOC}"));
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");

@@ -110,7 +110,7 @@ fn the_library_is_built_from_its_package_alone() {
     let compiler = Command::new("rustc").arg("-vV").output().unwrap();
     let told = String::from_utf8(compiler.stdout).unwrap();
     let target = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    for kind in [build::RUN, build::MALLOC] {
+    for kind in [build::RUN, build::WITH_MALLOC] {
         let library = build::library(&package, &out, OsStr::new(env!("CARGO")), OsStr::new(target), kind);
         assert!(library.starts_with(b"\x7fELF"));
     }

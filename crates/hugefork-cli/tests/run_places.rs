@@ -101,9 +101,8 @@ fn the_environment_that_is_printed_names_no_place_of_another_user() {
     directory(&scratch.path().join("his"), OTHER, 0o755);
     let print = "run --print-env=file --mode pool";
     let text = output_of(scratch.hugefork(print).env("XDG_CACHE_HOME", scratch.path().join("his")));
-    let (_, libraries) = text.lines().find_map(|line| line.split_once("LD_PRELOAD=")).unwrap();
-    assert_eq!(libraries.split(':').count(), 2);
-    assert!(!libraries.contains(scratch.path().to_str().unwrap()), "{libraries}");
+    let (_, library) = text.lines().find_map(|line| line.split_once("LD_PRELOAD=")).unwrap();
+    assert!(!library.contains(scratch.path().to_str().unwrap()), "{library}");
 }
 
 /// In a user namespace of its own, nobody but this user has a name: root's directories seem to be nobody's.

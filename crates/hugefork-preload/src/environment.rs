@@ -16,7 +16,7 @@ pub const MIN_SIZE: &str = "HUGEFORK_MIN_SIZE";
 /// The file name of the only program in which the library does anything.
 pub const ONLY: &str = "HUGEFORK_ONLY";
 
-/// Whose `malloc` programs get: read by the second library. Without it, they keep what they have.
+/// Whose `malloc` programs get: read by the library that has one beside it. Without it, they keep what they have.
 pub const MALLOC: &str = "HUGEFORK_MALLOC";
 
 /// What children of programs get. Without it, nothing.
@@ -187,7 +187,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Whether the second library is needed too.
+    /// Whether the library is to have a `malloc` beside it.
     pub fn brings_malloc(&self) -> bool {
         match (self.malloc, self.mode) {
             (Malloc::Keep, _) | (Malloc::Auto, Mode::Collapse) => false,

@@ -10,7 +10,7 @@
 //! modes/        what is done about memory: collapse, pool
 //! proc/         what the kernel tells about the process and its memory
 //! descriptors/  the library's own                           line       a text on the stack
-//! malloc/       mimalloc in place of libc's: a library of its own, from the same sources
+//! malloc/       mimalloc in place of libc's, in a library of both
 //! ```
 //!
 //! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
@@ -52,8 +52,8 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 /// The library's file name begins with this, and goes on with a number that tells its contents.
 pub const LIBRARY: &str = "libhugefork-run-";
 
-/// The same of the library that brings a `malloc`.
-pub const MALLOC_LIBRARY: &str = "libhugefork-malloc-";
+/// The same of the one that has a `malloc` beside it. Both begin as [`LIBRARY`] does.
+pub const MALLOC_LIBRARY: &str = "libhugefork-run-malloc-";
 
 /// A huge page of the machines that hugefork runs on.
 const HUGE_PAGE: usize = 2 << 20;

@@ -1,17 +1,11 @@
-//! What mimalloc asks of the kernel. The linker puts these in the place of `mmap`, `madvise` and `prctl` for mimalloc
-//! alone (`--wrap`), and `__real_` is what everybody has: the first library's.
+//! What mimalloc asks of the kernel. It is compiled to call these in place of `mmap`, `madvise` and `prctl` (the build
+//! script of `hugefork-cli`).
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::HUGE_PAGE;
 use crate::interposed::kernel::kernel;
-
-unsafe extern "C" {
-    fn __real_mmap(start: *mut c_void, len: usize, rights: c_int, flags: c_int, file: c_int, at: i64) -> *mut c_void;
-    fn __real_madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int;
-    fn __real_prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
-}
 
 /// What mimalloc's segments are aligned to.
 const ALIGNMENT: usize = 32 << 20;
@@ -22,7 +16,7 @@ static HAS_FIRST: AtomicBool = AtomicBool::new(false);
 /// As `mmap`, with two differences. The first arena is the kernel's, and nobody hears of it: most programs never need
 /// more. And mimalloc wishes for addresses that suit its alignment; with another it does as well.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __wrap_mmap(
+unsafe extern "C" fn hugefork_mimalloc_mmap(
     start: *mut c_void,
     len: usize,
     rights: c_int,
@@ -32,7 +26,7 @@ unsafe extern "C" fn __wrap_mmap(
 ) -> *mut c_void {
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: mimalloc's.
-        return unsafe { __real_mmap(start, len, rights, flags, file, at) };
+        return unsafe { libc::mmap(start, len, rights, flags, file, at) };
     }
     if len == ALIGNMENT && file == -1 && !HAS_FIRST.swap(true, Ordering::Relaxed) {
         let first = aligned(len, rights, flags);
@@ -41,7 +35,7 @@ unsafe extern "C" fn __wrap_mmap(
         }
     }
     // SAFETY: mimalloc's.
-    unsafe { __real_mmap(std::ptr::null_mut(), len, rights, flags, file, at) }
+    unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, file, at) }
 }
 
 /// Has the kernel map memory at an address that suits mimalloc.
@@ -63,26 +57,26 @@ fn aligned(len: usize, rights: c_int, flags: c_int) -> *mut c_void {
 /// As `prctl`, but mappings get no names: who filters system calls allows what `malloc` needs, and that is not part of
 /// it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __wrap_prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+unsafe extern "C" fn hugefork_mimalloc_prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if option == libc::PR_SET_VMA {
         return 0;
     }
     // SAFETY: mimalloc's.
-    unsafe { __real_prctl(option, a, b, c, d) }
+    unsafe { libc::prctl(option, a, b, c, d) }
 }
 
 /// As `madvise`, but only whole huge pages are dropped: parts of one save no memory, and would have to be filled with
 /// zeros or split. mimalloc does not rely on zeros there.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __wrap_madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
+unsafe extern "C" fn hugefork_mimalloc_madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
     if !matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) {
         // SAFETY: mimalloc's.
-        return unsafe { __real_madvise(start, len, advice) };
+        return unsafe { libc::madvise(start, len, advice) };
     }
     let whole = (start as usize).next_multiple_of(HUGE_PAGE)..(start as usize + len) / HUGE_PAGE * HUGE_PAGE;
     if whole.is_empty() {
         return 0;
     }
     // SAFETY: part of what mimalloc drops.
-    unsafe { __real_madvise(whole.start as *mut c_void, whole.len(), advice) }
+    unsafe { libc::madvise(whole.start as *mut c_void, whole.len(), advice) }
 }

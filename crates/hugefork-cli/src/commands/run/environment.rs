@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use hugefork_preload::environment::{CHILDREN, MALLOC, MEMORY, MIN_SIZE, MODE, ONLY, STATS, STATS_SIGNAL};
-use hugefork_preload::{LIBRARY, MALLOC_LIBRARY, Settings};
+use hugefork_preload::{LIBRARY, Settings};
 
 use crate::args::run::EnvFormat;
 use crate::failure::Failure;
@@ -34,8 +34,8 @@ impl Environment {
         Environment { all: env::vars_os().collect(), ours: Vec::new() }
     }
 
-    /// With the libraries in it.
-    pub(super) fn with(mut self, settings: &Settings, libraries: &[PathBuf]) -> Environment {
+    /// With the library in it.
+    pub(super) fn with(mut self, settings: &Settings, library: &Path) -> Environment {
         // An outer `hugefork run` may have asked for something else.
         for name in [MODE, MIN_SIZE, MALLOC, CHILDREN, MEMORY, ONLY, STATS, STATS_SIGNAL] {
             self.all.remove(OsStr::new(name));
@@ -44,7 +44,7 @@ impl Environment {
             self.set(name, value);
         }
         let preloaded = self.all.get(OsStr::new(PRELOAD)).cloned().unwrap_or_default();
-        self.set(PRELOAD, with_libraries(&preloaded, libraries));
+        self.set(PRELOAD, with_library(&preloaded, library));
         let tunables = self.all.get(OsStr::new(TUNABLES)).cloned().unwrap_or_default();
         if let Some(tunables) = with_huge_malloc(&tunables) {
             self.set(TUNABLES, tunables);
@@ -92,15 +92,15 @@ fn line(name: &str, value: &str, format: EnvFormat) -> String {
 }
 
 /// The libraries that are there, less older ones of ours, and ours at their end: theirs come first.
-fn with_libraries(preloaded: &OsStr, libraries: &[PathBuf]) -> OsString {
+fn with_library(preloaded: &OsStr, library: &Path) -> OsString {
     let parts = preloaded.as_bytes().split(|byte| *byte == b':' || *byte == b' ');
     let is_ours = |part: &[u8]| {
         let name = part.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        [LIBRARY, MALLOC_LIBRARY].iter().any(|begin| name.starts_with(begin.as_bytes()))
+        name.starts_with(LIBRARY.as_bytes())
     };
     let theirs = parts.filter(|part| !part.is_empty() && !is_ours(part)).map(OsStr::from_bytes);
     let mut all = OsString::new();
-    for library in theirs.chain(libraries.iter().map(|library| library.as_os_str())) {
+    for library in theirs.chain([library.as_os_str()]) {
         if !all.is_empty() {
             all.push(":");
         }
@@ -129,13 +129,12 @@ mod tests {
 
     #[test]
     fn libraries_that_are_there_stay_and_come_first() {
-        let ours = [PathBuf::from("/c/libhugefork-run-2.so"), PathBuf::from("/c/libhugefork-malloc-2.so")];
-        let with = |there: &str| with_libraries(OsStr::new(there), &ours[..1]);
+        let with = |there: &str| with_library(OsStr::new(there), Path::new("/c/libhugefork-run-2.so"));
         assert_eq!(with(""), "/c/libhugefork-run-2.so");
         assert_eq!(with("/a.so b.so"), "/a.so:b.so:/c/libhugefork-run-2.so");
         assert_eq!(with("/old/libhugefork-run-1.so:/a.so"), "/a.so:/c/libhugefork-run-2.so");
-        let both = with_libraries(OsStr::new("/old/libhugefork-malloc-1.so"), &ours);
-        assert_eq!(both, "/c/libhugefork-run-2.so:/c/libhugefork-malloc-2.so");
+        let older = "/old/libhugefork-run-1.so:/old/libhugefork-run-malloc-1.so";
+        assert_eq!(with(older), "/c/libhugefork-run-2.so");
     }
 
     #[test]
@@ -160,8 +159,8 @@ mod tests {
             ..outer.clone()
         };
         let none = Environment { all: BTreeMap::new(), ours: Vec::new() };
-        let libraries = [PathBuf::from("/c/libhugefork-run-2.so")];
-        let twice = Environment { ours: Vec::new(), ..none.with(&outer, &libraries) }.with(&inner, &libraries);
+        let library = Path::new("/c/libhugefork-run-2.so");
+        let twice = Environment { ours: Vec::new(), ..none.with(&outer, library) }.with(&inner, library);
         let names: Vec<_> = twice.all.keys().map(|name| name.to_str().unwrap()).collect();
         assert_eq!(names, [TUNABLES, MIN_SIZE, MODE, PRELOAD]);
     }

@@ -35,11 +35,11 @@ pub(super) const RUN: Library = Library {
     contents: include_bytes!(concat!(env!("OUT_DIR"), "/library.so")),
 };
 
-/// What brings a `malloc`.
-pub(super) const MALLOC: Library = Library {
+/// The same, with a `malloc` beside it.
+pub(super) const WITH_MALLOC: Library = Library {
     begin: hugefork_preload::MALLOC_LIBRARY,
     number: env!("HUGEFORK_MALLOC_NUMBER"),
-    contents: include_bytes!(concat!(env!("OUT_DIR"), "/malloc.so")),
+    contents: include_bytes!(concat!(env!("OUT_DIR"), "/with-malloc.so")),
 };
 
 impl Library {

@@ -49,17 +49,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(_) => Environment::of_this_process(),
         None => {
             let settings = settings(args);
-            let wanted = [Some(library::RUN), settings.brings_malloc().then_some(library::MALLOC)];
-            let in_place = wanted.into_iter().flatten().map(library::put_in_place).collect::<Result<Vec<_>, _>>();
-            let in_place = in_place.map_err(|why| Failure::Status(OWN_PART, why))?;
+            let wanted = if settings.brings_malloc() { library::WITH_MALLOC } else { library::RUN };
+            let in_place = library::put_in_place(wanted).map_err(|why| Failure::Status(OWN_PART, why))?;
             if !args.quiet {
-                // The second one goes where the first one does.
-                for why in &in_place[0].refused {
-                    eprintln!("hugefork: {why}; it is {}", in_place[0].path.display());
+                for why in &in_place.refused {
+                    eprintln!("hugefork: {why}; it is {}", in_place.path.display());
                 }
             }
-            let libraries: Vec<_> = in_place.into_iter().map(|library| library.path).collect();
-            Environment::of_this_process().with(&settings, &libraries)
+            Environment::of_this_process().with(&settings, &in_place.path)
         }
     };
     if let Some(format) = args.print_env {
