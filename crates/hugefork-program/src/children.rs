@@ -1,6 +1,7 @@
 //! What children of `fork(2)` inherit, and what becomes of it when they are gone.
 
 use std::fmt;
+use std::time::Duration;
 
 use hugefork::seam::{HeldBlocks, Linux, Machine};
 
@@ -95,6 +96,7 @@ impl<S: Machine> ProgramMemory<S> {
             }
         };
         self.round = self.region.maintain(from, &mut self.foresight).filter(|&next| next < self.high);
+        self.keeping.note(self.region.figures().promoted, epoch.map(|epoch| epoch.began));
         self.round.is_some()
     }
 
@@ -114,6 +116,12 @@ impl<S: Machine> ProgramMemory<S> {
     /// far as can be foreseen. With 0 nothing is promoted; what lies between counts as 100.
     pub fn limit_promotions(&mut self, percent: Option<u32>) {
         self.foresight.set_limit(percent);
+    }
+
+    /// For how long what children held is worth to be kept for the next ones, once there is nothing more to do
+    /// ([`ProgramMemory::trim`]): ten seconds, or until the next are late that come at least every two minutes.
+    pub fn keeps_for(&self) -> Duration {
+        Duration::from_nanos(self.keeping.how_long())
     }
 
     /// Whether anything is shown through private mappings still.

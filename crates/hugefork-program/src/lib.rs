@@ -8,6 +8,7 @@
 //! | `children` | what children inherit, and what becomes of it |
 //! | `living` | whether children live, and for how long |
 //! | `foresight` | which blocks are worth to be promoted for them |
+//! | `keeping` | for how long memory is kept for the copies of the next ones |
 //! | `uncopy` | which copied pages may be as before again |
 //! | `huge` | huge pages of what is full, and memory that goes back |
 //!
@@ -16,6 +17,7 @@
 mod children;
 mod foresight;
 mod huge;
+mod keeping;
 mod living;
 mod memory;
 #[cfg(test)]

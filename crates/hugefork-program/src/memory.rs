@@ -8,6 +8,7 @@ use hugefork::BuildError;
 use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
 
 use crate::foresight::Foresight;
+use crate::keeping::Keeping;
 use crate::living::{Lives, LivingChildren};
 use crate::plain::Zeros;
 use crate::uncopy::Uncopying;
@@ -56,6 +57,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) living: Arc<LivingChildren>,
     pub(crate) lives: Lives,
     pub(crate) foresight: Foresight,
+    pub(crate) keeping: Keeping,
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
@@ -161,6 +163,7 @@ impl<S: Machine> ProgramMemory<S> {
             living: Arc::default(),
             lives: Lives::default(),
             foresight: Foresight::default(),
+            keeping: Keeping::default(),
             round: None,
             faults: 0,
             uncopying: Uncopying::default(),

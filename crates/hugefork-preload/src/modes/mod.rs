@@ -5,12 +5,15 @@
 //! |---|---|---|
 //! | [`map`], [`unmap`] and so on | `interposed`, maybe in the program's `malloc` | allocate by it, start a thread |
 //! | [`prepare`], [`parent`], [`in_child`] | `fork`, under the lock that all three share | the same |
-//! | [`gone`], [`maintain`], [`pass`], [`grown`] | `worker`; the last two while no child lives | use thread-locals |
+//! | [`gone`], [`maintain`] | `worker` | use thread-locals |
+//! | [`pass`], [`grown`], [`patience`] | the same, while no child lives | the same |
 
 mod child;
 mod collapse;
 mod pool;
 mod types;
+
+use std::time::Duration;
 
 pub(crate) use hugefork_program::Zeros;
 pub(crate) use pool::{Held, Resized, gone};
@@ -123,6 +126,15 @@ pub(crate) fn grown() -> Growth {
         Some(Mode::Pool) => pool::grown(),
         // The kernel makes huge pages at the first touch.
         Some(Mode::Collapse) | None => Growth::OfNoConcern,
+    }
+}
+
+/// For how long the worker stays where it looks after memory that grows, and finds nothing to do. What it keeps for the
+/// next child is kept as long.
+pub(crate) fn patience() -> Duration {
+    match config::mode() {
+        Some(Mode::Pool) => pool::patience(),
+        Some(Mode::Collapse) | None => Duration::ZERO,
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::time::Duration;
 
 use rustix::process::getpid;
 use rustix::thread::{gettid, set_name};
@@ -16,6 +17,7 @@ use crate::fork::STATE;
 use crate::fork::origin;
 use crate::modes;
 use crate::modes::{Growth, Maintained};
+use crate::proc::usage::now_ns;
 use crate::stats::own as stats;
 use crate::stats::own::Word;
 use crate::threads::thread::Place;
@@ -24,10 +26,6 @@ use crate::threads::{affinity, rights, thread};
 /// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
 const SHORTEST_NS: i64 = 5_000_000;
 const LONGEST_NS: i64 = 160_000_000;
-
-/// So often it finds nothing to do before it leaves: that is ten seconds. What it keeps for the next child is kept as
-/// long.
-const PATIENCE: u32 = 64;
 
 /// There are two, since one that is leaving still stands on its stack.
 static PLACES: [Place; 2] = [const { Place::new() }; 2];
@@ -95,7 +93,9 @@ extern "C" fn run(_: *mut c_void) -> c_int {
 
 /// Until there is nothing more to do.
 fn work() {
-    let (mut pause, mut is_to_pass, mut idle) = (SHORTEST_NS, false, 0);
+    let (mut pause, mut is_to_pass) = (SHORTEST_NS, false);
+    // Since when there has been nothing to do.
+    let mut idle: Option<u64> = None;
     loop {
         if thread::are_unwanted() {
             STATE.with(|state| state.has_worker = false);
@@ -138,14 +138,18 @@ fn work() {
             continue;
         }
         if is_to_pass {
-            (is_to_pass, idle, pause) = (false, 0, SHORTEST_NS);
+            (is_to_pass, idle, pause) = (false, None, SHORTEST_NS);
         }
-        match modes::grown() {
-            Growth::Some => (idle, pause) = (0, SHORTEST_NS),
-            Growth::None => idle += 1,
-            Growth::OfNoConcern => idle = PATIENCE,
-        }
-        if idle < PATIENCE {
+        let now = now_ns();
+        let stays = match modes::grown() {
+            Growth::Some => {
+                (idle, pause) = (None, SHORTEST_NS);
+                true
+            }
+            Growth::None => Duration::from_nanos(now.saturating_sub(*idle.get_or_insert(now))) < modes::patience(),
+            Growth::OfNoConcern => false,
+        };
+        if stays {
             sleep(&mut pause);
             continue;
         }

@@ -2,6 +2,7 @@
 //! short.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use hugefork_program::{Full, ProgramMemory};
 
@@ -167,6 +168,11 @@ pub(in crate::modes) fn grown() -> Growth {
     FAULTS.store(faults, Ordering::Relaxed);
     let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || thread::are_unwanted();
     if collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0) { Growth::Some } else { Growth::None }
+}
+
+/// As [`pass`]: for how long nothing may happen until the worker leaves.
+pub(in crate::modes) fn patience() -> Duration {
+    with(|engine| engine.keeps_for()).unwrap_or_default()
 }
 
 /// Nothing has happened for long: gives back what was kept for the next child.

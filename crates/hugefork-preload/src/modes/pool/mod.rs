@@ -41,7 +41,7 @@ pub(crate) use calls::{
 };
 pub(super) use calls::{give_up, leave_it_all_to_the_kernel, map, mapped};
 pub(crate) use care::gone;
-pub(super) use care::{grown, maintain, pass, trim, wants_worker};
+pub(super) use care::{grown, maintain, pass, patience, trim, wants_worker};
 pub(crate) use engine::Held;
 pub(super) use forks::{help, in_child, in_unnoticed_copy, parent, prepare, withdraw};
 pub(crate) use state::behind;
