@@ -55,6 +55,28 @@ fn candidates_for_whole_blocks_are_on_both_sides_of_the_cache() {
 }
 
 #[test]
+fn a_small_share_of_the_cache_adds_a_window_of_its_size() {
+    for what in [Work::Clear, Work::Copy] {
+        let known = base();
+        let far = known.pick(what, 2 * MIB, Use::Near).far();
+        let of = |share| base().with_cache_share(share);
+        for (share, window) in [(1280 * KIB, 960 * KIB), (640 * KIB, 448 * KIB), (86 * KIB, 64 * KIB)] {
+            let kernels = of(share);
+            let [most @ .., last] = kernels.candidates(what, 2 * MIB) else { unreachable!("there are some") };
+            if !far.is_non_temporal() {
+                continue;
+            }
+            assert_eq!(most, known.candidates(what, 2 * MIB));
+            assert_eq!((last.order(), last.far(), last.window()), (Order::Hybrid, far, window));
+            assert_eq!(kernels.pick(what, 2 * MIB, Use::Whole), known.pick(what, 2 * MIB, Use::Whole));
+        }
+        for share in [0, 85 * KIB, 2731 * KIB, 130 * MIB, usize::MAX] {
+            assert_eq!(of(share), known, "{share}");
+        }
+    }
+}
+
+#[test]
 fn nothing_pinned_is_the_base() {
     assert_eq!(pinned(None, None), Ok(base()));
 }
