@@ -99,6 +99,24 @@ fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
     assert!(others.is_empty(), "{others:?}");
 }
 
+/// While glibc knows of one thread, its mutexes are none beside a thread that it does not know. (Those of mimalloc are
+/// the program's: the library's thread never takes them.)
+#[test]
+fn the_library_takes_no_mutex_of_libcs() {
+    let scratch = Scratch::new("mutexes");
+    output_of(&mut scratch.hugefork("run --print-env --mode pool --malloc keep"));
+    let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
+    let bytes = fs::read(library).unwrap();
+    let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
+    // The unwinder would take them, if there were any.
+    let wanted = file.dynamic_symbols().filter(|symbol| symbol.is_undefined() && !symbol.is_weak());
+    let names: Vec<_> = wanted.map(|symbol| symbol.name().unwrap().to_owned()).collect();
+    assert!(names.iter().any(|name| name == "dlsym"), "{names:?}");
+    let locks = ["pthread_mutex_", "pthread_rwlock_", "pthread_spin_", "pthread_cond_"];
+    let taken: Vec<_> = names.iter().filter(|name| locks.iter().any(|lock| name.starts_with(lock))).collect();
+    assert!(taken.is_empty(), "{taken:?}");
+}
+
 /// What pins pages is noticed by whatever name it is called.
 #[test]
 fn pinned_memory_is_the_kernels_whatever_the_function_is_called() {

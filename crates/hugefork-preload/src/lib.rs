@@ -10,6 +10,7 @@
 //! modes/        what is done about memory: collapse, pool
 //! proc/         what the kernel tells about the process and its memory
 //! descriptors/  the library's own                           line       a text on the stack
+//! allocator     what it allocates with
 //! malloc/       mimalloc in place of libc's, in a library of both
 //! ```
 //!
@@ -30,6 +31,7 @@
 pub mod environment;
 pub mod stats;
 
+mod allocator;
 mod config;
 mod descriptors;
 mod fork;
@@ -44,10 +46,9 @@ mod threads;
 
 pub use environment::{Children, Malloc, Memory, Mode, Settings};
 
-/// What the engine allocates with.
-#[cfg(hugefork_interposed)]
-#[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+/// What the library allocates with. In a command, which allocates as programs do, nobody uses it.
+#[cfg_attr(hugefork_interposed, global_allocator)]
+static ALLOCATOR: allocator::Allocator = allocator::Allocator::new();
 
 /// The library's file name begins with this, and goes on with a number that tells its contents.
 pub const LIBRARY: &str = "libhugefork-run-";

@@ -32,7 +32,7 @@ use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
 use crate::threads::{signals, thread, worker};
-use crate::{config, modes};
+use crate::{ALLOCATOR, config, modes};
 use liveness::{Outstanding, Token};
 
 /// What is known of forks.
@@ -50,6 +50,8 @@ pub(crate) struct State {
     processor: usize,
     /// The signals of the thread that forks. A handler could fork in the middle of the fork.
     mask: Option<Mask>,
+    /// Whether that thread keeps others from the library's allocator.
+    has_allocator: bool,
 }
 
 /// Locked by [`prepare`], and given back by [`parent`] and [`child`].
@@ -62,6 +64,7 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     began: 0,
     processor: 0,
     mask: None,
+    has_allocator: false,
 });
 
 /// Forks within a fork of the same thread, by another handler of it. They are not followed.
@@ -167,6 +170,8 @@ pub(crate) extern "C" fn prepare() {
     // Without one, the descendants of this fork count as gone in mode `collapse`, and never do in mode `pool`.
     state.token = if state.is_followed { Token::next(&state.outstanding).ok() } else { None };
     passing::prepare();
+    // Last: nothing is allocated from here until the fork is over.
+    state.has_allocator = ALLOCATOR.before_fork();
 }
 
 /// In a copy of the process that no handler was told of.
@@ -194,9 +199,12 @@ pub(crate) extern "C" fn parent() {
     if is_nested() {
         return;
     }
-    passing::parent();
     // SAFETY: `prepare` has taken it, in this thread.
     let state = unsafe { STATE.held() };
+    if std::mem::take(&mut state.has_allocator) {
+        ALLOCATOR.in_parent();
+    }
+    passing::parent();
     state.copied = None;
     let held = modes::parent();
     match state.token.take() {
@@ -218,6 +226,9 @@ pub(crate) extern "C" fn child() {
     }
     // SAFETY: `prepare` has taken it, in the thread whose copy this is.
     let state = unsafe { STATE.held() };
+    if std::mem::take(&mut state.has_allocator) {
+        ALLOCATOR.in_child();
+    }
     if state.is_followed && sched_getcpu() == state.processor {
         let_the_parent_go_first();
     }
