@@ -73,8 +73,8 @@ impl<S: Sys> PoolCore<S> {
                 Got::Nothing => filling = false,
                 Got::Refused => {
                     (filling, spared) = (false, 0);
-                    count(&ahead.stopped, 1);
                     ahead.rest();
+                    count(&ahead.stopped, 1);
                 }
             }
         }
