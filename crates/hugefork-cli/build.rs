@@ -81,7 +81,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
-    // Other variables add to this one.
+    // `cc` adds this to what more special variables say, such as `CFLAGS_x86_64_unknown_linux_gnu`.
     let flags = env::var("CFLAGS").unwrap_or_default();
     cargo.env("CFLAGS", format!("{flags} {MIMALLOC}"));
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");

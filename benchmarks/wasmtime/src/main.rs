@@ -91,9 +91,9 @@ struct RegionMemory {
 
 impl Drop for RegionMemory {
     fn drop(&mut self) {
-        if let Some(zeros) = &*self.zeroed.zeros.lock().expect("nobody panics with it") {
-            self.zeroed.region.reset_to(zeros).expect("the region can be reset");
-        }
+        // What nobody can make zeros again is given to nobody.
+        let Some(zeros) = &*self.zeroed.zeros.lock().expect("nobody panics with it") else { return };
+        self.zeroed.region.reset_to(zeros).expect("the region can be reset");
         self.free.lock().expect("nobody panics with it").push(self.zeroed.clone());
     }
 }

@@ -87,10 +87,12 @@ impl Choice {
         Choice { near: kernel, whole, candidates: 1, small: kernel, gigantic: kernel, nt_from: 0 }
     }
 
-    /// Adds a candidate for whole use, unless it is one.
+    /// Adds a candidate for whole use, unless it is one or there is no more room.
     fn add(&mut self, kernel: Kernel) {
-        if !self.whole.contains(&kernel) {
-            self.whole[self.candidates] = kernel;
+        if !self.whole.contains(&kernel)
+            && let Some(free) = self.whole.get_mut(self.candidates)
+        {
+            *free = kernel;
             self.candidates += 1;
         }
     }
@@ -174,7 +176,8 @@ impl Kernels {
     /// With another [candidate](Kernels::candidates), where a thread has less of the last-level cache than a block of 2
     /// MiB is large: what lies behind the target goes through the cache, as much as three quarters of `share`, and the
     /// rest past it. `share` is the cache's size in bytes by the number of threads that fill blocks at once. Where it
-    /// holds a block, the cached candidate is as good; with less than 86 KiB there is no such window.
+    /// holds a block, the cached candidate is as good; with less than 86 KiB there is no such window. Each
+    /// call adds one, as long as there is room for it.
     ///
     /// That rule comes from a model of machines whose threads share 45 MiB (`docs/measurements.md`): with 36 and 72
     /// threads such a window gains 28 % and 16 % over a straight cached clear, past the cache −2 % and −1 %.

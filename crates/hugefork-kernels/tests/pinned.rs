@@ -69,6 +69,8 @@ fn a_small_share_of_the_cache_adds_a_window_of_its_size() {
             assert_eq!(most, known.candidates(what, 2 * MIB));
             assert_eq!((last.order(), last.far(), last.window()), (Order::Hybrid, far, window));
             assert_eq!(kernels.pick(what, 2 * MIB, Use::Whole), known.pick(what, 2 * MIB, Use::Whole));
+            let full = (1..9).fold(kernels, |kernels, eighth| kernels.with_cache_share(eighth * 320 * KIB));
+            assert_eq!(full.candidates(what, 2 * MIB)[..most.len() + 1], *kernels.candidates(what, 2 * MIB));
         }
         for share in [0, 85 * KIB, 2731 * KIB, 130 * MIB, usize::MAX] {
             assert_eq!(of(share), known, "{share}");
