@@ -6,6 +6,7 @@
 //! | [`pagemap_scan`] | which pages of a range are huge, private or written | 6.7 |
 //! | [`procmap_query`] | what is mapped at an address | 6.11 |
 //! | [`advice`] | huge pages of what is there; dropping what is locked | 6.1, 5.18 |
+//! | [`mappings`] | anonymous memory for a heap that is no program's | any |
 //! | [`parking`] | page tables that lie elsewhere for a while | 5.13 |
 //! | [`stack`] | work on another stack | any |
 //!
@@ -24,6 +25,7 @@ extern crate std;
 
 pub mod advice;
 mod descriptor;
+pub mod mappings;
 pub mod pagemap_scan;
 pub mod parking;
 pub mod procmap_query;

@@ -1,17 +1,19 @@
 //! What the library allocates with: the program may be in the middle of its own `malloc`. It is dlmalloc, under a lock
 //! of the library's own. A mutex of libc's is none here: while glibc knows of one thread it locks and unlocks without
-//! telling others, and the worker is no thread that glibc knows of.
+//! telling others, and the worker is no thread that glibc knows of. Its memory comes straight from the kernel: the
+//! library's own `mmap` may wait for the engine, and whoever has that may wait for the allocator.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 
 use dlmalloc::Dlmalloc;
+use hugefork_linux::mappings::Mappings;
 
 use crate::threads::lock::{Guarded, Taken};
 
 pub(crate) struct Allocator(Guarded<Heap>);
 
-struct Heap(Dlmalloc);
+struct Heap(Dlmalloc<Mappings>);
 
 // SAFETY: its memory is nobody's in particular, and it is only used under a lock.
 unsafe impl Send for Heap {}
@@ -21,7 +23,7 @@ unsafe impl Sync for Heap {}
 
 impl Allocator {
     pub(crate) const fn new() -> Allocator {
-        Allocator(Guarded::new(Heap(Dlmalloc::new())))
+        Allocator(Guarded::new(Heap(Dlmalloc::new_with_allocator(Mappings))))
     }
 
     /// Keeps all others from it, so that a fork copies it as a whole. False if this thread is in the middle of it.

@@ -21,7 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use allocator_api2::alloc::{AllocError, Allocator};
 use dlmalloc::Dlmalloc;
 
-use crate::sys::linux::{memory, owner};
+use crate::sys::linux::memory::{self, Mappings};
+use crate::sys::linux::owner;
 use crate::units::BASE_PAGE;
 
 pub(crate) use arc::EngineArc;
@@ -126,50 +127,10 @@ pub(crate) fn zeroed<T: Zeroed>(count: usize) -> EngineBox<[T]> {
     unsafe { zeroes.assume_init() }
 }
 
-/// Where the heap gets its memory.
-struct Mappings;
-
-// SAFETY: the mappings are new, and nobody else uses them.
-unsafe impl dlmalloc::Allocator for Mappings {
-    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        (memory::map_anonymous(size).map_or(ptr::null_mut(), NonNull::as_ptr), size, 0)
-    }
-
-    fn remap(&self, _at: *mut u8, _before: usize, _after: usize, _can_move: bool) -> *mut u8 {
-        ptr::null_mut()
-    }
-
-    fn free_part(&self, at: *mut u8, before: usize, after: usize) -> bool {
-        // SAFETY: the heap no longer uses the rest.
-        unsafe { memory::unmap_anonymous(at.wrapping_add(after), before - after) }
-    }
-
-    fn free(&self, at: *mut u8, size: usize) -> bool {
-        // SAFETY: the heap no longer uses it.
-        unsafe { memory::unmap_anonymous(at, size) }
-    }
-
-    fn can_release_part(&self, _flags: u32) -> bool {
-        true
-    }
-
-    fn allocates_zeros(&self) -> bool {
-        true
-    }
-
-    fn page_size(&self) -> usize {
-        BASE_PAGE
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU32, Ordering};
-    use std::fs::File;
-    use std::os::unix::fs::FileExt;
-
-    use dlmalloc::Allocator;
 
     #[test]
     fn what_is_given_back_is_used_again_and_zeroed_again() {
@@ -181,29 +142,6 @@ mod tests {
             }
         }
         assert!(zeroed::<AtomicU32>(0).is_empty());
-    }
-
-    /// The heap does so when a lot of it is unused.
-    #[test]
-    fn a_part_of_a_mapping_goes_and_the_rest_stays() {
-        const HALF: usize = 8 * BASE_PAGE;
-        let memory = File::open("/proc/self/mem").unwrap();
-        let goes = || {
-            let (at, len, flags) = Mappings.alloc(2 * HALF);
-            assert!(!at.is_null() && len == 2 * HALF && Mappings.can_release_part(flags));
-            // SAFETY: it is new, and ours.
-            unsafe { at.write_bytes(7, len) };
-            assert!(Mappings.free_part(at, len, HALF));
-            let is_there = |offset: usize| memory.read_at(&mut [0], (at.addr() + offset) as u64).is_ok();
-            let is_gone = !is_there(HALF) && !is_there(len - 1);
-            // SAFETY: this half is ours still.
-            assert!((0..HALF).all(|offset| unsafe { at.add(offset).read() } == 7));
-            assert!(Mappings.remap(at, HALF, len, true).is_null(), "what grows is copied");
-            assert!(Mappings.free(at, HALF));
-            is_gone
-        };
-        // Another test may have been given these addresses meanwhile, but not each time.
-        assert!((0..1000).any(|_| goes()), "all of it stays");
     }
 
     #[test]

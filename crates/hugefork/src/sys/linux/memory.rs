@@ -8,19 +8,18 @@
 //! ```
 //! Both are accessible only where the pool is used (pool_map.rs).
 
-use core::ptr::{self, NonNull};
+use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munlock, munmap,
-};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
@@ -374,23 +373,6 @@ pub(crate) fn refresh_budget() {
     let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
     BUDGET.set_limit(limit.saturating_sub(others + MARGIN_MAPPINGS));
-}
-
-/// New memory for the engine's own data. It is all zeros.
-pub(crate) fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new anonymous mapping touches nothing that exists.
-    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) };
-    mapped.ok().and_then(|at| NonNull::new(at.cast()))
-}
-
-/// Gives memory of [`map_anonymous`] back; false if the kernel refuses.
-///
-/// # Safety
-/// The range is part of what [`map_anonymous`] made, and nobody uses it any more.
-pub(crate) unsafe fn unmap_anonymous(at: *mut u8, len: usize) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { munmap(at.cast(), len) }.is_ok()
 }
 
 pub(super) fn pointer(address: usize) -> *mut c_void {
