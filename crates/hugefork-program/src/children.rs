@@ -96,7 +96,7 @@ impl<S: Machine> ProgramMemory<S> {
             }
         };
         self.round = self.region.maintain(from, &mut self.foresight).filter(|&next| next < self.high);
-        self.keeping.note(self.region.figures().promoted, epoch.map(|epoch| epoch.began));
+        self.keeping.note(self.region.promoted(), epoch.map(|epoch| epoch.began));
         self.round.is_some()
     }
 

@@ -318,12 +318,17 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.table.get(EntryIndex(full.entry)).block() == Some(full.block)
     }
 
+    /// [`Figures::promoted`] alone, which takes no system call.
+    pub fn promoted(&self) -> u64 {
+        self.0.counters.blocks_promoted.load(Ordering::Relaxed)
+    }
+
     /// What has happened so far.
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {
             pages_written_back: counters.pages_written_back.load(Ordering::Relaxed),
-            promoted: counters.blocks_promoted.load(Ordering::Relaxed),
+            promoted: self.promoted(),
             memory: pool.sys.bytes().unwrap_or(0),
             kept: pool.block_size.len_of(pool.frames.used_and_free()),
         }
