@@ -545,6 +545,32 @@ fn a_page_that_a_reset_drops_is_not_what_was_captured() {
     where_pages_are_copied!(row, 16);
 }
 
+/// Neither do they stay with a snapshot that has pages, but for those, nor are page tables looked at for nothing.
+#[test]
+fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 3);
+        let round = |page: usize, value: u8| {
+            region.write(at(page), value);
+            region.reset_to(&held[2]).unwrap();
+            assert_eq!((1..8).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), [1, 2, 0, 0, 0, 0, 0]);
+        };
+        (3..8).for_each(|page| round(page, 9));
+        (0..20).for_each(|nth| round(3, 10 + nth));
+        assert_eq!((region.private_page_count(), region.kept()), (Ok(3), vec![0..2 * G::PAGES]));
+        let scans = G::calls(&world.pool, Call::Scan);
+        round(3, 7);
+        if world.pool.sys.is_alone() {
+            assert_eq!(G::calls(&world.pool, Call::Scan), scans, "no fault has come in between");
+        }
+    }
+    where_pages_are_copied!(row, 8);
+    run_by_page::<Soft>(8, |world| {
+        world.pool.sys.set_alone(true);
+        row(world);
+    });
+}
+
 #[test]
 fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     run_by_page::<Soft>(16, |world| {

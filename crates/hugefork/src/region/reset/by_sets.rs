@@ -11,6 +11,8 @@
 //! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
 //! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
 
+use std::mem;
+
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
@@ -48,7 +50,7 @@ impl<S: Sys> RegionCore<S> {
         let mut reset = Reset::new((self, frozen), locks, dirty, false);
         let taken = reset.take_sets().and_then(|()| Ok(reset.allow_writes()?)).and_then(|()| reset.put_back_by_sets());
         match taken {
-            Ok(()) => reset.note_sets(),
+            Ok(_) => reset.note_sets(),
             Err(Stop::At { reason, .. }) => return Err(reason),
             Err(Stop::NoRoom(_) | Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
         }
@@ -74,23 +76,27 @@ impl<S: Sys> Reset<'_, S> {
         self.has_sets || self.dirty.are_told
     }
 
-    /// Finds out of which blocks the last set tells what is private.
+    /// Finds out of which blocks the last set tells what is private. The list of the last reset goes on to be all there
+    /// is unless it lacks what a set no longer tells.
     pub(super) fn tell(&mut self) {
         let region = self.region;
         if !self.has_sets && !region.captured.are_any() {
             return self.dirty.tell_nothing();
         }
-        self.dirty.are_told = false;
         let is_known = self.dirty.seen_at == Some(region.pool().sys.minor_faults());
-        let are_asked = self.place == Place::Own && (self.has_sets || !is_known);
+        let are_asked = self.place == Place::Own && (self.has_sets || self.dirty.are_told || !is_known);
+        self.dirty.are_told = false;
         for index in 0..region.table.len() {
             let tells = |index: usize| {
                 region.captured.has_all_marked(EntryIndex(index))
                     && self.covers_same(index)
                     && self.last(index).is_some()
             };
-            self.dirty.told[index] = are_asked && tells(index);
-            self.dirty.are_told |= self.dirty.told[index];
+            let is_told = are_asked && tells(index);
+            if mem::replace(&mut self.dirty.told[index], is_told) && !is_told {
+                self.dirty.seen_at = None;
+            }
+            self.dirty.are_told |= is_told;
         }
     }
 
@@ -140,10 +146,10 @@ impl<S: Sys> Reset<'_, S> {
         if lacks { Err(Stop::Incomplete) } else { Ok(()) }
     }
 
-    /// Puts back what the list of private pages has not.
-    pub(super) fn put_back_by_sets(&mut self) -> Result<(), Stop> {
+    /// Puts back what the list of private pages has not. Returns how many pages that were, whose marks are gone.
+    pub(super) fn put_back_by_sets(&mut self) -> Result<u64, Stop> {
         if !self.goes_by_sets() {
-            return Ok(());
+            return Ok(0);
         }
         let mut written = 0;
         for index in 0..self.region.table.len() {
@@ -159,7 +165,7 @@ impl<S: Sys> Reset<'_, S> {
             written += self.put_back_differences(index, last.as_deref(), set.as_deref())?;
         }
         count(&self.region.counters.pages_put_back, written);
-        Ok(())
+        Ok(written)
     }
 
     /// Gives the region the snapshot's bytes where two sets over one block differ.

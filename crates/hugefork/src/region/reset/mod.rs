@@ -278,13 +278,13 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
-        self.put_back_by_sets()?;
+        let unlisted = self.put_back_by_sets()?;
         self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
         self.note_sets();
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.dirty.seen_at = Some(faults).filter(|_| !self.goes_by_sets());
+        self.dirty.seen_at = Some(faults).filter(|_| unlisted == 0);
         Ok(())
     }
 

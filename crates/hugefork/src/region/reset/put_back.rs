@@ -107,9 +107,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        if !self.goes_by_sets() {
-            self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
-        }
+        self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
         Ok(())
     }
 
@@ -129,12 +127,14 @@ impl<S: Sys> Reset<'_, S> {
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-            let from = self.page_of(block, set.as_deref(), (at - start) / BASE_PAGE);
+            let slot = set.as_deref().and_then(|set| set.slot_of((at - start) / BASE_PAGE));
+            let from = slot.map_or_else(|| pool.direct(block).wrapping_add(at - start), |slot| pool.slot(slot));
             // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block or the
             // set's slot, since the snapshot holds them, and no other thread writes to the region.
             let differed = unsafe { pool.sys.restore(part, access, from) }?;
             dirty += usize::from(differed);
-            let idle = if differed { 0 } else { page.idle().saturating_add(1) };
+            // A page of the snapshot's own has to stay.
+            let idle = if differed || slot.is_some() { 0 } else { page.idle().saturating_add(1) };
             self.dirty.pages[to + by] = Page::new(page.number(), idle);
         }
         Ok(dirty)

@@ -2,7 +2,7 @@
 //!
 //! | known | for |
 //! |---|---|
-//! | the private pages of all CoW mappings, and the process's faults | no look at page tables while those stand still |
+//! | private pages that no set tells of, and the process's faults | no look at page tables while those stand still |
 //! | for how many resets a page was not written to | pages that are not written any more go back to the kernel |
 //! | blocks of the region's own at the last resets | such a block stays, and gets the old bytes |
 
@@ -27,7 +27,7 @@ impl LockedDirtyList {
 /// The private pages that a reset looks at, and what else it knows from the last one.
 #[derive(Debug)]
 pub(in crate::region) struct DirtyList {
-    /// The private pages, in order.
+    /// The private pages, in order. Where a set tells what is private, at least those without a mark.
     pub(in crate::region) pages: EngineVec<Page>,
     /// The pages before the last look.
     before: EngineVec<Page>,
@@ -108,10 +108,11 @@ impl DirtyList {
         self.told.resize(blocks, false);
     }
 
-    /// Has no set tell anything.
+    /// Has no set tell anything. What one has told is not in the list.
     pub(in crate::region) fn tell_nothing(&mut self) {
         if std::mem::take(&mut self.are_told) {
             self.told.fill(false);
+            self.seen_at = None;
         }
     }
 
