@@ -19,6 +19,7 @@ mod copy_on_write;
 mod cow_mapping;
 mod exhaustion;
 mod lazy_free;
+mod lent_zeros;
 mod orders;
 mod races;
 mod reset;

@@ -3,7 +3,8 @@
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
 //! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared`, `CowMapped` where its bytes
 //! are visible and pages of it lie over the block (pages.rs), or, once the region has taken the block away, `Revoked`.
-//! They change under the snapshot's lock.
+//! `Zero` becomes a block of zeros where the region goes back to it again and again. They change under the snapshot's
+//! lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ use crate::table::{Entries, Entry, Locked, Origin, Reserved};
 use crate::types::error::RegionError;
 use crate::types::options::Reserve;
 use crate::types::snapshot_id::{Place, SnapshotId};
-use crate::units::EntryIndex;
+use crate::units::{BlockId, EntryIndex};
 
 /// Whether the region that wrote a block may take it away when no other is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +143,18 @@ impl<S: Sys> SnapshotCore<S> {
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
         let is_own = self.own[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1;
         if is_own && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
+    }
+
+    /// Whether a region may have it take a block of zeros where it has none: it is a snapshot of that region, nothing
+    /// is reserved for it, and its bytes are visible nowhere.
+    pub(crate) fn may_take_zeros_of(&self, id: RegionId) -> bool {
+        self.parent.is_share_of(id) && !self.is_reserved() && self.view.get().is_none()
+    }
+
+    /// Takes a block of zeros, with a reference to it, where it has none. Its bytes stay as they are.
+    pub(crate) fn take_zeros(&self, _locked: Locked<'_>, index: EntryIndex, block: BlockId) {
+        self.entries.set(index, Entry::Shared(block, Origin::Parent));
+        self.note_own(index);
     }
 
     /// Gives up all blocks. They must not be mapped yet.

@@ -1,7 +1,9 @@
 //! What a reset does with entries that show something else than the snapshot's block.
 //!
 //! A block of the region's own that comes back again and again stays, and gets the snapshot's bytes, until it was not
-//! written to in some resets. All others are exchanged for the snapshot's, in runs.
+//! written to in some resets. If only a few of its pages were written, they are better written by page: over the
+//! snapshot's block or, where that has none yet, over this one, which both have from then on. All others are exchanged
+//! for the snapshot's, in runs.
 
 use std::ops::Range;
 
@@ -16,7 +18,7 @@ use crate::sys::restore::restore;
 use crate::sys::{Access, Shows, Sys};
 use crate::table::transition::{Event, Goal, OnDiscard, OnReset, on_discard, on_reset};
 use crate::table::{Entry, Origin, State};
-use crate::types::options::CopyGrain;
+use crate::types::options::{CopyGrain, Reserve};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A block of the region's own is exchanged when it was not written to for so many resets.
@@ -193,9 +195,12 @@ impl<S: Sys> Reset<'_, S> {
             dirty += usize::from(differed);
         }
         count(&region.counters.pages_put_back, dirty as u64);
+        let is_sparse = dirty > 0
+            && dirty * SPARSE_ONE_IN < pages
+            && region.may_cow_map()
+            && (from.is_some() || self.lends_zeros(index, block));
         let own = &mut self.dirty.own[index.0];
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
-        let is_sparse = dirty > 0 && dirty * SPARSE_ONE_IN < pages && from.is_some() && region.may_cow_map();
         if is_sparse {
             region.density.keep_by_page(index);
         }
@@ -204,6 +209,37 @@ impl<S: Sys> Reset<'_, S> {
             *own = 0;
         }
         stays
+    }
+
+    /// Shares a block of the region's own, which has zeros only, with the snapshot, which has none there: what is
+    /// written to it next are pages over a block that both have. False if that cannot be done, and then the region
+    /// alone has it.
+    ///
+    /// With a limit or a reservation, a block that a snapshot holds is counted as one that copies will need.
+    fn lends_zeros(&self, index: EntryIndex, block: BlockId) -> bool {
+        let (region, only) = (self.region, index.0..index.0 + 1);
+        let accounts = &region.accounts;
+        let is_counted = accounts.limit.is_some() || accounts.reserve == Reserve::Full;
+        if is_counted || !self.frozen.may_take_zeros_of(accounts.cow.id()) {
+            return false;
+        }
+        let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };
+        // As at a snapshot. Until the snapshot has the block, it does not matter whether it can be written to.
+        let shared = region.store(self.locked, Event::Snapshot, only.clone(), |_, old| old.in_state(State::Shared));
+        match region.site_at(place).reprotect(self.locked, region.bytes_of(&only), Access::Read) {
+            Ok(protected) => {
+                if protected.published(shared).is_err() {
+                    return false;
+                }
+            }
+            Err(_) => {
+                region.addresses.recount(shared.before, shared.after);
+                return false;
+            }
+        }
+        region.pool().frames.add_reference(block);
+        self.frozen.take_zeros(self.frozen_locked, index, block);
+        true
     }
 
     /// Takes back that an entry, which shows the snapshot's block, was lazily freed.

@@ -1,0 +1,115 @@
+//! What the design says of blocks that a snapshot has not, and that its region writes again and again: the two share
+//! one of zeros, and a reset costs the pages.
+
+use super::cow_mapping::{run_by_page, where_pages_are_copied};
+use super::*;
+use crate::types::options::OnLimit;
+
+const BLOCKS: usize = 3;
+
+/// Writes single pages of blocks that the snapshot has not, and resets.
+fn round<G: Ground>(region: &Region<G>, goal: &SnapshotCore<G::S>, value: u8) {
+    for block in 0..BLOCKS {
+        region.write(block * G::BLOCK + 3 * BASE_PAGE + 9, value);
+    }
+    region.reset_to(goal).unwrap();
+    let bytes = (0..BLOCKS * G::PAGES).map(|page| region.read(page * BASE_PAGE + 9));
+    assert!(bytes.into_iter().all(|byte| byte == Some(0)), "all of it has zeros again");
+}
+
+fn fresh<G: Ground>(world: &World<G>, options: RegionOptions) -> Region<G> {
+    Region::new(RegionCore::zeros(&world.pool, BLOCKS * G::BLOCK, options).unwrap())
+}
+
+fn blocks_of<S: Sys>(frozen: &SnapshotCore<S>) -> usize {
+    frozen.entries.iter().filter(|entry| entry.block().is_some()).count()
+}
+
+#[test]
+fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_again() {
+    fn row<G: Ground>(world: &World<G>) {
+        let free = world.free();
+        let region = fresh(world, RegionOptions::new());
+        let older = region.snapshot();
+        let goal = region.snapshot();
+        (1..5).for_each(|value| round(&region, &goal, value));
+        // One of zeros for each, which both have.
+        assert_eq!((blocks_of(&goal), blocks_of(&older), free - world.free()), (BLOCKS, 0, BLOCKS));
+        assert!((0..BLOCKS).all(|block| region.entry(block).is_cow_mapping()));
+        let before = region.counters.pages_put_back.load(Ordering::Relaxed);
+        (5..9).for_each(|value| round(&region, &goal, value));
+        assert_eq!(region.counters.pages_put_back.load(Ordering::Relaxed) - before, 4 * BLOCKS as u64);
+        region.write(5, 7);
+        let newer = region.snapshot();
+        region.write(5, 8);
+        assert_eq!([&older, &goal, &newer].map(|frozen| read_at(frozen, 5).unwrap()), [0, 0, 7]);
+        region.reset_to(&older).unwrap();
+        assert_eq!((region.read(5), region.read(G::BLOCK + 5)), (Some(0), Some(0)));
+        region.reset_to(&newer).unwrap();
+        assert_eq!(region.read(5), Some(7));
+        drop(region);
+        assert_eq!(read_at(&goal, 5).unwrap(), 0);
+        drop((older, goal, newer));
+        assert_eq!(world.free(), free, "and all goes with its holders");
+    }
+    where_pages_are_copied!(row, 4 * BLOCKS);
+    run_by_page::<Soft>(4 * BLOCKS, |world| {
+        world.pool.sys.set_alone(true);
+        row(world);
+    });
+}
+
+/// … where blocks that copies will need are counted, the snapshot is visible, or it is another region's.
+#[test]
+fn a_snapshot_takes_no_zeros_where_copies_are_reserved_or_it_is_shown() {
+    fn row<G: Ground>(world: &World<G>) {
+        let takes = |options: RegionOptions, is_reserved: bool| {
+            let region = fresh(world, options);
+            let goal = region.snapshot();
+            if is_reserved {
+                goal.reserve().unwrap();
+            }
+            (1..5).for_each(|value| round(&region, &goal, value));
+            blocks_of(&goal)
+        };
+        let plain = RegionOptions::new;
+        assert_eq!(takes(plain(), false), BLOCKS);
+        assert_eq!(takes(reserved(), false), 0);
+        assert_eq!(takes(plain(), true), 0);
+        assert_eq!(takes(plain().max_cow_bytes(8 * G::BLOCK, OnLimit::Fail), false), 0);
+        assert_eq!(takes(plain().copy_grain(CopyGrain::Block), false), 0);
+        let (region, other) = (fresh(world, plain()), fresh(world, plain()));
+        let (goal, of_other) = (region.snapshot(), other.snapshot());
+        goal.map(|_| {}).unwrap();
+        (1..5).for_each(|value| round(&region, &goal, value));
+        assert_eq!(blocks_of(&goal), 0, "shown as zeros");
+        (1..5).for_each(|value| round(&region, &of_other, value));
+        assert_eq!(blocks_of(&of_other), 0, "another region's");
+    }
+    where_pages_are_copied!(row, 8 * BLOCKS);
+}
+
+/// Whatever fails meanwhile, all has zeros after the next reset, and nothing is lost.
+#[test]
+fn a_call_that_fails_leaves_zeros_to_the_region_or_to_both() {
+    let failing = [Call::Protect, Call::CowMapping, Call::Map];
+    for (call, after) in failing.into_iter().flat_map(|call| (0..8).map(move |after| (call, after))) {
+        for alone in [false, true] {
+            run_by_page::<Soft>(4 * BLOCKS, |world| {
+                world.pool.sys.set_alone(alone);
+                let free = world.free();
+                let region = fresh(world, RegionOptions::new());
+                let goal = region.snapshot();
+                (0..BLOCKS).for_each(|block| region.write(block * Soft::BLOCK + 9, 3));
+                world.pool.sys.fail(Some((call, after)));
+                let _ = region.reset_to(&goal);
+                world.pool.sys.fail(None);
+                assert_eq!(read_at(&goal, 9).unwrap(), 0);
+                (4..8).for_each(|value| round(&region, &goal, value));
+                assert_eq!(read_at(&goal, 3 * BASE_PAGE + 9).unwrap(), 0);
+                drop((region, goal));
+                assert_eq!(world.free(), free, "{call:?} after {after}");
+            });
+        }
+    }
+}
