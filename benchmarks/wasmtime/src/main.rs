@@ -73,7 +73,7 @@ impl Regions {
             Some(zeroed) => zeroed,
             None => {
                 let mut region = self.pool.region_with(MEMORY, RegionOptions::new().copy_grain(CopyGrain::Page))?;
-                // All of it has memory then, as with `linear_memory_keep_resident`.
+                // All of it has memory then, as with `linear_memory_keep_resident`, and is one mapping after the snapshot.
                 region.as_mut_slice().fill(0);
                 let zeros = Mutex::new(Some(region.snapshot()?));
                 Arc::new(Zeroed { region, zeros })
@@ -157,7 +157,7 @@ impl Way {
         let instance = Instance::new(&mut store, &Module::new(&engine, text)?, &[])?;
         let work = instance.get_typed_func(&mut store, "work")?;
         let memory = regions.last.lock().expect("nobody panics with it").take().ok_or("it has no memory")?;
-        // With an older snapshot held, a reset takes twenty times as long.
+        // Nobody goes back to them, and beside them a reset would write page by page while all is write-protected.
         memory.zeros.lock().expect("nobody panics with it").take();
         let begin = memory.region.snapshot()?;
         Ok(Way::Same { store, work, memory, begin })

@@ -53,6 +53,12 @@ pub(crate) trait Holder: Sync {
     /// Gives `block` at `index` up. An access there is an error from then on. The asker holds the lock of a window.
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
 
+    /// Gives blocks of zeros back that nobody else holds, and whose bytes it has without them. Returns how many. The
+    /// asker has blocked signals.
+    fn drop_zeros(&self) -> usize {
+        0
+    }
+
     /// Gives up what is reserved for `block` at `index`: the asker, which holds the lock of a window, has it now.
     fn lend(&self, index: EntryIndex, block: BlockId) -> Answer;
 }

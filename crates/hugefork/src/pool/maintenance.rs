@@ -245,8 +245,12 @@ impl<S: Sys> PoolCore<S> {
         are_alike
     }
 
-    /// Looks once at each CoW mapping of the pool.
+    /// Looks once at each CoW mapping of the pool, and takes blocks of zeros back that are left of some.
     pub(crate) fn maintain_all(&self) {
+        {
+            let _signals = SignalsBlocked::new();
+            self.drop_zeros();
+        }
         let mut region = self.next_cow_mapped(None);
         while let Some(id) = region {
             let mut from = Some(0);

@@ -1,7 +1,8 @@
 //! Reclaim makes room in a full pool, and trim gives memory that it does not need back to the system.
 //!
 //! ```text
-//!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ free blocks, of this pool still
+//!   drop_zeros  blocks of zeros that only a snapshot holds ─▶ free blocks, of this pool still
+//!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ likewise
 //!               (of one region: region/free/reclaim.rs)
 //!   trim        free blocks ─▶ memory of the system
 //! ```
@@ -59,6 +60,9 @@ impl<S: Sys> PoolCore<S> {
     /// As [`PoolCore::drop_some_lazy`], but looks at no more than `look` entries, and subtracts those that it looked
     /// at.
     pub(crate) fn look_for_lazy(&self, look: &mut usize) -> Found {
+        if self.drop_zeros() > 0 {
+            return Found::Some;
+        }
         let mut dropped = self.drop_in_line(DROPPED_AT_ONCE_BYTES, Droppable::Blocks, look);
         if dropped.blocks == 0 && *look > 0 && self.recall_lazy(self.frames.changes()) {
             dropped = self.drop_in_line(DROPPED_AT_ONCE_BYTES, Droppable::Blocks, look);
@@ -76,8 +80,18 @@ impl<S: Sys> PoolCore<S> {
         // This makes the search look at everything, whether something has changed or not.
         self.frames.note_change();
         self.recall_lazy(self.frames.changes());
+        let zeros = self.drop_zeros();
+        let zeros = Dropped { blocks: zeros, bytes: self.block_size.len_of(zeros) };
         let mut look = usize::MAX;
-        self.drop_in_line(bytes, what, &mut look)
+        let lazy = self.drop_in_line(bytes.saturating_sub(zeros.bytes), what, &mut look);
+        Dropped { blocks: zeros.blocks + lazy.blocks, bytes: zeros.bytes + lazy.bytes }
+    }
+
+    /// Takes the blocks of zeros back that only a snapshot holds, which loses nothing by it. Returns how many. Signals
+    /// are blocked, and no lock is held.
+    pub(crate) fn drop_zeros(&self) -> usize {
+        let visit = self.holders.visit();
+        visit.family.members().map(Holder::drop_zeros).sum()
     }
 
     /// Drops what waits in line, beginning with the region whose first window has waited longest.

@@ -571,6 +571,30 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
     });
 }
 
+/// A page that is captured, and differs from the block in no byte, has nothing to be put back. It has its mark still.
+#[test]
+fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 2);
+        region.write(at(5), 0);
+        held.push(region.snapshot());
+        for value in 1..4 {
+            region.reset_to(&held[0]).unwrap();
+            region.reset_to(&held[0]).unwrap();
+            region.write(at(5), value);
+            region.reset_to(&held[0]).unwrap();
+            assert_eq!((region.read(at(1)), region.read(at(5))), (Some(0), Some(0)));
+            region.write(at(5), 0);
+            held.push(region.snapshot());
+        }
+    }
+    where_pages_are_copied!(row, 8);
+    run_by_page::<Soft>(8, |world| {
+        world.pool.sys.set_alone(true);
+        row(world);
+    });
+}
+
 #[test]
 fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     run_by_page::<Soft>(16, |world| {

@@ -89,6 +89,46 @@ fn a_snapshot_takes_no_zeros_where_copies_are_reserved_or_it_is_shown() {
     where_pages_are_copied!(row, 8 * BLOCKS);
 }
 
+/// What only the snapshot has of them is there for whoever needs a block, and for who looks for such.
+#[test]
+fn zeros_that_the_region_has_left_are_free_for_others() {
+    fn row<G: Ground>(world: &World<G>) {
+        let free = world.free();
+        let region = fresh(world, RegionOptions::new());
+        let (older, goal) = (region.snapshot(), region.snapshot());
+        let lend = |goal: &SnapshotCore<G::S>| {
+            (1..5).for_each(|value| round(&region, goal, value));
+            assert_eq!(read_at(goal, 9), Ok(0));
+        };
+        lend(&goal);
+        assert_eq!((blocks_of(&goal), world.free()), (BLOCKS, free - BLOCKS));
+        let rest = world.fill();
+        region.discard(0..BLOCKS * G::BLOCK).unwrap();
+        region.write(9, 1);
+        assert_eq!((region.read(9), read_at(&goal, 9), goal.is_revoked()), (Some(1), Ok(0), false));
+        drop(rest);
+        // Only once at each entry, so that this snapshot takes none again.
+        lend(&goal);
+        assert_eq!(blocks_of(&goal), 0);
+        lend(&older);
+        assert_eq!(blocks_of(&older), BLOCKS);
+        let last = region.snapshot();
+        region.discard(0..BLOCKS * G::BLOCK).unwrap();
+        drop(last);
+        older.map(|_| {}).unwrap();
+        world.pool.maintain_all();
+        assert_eq!((blocks_of(&older), world.free(), region.accounts.cow.blocks()), (0, free, 0));
+        assert_eq!((read_at(&older, 9), G::load(&world.pool, older.view().unwrap() + 9)), (Ok(0), Some(0)));
+        drop((region, older, goal));
+        assert_eq!(world.free(), free);
+    }
+    where_pages_are_copied!(row, 3 * BLOCKS);
+    run_by_page::<Soft>(3 * BLOCKS, |world| {
+        world.pool.sys.set_alone(true);
+        row(world);
+    });
+}
+
 /// Whatever fails meanwhile, all has zeros after the next reset, and nothing is lost.
 #[test]
 fn a_call_that_fails_leaves_zeros_to_the_region_or_to_both() {

@@ -8,7 +8,7 @@
 //! Why the same block means the same bytes: nobody writes to a block that a snapshot holds. The older snapshot's entry
 //! is read before and after the newer's. If it names one block both times, it held it all the while: a block that it
 //! gave up does not come back, since it takes a block only once, into what is reserved for that. If it names none both
-//! times, it had none: a block of zeros that it takes stays. Pages that a snapshot has in place of those of the block
+//! times, it has had none, or one of zeros (zeros.rs). Pages that a snapshot has in place of those of the block
 //! (pages.rs) are the same if they are one set; else they are compared, and none of the block's.
 //!
 //! Why no change is missed: what differs has another block, or none on one side; or it is a private page over the same

@@ -3,8 +3,7 @@
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
 //! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared`, `CowMapped` where its bytes
 //! are visible and pages of it lie over the block (pages.rs), or, once the region has taken the block away, `Revoked`.
-//! `Zero` becomes a block of zeros where the region goes back to it again and again. They change under the snapshot's
-//! lock.
+//! `Zero` may become a block of zeros, and `Zero` again (zeros.rs). They change under the snapshot's lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,7 +22,7 @@ use crate::table::{Entries, Entry, Locked, Origin, Reserved};
 use crate::types::error::RegionError;
 use crate::types::options::Reserve;
 use crate::types::snapshot_id::{Place, SnapshotId};
-use crate::units::{BlockId, EntryIndex};
+use crate::units::EntryIndex;
 
 /// Whether the region that wrote a block may take it away when no other is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +33,40 @@ pub(crate) enum Keeping {
     ForGood,
 }
 
+/// Some entries of a snapshot: one bit for each.
+pub(super) struct EntrySet(EngineBox<[AtomicU64]>);
+
+impl EntrySet {
+    /// None of `count`.
+    fn new(count: usize) -> EntrySet {
+        EntrySet(mem::zeroed(count.div_ceil(64)))
+    }
+
+    pub(super) fn add(&self, index: EntryIndex) {
+        self.0[index.0 / 64].fetch_or(1 << (index.0 % 64), Ordering::Relaxed);
+    }
+
+    pub(super) fn has(&self, index: EntryIndex) -> bool {
+        self.0[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1
+    }
+
+    /// Each of them, in order.
+    pub(super) fn each(&self) -> impl Iterator<Item = EntryIndex> {
+        let words = self.0.iter().enumerate().map(|(at, word)| (at, word.load(Ordering::Relaxed)));
+        words.filter(|(_, word)| *word != 0).flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| EntryIndex(64 * at + bit))
+        })
+    }
+}
+
 /// The blocks of a region at one moment. The pool and the fault handler find it by its address.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     pub(crate) entries: Entries,
-    /// One bit a block: set if its region wrote it, and so counts it while only forks and snapshots hold it.
-    own: EngineBox<[AtomicU64]>,
+    /// Whose blocks its region wrote, and so counts while only forks and snapshots hold them.
+    own: EntrySet,
+    /// Which have, or have had, a block of zeros that it has taken.
+    pub(super) zeros: EntrySet,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
     /// Whether it was promised that nothing of it is taken away.
@@ -84,7 +111,8 @@ impl<S: Sys> SnapshotCore<S> {
         let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
             entries: Entries::new(count),
-            own: mem::zeroed(count.div_ceil(64)),
+            own: EntrySet::new(count),
+            zeros: EntrySet::new(count),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             reserved: AtomicBool::new(false),
@@ -136,25 +164,12 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Notes that the block at `index` was written by the region that this is a snapshot of.
     pub(crate) fn note_own(&self, index: EntryIndex) {
-        self.own[index.0 / 64].fetch_or(1 << (index.0 % 64), Ordering::Relaxed);
+        self.own.add(index);
     }
 
     /// Who wrote the block at `index`, for the region `id`: that region, or somebody else.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
-        let is_own = self.own[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1;
-        if is_own && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
-    }
-
-    /// Whether a region may have it take a block of zeros where it has none: it is a snapshot of that region, nothing
-    /// is reserved for it, and its bytes are visible nowhere.
-    pub(crate) fn may_take_zeros_of(&self, id: RegionId) -> bool {
-        self.parent.is_share_of(id) && !self.is_reserved() && self.view.get().is_none()
-    }
-
-    /// Takes a block of zeros, with a reference to it, where it has none. Its bytes stay as they are.
-    pub(crate) fn take_zeros(&self, _locked: Locked<'_>, index: EntryIndex, block: BlockId) {
-        self.entries.set(index, Entry::Shared(block, Origin::Parent));
-        self.note_own(index);
+        if self.own.has(index) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
     }
 
     /// Gives up all blocks. They must not be mapped yet.

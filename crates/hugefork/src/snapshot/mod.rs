@@ -10,6 +10,7 @@
 //! | `read` | reading it without a mapping |
 //! | `revoke` | giving a block back to the region that needs it |
 //! | `view` | its bytes at an address |
+//! | `zeros` | blocks of zeros that it takes where it has none |
 
 #![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
 
@@ -21,3 +22,4 @@ pub(crate) mod pages;
 pub(crate) mod read;
 mod revoke;
 mod view;
+mod zeros;

@@ -28,9 +28,14 @@ impl<S: Sys> SnapshotCore<S> {
         on_revoke(entry.state(), entry.origin(), if is_reserved { Reserve::Full } else { Reserve::None }).1
     }
 
-    /// Hides the entry, if its bytes are visible at an address. False if that cannot be done.
-    fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
+    /// Has the block no more: the entry is revoked, or zeros if that is what the block has. If its bytes are visible at
+    /// an address, they are hidden first. False if that cannot be done.
+    pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
+        let is_zeros = self.zeros.has(index);
         let store = || {
+            if is_zeros {
+                return self.entries.set(index, Entry::Zero);
+            }
             // Counted first, so that whoever sees the entry gone finds out why.
             self.revoked.fetch_add(1, Ordering::Release);
             self.entries.set(index, Entry::Revoked);
@@ -41,7 +46,8 @@ impl<S: Sys> SnapshotCore<S> {
         };
         let (shown, only) = (Shown::of_snapshot(self.pool(), &self.entries), index.0..index.0 + 1);
         let site = Site { addresses, shown, observer: None, place: Place::Own };
-        let Ok(remapped) = site.remap(locked, &only, Shows::Hidden) else { return false };
+        let shows = if is_zeros { Shows::Zeros } else { Shows::Hidden };
+        let Ok(remapped) = site.remap(locked, &only, shows) else { return false };
         let before = shown.edges(only.clone());
         store();
         remapped.published(Recount { before, after: shown.edges(only) });
@@ -78,13 +84,17 @@ impl<S: Sys> Holder for SnapshotCore<S> {
             return Answer::No;
         }
         let alone = self.lock.exclusive();
-        if self.on_revoke(index, block) == OnRevoke::Nothing || !self.hide(Locked::alone(&alone), index) {
+        if self.on_revoke(index, block) == OnRevoke::Nothing || !self.let_go(Locked::alone(&alone), index) {
             return Answer::No;
         }
-        // Readers must see the entry revoked before the writer can change the block.
+        // Readers must see that the entry has changed before the writer can change the block.
         fence(Ordering::SeqCst);
         self.pool().release(block);
         Answer::Done
+    }
+
+    fn drop_zeros(&self) -> usize {
+        SnapshotCore::drop_zeros(self)
     }
 
     fn lend(&self, index: EntryIndex, block: BlockId) -> Answer {

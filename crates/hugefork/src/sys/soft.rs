@@ -109,9 +109,9 @@ struct State {
     children: BTreeMap<usize, program::Child>,
     /// The pages of addresses for staging.
     staging: Vec<std::ops::Range<usize>>,
-    /// How many pages have become private.
+    /// How many pages have become private, or have lost a mark.
     faults: u64,
-    /// The same by writes of the program, with those that have lost a mark.
+    /// The same by writes of the program.
     faults_of_program: u64,
     obtained: Vec<bool>,
     /// Whether each 2 MiB are one page.
@@ -501,7 +501,9 @@ impl SoftMmu {
             state.faults += 1;
             state.faults_of_program += 1;
         }
-        state.faults_of_program += u64::from(state.unwritten.remove(&number));
+        let has_lost_a_mark = u64::from(state.unwritten.remove(&number));
+        state.faults += has_lost_a_mark;
+        state.faults_of_program += has_lost_a_mark;
         state.private.get_mut(&number).map(|page| &raw mut page[within])
     }
 

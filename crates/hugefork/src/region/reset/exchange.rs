@@ -220,7 +220,7 @@ impl<S: Sys> Reset<'_, S> {
         let (region, only) = (self.region, index.0..index.0 + 1);
         let accounts = &region.accounts;
         let is_counted = accounts.limit.is_some() || accounts.reserve == Reserve::Full;
-        if is_counted || !self.frozen.may_take_zeros_of(accounts.cow.id()) {
+        if is_counted || !self.frozen.may_take_zeros_of(accounts.cow.id(), index) {
             return false;
         }
         let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };

@@ -457,8 +457,7 @@ impl Sys for SoftMmu {
             let is_private = state.private.contains_key(&number);
             if state.private.get(&number).map_or(below, |page| **page) != then {
                 state.private.insert(number, Box::new(then));
-                state.unwritten.remove(&number);
-                state.faults += u64::from(!is_private);
+                state.faults += u64::from(state.unwritten.remove(&number) || !is_private);
                 differed = true;
             }
         }
@@ -471,8 +470,8 @@ impl Sys for SoftMmu {
             assert!(state.may_be_written(number), "SIGSEGV under locks");
             // SAFETY: by contract.
             let page = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
-            state.faults += u64::from(state.private.insert(number, Box::new(page)).is_none());
-            state.unwritten.remove(&number);
+            let is_new = state.private.insert(number, Box::new(page)).is_none();
+            state.faults += u64::from(state.unwritten.remove(&number) || is_new);
         }
     }
 
