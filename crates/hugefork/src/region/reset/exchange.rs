@@ -31,6 +31,9 @@ const SMALL_BLOCK_BYTES: usize = 64 << 10;
 /// A block of which fewer pages than one in so many were written is better written to by page.
 const SPARSE_ONE_IN: usize = 8;
 
+/// Zeros are shared with a snapshot while one block of the pool in so many is free.
+const FREE_ONE_IN: usize = 3;
+
 static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
 /// What is done at an entry.
@@ -215,12 +218,15 @@ impl<S: Sys> Reset<'_, S> {
     /// written to it next are pages over a block that both have. False if that cannot be done, and then the region
     /// alone has it.
     ///
-    /// With a limit or a reservation, a block that a snapshot holds is counted as one that copies will need.
+    /// With a limit or a reservation, a block that a snapshot holds is counted as one that copies will need. And in a
+    /// pool with few free blocks, one that two hold may be the one that is missing.
     fn lends_zeros(&self, index: EntryIndex, block: BlockId) -> bool {
         let (region, only) = (self.region, index.0..index.0 + 1);
         let accounts = &region.accounts;
         let is_counted = accounts.limit.is_some() || accounts.reserve == Reserve::Full;
-        if is_counted || !self.frozen.may_take_zeros_of(accounts.cow.id(), index) {
+        let frames = &region.pool().frames;
+        let are_few = FREE_ONE_IN * frames.available() < frames.len();
+        if is_counted || are_few || !self.frozen.may_take_zeros_of(accounts.cow.id(), index) {
             return false;
         }
         let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };
@@ -237,7 +243,7 @@ impl<S: Sys> Reset<'_, S> {
                 return false;
             }
         }
-        region.pool().frames.add_reference(block);
+        frames.add_reference(block);
         self.frozen.take_zeros(self.frozen_locked, index, block);
         true
     }
