@@ -1,6 +1,6 @@
 //! What the design says of pages that a snapshot holds over a block that others hold too.
 
-use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
+use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
@@ -555,7 +555,7 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
             region.reset_to(&held[2]).unwrap();
             assert_eq!((1..8).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), [1, 2, 0, 0, 0, 0, 0]);
         };
-        (3..8).for_each(|page| round(page, 9));
+        (1..8).for_each(|page| round(page, 9));
         (0..20).for_each(|nth| round(3, 10 + nth));
         assert_eq!((region.private_page_count(), region.kept()), (Ok(3), vec![0..2 * G::PAGES]));
         let scans = G::calls(&world.pool, Call::Scan);
@@ -565,10 +565,21 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
         }
     }
     where_pages_are_copied!(row, 8);
-    run_by_page::<Soft>(8, |world| {
-        world.pool.sys.set_alone(true);
-        row(world);
-    });
+    run_alone_by_page(8, row);
+}
+
+/// The list of private pages lacks those that a set tells of. When that set is outdated, it is no list any more.
+#[test]
+fn a_reset_looks_anew_where_a_set_no_longer_tells() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 3);
+        (0..3).for_each(|_| region.reset_to(&held[2]).unwrap());
+        region.captured.outdate(0..2);
+        region.reset_to(&held[0]).unwrap();
+        assert_eq!([1, 2].map(|page| region.read(at(page))), [Some(0); 2]);
+    }
+    where_pages_are_copied!(row, 8);
+    run_alone_by_page(8, row);
 }
 
 /// A page that is captured, and differs from the block in no byte, has nothing to be put back. It has its mark still.
@@ -589,10 +600,7 @@ fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
         }
     }
     where_pages_are_copied!(row, 8);
-    run_by_page::<Soft>(8, |world| {
-        world.pool.sys.set_alone(true);
-        row(world);
-    });
+    run_alone_by_page(8, row);
 }
 
 #[test]

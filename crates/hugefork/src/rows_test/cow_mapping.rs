@@ -19,6 +19,14 @@ pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>))
     });
 }
 
+/// The same on the software MMU, in a process that has no other threads.
+pub(super) fn run_alone_by_page(blocks: usize, row: impl FnOnce(&World<Soft>)) {
+    run_by_page::<Soft>(blocks, |world| {
+        world.pool.sys.set_alone(true);
+        row(world);
+    });
+}
+
 /// Runs a row on every ground where single pages can be copied.
 macro_rules! where_pages_are_copied {
     ($row:ident, $blocks:expr) => {

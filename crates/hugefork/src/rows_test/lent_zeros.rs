@@ -1,7 +1,7 @@
 //! What the design says of blocks that a snapshot has not, and that its region writes again and again: the two share
 //! one of zeros, and a reset costs the pages.
 
-use super::cow_mapping::{run_by_page, where_pages_are_copied};
+use super::cow_mapping::{run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
 use crate::types::options::OnLimit;
 
@@ -53,10 +53,7 @@ fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_agai
         assert_eq!(world.free(), free, "and all goes with its holders");
     }
     where_pages_are_copied!(row, 4 * BLOCKS);
-    run_by_page::<Soft>(4 * BLOCKS, |world| {
-        world.pool.sys.set_alone(true);
-        row(world);
-    });
+    run_alone_by_page(4 * BLOCKS, row);
 }
 
 /// … where blocks that copies will need are counted, the snapshot is visible, or it is another region's.
@@ -102,6 +99,7 @@ fn zeros_that_the_region_has_left_are_free_for_others() {
         };
         lend(&goal);
         assert_eq!((blocks_of(&goal), world.free()), (BLOCKS, free - BLOCKS));
+        assert_eq!((world.pool.drop_zeros(), blocks_of(&goal)), (0, BLOCKS), "the region shows them");
         let rest = world.fill();
         region.discard(0..BLOCKS * G::BLOCK).unwrap();
         region.write(9, 1);
@@ -123,10 +121,7 @@ fn zeros_that_the_region_has_left_are_free_for_others() {
         assert_eq!(world.free(), free);
     }
     where_pages_are_copied!(row, 3 * BLOCKS);
-    run_by_page::<Soft>(3 * BLOCKS, |world| {
-        world.pool.sys.set_alone(true);
-        row(world);
-    });
+    run_alone_by_page(3 * BLOCKS, row);
 }
 
 /// Whatever fails meanwhile, all has zeros after the next reset, and nothing is lost.

@@ -147,7 +147,7 @@ impl<S: Sys> Captured<S> {
 
     /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
     /// Under the locks of their windows, or the region lock. Only loads where nothing was captured.
-    pub(in crate::region) fn outdate(&self, entries: Range<usize>) {
+    pub(crate) fn outdate(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {
             if pages.load(Ordering::Relaxed) != 0 {
                 pages.fetch_or(OUTDATED, Ordering::Relaxed);
