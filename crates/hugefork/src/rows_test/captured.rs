@@ -1,6 +1,8 @@
 //! What the design says of pages that a snapshot holds over a block that others hold too.
 
-use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied, written_back, written_by_choice};
+use super::cow_mapping::{
+    copied, run_alone_by_page, run_by_page, where_pages_are_copied, written_back, written_by_choice,
+};
 use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
