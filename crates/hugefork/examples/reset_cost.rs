@@ -2,11 +2,17 @@
 //!
 //! ```text
 //! cargo run --release -p hugefork --example reset_cost                 1 GiB, in a process of one thread
-//! cargo run --release -p hugefork --example reset_cost -- 1024 beside  with another thread, so that writers are held
+//! cargo run --release -p hugefork --example reset_cost -- 64 WORD ...  64 MiB, and what the words say:
+//!
+//! beside   with another thread, so that writers are held
+//! older    an older snapshot is held, from which the other one differs in 16 pages
+//! fresh    nobody has written to the region before the snapshot
+//! others   other pages are written in each round
 //! ```
 //! A word is written in each of some random pages, the same in each round, and the region is put back. A line says, for
 //! so many pages: the median and the 99th percentile of the resets, the median of writing and putting back, and how
-//! many page faults and faults of hugefork's own there were in all rounds. All of the region was read before.
+//! many page faults and faults of hugefork's own there were in all rounds. All of the region was read before, unless it
+//! is fresh.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -22,23 +28,46 @@ const FIRST: usize = 5;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let size = arguments.first().map_or(Ok(1024), |mib| mib.parse::<usize>())? << 20;
-    if arguments.get(1).is_some_and(|word| word == "beside") {
-        std::thread::spawn(std::thread::park);
+    let mut work = Work::default();
+    for word in arguments.iter().skip(1) {
+        match word.as_str() {
+            "beside" => drop(std::thread::spawn(std::thread::park)),
+            "older" => work.is_older_held = true,
+            "fresh" => work.is_fresh = true,
+            "others" => work.are_others = true,
+            _ => return Err(format!("{word} is none of beside, older, fresh, others").into()),
+        }
     }
-    measure(size, &[10, 44, 100, 1_000, 10_000, 100_000], 1000)
+    measure(size, &[10, 44, 100, 1_000, 10_000, 100_000], 1000, work)
+}
+
+/// What the rounds are like.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Work {
+    pub(crate) is_older_held: bool,
+    pub(crate) is_fresh: bool,
+    pub(crate) are_others: bool,
 }
 
 /// Run by the tests, too, with less.
-pub(crate) fn measure(size: usize, counts: &[usize], rounds: usize) -> Result<(), Box<dyn Error>> {
-    let pool = Pool::builder().name("reset").capacity(2 * size).commit(Commit::Upfront).build()?;
-    for &count in counts {
+pub(crate) fn measure(size: usize, counts: &[usize], rounds: usize, work: Work) -> Result<(), Box<dyn Error>> {
+    let pool = Pool::builder().name("reset").capacity(3 * size).commit(Commit::Upfront).build()?;
+    for &count in counts.iter().filter(|&&count| count <= size / PAGE / 2) {
         let mut region = pool.region(size)?;
-        region.as_mut_slice().chunks_mut(8).enumerate().for_each(|(nth, word)| word[0] = nth as u8);
+        if !work.is_fresh {
+            region.as_mut_slice().chunks_mut(8).enumerate().for_each(|(nth, word)| word[0] = nth as u8);
+        }
+        let older = work.is_older_held.then(|| region.snapshot()).transpose()?;
+        if older.is_some() {
+            region.as_mut_slice().chunks_mut(PAGE).take(16).for_each(|page| page[0] ^= 1);
+        }
         let snapshot = region.snapshot()?;
-        assert!(region.as_mut_slice() == &snapshot[..], "reads all");
+        if !work.is_fresh {
+            assert!(region.as_mut_slice() == &snapshot[..], "reads all");
+        }
         // As many rounds as take some seconds.
         let rounds = rounds.min((20_000_000 / count).max(20));
-        let line = of_pages(&mut region, &snapshot, count, rounds)?;
+        let line = of_pages(&mut region, &snapshot, count, rounds, work.are_others)?;
         assert!(region.as_mut_slice() == &snapshot[..], "it is as it was");
         println!("{line}");
     }
@@ -61,16 +90,18 @@ fn of_pages(
     snapshot: &hugefork::Snapshot,
     count: usize,
     rounds: usize,
+    are_others: bool,
 ) -> Result<String, Box<dyn Error>> {
-    let (mut random, mut pages) = (Random(count as u64), BTreeSet::new());
-    while pages.len() < count.min(region.len() / PAGE / 2) {
-        pages.insert(random.below(region.len() / PAGE));
-    }
+    let (mut random, all) = (Random(count as u64), region.len() / PAGE);
+    let mut pages = random.pages(count, all);
     let (mut resets, mut both) = (Vec::new(), Vec::new());
     let mut before = (0, 0);
     for round in 0..FIRST + rounds {
         if round == FIRST {
             before = (minor_faults()?, region.stats().faults.faults());
+        }
+        if are_others {
+            pages = random.pages(count, all);
         }
         let started = Instant::now();
         let bytes = region.as_mut_slice();
@@ -106,6 +137,14 @@ fn minor_faults() -> Result<u64, Box<dyn Error>> {
 struct Random(u64);
 
 impl Random {
+    fn pages(&mut self, count: usize, all: usize) -> BTreeSet<usize> {
+        let mut pages = BTreeSet::new();
+        while pages.len() < count {
+            pages.insert(self.below(all));
+        }
+        pages
+    }
+
     fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -87,5 +87,8 @@ fn a_fuzzer_that_puts_its_state_back_finds_the_input() {
 
 #[test]
 fn what_resets_cost_is_measured() {
-    reset_cost::measure(8 << 20, &[10, 100], 20).unwrap();
+    let work = |is_older_held, is_fresh, are_others| reset_cost::Work { is_older_held, is_fresh, are_others };
+    for work in [work(false, false, false), work(true, false, true), work(false, true, false)] {
+        reset_cost::measure(8 << 20, &[10, 100], 20, work).unwrap();
+    }
 }

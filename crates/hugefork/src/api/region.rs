@@ -430,10 +430,10 @@ impl Region {
     /// to them take no fault. Those that are not written any more go back to the kernel after some resets.
     /// Blocks that were copied, discarded or written for the first time are exchanged for the snapshot's, at some
     /// microseconds for each run of neighbours; one that is written to again and again keeps its memory and gets the
-    /// old bytes back. If few of its pages are written, the next writes are by page; where nobody had written before
-    /// the snapshot, that holds a block of zeros from then on. Besides, a reset takes some nanoseconds for each block
-    /// of the region. Where pages were copied since the last reset, the kernel is asked which: 10 to 50 us for each
-    /// GiB.
+    /// old bytes back. If few of its pages are written, the next writes to it are by page. If nobody had written there
+    /// before the snapshot, the snapshot shares a block of zeros with the region for that, which goes back to the pool
+    /// when the region has left it and a block is needed. Besides, a reset takes some nanoseconds for each block of the
+    /// region. Where pages were copied since the last reset, the kernel is asked which: 10 to 50 us for each GiB.
     ///
     /// # Threads
     /// Others may write meanwhile. A write either comes before the reset and is gone, or after it and stays. The cut is

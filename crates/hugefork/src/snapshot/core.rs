@@ -67,6 +67,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     own: EntrySet,
     /// Which have, or have had, a block of zeros that it has taken.
     pub(super) zeros: EntrySet,
+    /// How many have one now. Whoever finds no block asks thousands of snapshots, and most have none.
+    pub(super) zeros_held: AtomicUsize,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
     /// Whether it was promised that nothing of it is taken away.
@@ -113,6 +115,7 @@ impl<S: Sys> SnapshotCore<S> {
             entries: Entries::new(count),
             own: EntrySet::new(count),
             zeros: EntrySet::new(count),
+            zeros_held: AtomicUsize::new(0),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
             reserved: AtomicBool::new(false),

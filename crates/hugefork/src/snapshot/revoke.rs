@@ -28,12 +28,13 @@ impl<S: Sys> SnapshotCore<S> {
         on_revoke(entry.state(), entry.origin(), if is_reserved { Reserve::Full } else { Reserve::None }).1
     }
 
-    /// Has the block no more: the entry is revoked, or zeros if that is what the block has. If its bytes are visible at
-    /// an address, they are hidden first. False if that cannot be done.
+    /// Lets go of the block at `index`: the entry is revoked or, if the block has zeros only, has zeros without it.
+    /// What is visible at an address changes first. False if that cannot be done.
     pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
         let is_zeros = self.zeros.has(index);
         let store = || {
             if is_zeros {
+                self.zeros_held.fetch_sub(1, Ordering::Relaxed);
                 return self.entries.set(index, Entry::Zero);
             }
             // Counted first, so that whoever sees the entry gone finds out why.

@@ -8,6 +8,8 @@
 //! The bytes stay as they are. An entry takes such a block once: who reads the entry twice and finds the same block
 //! (changes.rs) knows that the snapshot had it in between.
 
+use std::sync::atomic::Ordering;
+
 use super::core::SnapshotCore;
 use crate::pool::lineage::RegionId;
 use crate::sys::Sys;
@@ -27,18 +29,19 @@ impl<S: Sys> SnapshotCore<S> {
         self.entries.set(index, Entry::Shared(block, Origin::Parent));
         self.note_own(index);
         self.zeros.add(index);
+        self.zeros_held.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives those blocks of zeros back that nobody else holds. Returns how many. The caller has blocked the program's
     /// signals.
     pub(super) fn drop_zeros(&self) -> usize {
-        if self.zeros.each().next().is_none() {
+        if self.zeros_held.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let (alone, mut dropped) = (self.lock.exclusive(), 0);
         for index in self.zeros.each() {
             let Some(block) = self.entries.get(index).block() else { continue };
-            // Who comes to hold it, does so under the lock.
+            // Whoever comes to hold it takes its reference under the lock.
             let is_alone = self.pool().frames.references(block) == 1;
             if is_alone && self.let_go(Locked::alone(&alone), index) {
                 self.parent.freed(usize::from(self.pool().release(block)));

@@ -17,6 +17,7 @@ use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
+use crate::pool::slots::Slot;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
@@ -76,8 +77,8 @@ impl<S: Sys> Reset<'_, S> {
         self.has_sets || self.dirty.are_told
     }
 
-    /// Finds out of which blocks the last set tells what is private. The list of the last reset goes on to be all there
-    /// is unless it lacks what a set no longer tells.
+    /// Finds out of which blocks the last set tells what is private. If a set told of a block at the last reset and
+    /// does not now, page tables are looked at anew: the list of that reset lacks what the set told.
     pub(super) fn tell(&mut self) {
         let region = self.region;
         if !self.has_sets && !region.captured.are_any() {
@@ -111,11 +112,11 @@ impl<S: Sys> Reset<'_, S> {
         if self.has_sets { self.frozen.set_over(EntryIndex(index)) } else { None }
     }
 
-    /// Where the bytes of a page of the snapshot are, which has this block and this set over it.
-    pub(super) fn page_of(&self, block: BlockId, set: Option<&PageSet<S>>, page: usize) -> *const u8 {
+    /// Where the bytes of a page of the snapshot are: in a slot of its own, or in the block.
+    pub(super) fn page_of(&self, block: BlockId, slot: Option<Slot>, page: usize) -> *const u8 {
         let pool = self.region.pool();
         let below = || pool.direct(block).wrapping_add(page * BASE_PAGE).cast_const();
-        set.and_then(|set| set.slot_of(page)).map_or_else(below, |slot| pool.slot(slot).cast_const())
+        slot.map_or_else(below, |slot| pool.slot(slot).cast_const())
     }
 
     /// How the region's addresses may be used where it shows a CoW mapping.
@@ -146,7 +147,8 @@ impl<S: Sys> Reset<'_, S> {
         if lacks { Err(Stop::Incomplete) } else { Ok(()) }
     }
 
-    /// Puts back what the list of private pages has not. Returns how many pages that were, whose marks are gone.
+    /// Puts back what the list of private pages has not. Returns how many pages it wrote: they have no mark any more,
+    /// and are not in the list.
     pub(super) fn put_back_by_sets(&mut self) -> Result<u64, Stop> {
         if !self.goes_by_sets() {
             return Ok(0);
@@ -183,8 +185,9 @@ impl<S: Sys> Reset<'_, S> {
             if came.is_ok() {
                 let at = start + page * BASE_PAGE;
                 let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
+                let from = self.page_of(block, set.and_then(|set| set.slot_of(page)), page);
                 // SAFETY: as in `put_back_over`.
-                let restored = unsafe { pool.sys.restore(part, access, self.page_of(block, set, page)) };
+                let restored = unsafe { pool.sys.restore(part, access, from) };
                 written += u64::from(restored.as_ref().is_ok_and(|differed| *differed));
                 came = restored.map(drop);
             }

@@ -127,8 +127,9 @@ impl<S: Sys> Reset<'_, S> {
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
             let at = page.number() * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-            let slot = set.as_deref().and_then(|set| set.slot_of((at - start) / BASE_PAGE));
-            let from = slot.map_or_else(|| pool.direct(block).wrapping_add(at - start), |slot| pool.slot(slot));
+            let within = (at - start) / BASE_PAGE;
+            let slot = set.as_deref().and_then(|set| set.slot_of(within));
+            let from = self.page_of(block, slot, within);
             // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block or the
             // set's slot, since the snapshot holds them, and no other thread writes to the region.
             let differed = unsafe { pool.sys.restore(part, access, from) }?;

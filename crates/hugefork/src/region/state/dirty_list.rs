@@ -108,7 +108,7 @@ impl DirtyList {
         self.told.resize(blocks, false);
     }
 
-    /// Has no set tell anything. What one has told is not in the list.
+    /// Has no set tell anything. The list lacks what sets told, so page tables are looked at anew.
     pub(in crate::region) fn tell_nothing(&mut self) {
         if std::mem::take(&mut self.are_told) {
             self.told.fill(false);
