@@ -5,9 +5,10 @@
 //! cargo run --release -p hugefork --example reset_cost -- 64 WORD ...  64 MiB, and what the words say:
 //!
 //! beside   with another thread, so that writers are held
-//! older    an older snapshot is held, from which the other one differs in 16 pages
+//! older    an older snapshot is held, from which the other one differs in 16 pages, all over it
 //! fresh    nobody has written to the region before the snapshot
 //! others   other pages are written in each round
+//! by-page  the region is written by page from the snapshot on (CopyGrain::Page)
 //! ```
 //! A word is written in each of some random pages, the same in each round, and the region is put back. A line says, for
 //! so many pages: the median and the 99th percentile of the resets, the median of writing and putting back, and how
@@ -18,7 +19,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::time::Instant;
 
-use hugefork::{Commit, Pool, Region};
+use hugefork::{Commit, CopyGrain, Pool, Region, RegionOptions};
 
 const PAGE: usize = 4096;
 
@@ -35,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "older" => work.is_older_held = true,
             "fresh" => work.is_fresh = true,
             "others" => work.are_others = true,
-            _ => return Err(format!("{word} is none of beside, older, fresh, others").into()),
+            "by-page" => work.is_by_page = true,
+            _ => return Err(format!("{word} is none of beside, older, fresh, others, by-page").into()),
         }
     }
     measure(size, &[10, 44, 100, 1_000, 10_000, 100_000], 1000, work)
@@ -47,19 +49,21 @@ pub(crate) struct Work {
     pub(crate) is_older_held: bool,
     pub(crate) is_fresh: bool,
     pub(crate) are_others: bool,
+    pub(crate) is_by_page: bool,
 }
 
 /// Run by the tests, too, with less.
 pub(crate) fn measure(size: usize, counts: &[usize], rounds: usize, work: Work) -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().name("reset").capacity(3 * size).commit(Commit::Upfront).build()?;
     for &count in counts.iter().filter(|&&count| count <= size / PAGE / 2) {
-        let mut region = pool.region(size)?;
+        let grain = if work.is_by_page { CopyGrain::Page } else { CopyGrain::Auto };
+        let mut region = pool.region_with(size, RegionOptions::new().copy_grain(grain))?;
         if !work.is_fresh {
             region.as_mut_slice().chunks_mut(8).enumerate().for_each(|(nth, word)| word[0] = nth as u8);
         }
         let older = work.is_older_held.then(|| region.snapshot()).transpose()?;
         if older.is_some() {
-            region.as_mut_slice().chunks_mut(PAGE).take(16).for_each(|page| page[0] ^= 1);
+            region.as_mut_slice().chunks_mut(PAGE).step_by(size / PAGE / 16).for_each(|page| page[0] ^= 1);
         }
         let snapshot = region.snapshot()?;
         if !work.is_fresh {

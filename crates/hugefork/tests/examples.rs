@@ -87,8 +87,9 @@ fn a_fuzzer_that_puts_its_state_back_finds_the_input() {
 
 #[test]
 fn what_resets_cost_is_measured() {
-    let work = |is_older_held, is_fresh, are_others| reset_cost::Work { is_older_held, is_fresh, are_others };
-    for work in [work(false, false, false), work(true, false, true), work(false, true, false)] {
+    let plain = reset_cost::Work::default();
+    let older = reset_cost::Work { is_older_held: true, are_others: true, is_by_page: true, ..plain };
+    for work in [plain, older, reset_cost::Work { is_fresh: true, ..plain }] {
         reset_cost::measure(8 << 20, &[10, 100], 20, work).unwrap();
     }
 }
