@@ -1,31 +1,28 @@
 //! What the design says of pages that a snapshot holds over a block that others hold too.
 
-use super::cow_mapping::{
-    copied, run_alone_by_page, run_by_page, where_pages_are_copied, written_back, written_by_choice,
-};
+use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
 use crate::pool::page_set::PageSet;
 use crate::region::cut::{Keeps, Part, fill, freeze_all};
-use crate::region::reset::reset_all;
 use crate::region::state::Expected;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::table::Reserved;
 
 /// The byte of a page that rows write.
-fn at(page: usize) -> usize {
+pub(super) fn at(page: usize) -> usize {
     page * BASE_PAGE + 100
 }
 
-fn slots<G: Ground>(world: &World<G>) -> usize {
+pub(super) fn slots<G: Ground>(world: &World<G>) -> usize {
     world.pool.slots.counts().0
 }
 
-type Held<G> = Vec<PinnedBox<SnapshotCore<<G as Ground>::S>>>;
+pub(super) type Held<G> = Vec<PinnedBox<SnapshotCore<<G as Ground>::S>>>;
 
 /// A region, and snapshots of it between which one page of its first block was written: 1, 2, 3 … for the page.
-fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<G>, Held<G>) {
+pub(super) fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<G>, Held<G>) {
     let region = written_by_choice(world, 2);
     let mut held = vec![region.snapshot()];
     for nth in 1..snapshots {
@@ -36,7 +33,7 @@ fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<G>, Held<G>
 }
 
 /// What the rows have written of the pages of a history.
-fn written<S: Sys>(frozen: &SnapshotCore<S>, pages: usize) -> Vec<u8> {
+pub(super) fn written<S: Sys>(frozen: &SnapshotCore<S>, pages: usize) -> Vec<u8> {
     (1..pages).map(|page| read_at(frozen, at(page)).unwrap()).collect()
 }
 
@@ -139,35 +136,6 @@ fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
         assert_eq!((region.read(at(1)), region.kept()), (Some(0), vec![0..2 * G::PAGES]));
         world.pool.give_up_slots(others.into_iter().flatten());
         drop((rest, held));
-    }
-    where_pages_are_copied!(row, 8);
-}
-
-/// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
-#[test]
-fn a_reset_takes_the_pages_that_differ() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, mut held) = history(world, 6);
-        region.write(at(7), 7);
-        let before = (world.free(), slots(world), copied(&region));
-        for (nth, value) in [(2, 8), (5, 9), (0, 1), (3, 2), (3, 3)] {
-            region.reset_to(&held[nth]).unwrap();
-            let expected: Vec<u8> = (1..8).map(|page| if page <= nth { page as u8 } else { 0 }).collect();
-            assert_eq!((1..8).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), expected, "to {nth}");
-            assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
-            region.write(at(6), value);
-        }
-        assert_eq!((world.free(), slots(world), copied(&region)), before);
-        region.reset_to(&held[3]).unwrap();
-        held.push(region.snapshot());
-        assert_eq!((world.free(), slots(world)), (before.0, before.1), "as the snapshot that it went to");
-        region.write(at(1), 5);
-        held.push(region.snapshot());
-        assert_eq!(slots(world), before.1 + 1);
-        assert_eq!([6, 7].map(|nth| written(&held[nth], 7)), [[1, 2, 3, 0, 0, 0], [5, 2, 3, 0, 0, 0]]);
-        assert_eq!(written(&held[5], 7), [1, 2, 3, 4, 5, 0], "what it was is held");
-        drop((held, region));
-        assert_eq!(slots(world), 0);
     }
     where_pages_are_copied!(row, 8);
 }
@@ -283,25 +251,6 @@ fn an_export_names_the_pages_where_they_are() {
         assert_eq!(slots(world), 0);
     }
     where_pages_are_copied!(row, 8);
-}
-
-#[test]
-fn a_region_goes_back_to_any_of_them() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, held) = history(world, 5);
-        let seen = || [1, 2, 3, 4].map(|page| region.read(at(page)).unwrap());
-        for nth in [2, 4, 0, 3, 3, 1] {
-            region.write(at(nth + 1), 99);
-            match nth % 2 {
-                0 => region.reset_to(&held[nth]).unwrap(),
-                _ => reset_all(&[(&*region.space, &*held[nth])]).unwrap(),
-            }
-            assert_eq!(seen(), [1, 2, 3, 4].map(|page| if page <= nth { page as u8 } else { 0 }), "{nth}");
-        }
-        let again = region.snapshot();
-        assert_eq!((written(&again, 5), kept_by(&again)), (vec![1, 0, 0, 0], vec![0..2 * G::PAGES]));
-    }
-    where_pages_are_copied!(row, 24);
 }
 
 /// The pages that differ, by number.
@@ -525,84 +474,6 @@ fn nobody_is_kept_off_where_writes_are_tracked() {
         assert_eq!(slots(world), 0);
     }
     run_by_page::<Soft>(16, row);
-}
-
-/// A reset gives pages back to the kernel that were not written to for some resets.
-#[test]
-fn a_page_that_a_reset_drops_is_not_what_was_captured() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, mut held) = history(world, 3);
-        held.push(region.snapshot());
-        for _ in 0..12 {
-            region.reset_to(&held[0]).unwrap();
-            region.write(at(5), 5);
-        }
-        region.reset_to(&held[0]).unwrap();
-        held.push(region.snapshot());
-        region.write(at(6), 6);
-        held.push(region.snapshot());
-        assert_eq!((written(&held[4], 7), written(&held[5], 7)), (vec![0; 6], vec![0, 0, 0, 0, 0, 6]));
-        assert_eq!(written(&held[3], 7), [1, 2, 0, 0, 0, 0]);
-    }
-    where_pages_are_copied!(row, 16);
-}
-
-/// Neither do they stay with a snapshot that has pages, but for those, nor are page tables looked at for nothing.
-#[test]
-fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, held) = history(world, 3);
-        let round = |page: usize, value: u8| {
-            region.write(at(page), value);
-            region.reset_to(&held[2]).unwrap();
-            assert_eq!((1..8).map(|page| region.read(at(page)).unwrap()).collect::<Vec<_>>(), [1, 2, 0, 0, 0, 0, 0]);
-        };
-        (1..8).for_each(|page| round(page, 9));
-        (0..20).for_each(|nth| round(3, 10 + nth));
-        assert_eq!((region.private_page_count(), region.kept()), (Ok(3), vec![0..2 * G::PAGES]));
-        let scans = G::calls(&world.pool, Call::Scan);
-        round(3, 7);
-        if world.pool.sys.is_alone() {
-            assert_eq!(G::calls(&world.pool, Call::Scan), scans, "no fault has come in between");
-        }
-    }
-    where_pages_are_copied!(row, 8);
-    run_alone_by_page(8, row);
-}
-
-/// The list of private pages lacks those that a set tells of. When that set is outdated, it is no list any more.
-#[test]
-fn a_reset_looks_anew_where_a_set_no_longer_tells() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, held) = history(world, 3);
-        (0..3).for_each(|_| region.reset_to(&held[2]).unwrap());
-        region.captured.outdate(0..2);
-        region.reset_to(&held[0]).unwrap();
-        assert_eq!([1, 2].map(|page| region.read(at(page))), [Some(0); 2]);
-    }
-    where_pages_are_copied!(row, 8);
-    run_alone_by_page(8, row);
-}
-
-/// A page that is captured, and differs from the block in no byte, has nothing to be put back. It has its mark still.
-#[test]
-fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
-    fn row<G: Ground>(world: &World<G>) {
-        let (region, mut held) = history(world, 2);
-        region.write(at(5), 0);
-        held.push(region.snapshot());
-        for value in 1..4 {
-            region.reset_to(&held[0]).unwrap();
-            region.reset_to(&held[0]).unwrap();
-            region.write(at(5), value);
-            region.reset_to(&held[0]).unwrap();
-            assert_eq!((region.read(at(1)), region.read(at(5))), (Some(0), Some(0)));
-            region.write(at(5), 0);
-            held.push(region.snapshot());
-        }
-    }
-    where_pages_are_copied!(row, 8);
-    run_alone_by_page(8, row);
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod lent_zeros;
 mod orders;
 mod races;
 mod reset;
+mod reset_by_sets;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code)] // The other tests use the rest.
 mod wait;
