@@ -82,7 +82,7 @@ if [ -w "$keeps" ]; then
     python3 - <<'PY' || echo "$(date -u +%FT%TZ) and it was not touched before" | tee -a "$log"
 import mmap
 free = next(int(line.split()[1]) for line in open("/proc/meminfo") if line.startswith("MemAvailable"))
-memory = mmap.mmap(-1, free * 1024 // 10 * 9)
+memory = mmap.mmap(-1, free * 1024 // 100 * 98)
 memory.madvise(14)  # MADV_HUGEPAGE
 memory.madvise(23)  # MADV_POPULATE_WRITE, Linux 5.14
 PY

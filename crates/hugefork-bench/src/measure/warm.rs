@@ -17,7 +17,7 @@ use std::thread;
 
 use crate::error::BenchError;
 use crate::measure::affinity;
-use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
+use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 
 /// After so many passes with cold pages, the host has nothing more to give, or somebody else takes it.
 const PASSES: usize = 10;
@@ -46,6 +46,15 @@ pub(crate) fn warm_page_tables(cpu: usize) -> Result<(), BenchError> {
     warm(PageKind::Base, PAGE_TABLES, 1, &[cpu])
 }
 
+/// Warms what copies of `size` bytes go to, on the CPUs that may write: pages of `kind`, and page tables.
+///
+/// # Errors
+/// As [`warm`].
+pub(crate) fn warm_for_copies(kind: PageKind, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
+    warm(kind, (size / cpus.len()).next_multiple_of(HUGE_PAGE), cpus.len(), cpus)?;
+    cpus.iter().copied().try_for_each(warm_page_tables)
+}
+
 /// Touches the memory once and frees it. Gives the number of cold pages.
 fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usize, BenchError> {
     let all_touched = Barrier::new(tasks);
@@ -71,7 +80,6 @@ fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usiz
 mod tests {
     use super::*;
     use crate::measure::affinity::allowed_cpus;
-    use crate::memory::kernel_memory::HUGE_PAGE;
 
     #[test]
     fn several_tasks_touch_together() {

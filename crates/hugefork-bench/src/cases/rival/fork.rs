@@ -3,7 +3,7 @@
 use super::{Read, Rival};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
-use crate::measure::warm::{warm, warm_page_tables};
+use crate::measure::warm::warm_for_copies;
 use crate::measure::work::reader;
 use crate::memory::holder::Holder;
 use crate::memory::kernel_memory::{HUGE_PAGE, Inherit, KernelMemory, PageKind};
@@ -46,8 +46,7 @@ impl Rival for ForkRival {
 
     fn warm(&self, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
         let copies = if self.kind == PageKind::Hugetlb { PageKind::Hugetlb } else { PageKind::Base };
-        warm(copies, (size / cpus.len()).next_multiple_of(HUGE_PAGE), cpus.len(), cpus)?;
-        cpus.iter().copied().try_for_each(warm_page_tables)
+        warm_for_copies(copies, size, cpus)
     }
 
     fn start(&self) -> *mut u8 {

@@ -12,8 +12,10 @@ use hugefork_kernels::Kernel;
 use super::{Read, Rival};
 use crate::cases::footprint::Footprint;
 use crate::error::BenchError;
+use crate::measure::warm::warm_for_copies;
 use crate::measure::work::{self, reader};
 use crate::memory::engine::{self, Populated};
+use crate::memory::kernel_memory::PageKind;
 use crate::plan::job::EngineChoice;
 use crate::subject::Stock;
 
@@ -87,6 +89,16 @@ impl Rival for HugeforkRival {
             None => self.held = Some(new(engine::warm_pool(choice, capacity)?)?),
         }
         Ok(())
+    }
+
+    /// What the kernel copies by page is its own memory, and the pool's was touched when that was made. A pool with
+    /// the defaults finds the machine as it is.
+    fn warm(&self, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
+        let has_pages = self.choice.grain != CopyGrain::Block;
+        match has_pages && self.choice.stock != Stock::Unused {
+            true => warm_for_copies(PageKind::Base, size, cpus),
+            false => Ok(()),
+        }
     }
 
     fn start(&self) -> *mut u8 {

@@ -104,6 +104,19 @@ fn pages_that_the_kernel_copies_for_hugefork_count_once() {
 }
 
 #[test]
+fn memory_for_pages_that_the_kernel_copies_is_warmed() {
+    // More than there are addresses: whoever touches it fails.
+    let (huge, cpus) = (1 << 50, [ground().cpu]);
+    let of = |subject: Subject| HugeforkRival::new(planned(subject).engine.unwrap());
+    for subject in [Subject::Hugefork, Subject::HugeforkPage] {
+        assert!(of(subject).warm(huge, &cpus).is_err());
+    }
+    for subject in [Subject::HugeforkBlock, Subject::HugeforkDefault] {
+        of(subject).warm(huge, &cpus).unwrap();
+    }
+}
+
+#[test]
 fn a_pool_that_may_stay_is_used_again() {
     let mut rival = HugeforkRival::new(planned(Subject::Hugefork).engine.unwrap());
     assert_eq!(rival.pool().map(|_| ()), None);
