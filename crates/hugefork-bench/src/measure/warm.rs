@@ -2,9 +2,9 @@
 //!
 //! With free page reporting a guest gives its free huge pages back to the host after about two seconds. Whoever gets
 //! such a page next waits for the host: 4.8 ms instead of 0.09 here. `kernel-thp` in `anon-w-seq` then writes 0.7 to 11
-//! GiB/s; warmed, it writes 20. hugefork holds on to its memory and never pays for that, so the kernel's subjects must
-//! not either: right before every sample, as much memory as the sample takes is touched and freed, until a pass finds
-//! no cold page.
+//! GiB/s; warmed, it writes 20. hugefork's pool holds on to its memory and never pays for that, so the kernel's
+//! subjects must not either, nor the pages that the kernel copies for hugefork: right before every sample, as much
+//! memory as the sample takes is touched and freed, until a pass finds no cold page.
 //!
 //! That happens at the same time on all CPUs that will take the memory: each CPU keeps some tens of MiB of freed pages
 //! in a list of its own. If the memory was warmed on another CPU, one task of 512 MiB still met thirty cold pages.

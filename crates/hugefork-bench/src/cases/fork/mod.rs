@@ -40,7 +40,7 @@ use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
-use crate::measure::warm::{warm, warm_page_tables};
+use crate::measure::warm::warm_for_copies;
 use crate::memory::kernel_memory::PageKind;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::writes::{Density, Epoch, Writes};
@@ -177,8 +177,7 @@ impl Work for Process {
     fn prepare(&mut self) -> Result<(), BenchError> {
         // The copies that writes make, and the page tables, take memory that must not be new to this machine.
         self.own_and_other()?;
-        warm(PageKind::Base, 2 * self.size, 1, &[self.cpus.0])?;
-        warm_page_tables(self.cpus.0)
+        warm_for_copies(PageKind::Base, 2 * self.size, &[self.cpus.0])
     }
 
     fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {

@@ -18,7 +18,7 @@ use crate::cases::rival::fork::copied_by_faults;
 use crate::cases::rival::{Read, Rival};
 use crate::error::BenchError;
 use crate::measure::clock;
-use crate::measure::warm::warm;
+use crate::measure::warm::warm_for_copies;
 use crate::measure::work::{self, reader};
 use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
@@ -135,7 +135,7 @@ impl Rival for MemfdPrivate {
     }
 
     fn warm(&self, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
-        warm(PageKind::Base, size, 1, cpus)
+        warm_for_copies(PageKind::Base, size, cpus)
     }
 
     fn start(&self) -> *mut u8 {
