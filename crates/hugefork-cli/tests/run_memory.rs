@@ -17,6 +17,7 @@ const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const MANY: &str = include_str!("programs/many.c");
 const SHORT: &str = include_str!("programs/short.c");
+const EARLY: &str = include_str!("programs/early.c");
 const LOCKED: &str = include_str!("programs/locked.c");
 const LEAN: &str = include_str!("programs/lean.c");
 const SLOW: &str = include_str!("programs/slow.c");
@@ -480,6 +481,36 @@ fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
         go_on();
         assert_eq!(line(), "0 bad");
     }
+}
+
+/// Blocks that were promoted take memory that pages would not: where that is short, they go back to pages. Without, the
+/// program would be killed, as it needs 264 MiB with plain pages, and 320 with its blocks.
+#[test]
+fn what_was_promoted_too_early_goes_back_to_pages_where_memory_is_short() {
+    let scratch = Scratch::new("early");
+    let Some(program) = compiled(&scratch, "early", EARLY) else { return };
+    let Some(group) = Group::new(304 << 20) else { return };
+    let mut command = scratch.run("-q --memory any --mode pool");
+    command.arg(&program).arg("95");
+    let mut running = Running::start(&mut group.command(&command));
+    let pid = running.pid();
+    let mut line = running.lines();
+    let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
+    let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
+    assert_eq!(line(), "filled");
+    if count("pool_refused") == 1 {
+        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
+        return;
+    }
+    wait_for("all to be promoted", || (count("blocks_promoted") >= 32).then_some(()));
+    assert_eq!(count("blocks_demoted"), 0);
+    go_on();
+    assert_eq!(line(), "filled");
+    wait_for("most to be pages again", || (count("blocks_demoted") >= 24).then_some(()));
+    go_on();
+    assert_eq!(line(), "filled");
+    go_on();
+    assert_eq!(line(), "0 bad, the child has all");
 }
 
 /// What is mapped while memory is short comes from the kernel, which copies it by page.

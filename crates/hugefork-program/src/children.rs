@@ -12,6 +12,9 @@ use crate::memory::{PLAIN, ProgramMemory};
 const FAULTS: u64 = 2;
 const FEW: u64 = 64;
 
+/// For so long blocks are demoted at once.
+const DEMOTION_NS: u64 = 1_000_000;
+
 /// About so many blocks tell whether it is worth to look at all.
 const SAMPLES: usize = 32;
 
@@ -109,6 +112,27 @@ impl<S: Machine> ProgramMemory<S> {
             return false;
         }
         self.uncopying.work(&self.region, self.high)
+    }
+
+    /// Goes back to pages where blocks were promoted that have changed little since, while children live: for about a
+    /// millisecond, one block at least. Who uses such a block waits for half of one. For when memory is short
+    /// ([`ProgramMemory::save_memory`]). True if not all was looked at; the next call goes on there.
+    pub fn demote(&mut self) -> bool {
+        let began = self.region.now();
+        while self.may_demote() && self.demoting < self.high {
+            self.counts.demoted += u64::from(self.region.demote(self.demoting));
+            self.demoting += 1;
+            if self.region.now().saturating_sub(began) >= DEMOTION_NS {
+                return true;
+            }
+        }
+        self.demoting = 0;
+        false
+    }
+
+    /// Whether there are blocks that [`ProgramMemory::demote`] may find worth it.
+    pub fn may_demote(&self) -> bool {
+        self.region.may_demote()
     }
 
     /// What children's lives may have the program take, in percent of what it takes with plain pages, which are copied

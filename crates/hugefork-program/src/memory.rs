@@ -62,6 +62,8 @@ pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
     pub(crate) uncopying: Uncopying,
+    /// Where the next look at promoted blocks begins.
+    pub(crate) demoting: usize,
 }
 
 /// What has happened so far to a [`ProgramMemory`].
@@ -87,6 +89,8 @@ pub struct ProgramCounts {
     pub pages_written_back: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
+    /// Blocks of those that went back to pages, since memory was short ([`ProgramMemory::demote`]).
+    pub demoted: u64,
     /// Copied pages that equalled what children have, and were dropped ([`ProgramMemory::uncopy`]).
     pub uncopied: u64,
     /// What it took to find those, in nanoseconds of a processor.
@@ -167,6 +171,7 @@ impl<S: Machine> ProgramMemory<S> {
             round: None,
             faults: 0,
             uncopying: Uncopying::default(),
+            demoting: 0,
         }
     }
 

@@ -5,6 +5,8 @@
 mod common;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use common::alone::alone;
 use common::refusals::{Kind, Refusals};
@@ -525,6 +527,50 @@ fn a_copy_of_what_was_touched_shows_nothing_of_what_was_in_its_block() {
         assert!(holds(part.start..written.start, 1) && holds(written.clone(), 2));
         assert!(holds(written.end..part.end, 0), "bytes of another block");
         assert!(holds(full, 2));
+    })
+    .well();
+}
+
+/// Memory is short, and blocks were promoted of which little was written since: they go back to pages, beside a thread
+/// that writes, and the child has what it had.
+#[test]
+fn where_memory_is_short_blocks_go_back_to_pages() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(4 * BLOCK).unwrap();
+        fill(at..at + 4 * BLOCK, 1);
+        let work = || holds(at..at + 4 * BLOCK, 1);
+        let meanwhile = |memory: &mut ProgramMemory| {
+            (0..4).for_each(|nth| fill(at + nth * BLOCK..at + nth * BLOCK + 100 * PAGE, 2));
+            fill(at..at + BLOCK, 2);
+            while memory.maintain() {}
+            let counts = memory.counts();
+            assert_eq!((counts.promoted, counts.memory as usize), (4, 8 * BLOCK));
+            memory.save_memory(true);
+            let is_over = AtomicBool::new(false);
+            let written = thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let (page, mut value) = (at + BLOCK + 200 * PAGE..at + BLOCK + 201 * PAGE, 1);
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert!(holds(page.clone(), value), "a write is lost");
+                        value += 1;
+                        fill(page.clone(), value);
+                    }
+                    value
+                });
+                while memory.demote() {}
+                is_over.store(true, Ordering::Relaxed);
+                writer.join().unwrap()
+            });
+            let counts = memory.counts();
+            assert_eq!((counts.demoted, counts.memory as usize), (3, 5 * BLOCK), "the first differs all over");
+            assert!(memory.held().by_promotion.count() >= 7, "it is counted for how long they waited");
+            assert!(holds(at..at + BLOCK, 2) && holds(at + BLOCK..at + BLOCK + 100 * PAGE, 2));
+            assert!(holds(at + BLOCK + 200 * PAGE..at + BLOCK + 201 * PAGE, written));
+            assert!(holds(at + BLOCK + 201 * PAGE..at + 2 * BLOCK, 1));
+        };
+        assert!(forked(&mut memory, work, meanwhile));
+        settle(&mut memory);
     })
     .well();
 }

@@ -17,7 +17,7 @@ use crate::pool::frames::Content;
 use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
 pub use crate::region::maintain::Promotions;
-use crate::region::state::RegionCore;
+use crate::region::state::{FormerBlocks, RegionCore};
 use crate::stats::histogram::Histogram;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
@@ -57,6 +57,7 @@ pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);
 /// Blocks that are held for the children of one fork, until this is dropped.
 pub struct HeldBlocks<S: Machine> {
     pool: EngineArc<PoolCore<S>>,
+    former: EngineArc<FormerBlocks>,
     blocks: Vec<BlockId>,
 }
 
@@ -81,7 +82,7 @@ pub struct Figures {
 
 /// For how long those waited who used what was held.
 pub struct Held {
-    /// While a block was promoted.
+    /// While a block was promoted, or demoted.
     pub by_promotion: Histogram,
     /// While pages went back into their blocks.
     pub by_write_back: Histogram,
@@ -236,7 +237,7 @@ impl<S: Machine> ProgramRegion<S> {
     pub fn share(&self, entries: Range<usize>) -> (HeldBlocks<S>, usize) {
         let mut blocks = Vec::with_capacity(entries.len());
         let unseen = self.0.share(entries, &mut blocks);
-        (HeldBlocks { pool: self.0.pool().clone(), blocks }, unseen)
+        (HeldBlocks { pool: self.0.pool().clone(), former: self.0.former.clone(), blocks }, unseen)
     }
 
     /// How many entries are shown through private mappings.
@@ -261,6 +262,18 @@ impl<S: Machine> ProgramRegion<S> {
     pub fn uncopy(&self, entry: usize) -> usize {
         let _signals = SignalsBlocked::new();
         self.0.uncopy(EntryIndex(entry))
+    }
+
+    /// Goes back to copied pages where a block was promoted while children that still live hold the one before, if most
+    /// of it is as it was then. False if nothing has changed.
+    pub fn demote(&self, entry: usize) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.0.demote(EntryIndex(entry))
+    }
+
+    /// Whether there is an entry for which that is worth a look.
+    pub fn may_demote(&self) -> bool {
+        self.0.former.are_any()
     }
 
     /// Nanoseconds that this thread has run on a processor.
@@ -375,5 +388,6 @@ impl<S: Machine> Drop for HeldBlocks<S> {
         // Their memory is kept for the copies that the next child makes necessary ([`ProgramRegion::trim`]): to get and
         // clear new memory takes longer than to copy.
         self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
+        self.former.forget_what_is_alone(&self.pool);
     }
 }

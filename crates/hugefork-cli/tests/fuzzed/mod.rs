@@ -102,7 +102,7 @@ pub(crate) fn check_written(bytes: &[u8]) {
 }
 
 /// The words of a page, by the names that `hugefork stats --json` has for them. They have their places for ever.
-const WORDS: [(&str, usize); 25] = [
+const WORDS: [(&str, usize); 26] = [
     ("mappings", 4),
     ("mapped_bytes", 5),
     ("total_forks", 6),
@@ -128,6 +128,7 @@ const WORDS: [(&str, usize); 25] = [
     ("pages_given_back", 26),
     ("sharing_usec", 27),
     ("pool_refused_why", 28),
+    ("blocks_demoted", 29),
 ];
 const HISTOGRAMS: usize = 64;
 const NAMES: [&str; 3] = ["fork_usec_histogram", "promotion_usec_histogram", "write_back_usec_histogram"];

@@ -64,7 +64,7 @@ macro_rules! counters {
             pub mode: &'static str,
             /// The number of forks that took less than 1, 2, 4, 8… us, and not less than the one before.
             pub fork_usec_histogram: Vec<u64>,
-            /// The same, for how long each block was held while it was promoted: who used it waited.
+            /// The same, for how long each block was held while it was promoted, or demoted: who used it waited.
             pub promotion_usec_histogram: Vec<u64>,
             /// The same, for how long blocks were held while copied pages went back into them.
             pub write_back_usec_histogram: Vec<u64>,
@@ -147,6 +147,8 @@ counters! {
     SharingUsec sharing_usec,
     /// Why there can be no pool: the number of a [`PoolRefusal`]; 0 if there can be one, or nobody has asked yet.
     PoolRefusedWhy pool_refused_why,
+    /// Blocks that were copied as a whole, and that are copied by page again, since memory was short.
+    Demoted blocks_demoted,
 }
 
 /// Why there can be no pool in a process.

@@ -293,7 +293,10 @@ impl<S: Sys> RegionCore<S> {
         if promoted {
             self.density.note(index, true);
         }
-        if pool.release(below) {
+        if promoted && self.accounts.writers == Writers::NeverFault && !self.is_alone_with(below) {
+            // Children hold it: the region can go back to it (private/demote.rs).
+            self.former.keep(pool, index, below);
+        } else if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.
             match (origin, &self.accounts.parent) {
                 (Origin::Parent, Some(parent)) => parent.freed(1),

@@ -55,6 +55,9 @@ pub(super) fn table(pid: u32, report: &Report) -> String {
     if counted.pool_mappings > 0 {
         line("pool", format!("{} mappings, {} pages written back", counted.pool_mappings, counted.pages_written_back));
         line("", format!("{} blocks copied beside writers", counted.blocks_promoted));
+        if counted.blocks_demoted > 0 {
+            line("", format!("{} of them given up again for want of memory", counted.blocks_demoted));
+        }
         line("", format!("{} blocks handed over to the kernel", counted.blocks_handed_over));
         let held =
             [("copied", &counted.promotion_usec_histogram), ("written back", &counted.write_back_usec_histogram)];

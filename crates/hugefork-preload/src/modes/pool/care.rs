@@ -57,14 +57,18 @@ pub(in crate::modes) fn maintain() -> Maintained {
         let_others_go_first();
         has_more = with(ProgramMemory::uncopy) == Some(true);
     }
-    let is_shared = with(|engine| {
+    let (is_shared, may_demote) = with(|engine| {
         tell(engine);
-        engine.is_shared()
-    });
-    match is_shared.unwrap_or(false) {
-        true if is_over && has_hardly_written() => Maintained::Quiet,
-        true if is_over => Maintained::Some,
-        true => Maintained::InPart,
+        (engine.is_shared(), engine.may_demote())
+    })
+    .unwrap_or_default();
+    // Memory that may soon be short is looked at as often as what is written.
+    let is_watched = may_demote && !IS_PLENTY.load(Ordering::Relaxed);
+    match is_shared {
+        true if !is_over => Maintained::InPart,
+        _ if is_watched => Maintained::Some,
+        true if has_hardly_written() => Maintained::Quiet,
+        true => Maintained::Some,
         false => Maintained::All,
     }
 }
@@ -88,6 +92,7 @@ fn tell(engine: &ProgramMemory) {
     let counts = engine.counts();
     stats::set(Word::PagesWrittenBack, counts.pages_written_back);
     stats::set(Word::Promoted, counts.promoted);
+    stats::set(Word::Demoted, counts.demoted);
     stats::set(Word::PagesGivenBack, counts.uncopied);
     stats::set(Word::SharingUsec, counts.uncopy_ns / 1000);
     stats::set(Word::PoolBytes, counts.memory);
@@ -97,27 +102,47 @@ fn tell(engine: &ProgramMemory) {
     stats::set_times(Times::HeldByWriteBack, &held.by_write_back);
 }
 
-/// Where memory is short, gives back what is kept for the next child; and where there is hardly any left, no block is
-/// copied whose pages can be. Looks as often as the worker looks for children, or less where there is plenty.
+/// Whether there was so much memory at the last look that it is not short soon.
+static IS_PLENTY: AtomicBool = AtomicBool::new(false);
+
+/// Where memory is short, gives back what is kept for the next child, and then what was promoted too early; and where
+/// there is hardly any left, no block is copied whose pages can be. Looks as often as the worker looks for children, or
+/// less where there is plenty.
 fn save_memory() {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    static IS_PLENTY: AtomicBool = AtomicBool::new(false);
     let now = now_ns();
     let unlooked = if IS_PLENTY.load(Ordering::Relaxed) { UNLOOKED_WHERE_THERE_IS_PLENTY_NS } else { UNLOOKED_NS };
     if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < unlooked {
         return;
     }
     LOOKED.store(now, Ordering::Relaxed);
-    let has = with(|engine| (engine.is_shared(), engine.counts()));
-    let has = has.filter(|(is_shared, counts)| *is_shared || counts.kept > 0);
-    let shortage = has.map_or(Shortage::None, |(_, counts)| shortage::now(counts.memory - counts.kept));
-    IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
-    IS_PLENTY.store(shortage == Shortage::NotSoon, Ordering::Relaxed);
-    if has.is_some() {
+    let shortage = shortage();
+    IS_SHORT.store(shortage == Some(Shortage::Here), Ordering::Relaxed);
+    IS_PLENTY.store(shortage == Some(Shortage::NotSoon), Ordering::Relaxed);
+    if let Some(shortage) = shortage {
         with(|engine| engine.save_memory(shortage > Shortage::None));
     }
-    if shortage == Shortage::Here {
+    if shortage == Some(Shortage::Here) {
         trim();
+        demote();
+    }
+}
+
+/// How short memory is for what the pool may give back or copy; none if that is nothing.
+fn shortage() -> Option<Shortage> {
+    let (matters, counts) = with(|engine| {
+        let counts = engine.counts();
+        (engine.is_shared() || engine.may_demote() || counts.kept > 0, counts)
+    })?;
+    matters.then(|| shortage::now(counts.memory - counts.kept))
+}
+
+/// Has blocks go back to pages that were promoted too early, until memory is short no more or all were looked at.
+fn demote() {
+    let mut has_more = true;
+    while has_more && !IS_FORKING.load(Ordering::Relaxed) && shortage() == Some(Shortage::Here) {
+        has_more = with(ProgramMemory::demote) == Some(true);
+        let_others_go_first();
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |
 //! | `uncopy` | drops those that equal what is below, while others hold it too |
+//! | `demote` | goes back to pages where a block was promoted too early |
 //!
 //! [`Quiesced`] keeps writers off in the one way or the other, and resumes them.
 //!
@@ -23,6 +24,7 @@
 //! `write_back_run` says which CoW mappings it has written back, and the others need a copy.
 
 mod cow_mapping;
+mod demote;
 mod quiesce;
 mod uncopy;
 mod write_back;

@@ -18,6 +18,7 @@ mod captured;
 mod core;
 mod density;
 mod dirty_list;
+mod former;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
@@ -32,5 +33,6 @@ pub(super) use dirty_list::{DirtyList, NoRoom, Page};
 
 pub(crate) use self::core::RegionCore;
 pub(crate) use density::Density;
+pub(crate) use former::FormerBlocks;
 pub(crate) use operations::{HeldOperations, OperationsCore, ThreadSeat};
 pub(crate) use unresolved::Unresolved;
