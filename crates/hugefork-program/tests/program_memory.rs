@@ -574,3 +574,41 @@ fn where_memory_is_short_blocks_go_back_to_pages() {
     })
     .well();
 }
+
+/// The last child may end while blocks go back to what it holds, as any thread may notice.
+#[test]
+fn children_may_be_gone_while_blocks_go_back_to_pages() {
+    alone(|| {
+        let Some(mut memory) = memory(64 * BLOCK) else { return };
+        let at = memory.map(8 * BLOCK).unwrap();
+        let (written, rest) = (|nth| at + nth * BLOCK..at + nth * BLOCK + 60 * PAGE, 60 * PAGE..BLOCK);
+        for round in 1..40 {
+            memory.save_memory(false);
+            fill(at..at + 8 * BLOCK, 2 * round);
+            settle(&mut memory);
+            let inherited = memory.before_fork();
+            let promoted = memory.counts().promoted;
+            // Which are worth it is looked at after some page faults.
+            while memory.counts().promoted < promoted + 8 {
+                (0..8).for_each(|nth| fill(written(nth), 2 * round + 1));
+                memory.maintain();
+            }
+            memory.save_memory(true);
+            thread::scope(|scope| {
+                let is_gone = scope.spawn(|| drop(inherited));
+                while !is_gone.is_finished() || memory.demote() {}
+            });
+            let other = memory.map(16 * BLOCK).unwrap();
+            fill(other..other + 16 * BLOCK, 7);
+            let holds_both = |nth| {
+                let start = at + nth * BLOCK;
+                holds(written(nth), 2 * round + 1) && holds(start + rest.start..start + rest.end, 2 * round)
+            };
+            assert!((0..8).all(holds_both), "round {round}: somebody else's bytes");
+            memory.unmap(other..other + 16 * BLOCK, |_| unreachable!());
+        }
+        settle(&mut memory);
+        assert!(!memory.may_demote(), "nobody is left");
+    })
+    .well();
+}

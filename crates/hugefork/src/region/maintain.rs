@@ -293,8 +293,8 @@ impl<S: Sys> RegionCore<S> {
         if promoted {
             self.density.note(index, true);
         }
-        if promoted && self.accounts.writers == Writers::NeverFault && !self.is_alone_with(below) {
-            // Children hold it: the region can go back to it (private/demote.rs).
+        if promoted && self.accounts.writers == Writers::NeverFault {
+            // As long as children hold it, the region can go back to it (private/demote.rs).
             self.former.keep(pool, index, below);
         } else if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.

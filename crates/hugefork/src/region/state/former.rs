@@ -1,14 +1,15 @@
 //! Where promoted blocks of a program's memory came from: the blocks that children hold still. While they do, the
 //! region can go back to one (private/demote.rs), so each is held for it, too.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
 use crate::mem::{self, EngineBox};
 use crate::pool::core::PoolCore;
 use crate::sys::Sys;
 use crate::units::{BlockId, EntryIndex};
 
-/// The former blocks of a region's entries. Each has a reference of this.
+/// The former blocks of a region's entries. Each has a reference of this. Any thread may let go of those that are of no
+/// use any more, while another takes one or keeps one.
 pub(crate) struct FormerBlocks {
     /// One more than the number of each entry's block, or 0.
     blocks: EngineBox<[AtomicU32]>,
@@ -26,16 +27,15 @@ impl FormerBlocks {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// The entry had this block, and the caller's reference to it is this one's from now on. One of before is let go.
+    /// The entry had this block, and the caller's reference to it is this one's from now on. One of before is let go,
+    /// and this one too if nobody else holds it: to go back to it would save nothing.
     pub(crate) fn keep<S: Sys>(&self, pool: &PoolCore<S>, index: EntryIndex, block: BlockId) {
-        self.forget(pool, index);
-        self.blocks[index.0].store(block.0 + 1, Ordering::Relaxed);
+        if let Some(before) = self.take(index) {
+            pool.release(before);
+        }
         self.count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The block that the entry had.
-    pub(crate) fn of(&self, index: EntryIndex) -> Option<BlockId> {
-        self.blocks.get(index.0)?.load(Ordering::Relaxed).checked_sub(1).map(BlockId)
+        self.blocks[index.0].store(block.0 + 1, Ordering::Relaxed);
+        self.forget_if_alone(pool, index);
     }
 
     /// The entry's former block, whose reference is the caller's from now on.
@@ -45,21 +45,23 @@ impl FormerBlocks {
         block
     }
 
-    /// Lets go of the entry's former block.
-    pub(crate) fn forget<S: Sys>(&self, pool: &PoolCore<S>, index: EntryIndex) {
-        if let Some(block) = self.take(index) {
-            pool.release(block);
+    /// Lets go of the blocks that nobody else holds any more. Whoever has just let go of some calls this, at any time:
+    /// who keeps one meanwhile has the same look at it.
+    pub(crate) fn forget_what_is_alone<S: Sys>(&self, pool: &PoolCore<S>) {
+        if self.are_any() {
+            (0..self.blocks.len()).for_each(|index| self.forget_if_alone(pool, EntryIndex(index)));
         }
     }
 
-    /// Lets go of the blocks that no child holds any more: to go back to one would save nothing.
-    pub(crate) fn forget_what_is_alone<S: Sys>(&self, pool: &PoolCore<S>) {
-        let all = (0..self.blocks.len()).map(EntryIndex);
-        let former = all.filter_map(|index| Some((index, self.of(index)?)));
-        for (index, block) in former.take(self.count.load(Ordering::Relaxed)) {
-            if pool.frames.references(block) == 1 {
-                self.forget(pool, index);
-            }
+    fn forget_if_alone<S: Sys>(&self, pool: &PoolCore<S>, index: EntryIndex) {
+        let word = self.blocks[index.0].load(Ordering::Relaxed);
+        let Some(block) = word.checked_sub(1).map(BlockId) else { return };
+        // Either this sees the last of the others gone, or that one sees what is kept here.
+        fence(Ordering::SeqCst);
+        let is_alone = pool.frames.references(block) == 1;
+        if is_alone && self.blocks[index.0].compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            pool.release(block);
         }
     }
 }
