@@ -115,6 +115,40 @@ def test_a_pool_without_room_leaves_tensors_where_they_were(pool):
         stager.stage(model.state_dict())
 
 
+SHARDS = """
+import sys
+import numpy as np, torch, hugefork as hf
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed._shard.sharded_tensor import init_from_local_shards, Shard
+
+directory = sys.argv[1]
+dist.init_process_group("gloo", init_method=f"file://{directory}/meet", rank=0, world_size=1)
+pool = hf.Pool("64 MiB")
+upper, lower = pool.array(np.arange(20, dtype="f4").reshape(4, 5)), np.full((2, 5), 7, dtype="f4")
+
+def sharded(upper, lower):
+    parts = [(upper, [0, 0]), (lower, [4, 0])]
+    shards = [Shard.from_tensor_and_offsets(torch.from_numpy(part), at, 0) for part, at in parts]
+    return init_from_local_shards(shards, [6, 5])
+
+stager = hf.dcp.SnapshotStager(upper)
+saving = dcp.async_save({"t": sharded(upper, lower)}, checkpoint_id=f"{directory}/saved", async_stager=stager)
+upper[:], lower[:] = -1, -1
+saving.result()
+assert (stager.staged, stager.copied) == (upper.nbytes, lower.nbytes)
+loaded = [np.zeros((4, 5), dtype="f4"), np.zeros((2, 5), dtype="f4")]
+dcp.load({"t": sharded(*loaded)}, checkpoint_id=f"{directory}/saved")
+assert (loaded[0] == np.arange(20).reshape(4, 5)).all() and (loaded[1] == 7).all()
+dist.destroy_process_group()
+"""
+
+
+def test_a_tensor_of_several_shards_is_staged_shard_by_shard(tmp_path):
+    ran = subprocess.run([sys.executable, "-W", "ignore", "-c", SHARDS, str(tmp_path)], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_what_cannot_be_adopted_is_told():
     with pytest.raises(TypeError, match="is no model"):
         hf.dcp.adopt({})

@@ -127,6 +127,8 @@ class SnapshotStager:
             local = self._staged(value.detach().to_local(), taken)
             how = {"run_check": False, "shape": value.shape, "stride": value.stride()}
             return type(value).from_local(local, value.device_mesh, value.placements, **how)
+        if hasattr(value, "local_shards"):
+            return self._staged_shards(value, taken)
         is_plain = type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
         found = taken.find(torch, value) if is_plain else None
         if found is None:
@@ -134,6 +136,17 @@ class SnapshotStager:
             return value.detach().to("cpu", copy=True)
         self.staged += value.nbytes
         return found
+
+    def _staged_shards(self, value: Any, taken: _Taken) -> Any:
+        """A `ShardedTensor`, which came before `DTensor`: a rank may have several parts of it."""
+        shards = [copy.copy(shard) for shard in value.local_shards()]
+        if any(shard.tensor.device.type != "cpu" for shard in shards):
+            self.copied += sum(shard.tensor.nbytes for shard in shards)
+            return value.to(device="cpu")
+        for shard in shards:
+            shard.tensor = self._staged(shard.tensor.detach(), taken)
+        how = {"process_group": value._process_group, "sharding_spec": value.sharding_spec()}
+        return type(value)._init_from_local_shards_and_global_metadata(shards, value.metadata(), **how)
 
 
 class _Taken:
