@@ -483,8 +483,8 @@ fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
     }
 }
 
-/// Blocks that were promoted take memory that pages would not: where that is short, they go back to pages. Without, the
-/// program would be killed, as it needs 264 MiB with plain pages, and 320 with its blocks.
+/// Blocks that were promoted take memory that pages would not: where that is short, they go back to pages. The program
+/// has 260 MiB at its peak with plain pages; with its blocks it would need 320, and be killed.
 #[test]
 fn what_was_promoted_too_early_goes_back_to_pages_where_memory_is_short() {
     let scratch = Scratch::new("early");

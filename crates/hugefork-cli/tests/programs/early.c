@@ -1,6 +1,6 @@
-/* Forks, writes a little of each block of 64 MiB, fills so many MiB more, and then as many again, each at a line of its
- * input; the child looks last of all whether it has what it had. With plain pages all of that is 70 MiB and what it
- * fills. */
+/* Forks, and writes to 40 pages of each 2 MiB of 64 MiB. Twice, after a line of its input, it fills so many MiB more as
+ * its argument says. The child looks last of all whether it has what it had. With plain pages all of that is 70 MiB and
+ * what it fills. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -35,6 +35,8 @@ impl FormerBlocks {
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         self.blocks[index.0].store(block.0 + 1, Ordering::Relaxed);
+        // Either this sees that the last of the others has let go, or that one sees what is kept here.
+        fence(Ordering::SeqCst);
         self.forget_if_alone(pool, index);
     }
 
@@ -48,6 +50,8 @@ impl FormerBlocks {
     /// Lets go of the blocks that nobody else holds any more. Whoever has just let go of some calls this, at any time:
     /// who keeps one meanwhile has the same look at it.
     pub(crate) fn forget_what_is_alone<S: Sys>(&self, pool: &PoolCore<S>) {
+        // What the caller has let go of comes before this look, as in `keep`.
+        fence(Ordering::SeqCst);
         if self.are_any() {
             (0..self.blocks.len()).for_each(|index| self.forget_if_alone(pool, EntryIndex(index)));
         }
@@ -56,8 +60,6 @@ impl FormerBlocks {
     fn forget_if_alone<S: Sys>(&self, pool: &PoolCore<S>, index: EntryIndex) {
         let word = self.blocks[index.0].load(Ordering::Relaxed);
         let Some(block) = word.checked_sub(1).map(BlockId) else { return };
-        // Either this sees the last of the others gone, or that one sees what is kept here.
-        fence(Ordering::SeqCst);
         let is_alone = pool.frames.references(block) == 1;
         if is_alone && self.blocks[index.0].compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.count.fetch_sub(1, Ordering::Relaxed);
