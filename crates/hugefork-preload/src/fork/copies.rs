@@ -55,9 +55,11 @@ pub(crate) fn is_unnoticed() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fork::tests::alone;
 
     #[test]
     fn a_copy_is_noticed_and_the_original_is_none() {
+        let _alone = alone();
         watch();
         watch();
         assert!(!is_unnoticed());

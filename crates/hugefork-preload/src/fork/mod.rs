@@ -300,10 +300,20 @@ pub(crate) fn want_worker() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+
+    /// One test at a time forks or has tokens: a child that another test forks maps the tokens, too, as long as it
+    /// lives.
+    pub(super) fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn a_fork_within_a_fork_is_let_through() {
+        let _alone = alone();
         prepare();
         prepare();
         parent();
