@@ -252,9 +252,11 @@ pub(crate) fn help() {
 
 /// The kernel often begins a new process on its parent's processor and in the parent's place, even where another one
 /// is idle: the parent's pause would be as long as a turn of the child's, some 3 ms. So the child sleeps, until its
-/// parent is through at most times, and is put where there is room when it wakes up.
+/// parent is through at most times, and is put where there is room when it wakes up. If there is none and the parent is
+/// not through, it wakes up in the parent's place again, and gives its turn away.
 fn let_the_parent_go_first() {
     let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 250_000 });
+    rustix::thread::sched_yield();
 }
 
 /// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
