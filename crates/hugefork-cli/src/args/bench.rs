@@ -68,7 +68,7 @@ pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) instead: Option<BenchCommand>,
 
-    /// Cases to run [default: a quick suite of all cases, 2 to 4 minutes with 2 idle CPUs; a case or two take seconds]
+    /// Cases to run [default: a quick suite of all cases, 2 to 5 minutes with 2 idle CPUs; a case or two take seconds]
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<&'static dyn Case>,
 

@@ -55,11 +55,11 @@ pub(crate) fn is_unnoticed() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fork::tests::alone;
+    use crate::fork::tests::one_at_a_time;
 
     #[test]
     fn a_copy_is_noticed_and_the_original_is_none() {
-        let _alone = alone();
+        let _others_wait = one_at_a_time();
         watch();
         watch();
         assert!(!is_unnoticed());

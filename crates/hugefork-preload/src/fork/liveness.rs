@@ -152,7 +152,7 @@ impl Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fork::tests::alone;
+    use crate::fork::tests::one_at_a_time;
 
     /// A token as a child maps it, until this is dropped.
     struct Child(*mut c_void);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_token_is_over_when_nobody_maps_it() {
-        let _alone = alone();
+        let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
         assert_eq!(reaped(&mut outstanding), (0, 0));
         let child = forked(&mut outstanding);
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn those_beyond_the_most_share_a_token_and_are_over_together() {
-        let _alone = alone();
+        let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
         let mut children: Vec<_> = (0..MOST + 3).map(|_| forked(&mut outstanding)).collect();
         assert_eq!(reaped(&mut outstanding), (MOST, 0));

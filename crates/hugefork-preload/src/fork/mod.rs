@@ -308,14 +308,14 @@ mod tests {
 
     /// One test at a time forks or has tokens: a child that another test forks maps the tokens, too, as long as it
     /// lives.
-    pub(super) fn alone() -> MutexGuard<'static, ()> {
-        static ALONE: Mutex<()> = Mutex::new(());
-        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
+        static TURN: Mutex<()> = Mutex::new(());
+        TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[test]
     fn a_fork_within_a_fork_is_let_through() {
-        let _alone = alone();
+        let _others_wait = one_at_a_time();
         prepare();
         prepare();
         parent();
