@@ -349,6 +349,7 @@ impl World {
                     Got::Blocks(blocks) => assert_eq!(self.pool.frames.ready(), ready + blocks),
                     Got::Nothing => assert_eq!(self.pool.frames.fresh(), 0),
                     Got::Refused => assert!(self.pool.frames.ready() >= ready),
+                    Got::HeldBack => panic!("no cut is made"),
                 }
             }
             Op::Pin { region: at, start, len } => {

@@ -32,6 +32,9 @@ const FIRST_AHEAD_BYTES: usize = 16 << 20;
 /// The most that is ready, unless the builder says otherwise. It is memory that the program has not asked for.
 pub(crate) const MOST_AHEAD_BYTES: usize = 32 << 20;
 
+/// For cuts that capture pages, so many times as much may be ready.
+const MAX_CAPTURED_TIMES: usize = 4;
+
 /// Smaller pools get nothing ahead, unless the builder says otherwise.
 pub(crate) const SMALL_POOL_BYTES: usize = 128 << 20;
 
@@ -73,6 +76,10 @@ pub(crate) struct Ahead {
     /// Blocks that were used for the first time since memory was last given back or refused. While it is 0, nothing is
     /// wanted.
     pub(super) used: AtomicUsize,
+    /// Blocks that a cut has filled with the pages that it captured: the next ones are likely to need as many.
+    captured: AtomicUsize,
+    /// Cuts whose writers wait.
+    cuts: AtomicUsize,
     /// The block that is likely to be wanted next, and whether blocks are wanted in descending order.
     pub(super) next: AtomicUsize,
     pub(super) is_down: AtomicBool,
@@ -82,6 +89,15 @@ pub(crate) struct Ahead {
     pub(super) late: AtomicU64,
     pub(super) stopped: AtomicU64,
     pub(super) given_back: AtomicU64,
+}
+
+/// The writers of a cut wait, and the thread gets no memory.
+pub(crate) struct HeldBack<'a>(&'a Ahead);
+
+impl Drop for HeldBack<'_> {
+    fn drop(&mut self) {
+        self.0.cuts.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Ahead {
@@ -96,16 +112,32 @@ impl Ahead {
         count(&self.late, blocks as u64);
     }
 
+    /// Has the thread get no memory as long as the guard lives.
+    pub(crate) fn hold_back(&self) -> HeldBack<'_> {
+        self.cuts.fetch_add(1, Ordering::Relaxed);
+        HeldBack(self)
+    }
+
+    pub(super) fn is_held_back(&self) -> bool {
+        self.cuts.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes how many blocks a cut has filled with the pages that it captured.
+    pub(crate) fn note_captured(&self, blocks: usize) {
+        self.captured.fetch_max(blocks.min(self.most * MAX_CAPTURED_TIMES), Ordering::Relaxed);
+    }
+
     /// Wants nothing until the next first use.
     pub(crate) fn rest(&self) {
         self.used.store(0, Ordering::SeqCst);
+        self.captured.store(0, Ordering::Relaxed);
     }
 
     /// How many free blocks ought to have memory.
     pub(super) fn wanted(&self) -> usize {
         match self.used.load(Ordering::SeqCst) {
             0 => 0,
-            used => used.max(self.first).min(self.most),
+            used => used.max(self.first).min(self.most.max(self.captured.load(Ordering::Relaxed))),
         }
     }
 

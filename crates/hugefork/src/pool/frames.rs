@@ -350,6 +350,12 @@ impl Frames {
         self.words[index].load(Ordering::Relaxed) == FRESH && self.free.has(index)
     }
 
+    /// The last free block that has memory, as the bits stood at that moment.
+    pub(crate) fn last_ready(&self) -> Option<BlockId> {
+        let is_ready = |block: &BlockId| self.free.has(block.index()) && self.content(*block) != Content::Fresh;
+        (0..if self.ready() > 0 { self.len() } else { 0 }).rev().map(|index| BlockId(index as u32)).find(is_ready)
+    }
+
     /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with their content as it is now.
     pub(crate) fn arrive(&self, blocks: Range<usize>, content: Content) {
         for block in blocks.map(|index| BlockId(index as u32)) {

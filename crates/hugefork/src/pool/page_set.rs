@@ -8,7 +8,7 @@
 
 use std::{mem, ptr};
 
-use super::core::{PoolCore, Shortage};
+use super::core::PoolCore;
 use super::frames::{Content, Wanted};
 use super::slots::Slot;
 use crate::mem::{EngineArc, EngineVec, Own};
@@ -18,12 +18,14 @@ use crate::table::Reserved;
 use crate::units::{BASE_PAGE, BlockId, BlockSize};
 
 impl<S: Sys> PoolCore<S> {
-    /// Free slots, with memory. Allocates. Short of blocks where only those are left that no slot can name.
-    pub(crate) fn take_slots(&self, count: usize) -> Result<EngineVec<Slot>, Shortage> {
-        self.slots.take(count, self.block_size, || self.block_for_slots()).map_err(|(shortage, taken)| {
-            self.give_up_slots(taken.into_iter());
-            shortage
-        })
+    /// Free slots, with memory: `count`, or as many as there are. Allocates.
+    pub(crate) fn take_slots(&self, count: usize) -> EngineVec<Slot> {
+        self.slots.take(count, self.block_size, || self.block_for_slots())
+    }
+
+    /// The same, as far as free blocks have memory.
+    pub(crate) fn take_ready_slots(&self, count: usize) -> EngineVec<Slot> {
+        self.slots.take(count, self.block_size, || self.frames.last_ready().and_then(|_| self.block_for_slots()))
     }
 
     /// Gives slots back that a set had, or that none has got.
@@ -34,23 +36,19 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// A block with memory, whatever is in it.
-    fn block_for_slots(&self) -> Result<BlockId, Shortage> {
-        // Regions settle from the beginning on.
-        let wish = BlockId((self.frames.len() - 1) as u32);
-        let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No).ok_or(Shortage::Blocks)?;
+    fn block_for_slots(&self) -> Option<BlockId> {
+        // Regions settle from the beginning on. A fresh block has to wait for the kernel, which takes longer than to fill
+        // it.
+        let wish = self.frames.last_ready().unwrap_or(BlockId((self.frames.len() - 1) as u32));
+        let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No)?;
         self.note_taken(taken);
-        if !Slot::can_name(taken.first, self.block_size) {
+        let has_memory = || self.frames.content(taken.first) != Content::Fresh || self.obtain(taken, 0).is_ok();
+        if !Slot::can_name(taken.first, self.block_size) || !has_memory() {
             self.give_back(taken);
-            return Err(Shortage::Blocks);
-        }
-        if self.frames.content(taken.first) == Content::Fresh
-            && let Err(error) = self.obtain(taken, 0)
-        {
-            self.give_back(taken);
-            return Err(Shortage::Memory(error));
+            return None;
         }
         self.frames.set_content(taken.first, Content::Used);
-        Ok(taken.first)
+        Some(taken.first)
     }
 
     /// The address of a slot in the direct map.

@@ -76,28 +76,26 @@ impl Slots {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out free slots in order, of blocks of this size, which `more` gives if there are too few. Allocates.
-    pub(super) fn take<E>(
+    /// Gives out free slots in order, of blocks of this size, which `more` gives if there are too few: `count`, or as
+    /// many as there are. Allocates.
+    pub(super) fn take(
         &self,
         count: usize,
         size: BlockSize,
-        mut more: impl FnMut() -> Result<BlockId, E>,
-    ) -> Result<EngineVec<Slot>, (E, EngineVec<Slot>)> {
+        mut more: impl FnMut() -> Option<BlockId>,
+    ) -> EngineVec<Slot> {
         let mut taken = EngineVec::with_capacity_in(count, Own);
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
         blocks.iter_mut().for_each(|of| of.give(&mut taken, count));
         while taken.len() < count {
-            let block = match more() {
-                Ok(block) => block,
-                Err(error) => return Err((error, taken)),
-            };
+            let Some(block) = more() else { break };
             let at = blocks.partition_point(|of| of.block.index() < block.index());
             blocks.insert(at, SlotBlock::new(block, size));
             blocks[at].give(&mut taken, count);
         }
         taken.sort_unstable();
-        Ok(taken)
+        taken
     }
 
     /// One set more has these slots, which some set has.
@@ -108,9 +106,11 @@ impl Slots {
         }
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
+        let mut last = 0;
         slots.for_each(|slot| {
-            let (of, at) = place(&blocks, slot);
+            let (of, at) = place(&blocks, slot, last);
             blocks[of].holders[at] += 1;
+            last = of;
         });
     }
 
@@ -122,8 +122,10 @@ impl Slots {
         }
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
+        let mut last = 0;
         for slot in slots {
-            let (of, at) = place(&blocks, slot);
+            let (of, at) = place(&blocks, slot, last);
+            last = of;
             let held = &mut blocks[of];
             held.holders[at] -= 1;
             if held.holders[at] == 0 {
@@ -150,10 +152,13 @@ impl Slots {
     }
 }
 
-/// Which of the blocks has a slot, and where in it that lies.
-fn place(blocks: &[SlotBlock], slot: Slot) -> (usize, usize) {
+/// Which of the blocks has a slot, and where in it that lies. It is often the block that had the `last` slot, since a
+/// cut takes neighbours.
+fn place(blocks: &[SlotBlock], slot: Slot, last: usize) -> (usize, usize) {
     let per_block = blocks.first().map_or(1, |of| of.holders.len());
-    let number = slot.0 as usize;
-    let of = blocks.partition_point(|of| of.block.index() < number / per_block);
-    (of, number % per_block)
+    let (block, at) = (slot.0 as usize / per_block, slot.0 as usize % per_block);
+    match blocks.get(last).is_some_and(|of| of.block.index() == block) {
+        true => (last, at),
+        false => (blocks.partition_point(|of| of.block.index() < block), at),
+    }
 }

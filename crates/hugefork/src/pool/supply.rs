@@ -17,6 +17,9 @@ use crate::units::{BlockId, HUGE_PAGE};
 /// What is got between two looks at what the machine can spare.
 const GOT_A_LOOK_BYTES: usize = 32 << 20;
 
+/// How long the thread leaves a cut alone before it looks again.
+const HELD_BACK_FOR: Duration = Duration::from_millis(1);
+
 /// When no block was used for the first time for so long, what is ready goes back.
 pub(crate) const UNUSED_GOES_BACK_AFTER: Duration = Duration::from_secs(1);
 
@@ -29,6 +32,8 @@ pub(crate) enum Got {
     Nothing,
     /// The machine had no memory, or none to spare.
     Refused,
+    /// The writers of a cut wait, and it changes mappings: each change would wait for this thread.
+    HeldBack,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -71,6 +76,7 @@ impl<S: Sys> PoolCore<S> {
             match self.get_one_ahead(spared) {
                 Got::Blocks(got) => spared = spared.saturating_sub(got),
                 Got::Nothing => filling = false,
+                Got::HeldBack => ahead.parker.pause(HELD_BACK_FOR),
                 Got::Refused => {
                     (filling, spared) = (false, 0);
                     ahead.rest();
@@ -121,6 +127,9 @@ impl<S: Sys> PoolCore<S> {
     /// Gets memory for the free fresh blocks of one piece, unless it is larger than what the machine can spare.
     pub(crate) fn get_one_ahead(&self, spared: usize) -> Got {
         let Some(piece) = self.next_piece() else { return Got::Nothing };
+        if self.ahead.is_held_back() {
+            return Got::HeldBack;
+        }
         if piece.len() > spared {
             return Got::Refused;
         }
@@ -133,16 +142,16 @@ impl<S: Sys> PoolCore<S> {
         self.make_huge(piece.start);
         let obtained = self.obtain_coming(piece.clone());
         count(&self.ahead.nanoseconds, self.sys.cpu_time().saturating_sub(started));
-        if !obtained {
-            return Got::Refused;
+        if let Err(got) = obtained {
+            return got;
         }
         count(&self.ahead.blocks, taken as u64);
         Got::Blocks(taken)
     }
 
-    /// Gets memory for those blocks of a piece that were taken out of the free list, and gives them back. False if
-    /// there was no memory.
-    fn obtain_coming(&self, piece: Range<usize>) -> bool {
+    /// Gets memory for those blocks of a piece that were taken out of the free list, and gives them back, at the latest
+    /// when something comes in between.
+    fn obtain_coming(&self, piece: Range<usize>) -> Result<(), Got> {
         let mut next = piece.start;
         while next < piece.end {
             let is_coming = |index: &usize| self.frames.is_coming(*index);
@@ -151,16 +160,19 @@ impl<S: Sys> PoolCore<S> {
             if start < end {
                 let (from, to) = (self.block_size.len_of(start), self.block_size.len_of(end));
                 // It goes in steps, because no mapping of the process can be changed during one.
-                let mut steps = (from..to).step_by(HUGE_PAGE);
-                if steps.any(|at| self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).is_err()) {
+                let obtain = |at: usize| match self.ahead.is_held_back() {
+                    true => Err(Got::HeldBack),
+                    false => self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused),
+                };
+                if let Err(got) = (from..to).step_by(HUGE_PAGE).try_for_each(obtain) {
                     self.frames.arrive(start..piece.end, Content::Fresh);
-                    return false;
+                    return Err(got);
                 }
                 self.frames.arrive(start..end, Content::Clean);
             }
             next = end;
         }
-        true
+        Ok(())
     }
 
     /// The next piece with free fresh blocks, in the direction in which blocks were last taken.

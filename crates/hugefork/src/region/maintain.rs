@@ -253,7 +253,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.
-    fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
+    pub(in crate::region) fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
         let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
         self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
             pages += run.len() / BASE_PAGE;

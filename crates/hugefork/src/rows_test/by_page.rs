@@ -329,6 +329,7 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
 #[test]
 fn a_write_that_may_not_allow_writes_fails_at_once_and_the_next_one_does_it() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        world.pool.sys.set_tracking(false);
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.write(2 * BASE_PAGE + 100, 1);

@@ -1,12 +1,14 @@
 //! What the design says of pages that a snapshot holds over a block that others hold too.
 
+use std::time::Duration;
+
 use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
 use crate::pool::page_set::PageSet;
-use crate::region::cut::{Keeps, Part, fill, freeze_all};
-use crate::region::state::Expected;
+use crate::region::cut::{Part, fill, freeze_all};
+use crate::region::state::HeldOperations;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::table::Reserved;
 
@@ -134,7 +136,7 @@ fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
         assert_eq!((of_first, read_at(&held[4], G::BLOCK + at(2))), (vec![0, 1, 2, 3, 9], Ok(8)));
         assert_eq!((fork.read(at(1)), fork.read(G::BLOCK + at(2)), world.reserved()), (Some(9), Some(8), 0));
         assert_eq!((region.read(at(1)), region.kept()), (Some(0), vec![0..2 * G::PAGES]));
-        world.pool.give_up_slots(others.into_iter().flatten());
+        world.pool.give_up_slots(others.into_iter());
         drop((rest, held));
     }
     where_pages_are_copied!(row, 8);
@@ -375,8 +377,8 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             if is_written {
                 region.write(at(3), 3);
             }
-            let parts = [Part::new(&region, frozen, write_protected, Keeps::Protected)];
-            fill(&parts).unwrap();
+            let parts = [Part::new(&region, frozen, write_protected, None)];
+            fill(&parts, None).unwrap();
             let expected = vec![1, 2, if is_written { 3 } else { 0 }];
             assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
             assert_eq!(free - world.free(), usize::from(is_written));
@@ -515,36 +517,86 @@ fn the_pause_does_not_look_if_nobody_can_have_written() {
         assert!(looks_of(&mut held) > quiet);
         let seen: Vec<_> = held[3..].iter().map(|frozen| written(frozen, 6)).collect();
         assert_eq!(seen, [[1, 2, 3, 0, 0], [1, 2, 3, 4, 0], [9, 2, 3, 4, 5]]);
-        // What is expected then takes looks ahead, until nobody has written for a while.
-        while region.captured.expected().blocks > 0 {
-            held.push(region.snapshot());
-        }
         region.write(at(6), 6);
         assert!(looks_of(&mut held) <= quiet);
         assert_eq!(written(held.last().unwrap(), 7), [9, 2, 3, 4, 5, 6]);
     });
 }
 
-/// Where much is expected to be written during the cut, all is write-protected in its pause, and pages are captured.
+/// Where many blocks have many pages at once, a cut copies some of the blocks and captures the pages of the others.
 #[test]
-fn what_a_busy_writer_has_written_is_captured_with_all_write_protected() {
-    run_by_page::<Soft>(16, |world| {
-        let (region, mut held) = history(world, 3);
-        region.write(at(3), 3);
-        held.push(region.snapshot());
-        region.captured.note_written(Expected { blocks: 1000, pages: 1000 });
-        region.write(at(4), 4);
-        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 9)]);
-        let free = (world.free(), slots(world));
-        held.push(region.snapshot());
-        assert!(!region.entry(0).is_writable_cow_mapping());
-        assert_eq!((world.free(), slots(world)), (free.0, free.1 + 2));
-        region.write(at(5), 5);
-        held.push(region.snapshot());
-        let seen: Vec<_> = held[3..].iter().map(|frozen| written(frozen, 6)).collect();
-        assert_eq!(seen, [[1, 2, 3, 0, 0], [9, 2, 3, 4, 0], [9, 2, 3, 4, 5]]);
-        drop((held, region));
+fn a_cut_copies_few_blocks_however_many_are_full() {
+    const BLOCKS: usize = 12;
+    run_by_page::<Soft>(4 * BLOCKS, |world| {
+        let (region, block) = (written_by_choice(world, BLOCKS), world.pool.block_size.bytes());
+        let earlier = region.snapshot();
+        let most = PageSet::<SoftMmu>::most_pages(world.pool.block_size, true);
+        let write_all = |value: u8| {
+            let each = (0..BLOCKS).flat_map(|nth| (1..most + 2).map(move |page| nth * block + at(page)));
+            each.for_each(|at| region.write(at, value));
+        };
+        write_all(1);
+        let full = region.snapshot();
+        let copies = copied(&region) as usize;
+        assert!((1..BLOCKS).contains(&copies), "{copies}");
+        assert_eq!(slots(world), (BLOCKS - copies) * (most + 1));
+        write_all(2);
+        let later = region.snapshot();
+        for nth in 0..BLOCKS {
+            let of = |frozen| read_at(frozen, nth * block + at(most));
+            assert_eq!([of(&earlier), of(&full), of(&later)], [Ok(0), Ok(1), Ok(2)], "block {nth}");
+        }
+        drop((earlier, full, later, region));
         assert_eq!(slots(world), 0);
+    });
+}
+
+/// What is written until operations are over is captured before the pause: nobody is kept off for it.
+#[test]
+fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
+    run_by_page::<Soft>(16, |world| {
+        let region = written_by_choice(world, 2);
+        region.space.set_operations(&HeldOperations::new(Duration::MAX));
+        let mut held = vec![region.snapshot()];
+        region.write(at(1), 1);
+        // The first look at it begins its set.
+        held.push(region.snapshot());
+        region.write(at(2), 2);
+        world.pool.sys.store_when_taken([(region.addresses.base() + at(3), 3)]);
+        held.push(region.snapshot());
+        assert!(region.entry(0).is_writable_cow_mapping(), "{:?}", region.entry(0));
+        let seen: Vec<_> = held.iter().map(|frozen| written(frozen, 4)).collect();
+        assert_eq!((seen, slots(world)), (vec![vec![0, 0, 0], vec![1, 0, 0], vec![1, 2, 3]], 3));
+        region.write(at(3), 4);
+        assert_eq!(written(&held[2], 4), [1, 2, 3]);
+    });
+}
+
+/// Nothing was captured yet, and the first look that finds a page is the one between operations.
+#[test]
+fn the_first_page_may_be_found_between_operations() {
+    run_by_page::<Soft>(16, |world| {
+        let region = written_by_choice(world, 2);
+        region.space.set_operations(&HeldOperations::new(Duration::MAX));
+        let earlier = region.snapshot();
+        region.write(at(1), 0);
+        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 1)]);
+        let later = region.snapshot();
+        region.write(at(1), 2);
+        assert_eq!((written(&earlier, 2), written(&later, 2)), (vec![0], vec![1]));
+    });
+}
+
+/// The first pages beside a snapshot are captured as all later ones: by marks, and nobody is kept off.
+#[test]
+fn nobody_is_kept_off_the_first_pages_that_are_captured() {
+    run_by_page::<Soft>(8, |world| {
+        let region = written_by_choice(world, 2);
+        let earlier = region.snapshot();
+        region.write(at(1), 1);
+        let later = region.snapshot();
+        assert!(region.entry(0).is_writable_cow_mapping(), "{:?}", region.entry(0));
+        assert_eq!((written(&earlier, 2), written(&later, 2), slots(world)), (vec![0], vec![1], 1));
     });
 }
 

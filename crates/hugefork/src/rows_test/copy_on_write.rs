@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use super::*;
 use crate::Observer;
 use crate::pool::lineage::Derived;
-use crate::region::cut::{Keeps, Part, fill, freeze_all};
+use crate::region::cut::{Part, fill, freeze_all};
 use crate::table::Reserved;
 use crate::units::BlockId;
 
@@ -286,9 +286,9 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         let free = world.free();
         for call in [Call::Protect, Call::Obtain] {
             let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
-            let parts = [Part::new(&region, frozen, Some(0), Keeps::Protected)];
+            let parts = [Part::new(&region, frozen, Some(0), None)];
             world.pool.sys.fail(Some((call, 0)));
-            fill(&parts).unwrap_err();
+            fill(&parts, None).unwrap_err();
             let failing = &parts[0].frozen;
             assert!(!world.pool.sys.failure_pending());
             let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));

@@ -198,6 +198,7 @@ fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
 #[test]
 fn what_others_write_protect_and_do_not_write_back_while_a_cut_waits_for_operations_is_in_it() {
     fn row(world: &World<Soft>) {
+        world.pool.sys.set_tracking(false);
         let region = &cow_mapping::written_by_choice(world, 2);
         let operations = &HeldOperations::new(Duration::MAX);
         region.space.set_operations(operations);

@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
-use crate::region::state::{Expected, RegionCore};
+use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
@@ -28,21 +28,38 @@ const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 const PACED_PAGES_AT_ONCE: usize = 64;
 
 /// How often a snapshot looks for what was written while it looked.
-const MOST_LOOKS: usize = 6;
+const MAX_LOOKS: usize = 8;
 
-/// If no more blocks were written to, the pause may find the next ones.
-const FEW_BLOCKS: usize = 8;
+/// After a look that found no more pages, the pause captures those that were written meanwhile: such a look takes no
+/// longer than the scan, so the next one would find as many.
+const FEW_PAGES: usize = 64;
 
 /// If a look has more pages to copy, signals wait no longer.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
 
-/// What a look ahead knows.
-pub(super) struct Look {
-    /// How many page faults other threads had had when it began, if that can be told. All private pages are marked by
-    /// now: while there are no more, none was written to.
+/// What the looks ahead know.
+pub(crate) struct Look {
+    /// How many page faults other threads had had when the last one began, if that can be told. All private pages are
+    /// marked by now: while there are no more, none was written to.
     pub(super) faults: Option<u64>,
-    /// What was written while it looked, if it has looked again.
-    pub(super) meanwhile: Expected,
+    /// What others may write until the pause, as far as the last look tells.
+    pub(super) expected: Written,
+}
+
+/// So much was written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub(super) blocks: usize,
+    pub(super) pages: usize,
+}
+
+impl Written {
+    /// Others may write to so much after a look that has found nothing.
+    pub(super) const LITTLE: Written = Written { blocks: 8, pages: 64 };
+
+    fn or_more(self, other: Written) -> Written {
+        Written { blocks: self.blocks.max(other.blocks), pages: self.pages.max(other.pages) }
+    }
 }
 
 /// When CoW mappings are written back for a fork or snapshot.
@@ -70,67 +87,69 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::BeforePause)
     }
 
-    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; `None` if not. The pause
-    /// finds what is written meanwhile, and all wait for it there: so if something was the last time, this looks again
-    /// for what was written while it looked.
+    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; `None` if not.
+    ///
+    /// Others write while it looks, and each look takes as long as there are pages to copy. So it looks again as long as
+    /// that leaves fewer pages for the pause, where all writers wait.
     ///
     /// Signals that are blocked go on if this takes long.
     pub(super) fn capture_ahead(&self, signals: &mut Option<SignalsBlocked>) -> Result<Option<Look>, RegionError> {
         if !self.may_capture_tracked() {
             return Ok(None);
         }
-        // What is shown after this has no private pages yet, whether or not it is tracked.
+        // Mappings made after this point start without private pages, so they need no tracking.
         let mut faults = self.pool().sys.faults_of_others();
         if !self.track_writes() {
             return Ok(None);
         }
         let can_be_told = faults.is_some();
-        let looks = if self.captured.expected().blocks > 0 { MOST_LOOKS } else { 1 };
-        let mut before = usize::MAX;
         let mut written = self.capture_written(When::BeforePause, signals)?;
-        let mut meanwhile = Expected::default();
-        for _ in 1..looks {
-            let are_few = written.blocks <= FEW_BLOCKS;
-            let is_over = if can_be_told { self.pool().sys.faults_of_others() == faults } else { are_few };
-            if is_over || !are_few && written.blocks > before / 4 * 3 {
-                break;
-            }
-            before = written.blocks;
+        let (mut before, mut pages) = (usize::MAX, written.pages);
+        let is_over = |faults| can_be_told && self.pool().sys.faults_of_others() == faults;
+        let mut looks = 1;
+        while !is_over(faults) && written.pages > FEW_PAGES && written.pages <= before / 2 && looks < MAX_LOOKS {
+            (before, looks) = (written.pages, looks + 1);
             faults = self.pool().sys.faults_of_others();
             written = self.capture_written(When::BeforePause, signals)?;
-            // As much as this took is written until the pause begins.
-            self.captured.expect_written(written);
-            meanwhile = written;
-            if written.blocks == 0 {
-                break;
-            }
+            pages += written.pages;
         }
-        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), meanwhile }))
+        self.pool().ahead.note_captured(self.pool().block_size.count(pages * BASE_PAGE));
+        // As much as the last look took is written until the pause begins.
+        let expected = if is_over(faults) { Written::default() } else { written.or_more(Written::LITTLE) };
+        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), expected }))
+    }
+
+    /// Captures what was written until all operations were over: if all writers write in operations, the pause finds
+    /// nothing more.
+    pub(super) fn capture_between_operations(&self) -> Result<(), RegionError> {
+        self.captured.copy_no_more();
+        self.capture_written(When::BeforePause, &mut None).map(drop)
     }
 
     /// Captures what was written since the last look, and tells how much that was.
-    fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<Expected, RegionError> {
+    fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<Written, RegionError> {
         let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
-        let pages = |written: &[Range<usize>]| written.iter().map(|run| run.len() / BASE_PAGE).sum::<usize>();
         let captured = self.mark_written(&mut found, &mut written).and_then(|()| {
             if when == When::Beforehand {
                 found.retain(|patched| !self.leave_prepared(patched.index));
             }
-            let are_known = |patched: &&Patched| self.captured.has_all_marked(patched.index);
-            let others = found.iter().filter(|patched| !are_known(patched)).map(|patched| patched.pages);
-            if pages(&written) + others.sum::<usize>() > MOST_PAGES_WITHOUT_SIGNALS {
+            let is_new = |patched: &&Patched| !self.captured.has_all_marked(patched.index);
+            let new = || found.iter().filter(is_new);
+            let block_of = |run: &Range<usize>| self.pool().block_size.count(run.start);
+            let known = written.chunk_by(|one, next| block_of(one) == block_of(next)).count();
+            let pages = written.iter().map(|run| run.len() / BASE_PAGE).sum::<usize>();
+            let new_pages = new().map(|patched| patched.pages).sum::<usize>();
+            let expected = Written { blocks: known + new().count(), pages: pages + new_pages };
+            if expected.pages > MOST_PAGES_WITHOUT_SIGNALS {
                 *signals = None;
             }
-            self.write_back_each(&found, Some(&written), when)
+            self.write_back_each(&found, Some(&written), when).map(|()| expected)
         });
         if captured.is_err() {
             // Their pages have marks by now that are not in their sets.
             found.iter().for_each(|patched| self.captured.forget(patched.index));
         }
-        captured?;
-        let block_of = |run: &Range<usize>| self.pool().block_size.count(run.start);
-        let blocks = written.chunk_by(|one, next| block_of(one) == block_of(next)).count();
-        Ok(Expected { blocks, pages: pages(&written) })
+        captured
     }
 
     /// Finds the CoW mappings that a snapshot is to capture or to write back, and the pages of those with a set that
@@ -254,10 +273,14 @@ impl<S: Sys> RegionCore<S> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
         let mut rest = patched;
         while let Some(first) = rest.first() {
-            let signals = SignalsBlocked::new();
-            let written_back = self.write_back_run(first.index.0..end, WrittenBack::CowMappings);
-            drop(signals);
-            let run = written_back.map_err(|reason| self.error(reason))?;
+            let run = if self.is_alone_with_cow_mapping(first.index.0) {
+                let signals = SignalsBlocked::new();
+                let written_back = self.write_back_run(first.index.0..end, WrittenBack::CowMappings);
+                drop(signals);
+                written_back.map_err(|reason| self.error(reason))?
+            } else {
+                first.index.0..first.index.0
+            };
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
             let is_captured = || match written {
                 Some(written) => self.capture_tracked(*first, written),

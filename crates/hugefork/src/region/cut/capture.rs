@@ -19,14 +19,14 @@
 
 use std::ops::Range;
 
-use super::Keeps;
+use super::ahead::Look;
 use crate::mapping::addresses::Place;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
 use crate::pool::page_set::{PageSet, Pages};
 use crate::pool::slots::Slot;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
-use crate::region::state::{Expected, RegionCore, Unresolved};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::PageBytes;
@@ -45,6 +45,9 @@ const MOST_SPARE_SETS: usize = 4096;
 
 /// A block with more is copied: of 1 GiB, a set has up to 229 376.
 const MOST_SPARE_PAGES: usize = 512;
+
+/// For more runs of pages of a block, the kernel is asked for all private pages of the block, which takes as long.
+const MAX_ASKED_ONE_BY_ONE: usize = 16;
 
 /// Pages that are written again and again are few.
 const SPARE_SLOTS_A_SET: usize = 4;
@@ -93,8 +96,6 @@ pub(crate) struct Spare<S: Sys> {
     sets: EngineVec<(EngineArc<PageSet<S>>, Pages)>,
     /// What had become private since the look ahead, before the pause.
     pub(super) open: Range<usize>,
-    /// What was written since it was captured: while the last look went on, and in the pause.
-    pub(super) written: Expected,
     /// For the pages that a scan finds.
     pub(super) runs: EngineVec<PageRun>,
     /// What goes when the pause is over: sets, and room.
@@ -105,7 +106,8 @@ pub(crate) struct Spare<S: Sys> {
 impl<S: Sys> RegionCore<S> {
     /// Captures the private pages over a block. False if the block is to be copied.
     pub(super) fn capture(&self, patched: Patched) -> Result<bool, RegionError> {
-        if !self.may_capture(patched) {
+        let most = self.most_captured();
+        if !self.may_capture(patched, most) {
             return Ok(false);
         }
         // Whoever goes past write-protection, as debuggers do, has made a page private.
@@ -114,29 +116,46 @@ impl<S: Sys> RegionCore<S> {
         if is_the_same && self.keeps_last(patched.index, may_be_kept) {
             return Ok(true);
         }
-        self.capture_as(patched, Looks::Protected)
+        self.capture_as(patched, Looks::Protected, most)
     }
 
     /// The same, and keeps nobody off. `written` are all pages of blocks with a set that may have been written to since
     /// they were marked, by block and in order.
     pub(super) fn capture_tracked(&self, patched: Patched, written: &[Range<usize>]) -> Result<bool, RegionError> {
-        if !self.may_capture(patched) {
+        let most = if self.captured.may_copy() { self.most_captured() } else { self.pages_of_a_block() };
+        let is_captured = self.capture_tracked_at_most(patched, written, most)?;
+        if !is_captured {
+            self.captured.note_copy();
+        }
+        Ok(is_captured)
+    }
+
+    fn capture_tracked_at_most(
+        &self,
+        patched: Patched,
+        written: &[Range<usize>],
+        most: usize,
+    ) -> Result<bool, RegionError> {
+        if !self.may_capture(patched, most) {
             return Ok(false);
         }
         let block = self.bytes_of(&(patched.index.0..patched.index.0 + 1));
         let first = written.partition_point(|run| run.start < block.start);
         let written = &written[first..][..written[first..].partition_point(|run| run.start < block.end)];
         let is_known = self.captured.has_all_marked(patched.index);
-        if is_known && self.capture_as(patched, Looks::OnlyAt(written))? {
+        if is_known && self.capture_as(patched, Looks::OnlyAt(written), most)? {
             return Ok(true);
         }
         // Pages were dropped meanwhile, or there are too many. Those that were written have a mark by now, and are not
         // as in the last set.
         self.captured.forget(patched.index);
-        self.capture_as(patched, Looks::All)
+        // Others have written since the pages were counted.
+        let pages = self.count_private(patched.index).map_err(RegionError::System)?;
+        let patched = Patched { pages, ..patched };
+        Ok(self.may_capture(patched, most) && self.capture_as(patched, Looks::All, most)?)
     }
 
-    fn capture_as(&self, patched: Patched, looks: Looks<'_>) -> Result<bool, RegionError> {
+    fn capture_as(&self, patched: Patched, looks: Looks<'_>, most: usize) -> Result<bool, RegionError> {
         let (pool, index) = (self.pool(), patched.index);
         let (most_new, more) = match looks {
             Looks::Protected => (patched.pages, 0),
@@ -144,16 +163,15 @@ impl<S: Sys> RegionCore<S> {
             Looks::All => (patched.pages, MORE_PAGES),
             Looks::OnlyAt(written) => (written.iter().map(|run| run.len() / BASE_PAGE).sum(), 0),
         };
-        let free = pool.take_slots(most_new + more).or_else(|_| pool.take_slots(most_new));
-        let Ok(free) = free else { return Ok(false) };
+        let free = pool.take_slots(most_new + more);
         let last = self.captured.last(index);
-        let most = free.len() + last.as_ref().map_or(0, |last| last.len());
-        let mut pages = EngineVec::with_capacity_in(most, Own);
+        let room = free.len() + last.as_ref().map_or(0, |last| last.len());
+        let mut pages = EngineVec::with_capacity_in(room, Own);
         let signals = SignalsBlocked::new();
         let found = self.capture_pages(index, looks, last.as_deref(), &free, &mut pages);
         drop(signals);
         let new = found.as_ref().ok().and_then(Option::as_ref).map_or(0, |found| found.new);
-        let is_found = matches!(found, Ok(Some(_))) && pages.len() <= self.most_captured();
+        let is_found = matches!(found, Ok(Some(_))) && pages.len() <= most;
         pool.give_up_slots(free[if is_found { new } else { 0 }..].iter().copied());
         if !is_found {
             // Pages may count as not written by now that the last set has as they were before.
@@ -186,19 +204,28 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn may_capture_tracked(&self) -> bool {
         let accounts = &self.accounts;
         let may_write = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
-        may_write && !self.shows_by_page() && accounts.has_cow_mappings() && self.captured.are_any()
+        let may_capture = || self.captured.are_any() || self.shares_cow_mappings();
+        may_write && !self.shows_by_page() && accounts.has_cow_mappings() && may_capture()
+    }
+
+    /// Whether others hold the block of a CoW mapping, so that its private pages cannot go back into it.
+    fn shares_cow_mappings(&self) -> bool {
+        (0..self.table.len())
+            .map(|index| self.table.get(EntryIndex(index)))
+            .any(|entry| entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo)
     }
 
     fn most_captured(&self) -> usize {
         PageSet::<S>::most_pages(self.pool().block_size, self.captured.are_tracked())
     }
 
-    fn may_capture(&self, patched: Patched) -> bool {
+    fn pages_of_a_block(&self) -> usize {
+        self.pool().block_size.bytes() / BASE_PAGE
+    }
+
+    fn may_capture(&self, patched: Patched, most: usize) -> bool {
         let accounts = &self.accounts;
-        patched.pages <= self.most_captured()
-            && !accounts.calls_wait
-            && accounts.limit.is_none()
-            && accounts.writers == Writers::Fault
+        patched.pages <= most && !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault
     }
 
     /// Copies to `free` what is not in the last set, and lists all pages. None if the block is to be copied.
@@ -228,7 +255,7 @@ impl<S: Sys> RegionCore<S> {
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         match (looks, last) {
             (Looks::OnlyAt(written), Some(last)) => {
-                written.iter().try_for_each(|written| copies.add_written(&mut runs, last, written))?;
+                copies.add_all_written(&mut runs, last, written)?;
                 copies.add_others(last);
             }
             (Looks::OnlyAt(_), None) => return Ok(None),
@@ -238,22 +265,15 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// What the pause may capture blocks with that are written to until it begins: twice as many as are expected.
-    pub(super) fn spare_sets(&self, keeps: Keeps) -> Spare<S> {
-        let (pool, expected) = (self.pool(), self.captured.expected());
-        let count = match keeps {
-            Keeps::Protected => 0,
-            Keeps::Writable | Keeps::Told => (2 * expected.blocks).min(MOST_SPARE_SETS).min(self.table.len()),
-        };
-        let few = count * SPARE_SLOTS_A_SET;
-        let many = if count > 0 { few.max(2 * expected.pages) } else { 0 };
+    pub(super) fn spare_sets(&self, look: Option<&Look>) -> Spare<S> {
+        let (pool, expected) = (self.pool(), look.map(|look| look.expected).unwrap_or_default());
+        let count = (2 * expected.blocks).min(MOST_SPARE_SETS).min(self.table.len());
         // Without any, blocks are copied.
-        let slots = pool.take_slots(many).or_else(|_| pool.take_slots(few));
-        let slots = slots.unwrap_or_else(|_| EngineVec::new_in(Own));
+        let slots = pool.take_ready_slots((count * SPARE_SLOTS_A_SET).max(2 * expected.pages));
         let mut runs = EngineVec::new_in(Own);
-        runs.resize(if keeps == Keeps::Protected { 0 } else { MOST_RUNS }, PageRun::default());
+        runs.resize(if look.is_some() { MOST_RUNS } else { 0 }, PageRun::default());
         let mut spare = Spare {
             open: 0..0,
-            written: Expected::default(),
             runs,
             pool: pool.clone(),
             slots,
@@ -263,7 +283,7 @@ impl<S: Sys> RegionCore<S> {
             unused: EngineVec::with_capacity_in(count, Own),
         };
         spare.sets.resize_with(count, || {
-            let most = self.most_captured().min(MOST_SPARE_PAGES);
+            let most = self.pages_of_a_block().min(MOST_SPARE_PAGES);
             (EngineArc::new(PageSet::empty(pool)), EngineVec::with_capacity_in(most, Own))
         });
         spare
@@ -331,6 +351,38 @@ impl<S: Sys> Copies<'_, S> {
         Ok(())
     }
 
+    /// Adds the private pages of these ranges, which had no marks.
+    fn add_all_written(
+        &mut self,
+        runs: &mut [PageRun],
+        last: &PageSet<S>,
+        written: &[Range<usize>],
+    ) -> Result<(), Unresolved> {
+        let unknown = written.iter().filter(|written| !self.are_private(last, written)).count();
+        if unknown <= MAX_ASKED_ONE_BY_ONE {
+            return written.iter().try_for_each(|written| self.add_written(runs, last, written));
+        }
+        let mut rest = written;
+        let around = written[0].start..written[written.len() - 1].end;
+        self.region.each_private(runs, &around, Place::Own, |private| {
+            while let Some(next) = rest.first().filter(|next| next.start < private.end) {
+                let both = next.start.max(private.start)..next.end.min(private.end);
+                both.step_by(BASE_PAGE).for_each(|at| self.add(at, true));
+                if next.end > private.end {
+                    break;
+                }
+                rest = &rest[1..];
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Whether all these pages are in the last set, and so are private.
+    fn are_private(&self, last: &PageSet<S>, pages: &Range<usize>) -> bool {
+        pages.clone().step_by(BASE_PAGE).all(|at| last.slot_of((at - self.start) / BASE_PAGE).is_some())
+    }
+
     /// Adds the private pages of a range that has no marks, or had none. What is in the last set is private still.
     fn add_written(
         &mut self,
@@ -338,8 +390,7 @@ impl<S: Sys> Copies<'_, S> {
         last: &PageSet<S>,
         written: &Range<usize>,
     ) -> Result<(), Unresolved> {
-        let is_private = |at: usize| last.slot_of((at - self.start) / BASE_PAGE).is_some();
-        if !written.clone().step_by(BASE_PAGE).all(is_private) {
+        if !self.are_private(last, written) {
             return self.add_private(runs, written);
         }
         written.clone().step_by(BASE_PAGE).for_each(|at| self.add(at, true));

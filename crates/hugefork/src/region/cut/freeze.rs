@@ -21,6 +21,8 @@ use std::sync::atomic::Ordering;
 use super::{Keeps, Part};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
+use crate::mem::EngineArc;
+use crate::pool::page_set::PageSet;
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
@@ -66,8 +68,8 @@ impl<S: Sys> RegionCore<S> {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
             // What is outdated has a page that nobody looks at by its mark.
-            let is_told = *keeps != Keeps::Protected && !self.captured.is_outdated(index);
-            let stays = is_told && *keeps == Keeps::Writable && entry.is_writable_cow_mapping();
+            let stays =
+                *keeps == Keeps::Writable && !self.captured.is_outdated(index) && entry.is_writable_cow_mapping();
             let after = if stays { entry } else { entry.in_state(next) };
             match needed {
                 OnShare::FillAndShare => {
@@ -89,7 +91,7 @@ impl<S: Sys> RegionCore<S> {
                     if entry.is_cow_mapping() {
                         let set = match keeps {
                             _ if self.captured.is_outdated(index) => None,
-                            Keeps::Writable | Keeps::Told => captured.of_any_cut(index, block),
+                            Keeps::Writable => captured.of_any_cut(index, block),
                             Keeps::Protected if entry.is_writable_cow_mapping() => None,
                             Keeps::Protected => captured.of_this_cut(index, block),
                         };
@@ -111,7 +113,8 @@ impl<S: Sys> RegionCore<S> {
         }
         quiesced.covers(first..last + 1);
         part.spare.borrow_mut().open = open;
-        quiesced.keep_all_off()
+        // One is this region's, and one the snapshot's.
+        quiesced.keep_all_off(2)
     }
 
     /// Write-protects each CoW mapping where a page was written since it was captured. False if there was none that
@@ -145,11 +148,11 @@ impl<S: Sys> RegionCore<S> {
             let mut are_any = false;
             for run in runs(entries.clone(), is_looked_at) {
                 self.each_unmarked(&mut spare.runs, &run, |index, pages| {
-                    if !self.are_some_private(&pages)? {
-                        return Ok(());
-                    }
-                    spare.written.pages += pages.len() / BASE_PAGE;
-                    if self.is_to_write_back(index, frozen) {
+                    // One private page tells all of a block, and those of its set are private: so the kernel is asked
+                    // once a block at most, whatever the number of runs.
+                    if self.is_to_write_back(index, frozen)
+                        || !self.has_captured_one(index, frozen, &pages) && !self.are_some_private(&pages)?
+                    {
                         return Ok(());
                     }
                     if self.table.get(index).is_writable_cow_mapping() {
@@ -157,12 +160,19 @@ impl<S: Sys> RegionCore<S> {
                         are_any = true;
                     }
                     frozen.set_pages(index, None);
-                    spare.written.blocks += 1;
                     Ok(())
                 })?;
             }
             Ok(are_any)
         })
+    }
+
+    /// Whether the set that `frozen` has over a block has one of these pages.
+    fn has_captured_one(&self, index: EntryIndex, frozen: &SnapshotCore<S>, pages: &Range<usize>) -> bool {
+        let page_of = |at: usize| self.pool().block_size.within(at) / BASE_PAGE;
+        let is_captured =
+            |set: EngineArc<PageSet<S>>| pages.clone().step_by(BASE_PAGE).any(|at| set.slot_of(page_of(at)).is_some());
+        frozen.pages_at(index).is_some_and(is_captured)
     }
 
     /// Gives `frozen` the pages that were written since they were captured, and copies of pinned blocks.
@@ -173,7 +183,6 @@ impl<S: Sys> RegionCore<S> {
             let rest = if is_as_before { part.spare.borrow().open.clone() } else { entries.clone() };
             quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, is_as_before))?;
         } else {
-            self.captured.note_written(part.spare.borrow().written);
             for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), &part.frozen)) {
                 quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, true))?;
             }

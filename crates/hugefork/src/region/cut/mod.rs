@@ -29,6 +29,7 @@ mod freeze;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 
+use self::ahead::{Look, Written};
 use self::capture::Spare;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
@@ -46,10 +47,6 @@ use crate::types::snapshot_id::SnapshotId;
 
 /// How often a snapshot is tried that finds the pool full while others write by page.
 const FULL_POOL_TRIES: usize = 16;
-
-/// If more blocks are expected to be written to during a cut, all are write-protected at once, which takes as long: 16
-/// ms for 1 GiB with 131 000 private pages.
-const MOST_PROTECTED_ONE_BY_ONE: usize = 128;
 
 /// What a snapshot is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +74,11 @@ impl<'a, S: Sys> Part<'a, S> {
         region: &'a RegionCore<S>,
         frozen: PinnedBox<SnapshotCore<S>>,
         write_protected: Option<usize>,
-        keeps: Keeps,
+        look: Option<&Look>,
     ) -> Part<'a, S> {
-        let spare = RefCell::new(region.spare_sets(keeps));
-        Part { region, frozen, write_protected, keeps, faults: Cell::new(None), spare }
+        let spare = RefCell::new(region.spare_sets(look));
+        let keeps = if look.is_some() { Keeps::Writable } else { Keeps::Protected };
+        Part { region, frozen, write_protected, keeps, faults: Cell::new(look.and_then(|look| look.faults)), spare }
     }
 
     /// Whether other threads may have had page faults since this was last asked.
@@ -95,9 +93,8 @@ impl<'a, S: Sys> Part<'a, S> {
 pub(crate) enum Keeps {
     /// They are write-protected, and what has become private since the look ahead is copied.
     Protected,
-    /// They are write-protected, and what was written since it was captured is captured again.
-    Told,
-    /// They stay as they are, but for those where a page was written since it was captured.
+    /// They stay as they are, but for those where a page was written since it was captured: these are write-protected,
+    /// which takes 30 us for 2 MiB of private pages, and captured again.
     Writable,
 }
 
@@ -172,46 +169,51 @@ fn cut<S: Sys>(
         let mut turns = take_turns();
         // As long as it is their turn, regions are given no operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
-        let may_be_quiet = |region: &&RegionCore<S>| {
-            region.may_capture_tracked() && region.captured.expected().blocks <= MOST_PROTECTED_ONE_BY_ONE
-        };
         // Until the pause, if it may be that nothing is written to before.
-        let mut signals = (!waits && regions.iter().all(may_be_quiet)).then(SignalsBlocked::new);
+        let mut signals =
+            (!waits && regions.iter().all(|region| region.may_capture_tracked())).then(SignalsBlocked::new);
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
             region.prepared.end();
             // What the pool's thread write-protects after this is looked for in the pause.
             let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            let look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
-            let keeps = if look.is_none() {
+            let mut look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
+            if let Some(look) = look.as_mut().filter(|_| waits) {
+                // What operations write until they are over is captured then.
+                look.expected = Written::LITTLE;
+            }
+            if look.is_none() {
                 signals = None;
                 region.write_back_ahead()?;
-                Keeps::Protected
-            } else if region.captured.expected().blocks <= MOST_PROTECTED_ONE_BY_ONE {
-                Keeps::Writable
-            } else {
-                Keeps::Told
-            };
-            let part = Part::new(region, begin(region, purpose), write_protected, keeps);
-            if let Some(look) = look {
-                part.faults.set(look.faults);
-                part.spare.borrow_mut().written = look.meanwhile;
             }
-            parts.push(part);
+            if look.is_some() {
+                // For pages that are captured from here on.
+                region.captured.make_room();
+            }
+            parts.push(Part::new(region, begin(region, purpose), write_protected, look.as_ref()));
         }
         if signals.is_none() {
             // A signal handler of this thread may have written, too.
             parts.iter().for_each(|part| part.faults.set(None));
         }
-        let mut between = None;
-        if waits {
+        let (mut between, mut began) = (None, None);
+        let mut held_back: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
+        let mut hold_back = || held_back.extend(regions.iter().map(|region| region.pool().ahead.hold_back()));
+        if !waits {
+            hold_back();
+        } else {
             // Operations go on while pages are written back ahead, and those inside may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
             next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
-            if !turns.iter().map(Turn::number).eq(next) {
+            began = regions.first().map(|region| region.pool().sys.now());
+            hold_back();
+            if turns.iter().map(Turn::number).eq(next) {
+                let are_tracked = parts.iter().filter(|part| part.keeps == Keeps::Writable);
+                are_tracked.map(|part| part.region).try_for_each(RegionCore::capture_between_operations)?;
+            } else {
                 // Others may have write-protected and not written back, and taken snapshots, which have lesser ids.
                 for part in &mut parts {
                     part.region.captured.begin_cut(|index| part.region.table.get(index).block());
@@ -221,9 +223,9 @@ fn cut<S: Sys>(
                 }
             }
         }
-        let filled = fill(&parts);
-        drop((between, signals));
-        let are_told = parts.iter().any(|part| part.keeps != Keeps::Protected);
+        let filled = fill(&parts, began);
+        drop((between, signals, held_back));
+        let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
         match filled {
             Ok(()) => {
                 let mut made = EngineVec::with_capacity_in(parts.len(), Own);
@@ -234,7 +236,7 @@ fn cut<S: Sys>(
                 return Ok(made);
             }
             // As one by one they take more mappings, and blocks.
-            Err(_) if are_told => may_stay_writable = false,
+            Err(_) if stay_writable => may_stay_writable = false,
             // Pinned blocks are copied, and the copies take blocks.
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
             // So are blocks that have got private pages since they were written back. To write those back ahead makes
@@ -260,8 +262,9 @@ fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<Snapshot
     frozen
 }
 
-/// The pause: gives each snapshot the blocks of its region. If it fails, all are as before.
-pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
+/// The pause: gives each snapshot the blocks of its region. If it fails, all are as before. Writers wait since `began`,
+/// or from here on.
+pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<(), RegionError> {
     let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
     // No lock may be held while memory is allocated.
     let mut filling: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
@@ -269,7 +272,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>]) -> Result<(), RegionError> {
     let _signals = SignalsBlocked::new();
     // Whoever wants a block of a snapshot back waits until it holds all of its blocks.
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
-    let started = clock.now();
+    let started = began.unwrap_or_else(|| clock.now());
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
     parts.iter().for_each(|part| part.region.prepared.end());
     let mut begun = 0;
@@ -319,8 +322,8 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
     let each = || parts.iter().zip(alone).enumerate();
     // Each is asked.
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
-    let are_told = parts.iter().any(|part| part.keeps != Keeps::Protected);
-    let mut are_any = are_told && are_more_faults();
+    let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
+    let mut are_any = stay_writable && are_more_faults();
     for passes in 0.. {
         if !are_any {
             break;

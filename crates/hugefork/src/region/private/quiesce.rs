@@ -105,19 +105,26 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     /// Keeps writers off all its entries, whatever they are: they wait where the kernel is to copy from a snapshot on,
     /// or else fault.
     ///
-    /// They are protected whatever they say: where nothing changes, that costs nothing, and an earlier failure may have
-    /// left some writable. Only CoW mappings that say that they can be written to stay so: what is shared of them is
-    /// captured.
-    pub(in crate::region) fn keep_all_off(&mut self) -> Result<(), Unresolved> {
+    /// They are protected whatever they say, since an earlier failure may have left some writable. Two kinds are left
+    /// out, because each call waits for whoever gets memory for the process just then, 4 ms for 2 MiB in a virtual
+    /// machine: CoW mappings that say that they can be written to, whose pages are captured; and blocks with more than
+    /// `references`, which were protected when another holder got them.
+    pub(in crate::region) fn keep_all_off(&mut self, references: u32) -> Result<(), Unresolved> {
         let (region, entries) = (self.region, self.entries.clone());
         if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
             self.place = Place::Parked;
             return self.locked(|locked| region.protect_split(locked, entries));
         }
-        let is_closed = |index: usize| !region.table.get(EntryIndex(index)).is_writable_cow_mapping();
+        let frames = &region.pool().frames;
+        let is_left_out = |index: usize| match region.table.get(EntryIndex(index)) {
+            Entry::Shared(block, _) => frames.references(block) > references,
+            Entry::CowMapped(_, _, access) => access == Access::ReadWrite,
+            Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
+        };
         self.locked(|locked| {
-            region
-                .each_visible(entries, |run| runs(run, is_closed).try_for_each(|closed| region.protect(locked, closed)))
+            region.each_visible(entries, |run| {
+                runs(run, |index| !is_left_out(index)).try_for_each(|closed| region.protect(locked, closed))
+            })
         })
     }
 

@@ -300,7 +300,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             });
             Ok(())
         })?;
-        let kept_off = quiesced.keep_all_off();
+        let kept_off = quiesced.keep_all_off(1);
         self.place = quiesced.place();
         if self.place == Place::Own {
             return kept_off;

@@ -43,17 +43,13 @@ pub(crate) struct Captured<S: Sys> {
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
     are_tracked: AtomicBool,
-    /// What somebody wrote to while a cut was made, in the last ones.
-    expected_blocks: AtomicUsize,
-    expected_pages: AtomicUsize,
+    /// How many blocks with many private pages may still be copied for this cut.
+    copies_left: AtomicUsize,
 }
 
-/// What others are expected to write to while a cut is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Expected {
-    pub(crate) blocks: usize,
-    pub(crate) pages: usize,
-}
+/// A cut copies so many blocks at most because they have many private pages, and captures the pages of the others: a
+/// region that is written to all over has many such blocks at once.
+const MAX_COPIES: usize = 8;
 
 /// The sets, while they are looked at.
 pub(in crate::region) struct Sets<S: Sys> {
@@ -68,8 +64,12 @@ impl<S: Sys> Captured<S> {
     pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
-        let (are_tracked, expected_blocks, expected_pages) = Default::default();
-        Captured { sets: Mutex::new(sets), pages: mem::zeroed(count), are_tracked, expected_blocks, expected_pages }
+        Captured {
+            sets: Mutex::new(sets),
+            pages: mem::zeroed(count),
+            are_tracked: AtomicBool::new(false),
+            copies_left: AtomicUsize::new(0),
+        }
     }
 
     pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -104,24 +104,20 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    /// What somebody is expected to write to while a cut is made: as much as in the last one, or half as much as was
-    /// expected then.
-    pub(crate) fn expected(&self) -> Expected {
-        let (blocks, pages) = (&self.expected_blocks, &self.expected_pages);
-        Expected { blocks: blocks.load(Ordering::Relaxed), pages: pages.load(Ordering::Relaxed) }
+    /// Whether a block may be copied for this cut because it has many private pages.
+    pub(in crate::region) fn may_copy(&self) -> bool {
+        self.copies_left.load(Ordering::Relaxed) > 0
     }
 
-    /// Expects so much at least, in this cut.
-    pub(in crate::region) fn expect_written(&self, written: Expected) {
-        self.expected_blocks.fetch_max(written.blocks, Ordering::Relaxed);
-        self.expected_pages.fetch_max(written.pages, Ordering::Relaxed);
+    /// Notes that one is copied.
+    pub(in crate::region) fn note_copy(&self) {
+        let left = self.copies_left.load(Ordering::Relaxed);
+        self.copies_left.store(left.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Notes what somebody wrote to while a cut was made.
-    pub(crate) fn note_written(&self, written: Expected) {
-        let Expected { blocks, pages } = self.expected();
-        self.expected_blocks.store(written.blocks.max(blocks / 2), Ordering::Relaxed);
-        self.expected_pages.store(written.pages.max(pages / 2), Ordering::Relaxed);
+    /// Has the pages of all further blocks captured, because writers wait.
+    pub(in crate::region) fn copy_no_more(&self) {
+        self.copies_left.store(0, Ordering::Relaxed);
     }
 
     /// Whether there are any, or have been.
@@ -163,6 +159,7 @@ impl<S: Sys> Captured<S> {
     /// Begins a cut: nothing is captured for it. Sets are dropped that are outdated, or whose blocks are not those of
     /// `block_of` any more.
     pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
+        self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
         sets.cut += 1;
         for (index, of) in sets.blocks.iter_mut().enumerate() {

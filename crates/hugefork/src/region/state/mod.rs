@@ -28,7 +28,6 @@ mod store;
 mod unresolved;
 
 pub(super) use self::core::Turn;
-pub(crate) use captured::Expected;
 pub(super) use dirty_list::{DirtyList, NoRoom, Page};
 
 pub(crate) use self::core::RegionCore;
