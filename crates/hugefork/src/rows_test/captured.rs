@@ -572,21 +572,6 @@ fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     });
 }
 
-/// Nothing was captured yet, and the first look that finds a page is the one between operations.
-#[test]
-fn the_first_page_may_be_found_between_operations() {
-    run_by_page::<Soft>(16, |world| {
-        let region = written_by_choice(world, 2);
-        region.space.set_operations(&HeldOperations::new(Duration::MAX));
-        let earlier = region.snapshot();
-        region.write(at(1), 0);
-        world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 1)]);
-        let later = region.snapshot();
-        region.write(at(1), 2);
-        assert_eq!((written(&earlier, 2), written(&later, 2)), (vec![0], vec![1]));
-    });
-}
-
 /// The first pages beside a snapshot are captured as all later ones: by marks, and nobody is kept off.
 #[test]
 fn nobody_is_kept_off_the_first_pages_that_are_captured() {

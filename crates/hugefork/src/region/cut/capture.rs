@@ -146,10 +146,7 @@ impl<S: Sys> RegionCore<S> {
         if is_known && self.capture_as(patched, Looks::OnlyAt(written), most)? {
             return Ok(true);
         }
-        // Pages were dropped meanwhile, or there are too many. Those that were written have a mark by now, and are not
-        // as in the last set.
-        self.captured.forget(patched.index);
-        // Others have written since the pages were counted.
+        // Pages were dropped meanwhile, or there are too many; and others have written since they were counted.
         let pages = self.count_private(patched.index).map_err(RegionError::System)?;
         let patched = Patched { pages, ..patched };
         Ok(self.may_capture(patched, most) && self.capture_as(patched, Looks::All, most)?)
