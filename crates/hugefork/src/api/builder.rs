@@ -86,8 +86,8 @@ impl PoolBuilder {
     /// How much that should be: all regions that live at once; and for each fork and snapshot that is held, what is
     /// written to while it is. Scattered writes count by block there, so as much as the region once more is always
     /// enough for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): what its regions have been
-    /// written to, what forks and snapshots hold beside that, and up to 32 MiB while writes go on
-    /// ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
+    /// written to, what forks and snapshots hold beside that, and up to 32 MiB while writes go on, or 128 MiB where
+    /// snapshots hold pages ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
     /// [metadata](crate::PoolStats::metadata_bytes), and no memory.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
@@ -127,7 +127,8 @@ impl PoolBuilder {
     ///
     /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
     /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
-    /// machine or control group alone. It sleeps while at least half of that is ready. When no block was used for the
+    /// machine or control group alone. It sleeps while at least half of that is ready. While pages are written that the
+    /// next snapshot may have to hold, as much as these is ready, up to four times `bytes`. When no block was used for the
     /// first time for a second, it gives back what is ready: so an idle program has only the memory that it has written
     /// to. hugetlb pages stay, and so does all with a [zeroed stock](PoolBuilder::zeroed_stock).
     /// [`PoolStats::supply`](crate::PoolStats) tells what it did.

@@ -33,7 +33,7 @@ const FIRST_AHEAD_BYTES: usize = 16 << 20;
 pub(crate) const MOST_AHEAD_BYTES: usize = 32 << 20;
 
 /// For cuts that capture pages, so many times as much may be ready.
-const MAX_CAPTURED_TIMES: usize = 4;
+const MAX_CAPTURES_TIMES: usize = 4;
 
 /// Smaller pools get nothing ahead, unless the builder says otherwise.
 pub(crate) const SMALL_POOL_BYTES: usize = 128 << 20;
@@ -76,8 +76,8 @@ pub(crate) struct Ahead {
     /// Blocks that were used for the first time since memory was last given back or refused. While it is 0, nothing is
     /// wanted.
     pub(super) used: AtomicUsize,
-    /// Blocks that a cut has filled with the pages that it captured: the next ones are likely to need as many.
-    captured: AtomicUsize,
+    /// Blocks that the next cut would fill with the pages that it captures.
+    captures: AtomicUsize,
     /// Cuts whose writers wait.
     cuts: AtomicUsize,
     /// The block that is likely to be wanted next, and whether blocks are wanted in descending order.
@@ -122,22 +122,26 @@ impl Ahead {
         self.cuts.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes how many blocks a cut has filled with the pages that it captured.
-    pub(crate) fn note_captured(&self, blocks: usize) {
-        self.captured.fetch_max(blocks.min(self.most * MAX_CAPTURED_TIMES), Ordering::Relaxed);
+    /// Notes how many blocks the next cut would fill with the pages that it captures, and wakes the thread if it has
+    /// work.
+    pub(super) fn note_captures(&self, frames: &Frames, blocks: usize) {
+        self.captures.store(blocks.min(self.most * MAX_CAPTURES_TIMES), Ordering::Relaxed);
+        if self.parker.is_asleep() && self.is_low(frames) {
+            self.parker.wake();
+        }
     }
 
     /// Wants nothing until the next first use.
     pub(crate) fn rest(&self) {
         self.used.store(0, Ordering::SeqCst);
-        self.captured.store(0, Ordering::Relaxed);
+        self.captures.store(0, Ordering::Relaxed);
     }
 
     /// How many free blocks ought to have memory.
     pub(super) fn wanted(&self) -> usize {
         match self.used.load(Ordering::SeqCst) {
             0 => 0,
-            used => used.max(self.first).min(self.most.max(self.captured.load(Ordering::Relaxed))),
+            used => used.max(self.first).min(self.most.max(self.captures.load(Ordering::Relaxed))),
         }
     }
 

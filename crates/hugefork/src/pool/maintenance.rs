@@ -23,6 +23,7 @@ use super::worker::{Parker, Worker};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
+use crate::units::BASE_PAGE;
 
 /// The time between two looks at the count while it grows.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -64,6 +65,8 @@ pub(crate) struct Maintenance {
     is_short: AtomicBool,
     /// The program's threads sleep between writes.
     is_paced: AtomicBool,
+    /// A cut has captured all pages that were private.
+    is_cut: AtomicBool,
     /// Since when that is to be told.
     told: Told,
 }
@@ -94,6 +97,11 @@ impl Maintenance {
                 self.parker.wake();
             }
         }
+    }
+
+    /// Notes that a cut has captured all pages that were private.
+    pub(crate) fn note_cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
     }
 
     /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread writes back what
@@ -142,13 +150,13 @@ impl<S: Sys> PoolCore<S> {
     fn maintain(&self) {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
-        let mut looked = seen;
+        let (mut looked, mut at_cut) = (seen, seen);
         self.tells_from(self.sys.now(), seen, self.sys.sleeps());
         while !maintenance.parker.is_over() {
             if maintenance.cow_mappings() == 0 {
                 maintenance.parker.sleep_unless(|| maintenance.cow_mappings() > 0);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
-                looked = seen;
+                (looked, at_cut) = (seen, seen);
             } else if quiet > QUIET_LOOKS {
                 maintenance.parker.rest(QUIET_LOOK_EVERY);
             } else {
@@ -157,6 +165,12 @@ impl<S: Sys> PoolCore<S> {
             self.sys.tidy();
             let faults = self.sys.minor_faults();
             self.tell_pace();
+            if maintenance.is_cut.swap(false, Ordering::Relaxed) {
+                at_cut = faults;
+            }
+            // The next cut captures one page for each fault at most.
+            let pages = faults.wrapping_sub(at_cut) as usize;
+            self.ahead.note_captures(&self.frames, self.block_size.count(pages * BASE_PAGE));
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;

@@ -28,6 +28,13 @@ impl<S: Sys> PoolCore<S> {
         self.slots.take(count, self.block_size, || self.frames.last_ready().and_then(|_| self.block_for_slots()))
     }
 
+    /// Gets memory for so many slots, as far as free blocks lack it. Allocates.
+    pub(crate) fn make_slots_ready(&self, count: usize) {
+        if self.block_size.len_of(self.frames.ready()) < count * BASE_PAGE {
+            self.give_up_slots(self.take_slots(count).into_iter());
+        }
+    }
+
     /// Gives slots back that a set had, or that none has got.
     pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
         self.slots.give_up(slots, |block| {

@@ -28,11 +28,14 @@ const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 const PACED_PAGES_AT_ONCE: usize = 64;
 
 /// How often a snapshot looks for what was written while it looked.
-const MAX_LOOKS: usize = 8;
+const MAX_LOOKS: usize = 6;
 
 /// After a look that found no more pages, the pause captures those that were written meanwhile: such a look takes no
 /// longer than the scan, so the next one would find as many.
 const FEW_PAGES: usize = 64;
+
+/// With more pages, the pause would take more than 10 ms, so a cut looks again even if that leaves not much fewer.
+const MANY_PAGES: usize = 4096;
 
 /// If a look has more pages to copy, signals wait no longer.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
@@ -104,16 +107,18 @@ impl<S: Sys> RegionCore<S> {
         }
         let can_be_told = faults.is_some();
         let mut written = self.capture_written(When::BeforePause, signals)?;
-        let (mut before, mut pages) = (usize::MAX, written.pages);
+        let mut before = usize::MAX;
         let is_over = |faults| can_be_told && self.pool().sys.faults_of_others() == faults;
         let mut looks = 1;
-        while !is_over(faults) && written.pages > FEW_PAGES && written.pages <= before / 2 && looks < MAX_LOOKS {
+        let is_worth_a_look = |pages, before| pages > FEW_PAGES && pages <= before / 2 || pages > MANY_PAGES;
+        while !is_over(faults) && is_worth_a_look(written.pages, before) && looks < MAX_LOOKS {
             (before, looks) = (written.pages, looks + 1);
+            // Here, so that neither the next look nor the pause waits for it.
+            self.pool().make_slots_ready(2 * written.pages);
             faults = self.pool().sys.faults_of_others();
             written = self.capture_written(When::BeforePause, signals)?;
-            pages += written.pages;
         }
-        self.pool().ahead.note_captured(self.pool().block_size.count(pages * BASE_PAGE));
+        self.pool().maintenance.note_cut();
         // As much as the last look took is written until the pause begins.
         let expected = if is_over(faults) { Written::default() } else { written.or_more(Written::LITTLE) };
         Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), expected }))

@@ -49,7 +49,7 @@ pub(crate) struct Captured<S: Sys> {
 
 /// A cut copies so many blocks at most because they have many private pages, and captures the pages of the others: a
 /// region that is written to all over has many such blocks at once.
-const MAX_COPIES: usize = 8;
+const MAX_COPIES: usize = 4;
 
 /// The sets, while they are looked at.
 pub(in crate::region) struct Sets<S: Sys> {

@@ -12,7 +12,6 @@ use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
@@ -32,7 +31,7 @@ use super::pool_map::PoolMap;
 use super::{advice, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::program::ProgramSys;
-use crate::sys::racing::{PageBytes, copy_out, differs as differs_racing};
+use crate::sys::racing::{PageBytes, copy_page, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
@@ -620,7 +619,7 @@ impl Sys for Linux {
     unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
         assert!(part.len() == BASE_PAGE, "one page is copied");
         // SAFETY: by contract; a part of an extent and pool memory do not overlap.
-        unsafe { copy_out(pointer(part.at()).cast_const().cast(), slice::from_raw_parts_mut(to, BASE_PAGE)) };
+        unsafe { copy_page(pointer(part.at()).cast_const().cast(), to) };
     }
 
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
