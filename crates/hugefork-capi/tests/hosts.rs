@@ -78,8 +78,8 @@ fn a_go_program_goes_on_to_handle_its_faults() {
     let mut go = Command::new("go");
     go.args(["build", "-o", "program"]).current_dir(&module);
     go.envs([("CGO_ENABLED", "1"), ("GOFLAGS", "-mod=mod -buildvcs=false"), ("GOTOOLCHAIN", "local")]);
-    go.env("CGO_CFLAGS", format!("-O1 -I{} -I{}", in_folder(&module), in_folder(&folder().join("include"))));
-    go.env("CGO_LDFLAGS", format!("-L{0} -lhugefork -Wl,-rpath,{0}", in_folder(&library)));
+    go.env("CGO_CFLAGS", format!("-O1 '-I{}' '-I{}'", in_folder(&module), in_folder(&folder().join("include"))));
+    go.env("CGO_LDFLAGS", format!("'-L{0}' -lhugefork '-Wl,-rpath,{0}'", in_folder(&library)));
     well(go);
     let said = well(Command::new(module.join("program")));
     assert!(said.contains("all is well"), "{said}");

@@ -88,7 +88,7 @@ fn thread_sanitizer_is_quiet_with_the_suppressions() {
         println!("skipped: the compiler has no ThreadSanitizer");
         return;
     };
-    let suppressions = format!("suppressions={}", folder().join("tsan.supp").display());
+    let suppressions = format!("suppressions='{}'", folder().join("tsan.supp").display());
     let output = program.env("TSAN_OPTIONS", suppressions).output().unwrap();
     assert!(output.status.success() && !words(&output).contains("WARNING"), "{}", words(&output));
 }
@@ -104,9 +104,11 @@ fn pkg_config_leads_to_both_libraries() {
     let mut script = Command::new(folder().join("install.sh"));
     said(script.arg(&to).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR"));
     let flags = |more: &str| {
-        let mut command = Command::new("pkg-config");
-        command.args(["--cflags", "--libs", more, "hugefork"]).env("PKG_CONFIG_PATH", to.join("lib/pkgconfig"));
-        said(&mut command).split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        // A shell takes them apart, as in a makefile: folders may have spaces in their names.
+        let script = r#"eval "set -- $(pkg-config --cflags --libs $0 hugefork)" && printf '%s\n' "$@""#;
+        let mut command = Command::new("sh");
+        command.args(["-c", script, more]).env("PKG_CONFIG_PATH", to.join("lib/pkgconfig"));
+        said(&mut command).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let source = folder().join("tests/c/pins.c");
     let mut all_static = flags("--static");

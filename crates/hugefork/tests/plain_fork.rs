@@ -5,7 +5,7 @@ mod common;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use common::alone::alone;
-use common::forked::{check_fork, check_fork_dies_of_access_to, in_fork, pool_mappings, region_of_all_kinds};
+use common::forked::{POOL, check_fork, check_fork_dies_of_access_to, in_fork, pool_mappings, region_of_all_kinds};
 use common::{BACKINGS, pool};
 use hugefork::{Backing, BlockSize, BuildError, CoreDump, Pool, RegionError};
 use procfs::process::{MMPermissions, MemoryMap, VmFlags};
@@ -218,7 +218,7 @@ fn finds(buffer: &mut [u8], is_forbidden: impl Fn(Mapped) -> bool) -> bool {
             start: addresses.next().unwrap_or_default(),
             end: addresses.next().unwrap_or_default(),
             permissions: words.next().unwrap_or_default(),
-            is_pools: line.windows(8).any(|name| name == b"hugefork"),
+            is_pools: line.ends_with(POOL.as_bytes()),
         })
     })
 }

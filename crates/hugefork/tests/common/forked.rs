@@ -65,12 +65,19 @@ pub(crate) fn check_fork_dies_of_access_to(at: *mut u8) {
     assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
 }
 
+/// How the kernel calls the memory of each pool, whatever its backing. Paths of files may have the project's name in
+/// them, above all that of the test itself.
+pub(crate) const POOL: &str = "/memfd:hugefork (deleted)";
+
+/// Whether a mapping is of pool memory.
+pub(crate) fn is_of_pool(map: &MemoryMap) -> bool {
+    matches!(&map.pathname, MMapPath::Path(path) if path.as_os_str() == POOL)
+}
+
 /// This process's mappings of pool memory.
 pub(crate) fn pool_mappings() -> Vec<MemoryMap> {
     let maps = Process::myself().unwrap().smaps().unwrap();
-    let of_a_pool =
-        |map: &MemoryMap| matches!(&map.pathname, MMapPath::Path(path) if path.to_string_lossy().contains("hugefork"));
-    maps.into_iter().filter(of_a_pool).collect()
+    maps.into_iter().filter(is_of_pool).collect()
 }
 
 /// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.

@@ -3,6 +3,7 @@
 use hugefork::Pool;
 use procfs::process::Process;
 
+use crate::common::forked::is_of_pool;
 use crate::common::wait::until;
 
 pub(crate) struct Accounts;
@@ -30,6 +31,6 @@ impl Accounts {
     /// Mappings of pools' memory.
     pub(crate) fn pool_mappings() -> usize {
         let maps = Process::myself().unwrap().maps().unwrap();
-        maps.into_iter().filter(|map| format!("{:?}", map.pathname).contains("hugefork")).count()
+        maps.into_iter().filter(is_of_pool).count()
     }
 }
