@@ -92,12 +92,13 @@ fn under_valgrind_there_is_no_pool() {
         assert!(words(&output).contains("under valgrind"), "{}", words(&output));
     };
     let mut program = Program::of("tests/c/pins.c", Library::Shared, "valgrind").build();
-    let preloaded = scratch("valgrind-preloaded").join("vgpreload_core-amd64-linux.so");
+    let (folder, preloaded) = (scratch("valgrind-preloaded"), "./vgpreload_core-amd64-linux.so");
     let mut compiler = Command::new("cc");
-    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&preloaded);
+    compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(folder.join(preloaded));
     assert!(compiler.status().unwrap().success());
     refused({
-        program.env("LD_PRELOAD", &preloaded);
+        // The loader splits what it is given at spaces, so the path is one from there.
+        program.env("LD_PRELOAD", preloaded).current_dir(&folder);
         program
     });
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -322,9 +322,10 @@ fn a_limit_on_files_is_an_error_and_leaves_no_half_a_file() {
     let directory = std::env::temp_dir().join(format!("hugefork-cli-limit-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let result = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
-    let limited = format!("ulimit -f 4 && exec \"$0\" report {result} -o {}/page.html", directory.display());
-    let ended =
-        std::process::Command::new("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_hugefork")]).output().unwrap();
+    let limited = r#"ulimit -f 4 && exec "$0" report "$1" -o "$2/page.html""#;
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_hugefork"), result]).arg(&directory);
+    let ended = command.output().unwrap();
     let left = std::fs::read_dir(&directory).unwrap().count();
     std::fs::remove_dir_all(&directory).unwrap();
     let line = String::from_utf8(ended.stderr).unwrap();
@@ -349,9 +350,10 @@ fn text_that_cannot_be_printed_is_an_error() {
 
 #[test]
 fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
-    let [empty, other, page] = ["uncounted", "uncounted-too", "uncounted-page"].map(Scratch::new);
-    let counted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json");
-    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(counted).unwrap()).unwrap();
+    let [empty, other, page, counted] = ["uncounted", "uncounted-too", "uncounted-page", "counted"].map(Scratch::new);
+    // Not where it is: the path may have a space, and a line of words is split there.
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json"), &counted.0).unwrap();
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(&counted.0).unwrap()).unwrap();
     (json["results"], json["curves"]) = (Value::Array(Vec::new()), Value::Array(Vec::new()));
     json["interrupted"] = Value::Bool(false);
     std::fs::write(&other.0, json.to_string()).unwrap();
@@ -366,7 +368,7 @@ fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
     let line = refused(&report(&format!("{empty} {other}")), 1);
     assert_eq!(line, format!("error: {stopped}; {other} holds no figures: nothing could be measured\n"));
     assert!(!page.0.exists());
-    hugefork(&report(&format!("{empty} {counted}"))).assert().success();
+    hugefork(&report(&format!("{empty} {}", counted.0.display()))).assert().success();
     assert!(page.0.exists());
 }
 

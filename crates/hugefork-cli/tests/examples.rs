@@ -10,7 +10,7 @@ fn a_change_is_measured_before_and_after() {
     let command = Path::new(env!("CARGO_BIN_EXE_hugefork")).parent().unwrap();
     let path = format!("{}:{}", command.display(), std::env::var("PATH").unwrap());
     let _ = std::fs::remove_dir_all(&directory);
-    let change = format!("touch {}/changed", directory.display());
+    let change = format!("touch '{}/changed'", directory.display());
     let ended = Command::new(&script)
         .arg(&directory)
         .arg(change)
