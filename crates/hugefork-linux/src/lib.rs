@@ -36,7 +36,7 @@ pub use descriptor::Descriptor;
 
 use core::ptr;
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::ioctl::Opcode;
 use syscalls::{Sysno, syscall3};
@@ -49,8 +49,8 @@ const PAGE: usize = 4096;
 ///
 /// # Safety
 /// `Argument` is the structure that the call takes. What the kernel does then breaks nothing that anybody relies on.
-unsafe fn ioctl<Argument>(file: &Descriptor, call: Opcode, argument: &mut Argument) -> Result<usize, Errno> {
-    let (number, at) = (file.as_fd().as_raw_fd() as usize, ptr::from_mut(argument).expose_provenance());
+unsafe fn ioctl<Argument>(file: BorrowedFd<'_>, call: Opcode, argument: &mut Argument) -> Result<usize, Errno> {
+    let (number, at) = (file.as_raw_fd() as usize, ptr::from_mut(argument).expose_provenance());
     // SAFETY: by contract.
     answer(unsafe { syscall3(Sysno::ioctl, number, call as usize, at) })
 }

@@ -5,7 +5,6 @@
 
 use core::ops::Range;
 
-use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -151,7 +150,8 @@ pub struct Scanned {
     pub end: usize,
 }
 
-/// `/proc/thread-self/pagemap`. `/proc/self` is the first thread's, which has no memory once it has ended.
+/// `/proc/thread-self/pagemap`. `/proc/self` is the first thread's, which has no memory once it has ended. If the
+/// program has closed it, or put another file in its place, it is opened again for each call.
 #[derive(Debug)]
 pub struct Pagemap(pub Descriptor);
 
@@ -161,8 +161,10 @@ impl Pagemap {
     /// # Errors
     /// The process has no descriptor left, or no `/proc`.
     pub fn open() -> Result<Pagemap, Errno> {
-        let file = openat(CWD, c"/proc/thread-self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Pagemap(file.into()))
+        match open() {
+            Ok(file) => Ok(Pagemap(file)),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Finds pages, in order, until there are enough or `found` is full. With none to put them into, it only
@@ -176,9 +178,11 @@ impl Pagemap {
         (scan.start, scan.end) = (range.start as u64, range.end as u64);
         scan.vec = if found.is_empty() { 0 } else { found.as_mut_ptr().expose_provenance() as u64 };
         scan.vec_len = found.len() as u64;
+        let mut again = None;
+        let file = self.0.get_or_open(&mut again, open)?;
         // SAFETY: the argument and the vector that it names have the lengths that it gives. The call writes only to
         // them, and changes no bytes of mappings.
-        match unsafe { ioctl(&self.0, PAGEMAP_SCAN, &mut scan) } {
+        match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
             Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
             Err(errno) => Err(errno),
         }
@@ -189,8 +193,13 @@ impl Pagemap {
     /// # Errors
     /// The kernel refuses.
     pub fn read(&self, address: usize, words: &mut [u8]) -> Result<usize, Errno> {
-        rustix::io::pread(self.0.as_fd(), words, (address / crate::PAGE * 8) as u64)
+        let mut again = None;
+        rustix::io::pread(self.0.get_or_open(&mut again, open)?, words, (address / crate::PAGE * 8) as u64)
     }
+}
+
+fn open() -> Result<Descriptor, Errno> {
+    Descriptor::keep(|| openat(CWD, c"/proc/thread-self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 #[cfg(test)]

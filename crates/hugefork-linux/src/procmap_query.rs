@@ -51,7 +51,8 @@ pub struct Mapping {
     build_id_addr: u64,
 }
 
-/// `/proc/thread-self/maps`. `/proc/self` is the first thread's, which has no memory once it has ended.
+/// `/proc/thread-self/maps`. `/proc/self` is the first thread's, which has no memory once it has ended. If the
+/// program has closed it, or put another file in its place, it is opened again for each call.
 #[derive(Debug)]
 pub struct Maps(pub Descriptor);
 
@@ -61,8 +62,10 @@ impl Maps {
     /// # Errors
     /// The process has no descriptor left, or no `/proc`.
     pub fn open() -> Result<Maps, Errno> {
-        let file = openat(CWD, c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Maps(file.into()))
+        match open() {
+            Ok(file) => Ok(Maps(file)),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// The mapping at an address, or the first behind it.
@@ -110,13 +113,19 @@ impl Maps {
     /// One call.
     fn ask(&self, query: &mut Mapping) -> Result<(), Errno> {
         query.size = size_of::<Mapping>() as u64;
+        let mut again = None;
+        let file = self.0.get_or_open(&mut again, open)?;
         // SAFETY: the argument is the structure that the call reads and writes. The buffer that it may name is one that
         // can be written.
-        match unsafe { ioctl(&self.0, PROCMAP_QUERY, query) } {
+        match unsafe { ioctl(file, PROCMAP_QUERY, query) } {
             Ok(_) => Ok(()),
             Err(errno) => Err(errno),
         }
     }
+}
+
+fn open() -> Result<Descriptor, Errno> {
+    Descriptor::keep(|| openat(CWD, c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 #[cfg(test)]

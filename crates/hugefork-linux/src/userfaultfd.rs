@@ -9,7 +9,7 @@
 use core::ops::Range;
 use core::{ptr, slice};
 
-use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -165,21 +165,25 @@ impl Userfaultfd {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         let asked = if faults == Faults::OfThreads { flags | USER_MODE_ONLY } else { flags };
         // SAFETY: as long as nothing is registered, it does nothing.
-        let refused = match unsafe { userfaultfd(asked) } {
-            Ok(file) => return Ok(Userfaultfd(file.into())),
+        let refused = match Descriptor::keep(|| unsafe { userfaultfd(asked) }) {
+            Ok(file) => return Ok(Userfaultfd(file)),
             Err(errno) => errno,
         };
         if faults == Faults::OfThreads {
             return Err(refused);
         }
         // Who may open this file may handle the faults of system calls, too.
-        let opened = openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        let device = Descriptor::from(opened.map_err(|_| refused)?);
-        let (number, call) = (device.as_fd().as_raw_fd() as usize, USERFAULTFD_IOC_NEW as usize);
-        // SAFETY: the call takes flags by value, and gives a descriptor.
-        let new = answer(unsafe { syscall3(Sysno::ioctl, number, call, flags.bits() as usize) });
-        // SAFETY: it is new, and nobody else has it.
-        new.map(|number| Userfaultfd(unsafe { OwnedFd::from_raw_fd(number as RawFd) }.into())).map_err(|_| refused)
+        let device =
+            Descriptor::keep(|| openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()));
+        let (device, call) = (device.map_err(|_| refused)?, USERFAULTFD_IOC_NEW as usize);
+        let new = Descriptor::keep(|| {
+            let number = device.get()?.as_raw_fd() as usize;
+            // SAFETY: the call takes flags by value, and gives a descriptor.
+            let new = answer(unsafe { syscall3(Sysno::ioctl, number, call, flags.bits() as usize) });
+            // SAFETY: it is new, and nobody else has it.
+            new.map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
+        });
+        new.map(Userfaultfd).map_err(|_| refused)
     }
 
     /// Says which `UFFD_FEATURE_…` are wanted. Once.
@@ -270,7 +274,7 @@ impl Userfaultfd {
     pub fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         // SAFETY: these are plain numbers, for which all bytes are values.
         let bytes = unsafe { slice::from_raw_parts_mut(ptr::from_mut(messages).cast::<u8>(), size_of_val(messages)) };
-        match rustix::io::read(self.0.as_fd(), bytes) {
+        match rustix::io::read(self.0.get()?, bytes) {
             Ok(count) => Ok(count / size_of::<Message>()),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(errno) => Err(errno),
@@ -280,7 +284,7 @@ impl Userfaultfd {
     fn call<Argument>(&self, call: Opcode, argument: &mut Argument) -> Result<(), Errno> {
         // SAFETY: the argument is the one of this call, which writes to nothing else. It changes who waits for pages,
         // and bytes only in `put_zeros`, whose caller wants that.
-        match unsafe { ioctl(&self.0, call, argument) } {
+        match unsafe { ioctl(self.0.get()?, call, argument) } {
             Ok(_) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -388,7 +392,7 @@ mod tests {
         };
         faults.enable(UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_MINOR_SHMEM).unwrap();
         assert_eq!(faults.enable(0), Err(Errno::INVAL), "once");
-        let number = faults.0.as_fd().as_raw_fd();
+        let number = faults.0.as_raw_fd();
         drop(faults);
         assert!(number > 2);
     }

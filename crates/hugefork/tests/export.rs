@@ -756,7 +756,7 @@ fn mappings_that_are_refused_are_an_error_and_leave_none() {
         let error = other.export_copy().map(drop).unwrap_err();
         assert!(error.to_string().contains("EFBIG"), "{error}");
         // SAFETY: the number of no descriptor.
-        let none = unsafe { OwnedFd::from_raw_fd(900) };
+        let none = unsafe { OwnedFd::from_raw_fd(800) };
         let error = Imported::map(&none, export.extents()).unwrap_err();
         std::mem::forget(none);
         assert!(error.to_string().contains("EBADF"), "{error}");

@@ -7,15 +7,14 @@
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugefork_linux::Descriptor;
 use hugefork_linux::pagemap_scan::Pagemap;
 use hugefork_linux::procmap_query::Maps;
 use hugefork_linux::userfaultfd::Userfaultfd;
-use rustix::fs::fstat;
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::Errno;
 
 use super::{COUNT, HIGH, forget, note};
 use crate::fork::origin::{self, Who};
@@ -37,55 +36,49 @@ fn place(number: RawFd) -> Option<(&'static AtomicU64, u64)> {
 /// What `F` asks, through a descriptor that is closed at the end.
 pub(crate) struct Passing<F: AsDescriptor>(ManuallyDrop<F>);
 
-/// Has a descriptor, which may have another number.
+/// Has a descriptor.
 pub(crate) trait AsDescriptor {
-    fn descriptor(&mut self) -> &mut Descriptor;
+    fn descriptor(&self) -> &Descriptor;
 }
 
 impl AsDescriptor for Descriptor {
-    fn descriptor(&mut self) -> &mut Descriptor {
+    fn descriptor(&self) -> &Descriptor {
         self
     }
 }
 
 impl AsDescriptor for Maps {
-    fn descriptor(&mut self) -> &mut Descriptor {
-        &mut self.0
+    fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 }
 
 impl AsDescriptor for Pagemap {
-    fn descriptor(&mut self) -> &mut Descriptor {
-        &mut self.0
+    fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 }
 
 impl AsDescriptor for Userfaultfd {
-    fn descriptor(&mut self) -> &mut Descriptor {
-        &mut self.0
+    fn descriptor(&self) -> &Descriptor {
+        &self.0
     }
 }
 
 impl<F: AsDescriptor> Passing<F> {
-    /// What `open` opens, with a high number if there is one.
+    /// What `open` opens, which has a high number if there is one ([`Descriptor::keep`]).
     ///
     /// # Errors
     /// Those of `open`; the library makes no calls any more.
     pub(crate) fn open(open: impl FnOnce() -> Result<F, Errno>) -> Result<Passing<F>, Errno> {
         withdrawn::allows_calls()?;
         undisturbed(|| {
-            let mut file = open()?;
-            let descriptor = file.descriptor();
-            if descriptor.as_fd().as_raw_fd() < HIGH
-                && let Ok(high) = fcntl_dupfd_cloexec(&*descriptor, HIGH)
-            {
-                *descriptor = high.into();
-            }
-            let number = descriptor.as_fd().as_raw_fd();
+            let file = open()?;
+            let (descriptor, number) = (file.descriptor(), file.descriptor().as_raw_fd());
             // A low one is only read, and closed soon: the program is not to miss it.
             if number >= HIGH
                 && let Some((word, bit)) = place(number)
-                && let Ok(known) = fstat(&*descriptor)
+                && let Ok(known) = descriptor.stat()
             {
                 note(number, &known);
                 word.fetch_or(bit, Ordering::Relaxed);
@@ -105,7 +98,7 @@ impl<F: AsDescriptor> Deref for Passing<F> {
 
 impl<F: AsDescriptor> Drop for Passing<F> {
     fn drop(&mut self) {
-        let number = self.0.descriptor().as_fd().as_raw_fd();
+        let number = self.0.descriptor().as_raw_fd();
         undisturbed(|| {
             if let Some((word, bit)) = place(number)
                 && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
@@ -168,14 +161,14 @@ mod tests {
     use rustix::fs::{Mode, OFlags, open};
 
     fn a_file() -> Result<Descriptor, Errno> {
-        open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Descriptor::from)
+        Descriptor::keep(|| open(c"/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
     }
 
     /// That children and `dup2` are kept from it, the command's tests show (`descriptors.c`).
     #[test]
     fn a_file_gets_a_high_number_and_can_be_read() {
         let file = Passing::open(a_file).unwrap();
-        assert!(file.as_fd().as_raw_fd() >= HIGH);
-        assert_eq!(rustix::io::read(&*file, &mut [0_u8; 8]), Ok(0));
+        assert!(file.as_raw_fd() >= HIGH);
+        assert_eq!(rustix::io::read(file.get().unwrap(), &mut [0_u8; 8]), Ok(0));
     }
 }

@@ -172,9 +172,9 @@ fn lines_of_maps(mut each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
 /// # Errors
 /// The file cannot be read.
 pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), Errno> {
-    let open = || open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Descriptor::from);
+    let open = || Descriptor::keep(|| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
     let file = Passing::open(open)?;
-    lines_of(|piece| rustix::io::read(&*file, piece), each)
+    lines_of(|piece| rustix::io::read(file.get()?, piece), each)
 }
 
 /// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.

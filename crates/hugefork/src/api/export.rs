@@ -1,7 +1,7 @@
 //! [`Export`]: a snapshot for other processes, without a copy or as a sealed one.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use super::pool::{Pool, check_owner};
 use super::snapshot::Snapshot;
@@ -9,7 +9,7 @@ use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
-use crate::sys::linux::share::Unsealed;
+use crate::sys::linux::share::{Descriptor, Unsealed};
 use crate::types::error::RegionError;
 use crate::types::extents::Extents;
 
@@ -69,7 +69,7 @@ use crate::types::extents::Extents;
 /// Any thread may use it. A child of `fork(2)` has the descriptor and may map it; that it drops the export has no
 /// effect. A child of `exec` has it only if it is handed on: it is `O_CLOEXEC`.
 pub struct Export {
-    file: OwnedFd,
+    file: Descriptor,
     extents: Extents,
     /// What keeps the blocks and pages, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
     core: Option<PinnedBox<SnapshotCore<Linux>>>,

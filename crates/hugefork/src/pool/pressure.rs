@@ -216,7 +216,8 @@ fn watch_for_pressure<S: Sys>(
             Signal::Stop => break,
             Signal::Gone => {
                 say(format_args!(
-                    "pool `{}` no longer watches memory pressure: the file is gone, with its control group",
+                    "pool `{}` no longer watches memory pressure: the file is gone, with its control group, \
+                     or the program has closed it: close only descriptors that it has opened itself",
                     core.name
                 ));
                 break;

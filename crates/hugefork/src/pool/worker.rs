@@ -8,11 +8,11 @@ use crate::sync::{self, SignalsBlocked};
 use crate::sys::linux::owner;
 use crate::sys::linux::threads::Thread;
 
-/// A thread of a pool. Its drop tells the thread to end and waits for it. A `fork(2)` child does not have the thread,
-/// so it only forgets it.
+/// A thread of a pool. Its drop tells the thread to end and waits for it, if the thread can be told. A `fork(2)` child
+/// does not have the thread, so it only forgets it.
 pub(crate) struct Worker {
     thread: Option<Thread>,
-    tell_to_end: Box<dyn Fn() + Send + Sync>,
+    tell_to_end: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Worker {
@@ -20,7 +20,7 @@ impl Worker {
     pub(crate) fn start(
         name: &str,
         work: impl FnOnce() + Send + 'static,
-        tell_to_end: impl Fn() + Send + Sync + 'static,
+        tell_to_end: impl Fn() -> bool + Send + Sync + 'static,
     ) -> io::Result<Worker> {
         // The thread inherits the signal mask, so the program's signals are not delivered to it.
         let _signals = SignalsBlocked::new();
@@ -31,8 +31,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if !owner::is_forked_child() {
-            (self.tell_to_end)();
+        if !owner::is_forked_child() && (self.tell_to_end)() {
             thread.join();
         }
     }
@@ -62,11 +61,13 @@ impl Parker {
         self.stop.load(Ordering::SeqCst) == 1
     }
 
-    pub(crate) fn tell_to_end(&self) {
+    /// Always true: the thread is told.
+    pub(crate) fn tell_to_end(&self) -> bool {
         self.stop.store(1, Ordering::SeqCst);
         self.asleep.store(0, Ordering::SeqCst);
         sync::wake(&self.stop, 1);
         sync::wake(&self.asleep, 1);
+        true
     }
 
     /// Whether the thread is asleep. The fault handler asks after work has come up.

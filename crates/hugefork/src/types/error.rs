@@ -333,7 +333,8 @@ pub enum RegionError {
     },
     /// The pool's memory cannot be opened for reading only.
     #[error(
-        "the pool's memory cannot be opened for reading only: {source}; mount /proc, or take export_copy, which needs none"
+        "the pool's memory cannot be opened for reading only: {source}; {}, or take export_copy, which needs neither",
+        way_out(*source)
     )]
     #[non_exhaustive]
     NotExportable {
@@ -479,6 +480,14 @@ pub struct ResetError {
     /// Why not more.
     #[source]
     pub reason: RegionError,
+}
+
+/// How the pool's memory can be opened again.
+fn way_out(refused: SystemError) -> &'static str {
+    match refused.raw_os_error() {
+        answer::BAD_DESCRIPTOR => "close only descriptors that the program has opened itself",
+        _ => "mount /proc",
+    }
 }
 
 /// What to do about the answers that say the least.

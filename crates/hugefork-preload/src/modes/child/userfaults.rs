@@ -4,7 +4,6 @@
 //! The engine has the same for the process that owns the memory (sys/linux/hold.rs), whose sleepers nobody reads of.
 
 use std::ops::Range;
-use std::os::fd::AsFd;
 
 use hugefork_linux::advice;
 use hugefork_linux::userfaultfd::{
@@ -121,7 +120,7 @@ impl UserFaults {
     /// The kernel refuses to wait.
     pub(crate) fn wait(&self, ns: i64) -> Result<bool, Errno> {
         let time = Timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
-        match poll(&mut [PollFd::from_borrowed_fd(self.0.0.as_fd(), PollFlags::IN)], Some(&time)) {
+        match poll(&mut [PollFd::from_borrowed_fd(self.0.0.get()?, PollFlags::IN)], Some(&time)) {
             Err(Errno::INTR) => Ok(false),
             polled => polled.map(|ready| ready > 0),
         }

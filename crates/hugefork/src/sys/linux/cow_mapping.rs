@@ -11,14 +11,15 @@
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
-use std::fs::File;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
+use hugefork_linux::Descriptor;
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use hugefork_linux::parking::{Parking, move_page_tables};
 use hugefork_linux::userfaultfd::Userfaultfd;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
@@ -28,7 +29,7 @@ use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, give_up, pointer};
 use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
-use super::{move_high, named, number, owner, pagemap, reopen, track_writes};
+use super::{kept, named, owner, pagemap, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -40,7 +41,7 @@ pub(super) struct CowMappings {
     /// For what regions have shown before, if there are addresses for it.
     parked: Option<ParkedTables>,
     /// `/proc/thread-self/mem`, if it is there.
-    mem: Option<OwnedFd>,
+    mem: Option<Descriptor>,
     mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
@@ -53,7 +54,7 @@ impl CowMappings {
     /// Sets the template up, and tries all that is needed: the kernel may lack it, or `/proc` may not be there.
     pub(super) fn open(
         arena: &'static Arena,
-        fd: &OwnedFd,
+        file: &Descriptor,
         capacity: usize,
         align: usize,
         dump: Dump,
@@ -62,14 +63,15 @@ impl CowMappings {
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
         let parked = ParkedTables::open(arena, capacity);
-        let mem = File::options().write(true).open("/proc/thread-self/mem").ok().map(OwnedFd::from);
+        let mem = open_mem().ok();
         let (holder, tracker) = (OnceLock::new(), OnceLock::new());
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
         let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder, tracker };
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let file = kept(file)?;
         // SAFETY: the range was just taken.
-        let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd.as_fd(), 0) };
+        let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) };
         named("mmap of the pool, private", mapped)?;
         // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
         // SAFETY: our own range; this changes no contents.
@@ -107,13 +109,18 @@ impl CowMappings {
     }
 
     /// As [`CowMappings::show`], but writable at once, and `fork(2)` children inherit it.
-    pub(super) fn show_to_children(&self, part: Part<'_>, fd: &OwnedFd, offset: usize) -> Result<(), SystemError> {
+    pub(super) fn show_to_children(
+        &self,
+        part: Part<'_>,
+        file: BorrowedFd<'_>,
+        offset: usize,
+    ) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, true);
         let (rights, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
         // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, fd.as_fd(), offset as u64) };
+        let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, file, offset as u64) };
         self.taken_away(moved, part, mapped.is_ok());
         named("mmap of a private mapping", mapped).map(drop)
     }
@@ -148,12 +155,12 @@ impl CowMappings {
 
     /// Opens its descriptors again that the program has closed, and gives their numbers.
     pub(super) fn reopen(&self) -> impl Iterator<Item = i32> {
-        let pagemap = reopen(&self.pagemap.0, || Pagemap::open().ok().map(|pagemap| pagemap.0));
-        let pagemap = pagemap.then(|| number(&self.pagemap.0));
+        let pagemap = self.pagemap.0.reopen(|| Pagemap::open().ok().map(|pagemap| pagemap.0));
+        let pagemap = pagemap.then(|| self.pagemap.0.as_raw_fd());
         let maps = self.mappings.reopen().then(|| self.mappings.descriptor()).flatten();
         let holder = self.holder().filter(|holder| holder.reopen()).map(Holder::descriptor);
-        let tracker = self.tracker().filter(|tracker| reopen(&tracker.0, || track_writes::open().map(|new| new.0)));
-        [pagemap, maps, holder, tracker.map(|tracker| number(&tracker.0))].into_iter().flatten()
+        let tracker = self.tracker().filter(|tracker| tracker.0.reopen(|| track_writes::open().map(|new| new.0)));
+        [pagemap, maps, holder, tracker.map(|tracker| tracker.0.as_raw_fd())].into_iter().flatten()
     }
 
     /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
@@ -187,13 +194,11 @@ impl CowMappings {
         Ok(unsafe { Extent::new(at, len) })
     }
 
-    /// Gives its descriptors numbers that programs seldom have. Where CoW mappings are writable at all times, nothing
-    /// is written through them.
-    pub(super) fn move_high(&mut self) {
+    /// Opens what it will need, and closes what it will not: where CoW mappings are writable at all times, nothing is
+    /// written through them.
+    pub(super) fn open_ahead(&mut self) {
         self.mem = None;
-        move_high(&mut self.pagemap.0);
-        self.mappings.file().into_iter().for_each(move_high);
-        self.holder.get_or_init(|| Holder::open().ok().map(Holder::with_high_number));
+        self.holder.get_or_init(|| Holder::open().ok());
     }
 
     /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What children are shown is
@@ -206,8 +211,8 @@ impl CowMappings {
     /// All of its descriptors.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
-        let others = others.chain(self.tracker().map(|tracker| number(&tracker.0)));
-        [number(&self.pagemap.0)].into_iter().chain(others)
+        let others = others.chain(self.tracker().map(|tracker| tracker.0.as_raw_fd()));
+        [self.pagemap.0.as_raw_fd()].into_iter().chain(others)
     }
 
     /// Whether one call moves all of a part at one moment, or refuses to.
@@ -336,6 +341,8 @@ impl CowMappings {
         let Some(mem) = &self.mem else { return Err(SystemError::new(CALL, Errno::NOENT)) };
         // SAFETY: by contract.
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
+        let mut again = None;
+        let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
         match named(CALL, pwrite(mem, bytes, part.at() as u64))? {
             count if count == part.len() => Ok(()),
             _ => Err(SystemError::new(CALL, Errno::IO)),
@@ -394,6 +401,10 @@ impl CowMappings {
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),
         }
     }
+}
+
+fn open_mem() -> Result<Descriptor, Errno> {
+    Descriptor::keep(|| open(c"/proc/thread-self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))
 }
 
 impl Drop for CowMappings {

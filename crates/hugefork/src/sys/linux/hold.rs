@@ -17,6 +17,8 @@
 //! This needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
 //! access to `/dev/userfaultfd`.
 
+use std::os::fd::AsRawFd;
+
 use hugefork_linux::parking::{Failure, Parking};
 use hugefork_linux::userfaultfd::{
     Faults, MODE_MINOR, MODE_MISSING, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, Userfaultfd,
@@ -24,7 +26,7 @@ use hugefork_linux::userfaultfd::{
 use rustix::io::Errno;
 
 use super::stderr::say_and_abort;
-use super::{move_high, named, number, owner, reopen};
+use super::{LOST, named, owner};
 use crate::sys::{Part, SystemError};
 
 /// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
@@ -38,19 +40,14 @@ impl Holder {
         Ok(Holder(faults))
     }
 
-    /// The same with a number that programs seldom have.
-    pub(super) fn with_high_number(mut self) -> Holder {
-        move_high(&mut self.0.0);
-        self
-    }
-
-    /// Opens it again, if the program has closed it, which did not know of it: see [`reopen`].
+    /// Opens it again, if the program has closed it, which did not know of it: see
+    /// [`Descriptor::reopen`](hugefork_linux::Descriptor::reopen).
     pub(super) fn reopen(&self) -> bool {
-        reopen(&self.0.0, || Holder::open().ok().map(|new| new.0.0))
+        self.0.0.reopen(|| Holder::open().ok().map(|new| new.0.0))
     }
 
     pub(super) fn descriptor(&self) -> i32 {
-        number(&self.0.0)
+        self.0.0.as_raw_fd()
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold); `parking` is that of the part.
@@ -58,7 +55,10 @@ impl Holder {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
         }
-        self.register(part.at(), part.len())?;
+        match self.register(part.at(), part.len()) {
+            Err(_) if self.reopen() => self.register(part.at(), part.len())?,
+            registered => registered?,
+        }
         match parking.take() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => {
@@ -72,7 +72,8 @@ impl Holder {
     /// From now on whoever finds no page there waits.
     pub(super) fn register(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let registered = self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR);
-        registered.map_err(|errno| SystemError::new("ioctl(UFFDIO_REGISTER)", errno))
+        let call = |errno| if errno == Errno::BADF { LOST } else { "ioctl(UFFDIO_REGISTER)" };
+        registered.map_err(|errno| SystemError::new(call(errno), errno))
     }
 
     /// After a failure: all is there still, or again.

@@ -3,13 +3,11 @@
 //! not tell, there is no need to ask.
 
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 
-use hugefork_linux::Descriptor;
 use hugefork_linux::procmap_query::Maps;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
-
-use super::{number, reopen};
 
 /// Which file a mapping is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,17 +71,14 @@ impl Mappings {
         None
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see [`reopen`].
+    /// Opens it again, if the program has closed it, which did not know of it: see
+    /// [`Descriptor::reopen`](hugefork_linux::Descriptor::reopen).
     pub(super) fn reopen(&self) -> bool {
-        self.0.as_ref().is_some_and(|maps| reopen(&maps.0, || Maps::open().ok().map(|maps| maps.0)))
-    }
-
-    pub(super) fn file(&mut self) -> Option<&mut Descriptor> {
-        self.0.as_mut().map(|maps| &mut maps.0)
+        self.0.as_ref().is_some_and(|maps| maps.0.reopen(|| Maps::open().ok().map(|maps| maps.0)))
     }
 
     pub(super) fn descriptor(&self) -> Option<i32> {
-        self.0.as_ref().map(|maps| number(&maps.0))
+        self.0.as_ref().map(|maps| maps.0.as_raw_fd())
     }
 }
 

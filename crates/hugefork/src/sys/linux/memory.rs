@@ -11,12 +11,13 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
@@ -28,7 +29,7 @@ use super::hold::{self, Holder};
 use super::mappings::FileId;
 use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
-use super::{advice, named, owner, pagemap, schedule, settings, share, threads};
+use super::{LOST, advice, kept, named, owner, pagemap, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::program::ProgramSys;
 use crate::sys::racing::{PageBytes, copy_page, differs as differs_racing};
@@ -38,6 +39,9 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// What fails where a reset stages private pages, and shows them again.
 const PRIVATE_PAGES: &str = "mremap of private pages";
+
+/// What fails where memory goes back to the system.
+const REMOVE: &str = "madvise(MADV_REMOVE)";
 
 /// All pools of the process share one limit.
 static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
@@ -102,7 +106,8 @@ pub(crate) enum Dump {
 
 /// One pool's memory on Linux.
 pub struct Linux {
-    pub(super) fd: OwnedFd,
+    /// The program may close it. What can goes by the direct map.
+    file: Descriptor,
     pub(super) direct: PoolMap,
     /// What read-only mappings are duplicates of; none for hugetlb.
     pub(super) template: Option<PoolMap>,
@@ -124,8 +129,8 @@ pub struct Linux {
 pub(super) enum Children {
     /// Nothing.
     HaveNothing,
-    /// What is shown through private mappings when it is forked. The pool's memory is this file.
-    HaveCowMappings { device: u64, inode: u64 },
+    /// What is shown through private mappings when it is forked.
+    HaveCowMappings,
 }
 
 // SAFETY: the pointers are to mappings that belong to this value and may be used from any thread.
@@ -144,20 +149,20 @@ impl Linux {
             return Err(SystemError::new("ftruncate of the pool's memfd", Errno::FBIG).into());
         }
         refresh_budget();
-        let fd = create_file(kind, capacity)?;
+        let file = Descriptor::keep(|| create_file(kind, capacity))?;
         // If it is refused, an export says so.
-        let _ = share::guard(&fd);
-        let direct = map_direct(arena, &fd, capacity, kind, Access::ReadWrite)?;
+        let _ = share::guard(kept(&file)?);
+        let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
         let cow_mappings = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                CowMappings::open(arena, &fd, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
+                CowMappings::open(arena, &file, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
             }
         };
         let not_collapsed = AtomicU64::new(0);
         let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
         let mut memory = Linux {
-            fd,
+            file,
             direct,
             template: None,
             capacity,
@@ -174,7 +179,7 @@ impl Linux {
             // The kernel locks none of it, and touches none of it by itself.
             Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                let template = map_direct(arena, &memory.fd, capacity, kind, Access::Read)?;
+                let template = map_direct(arena, &memory.file, capacity, kind, Access::Read)?;
                 let map = memory.template.insert(template).at();
                 memory.mark(map)?;
             }
@@ -182,18 +187,21 @@ impl Linux {
         Ok(memory)
     }
 
-    /// An error if the descriptor is not that of the pool any more: whoever did not know of it has closed it.
-    pub(super) fn check_descriptor(&self) -> Result<(), SystemError> {
-        let Children::HaveCowMappings { device, inode } = self.children else { return Ok(()) };
-        let is_ours = !self.is_left.load(Ordering::Acquire)
-            && fstat(&self.fd).is_ok_and(|file| (file.st_dev, file.st_ino) == (device, inode));
-        if is_ours { Ok(()) } else { Err(SystemError::new("fstat", Errno::BADF)) }
+    /// The file, unless the program has closed it.
+    pub(super) fn file(&self) -> Result<BorrowedFd<'_>, SystemError> {
+        if self.is_left.load(Ordering::Acquire) { Err(SystemError::new(LOST, Errno::BADF)) } else { kept(&self.file) }
+    }
+
+    /// The number of its descriptor.
+    pub(super) fn descriptor(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 
     /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
     pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
         match (&self.cow_mappings, self.children) {
-            (Ok(cow_mappings), Children::HaveCowMappings { device, inode }) => {
+            (Ok(cow_mappings), Children::HaveCowMappings) => {
+                let (device, inode) = self.file.file();
                 cow_mappings.shown(range, FileId::new(device, inode), offset)
             }
             _ => Some(range.clone()),
@@ -221,9 +229,9 @@ impl Linux {
     }
 
     /// A descriptor of all of the memory, for reading only.
-    pub(crate) fn open_for_reading(&self) -> Result<OwnedFd, SystemError> {
-        share::guard(&self.fd)?;
-        share::reopen_for_reading(&self.fd)
+    pub(crate) fn open_for_reading(&self) -> Result<Descriptor, SystemError> {
+        share::guard(self.file()?)?;
+        share::reopen_for_reading(&self.file)
     }
 
     /// What divides the offsets at which it can be mapped.
@@ -296,16 +304,6 @@ impl Linux {
 }
 
 impl Linux {
-    /// Punches without the descriptor, as long as the addresses are the engine's.
-    #[cold]
-    fn punch_by_address(&self, offset: usize, len: usize, error: SystemError) -> Result<(), SystemError> {
-        if self.is_left.load(Ordering::Acquire) {
-            return Err(error);
-        }
-        self.direct.open(offset, len)?;
-        self.advise(offset, len, Advice::LinuxRemove, "madvise(MADV_REMOVE)")
-    }
-
     /// Whether the kernel makes no huge pages by itself.
     pub(super) fn makes_no_huge_pages(&self) -> bool {
         matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
@@ -339,19 +337,21 @@ fn create_file(kind: Kind, capacity: usize) -> Result<OwnedFd, NoMemory> {
 /// before it is marked would hand a child the whole pool.
 fn map_direct(
     arena: &Arena,
-    fd: &OwnedFd,
+    file: &Descriptor,
     capacity: usize,
     kind: Kind,
     access: Access,
 ) -> Result<PoolMap, SystemError> {
     let at = arena.take(capacity, kind.align())?;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: the range was just taken, and nobody else uses it.
-    let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, fd, 0) };
+    let mapped = kept(file).and_then(|file| {
+        // SAFETY: the range was just taken, and nobody else uses it.
+        named("mmap of the pool", unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) })
+    });
     if mapped.is_err() {
         let _ = give_up(arena, at, capacity);
     }
-    let map = named("mmap of the pool", mapped)?;
+    let map = mapped?;
     // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
     // SAFETY: our own range; this changes no contents.
     let _ = unsafe { munlock(map, capacity) };
@@ -460,11 +460,17 @@ impl Sys for Linux {
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         assert!(offset + len <= self.capacity, "only pool memory is punched");
-        if let Err(error) = self.check_descriptor() {
-            return self.punch_by_address(offset, len, error);
+        if self.is_left.load(Ordering::Acquire) {
+            return Err(SystemError::new(REMOVE, Errno::FAULT));
         }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        named("fallocate(FALLOC_FL_PUNCH_HOLE)", fallocate(&self.fd, flags, offset as u64, len as u64))
+        let removed = self.advise(offset, len, Advice::LinuxRemove, REMOVE);
+        if removed == Err(SystemError::new(REMOVE, Errno::INVAL)) {
+            // The program has locked the direct map (`mlockall`).
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let punched = fallocate(self.file()?, flags, offset as u64, len as u64);
+            return named("fallocate(FALLOC_FL_PUNCH_HOLE)", punched);
+        }
+        removed
     }
 
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
@@ -480,10 +486,12 @@ impl Sys for Linux {
 
     /// Only the memory of a program that knows of nothing comes page by page.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
-        if self.children == Children::HaveNothing || self.check_descriptor().is_err() {
-            return (!range.is_empty()).then_some(range);
-        }
-        let found = |place: SeekFrom| seek(&self.fd, place).map(|offset| offset as usize);
+        let file = match self.children {
+            Children::HaveCowMappings => self.file().ok(),
+            Children::HaveNothing => None,
+        };
+        let Some(file) = file else { return (!range.is_empty()).then_some(range) };
+        let found = |place: SeekFrom| seek(file, place).map(|offset| offset as usize);
         match found(SeekFrom::Data(range.start as u64)) {
             Ok(start) if start >= range.end => None,
             Ok(start) => {

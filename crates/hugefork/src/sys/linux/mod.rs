@@ -58,10 +58,9 @@ pub(crate) mod threads;
 mod track_writes;
 pub(crate) mod valgrind;
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 
 use hugefork_linux::Descriptor;
-use rustix::io::{fcntl_dupfd_cloexec, fcntl_getfd};
 
 use crate::sys::SystemError;
 
@@ -77,30 +76,11 @@ pub(crate) fn last_error() -> rustix::io::Errno {
     rustix::io::Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Gives a descriptor a number that programs seldom have, which take the lowest that is free.
-fn move_high(descriptor: &mut (impl AsFd + From<OwnedFd>)) {
-    const HIGH: i32 = 900;
-    if let Ok(high) = fcntl_dupfd_cloexec(&*descriptor, HIGH) {
-        *descriptor = high.into();
-    }
+/// A descriptor that is kept, unless the program has closed it or put another file in its place, which did not know of
+/// it.
+fn kept(descriptor: &Descriptor) -> Result<BorrowedFd<'_>, SystemError> {
+    descriptor.get().map_err(|errno| SystemError::new(LOST, errno))
 }
 
-fn number(descriptor: &Descriptor) -> i32 {
-    descriptor.as_fd().as_raw_fd()
-}
-
-/// Opens a descriptor again that a program has closed, which did not know of it. It has the same number, so whoever
-/// uses that just then is as well off as before. False if there is no need, or somebody else has the number by now.
-fn reopen(descriptor: &Descriptor, open: impl FnOnce() -> Option<Descriptor>) -> bool {
-    let wanted = number(descriptor);
-    if fcntl_getfd(descriptor).is_ok() {
-        return false;
-    }
-    let Some(new) = open() else { return false };
-    // The lowest that is free, from this number on.
-    let again =
-        if number(&new) == wanted { Some(new) } else { fcntl_dupfd_cloexec(new, wanted).ok().map(Descriptor::from) };
-    let again = again.filter(|again| number(again) == wanted);
-    // It belongs to whoever had it.
-    again.map(Descriptor::into_raw).is_some()
-}
+/// What fails by a descriptor that is not there any more.
+const LOST: &str = "use of a descriptor of hugefork's, which the program has closed or replaced,";

@@ -9,18 +9,19 @@
 //! `/proc/pressure`.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use hugefork_linux::Descriptor;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread, write};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::Timespec;
 
 use thiserror::Error;
 
-use super::{memory, named, settings};
+use super::{kept, memory, named, settings};
 use crate::sys::SystemError;
 
 /// The machine's pressure file.
@@ -48,7 +49,7 @@ pub(crate) enum Signal {
     Enough,
     /// The watcher has to end.
     Stop,
-    /// The file will never report again.
+    /// The file will never report again, or the program has closed it.
     Gone,
 }
 
@@ -93,8 +94,10 @@ enum Unwatchable {
 #[derive(Debug)]
 pub(crate) struct PressureFile {
     pub(crate) path: PathBuf,
-    file: OwnedFd,
-    stop: OwnedFd,
+    file: Descriptor,
+    /// A pipe: it can be told from another, which an eventfd cannot. If the program closes the end to write to, whoever
+    /// sleeps wakes up.
+    stop: [Descriptor; 2],
     stall: Duration,
     window: Duration,
 }
@@ -120,14 +123,20 @@ impl PressureFile {
     fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
         // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = named("open", open(path, flags, Mode::empty()))?;
-        let stop = named("eventfd", eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
-        let file = PressureFile { path: path.to_owned(), file, stop, stall, window };
+        let file = named("open", Descriptor::keep(|| open(path, flags, Mode::empty())))?;
+        let mut other = None;
+        let reader = Descriptor::keep(|| {
+            let (reader, writer) = named("pipe2", pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
+            other = Some(writer);
+            Ok::<_, SystemError>(reader)
+        })?;
+        let writer = Descriptor::keep(|| other.ok_or(SystemError::new("pipe2", Errno::BADF)))?;
+        let file = PressureFile { path: path.to_owned(), file, stop: [reader, writer], stall, window };
         file.stalled().ok_or(Unwatchable::OtherFile)?;
         // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));
         let trigger = format!("some {} {}\0", micros(stall), micros(window));
-        match write(&file.file, trigger.as_bytes()) {
+        match write(kept(&file.file)?, trigger.as_bytes()) {
             Ok(_) => Ok(file),
             Err(Errno::INVAL) => Err(Unwatchable::Trigger { stall, window }),
             Err(errno) => Err(SystemError::new("write of a trigger", errno).into()),
@@ -142,15 +151,17 @@ impl PressureFile {
         }
     }
 
-    /// Tells whoever asks, now or later, to end.
-    pub(crate) fn stop(&self) {
-        // This fails only after 2^64 calls.
-        let _ = write(&self.stop, &1_u64.to_ne_bytes());
+    /// Tells whoever asks, now or later, to end. False if nobody can be told, since the program has closed what they
+    /// are told by: then they sleep on if a child of `fork(2)` has it still.
+    pub(crate) fn stop(&self) -> bool {
+        // A pipe that is full was written to before.
+        self.stop[1].get().is_ok_and(|writer| matches!(write(writer, &[0]), Ok(_) | Err(Errno::AGAIN)))
     }
 
     fn sleep(&self) -> Signal {
         loop {
-            let mut wanted = [PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.file, PollFlags::PRI)];
+            let (Ok(stop), Ok(file)) = (self.stop[0].get(), self.file.get()) else { return Signal::Gone };
+            let mut wanted = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&file, PollFlags::PRI)];
             match poll(&mut wanted, None) {
                 Ok(_) => {}
                 // ENOMEM means that memory is short, which passes.
@@ -158,8 +169,11 @@ impl PressureFile {
                 Err(_) => return Signal::Gone,
             }
             let [stop, file] = wanted.map(|one| one.revents());
-            if !stop.is_empty() {
+            if stop.contains(PollFlags::IN) {
                 return Signal::Stop;
+            }
+            if !stop.is_empty() {
+                return Signal::Gone;
             }
             if file.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
                 return Signal::Gone;
@@ -174,7 +188,8 @@ impl PressureFile {
     fn look(&self) -> Signal {
         let (started, before) = (memory::now(), self.stalled());
         let time = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
-        if poll(&mut [PollFd::new(&self.stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0) {
+        let Ok(stop) = self.stop[0].get() else { return Signal::Gone };
+        if poll(&mut [PollFd::new(&stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0) {
             return Signal::Stop;
         }
         let (Some(before), Some(after)) = (before, self.stalled()) else { return Signal::Enough };
@@ -187,7 +202,7 @@ impl PressureFile {
     /// Microseconds for which tasks have stalled so far. Allocates nothing, because memory may be short.
     fn stalled(&self) -> Option<u64> {
         let mut text = [0; 256];
-        let len = pread(&self.file, &mut text, 0).ok()?;
+        let len = pread(self.file.get().ok()?, &mut text, 0).ok()?;
         total(core::str::from_utf8(&text[..len]).ok()?)
     }
 }

@@ -4,7 +4,6 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{SeekFrom, fstat, seek};
@@ -12,32 +11,30 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed,
 
 use super::cow_mapping::CowMappings;
 use super::memory::{Children, Linux, pointer};
-use super::{advice, move_high, named};
+use super::{advice, named};
 use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::{Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 impl Linux {
     /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
-    /// once. Its descriptors are in a program that does not know of them, and may close them.
+    /// once.
     ///
     /// # Errors
-    /// The kernel cannot say which file it is.
+    /// The kernel refuses to keep it out of core dumps.
     pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
-        move_high(&mut self.fd);
         if let Ok(cow_mappings) = &mut self.cow_mappings {
-            cow_mappings.move_high();
+            cow_mappings.open_ahead();
             cow_mappings.dump_what_is_shown()?;
         }
-        let file = named("fstat", fstat(&self.fd))?;
-        self.children = Children::HaveCowMappings { device: file.st_dev, inode: file.st_ino };
+        self.children = Children::HaveCowMappings;
         Ok(self)
     }
 
     /// The descriptors that the program must not close.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let others = self.cow_mappings.iter().flat_map(CowMappings::descriptors);
-        [self.fd.as_raw_fd()].into_iter().chain(others)
+        [self.descriptor()].into_iter().chain(others)
     }
 
     /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
@@ -65,13 +62,12 @@ impl ProgramSys for Linux {
     }
 
     fn bytes(&self) -> Option<usize> {
-        self.check_descriptor().ok()?;
-        fstat(&self.fd).ok().map(|status| status.st_blocks as usize * 512)
+        fstat(self.file().ok()?).ok().map(|status| status.st_blocks as usize * 512)
     }
 
     fn is_full(&self, offset: usize) -> bool {
-        let hole = || seek(&self.fd, SeekFrom::Hole(offset as u64));
-        self.check_descriptor().is_ok() && hole().is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64)
+        let hole = |file| seek(file, SeekFrom::Hole(offset as u64));
+        self.file().is_ok_and(|file| hole(file).is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64))
     }
 
     fn collapse_full(&self, offset: usize) -> bool {

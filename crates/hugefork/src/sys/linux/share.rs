@@ -17,8 +17,9 @@
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
+pub(crate) use hugefork_linux::Descriptor;
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create, open,
@@ -27,7 +28,7 @@ use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use super::named;
+use super::{LOST, kept, named};
 use crate::sys::SystemError;
 use crate::sys::racing::copy_out;
 use crate::units::HUGE_PAGE;
@@ -39,7 +40,7 @@ pub(super) const FOR_READING: Mode = Mode::from_raw_mode(0o444);
 ///
 /// A file of a tmpfs of one's own cannot be sealed. Nobody can open it anew for writing either, and without that nobody
 /// can change its length.
-pub(super) fn guard(fd: &OwnedFd) -> Result<(), SystemError> {
+pub(super) fn guard(fd: BorrowedFd<'_>) -> Result<(), SystemError> {
     // Not again, since the process may be another user by now, who may not.
     if named("fstat of a memfd", fstat(fd))?.st_mode & 0o222 != 0 {
         named("fchmod of a memfd", fchmod(fd, FOR_READING))?;
@@ -54,9 +55,12 @@ pub(super) fn guard(fd: &OwnedFd) -> Result<(), SystemError> {
 }
 
 /// Opens a descriptor anew, for reading only.
-pub(super) fn reopen_for_reading(fd: &OwnedFd) -> Result<OwnedFd, SystemError> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    named("open of /proc/self/fd", open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
+pub(super) fn reopen_for_reading(descriptor: &Descriptor) -> Result<Descriptor, SystemError> {
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let opened = Descriptor::keep(|| open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
+    let opened = named("open of /proc/self/fd", opened)?;
+    // Another thread may have put another file there just then.
+    if opened.file() == descriptor.file() { Ok(opened) } else { Err(SystemError::new(LOST, Errno::BADF)) }
 }
 
 const MAP_EXTENT: &str = "mmap of an extent";
@@ -66,7 +70,7 @@ const COPY_IN: &str = "pread of an extent";
 const COPY_OUT: &str = "process_vm_readv of an import";
 
 /// Memory that is written once and then sealed.
-pub(crate) struct Unsealed(OwnedFd);
+pub(crate) struct Unsealed(Descriptor);
 
 impl Unsealed {
     /// `len` bytes of zeros, which take no memory.
@@ -76,15 +80,15 @@ impl Unsealed {
             return named("ftruncate of a memfd", Err(Errno::FBIG));
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = named("memfd_create", memfd_create("hugefork-copy", flags))?;
-        named("ftruncate of a memfd", ftruncate(&fd, len as u64))?;
-        Ok(Unsealed(fd))
+        let file = named("memfd_create", Descriptor::keep(|| memfd_create("hugefork-copy", flags)))?;
+        named("ftruncate of a memfd", ftruncate(kept(&file)?, len as u64))?;
+        Ok(Unsealed(file))
     }
 
     /// Writes all of `bytes` at `offset`.
     pub(crate) fn write(&self, mut bytes: &[u8], mut offset: usize) -> Result<(), SystemError> {
         while !bytes.is_empty() {
-            match pwrite(&self.0, bytes, offset as u64) {
+            match pwrite(kept(&self.0)?, bytes, offset as u64) {
                 Ok(0) => return Err(super::descriptor::WROTE_NOTHING),
                 Ok(count) => (bytes, offset) = (&bytes[count..], offset + count),
                 Err(Errno::INTR) => {}
@@ -95,9 +99,10 @@ impl Unsealed {
     }
 
     /// Ends all change.
-    pub(crate) fn seal(self) -> Result<OwnedFd, SystemError> {
+    pub(crate) fn seal(self) -> Result<Descriptor, SystemError> {
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        named("fcntl(F_ADD_SEALS)", once_not_busy(|| fcntl_add_seals(&self.0, seals)))?;
+        let file = kept(&self.0)?;
+        named("fcntl(F_ADD_SEALS)", once_not_busy(|| fcntl_add_seals(file, seals)))?;
         Ok(self.0)
     }
 }

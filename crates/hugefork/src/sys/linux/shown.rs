@@ -14,12 +14,10 @@
 //! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
 //! (`MREMAP_DONTUNMAP`), also with all flags.
 
-use std::ffi::c_void;
-use std::os::fd::AsFd;
-
 use hugefork_linux::parking::{clear, is_mapped, move_page_tables};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
+use std::ffi::c_void;
 
 use super::memory::{Children, Dump, Linux, pointer};
 use super::{arena, named};
@@ -58,8 +56,8 @@ impl Linux {
     pub(super) fn cow_map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         let shown = match &self.cow_mappings {
             Ok(cow_mappings) if self.children != Children::HaveNothing => {
-                if self.check_descriptor().is_ok() {
-                    return refused(part, cow_mappings.show_to_children(part, &self.fd, offset));
+                if let Ok(file) = self.file() {
+                    return refused(part, cow_mappings.show_to_children(part, file, offset));
                 }
                 refused(part, cow_mappings.show_writable(part, offset))?;
                 return torn(cow_mappings.give_to_children(part));
@@ -90,10 +88,12 @@ impl Linux {
     fn map_read_only(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
-        let (at, len, file) = (pointer(part.at()), part.len(), self.fd.as_fd());
-        // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap(at, len, ProtFlags::READ, flags, file, offset as u64) };
-        refused(part, named("mmap of a block", mapped))
+        let mapped = self.file().and_then(|file| {
+            let (at, len, offset) = (pointer(part.at()), part.len(), offset as u64);
+            // SAFETY: the range is the caller's.
+            named("mmap of a block", unsafe { mmap(at, len, ProtFlags::READ, flags, file, offset) })
+        });
+        refused(part, mapped)
     }
 
     /// Shows zeros with calls that duplicate the arena's own.
@@ -155,6 +155,7 @@ fn not_writable(result: Result<(), SystemError>) -> Result<(), MapFailure> {
 #[cfg(test)]
 mod tests {
     use core::sync::atomic::{AtomicBool, Ordering};
+    use std::os::fd::AsFd;
 
     use rustix::fs::{MemfdFlags, memfd_create};
     use rustix::io::pwrite;

@@ -10,16 +10,15 @@
 //! of them: what is counted was there all the time that the count did not change.
 
 use std::ffi::{CString, c_void};
-use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{Stat, fstat};
+use hugefork_linux::Descriptor;
+use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::set_name;
 
 /// As many as std's threads have.
@@ -110,26 +109,19 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// `/proc/self/task`, and what says that the descriptor is still that: a program may close what it did not open.
-struct Tasks {
-    folder: OwnedFd,
-    device: u64,
-    inode: u64,
-}
+/// `/proc/self/task`.
+struct Tasks(Descriptor);
 
 impl Tasks {
     fn open() -> Option<Tasks> {
-        let folder: OwnedFd = File::open("/proc/self/task").ok()?.into();
-        let stat = fstat(&folder).ok()?;
-        Some(Tasks { folder, device: stat.st_dev, inode: stat.st_ino })
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Descriptor::keep(|| open(c"/proc/self/task", flags, Mode::empty())).ok().map(Tasks)
     }
 
     /// How many threads the process has.
     fn count(&self) -> Option<usize> {
-        let is_it = |stat: &Stat| (stat.st_dev, stat.st_ino) == (self.device, self.inode);
-        let stat = fstat(self.folder.as_fd()).ok().filter(is_it)?;
         // A folder has two links of its own.
-        (stat.st_nlink as usize).checked_sub(2).filter(|&count| count > 0)
+        (self.0.stat().ok()?.st_nlink as usize).checked_sub(2).filter(|&count| count > 0)
     }
 }
 
@@ -167,7 +159,5 @@ mod tests {
         let listed = std::fs::read_dir("/proc/self/task").unwrap().count();
         // Other tests start and end some.
         assert!(tasks.count().unwrap().abs_diff(listed) < 200);
-        let other = Tasks { folder: File::open("/proc/self").unwrap().into(), ..tasks };
-        assert_eq!(other.count(), None, "another folder in its place");
     }
 }

@@ -12,21 +12,20 @@ use hugefork_linux::userfaultfd::{
     Userfaultfd,
 };
 
-use super::{move_high, settings};
+use super::settings;
 use crate::sys::Part;
 
 /// The first kernel that takes marks away from what is moved.
 const FIRST: (u32, u32) = (6, 14);
 
-/// Opens what tracks writes; `None` where that cannot be done. Its number is one that programs seldom have.
+/// Opens what tracks writes; `None` where that cannot be done.
 pub(super) fn open() -> Option<Userfaultfd> {
     if version_of(&settings::kernel_release())? < FIRST {
         return None;
     }
-    let mut tracker = Userfaultfd::open(Faults::OfThreads).ok()?;
+    let tracker = Userfaultfd::open(Faults::OfThreads).ok()?;
     let features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM;
     tracker.enable(features).ok()?;
-    move_high(&mut tracker.0);
     Some(tracker)
 }
 
