@@ -343,3 +343,23 @@ fn a_process_that_may_have_few_descriptors_has_pools_too() {
     })
     .well();
 }
+
+/// One by one, so that those that belong together are there in part.
+#[test]
+fn any_one_descriptor_may_be_closed() {
+    alone(|| {
+        // Of hugetlb, nothing can be shown without the file.
+        for backing in [Backing::ShmemHuge, Backing::ShmemBase] {
+            for nth in 0.. {
+                let before = open_numbers();
+                let Some(pool) = pool(backing) else { break };
+                let mut used = Used::new(pool);
+                let Some(&number) = open_numbers().difference(&before).nth(nth) else { break };
+                // SAFETY: the program does as it likes with its numbers.
+                assert_eq!(unsafe { libc::close(number) }, 0);
+                used.work(2).unwrap();
+            }
+        }
+    })
+    .well();
+}

@@ -16,7 +16,7 @@ use hugefork_linux::Descriptor;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread, write};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use rustix::time::Timespec;
 
 use thiserror::Error;
@@ -26,6 +26,8 @@ use crate::sys::SystemError;
 
 /// The machine's pressure file.
 const SYSTEM: &str = "/proc/pressure/memory";
+
+const SOCKETPAIR: &str = "socketpair";
 
 /// How long [`Ask::StillShort`] looks. A shorter look is too short: the kernel weighs the CPUs by whole
 /// jiffies of up to 10 ms, and loses what is read sooner.
@@ -95,8 +97,9 @@ enum Unwatchable {
 pub(crate) struct PressureFile {
     pub(crate) path: PathBuf,
     file: Descriptor,
-    /// A pipe: it can be told from another, which an eventfd cannot. If the program closes the end to write to, whoever
-    /// sleeps wakes up.
+    /// Two ends, the second to write to. They can be told from others, which an eventfd cannot. If the program closes
+    /// the second, whoever sleeps wakes up; if it closes the first, a write is an error and no `SIGPIPE`, unlike a
+    /// pipe's.
     stop: [Descriptor; 2],
     stall: Duration,
     window: Duration,
@@ -126,11 +129,13 @@ impl PressureFile {
         let file = named("open", Descriptor::keep(|| open(path, flags, Mode::empty())))?;
         let mut other = None;
         let reader = Descriptor::keep(|| {
-            let (reader, writer) = named("pipe2", pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK))?;
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+            let (reader, writer) = named(SOCKETPAIR, pair)?;
             other = Some(writer);
             Ok::<_, SystemError>(reader)
         })?;
-        let writer = Descriptor::keep(|| other.ok_or(SystemError::new("pipe2", Errno::BADF)))?;
+        let writer = Descriptor::keep(|| other.ok_or(SystemError::new(SOCKETPAIR, Errno::BADF)))?;
         let file = PressureFile { path: path.to_owned(), file, stop: [reader, writer], stall, window };
         file.stalled().ok_or(Unwatchable::OtherFile)?;
         // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
@@ -154,8 +159,9 @@ impl PressureFile {
     /// Tells whoever asks, now or later, to end. False if nobody can be told, since the program has closed what they
     /// are told by: then they sleep on if a child of `fork(2)` has it still.
     pub(crate) fn stop(&self) -> bool {
-        // A pipe that is full was written to before.
-        self.stop[1].get().is_ok_and(|writer| matches!(write(writer, &[0]), Ok(_) | Err(Errno::AGAIN)))
+        // One that is full was written to before.
+        let told = |writer| matches!(send(writer, &[0], SendFlags::NOSIGNAL), Ok(_) | Err(Errno::AGAIN));
+        self.stop[1].get().is_ok_and(told)
     }
 
     fn sleep(&self) -> Signal {
