@@ -113,8 +113,8 @@ impl<S: Sys> RegionCore<S> {
         let is_worth_a_look = |pages, before| pages > FEW_PAGES && pages <= before / 2 || pages > MANY_PAGES;
         while !is_over(faults) && is_worth_a_look(written.pages, before) && looks < MAX_LOOKS {
             (before, looks) = (written.pages, looks + 1);
-            // Here, so that neither the next look nor the pause waits for it.
-            self.pool().make_slots_ready(2 * written.pages);
+            // Here, so that neither the last look nor the pause waits for it.
+            self.pool().make_slots_ready(written.pages.min(MANY_PAGES));
             faults = self.pool().sys.faults_of_others();
             written = self.capture_written(When::BeforePause, signals)?;
         }
