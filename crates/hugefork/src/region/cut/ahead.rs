@@ -106,12 +106,11 @@ impl<S: Sys> RegionCore<S> {
             return Ok(None);
         }
         let can_be_told = faults.is_some();
-        let mut written = self.capture_written(When::BeforePause, signals)?;
-        let mut before = usize::MAX;
         let is_over = |faults| can_be_told && self.pool().sys.faults_of_others() == faults;
-        let mut looks = 1;
+        let mut written = self.capture_written(When::BeforePause, signals)?;
+        let (mut before, mut looks) = (usize::MAX, 1);
         let is_worth_a_look = |pages, before| pages > FEW_PAGES && pages <= before / 2 || pages > MANY_PAGES;
-        while !is_over(faults) && is_worth_a_look(written.pages, before) && looks < MAX_LOOKS {
+        while looks < MAX_LOOKS && is_worth_a_look(written.pages, before) && !is_over(faults) {
             (before, looks) = (written.pages, looks + 1);
             // Here, so that neither the last look nor the pause waits for it.
             self.pool().make_slots_ready(written.pages.min(MANY_PAGES));
@@ -120,7 +119,8 @@ impl<S: Sys> RegionCore<S> {
         }
         self.pool().maintenance.note_cut();
         // As much as the last look took is written until the pause begins.
-        let expected = if is_over(faults) { Written::default() } else { written.or_more(Written::LITTLE) };
+        let is_nothing = can_be_told && (written.pages == 0 || is_over(faults));
+        let expected = if is_nothing { Written::default() } else { written.or_more(Written::LITTLE) };
         Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), expected }))
     }
 
