@@ -172,7 +172,7 @@ impl<S: Sys> RegionCore<S> {
         let page_of = |at: usize| self.pool().block_size.within(at) / BASE_PAGE;
         let is_captured =
             |set: EngineArc<PageSet<S>>| pages.clone().step_by(BASE_PAGE).any(|at| set.slot_of(page_of(at)).is_some());
-        frozen.pages_at(index).is_some_and(is_captured)
+        frozen.set_over(index).is_some_and(is_captured)
     }
 
     /// Gives `frozen` the pages that were written since they were captured, and copies of pinned blocks.

@@ -210,11 +210,11 @@ fn cut<S: Sys>(
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
-            if turns.iter().map(Turn::number).eq(next) {
-                let are_tracked = parts.iter().filter(|part| part.keeps == Keeps::Writable);
-                are_tracked.map(|part| part.region).try_for_each(RegionCore::capture_between_operations)?;
-            } else {
-                // Others may have write-protected and not written back, and taken snapshots, which have lesser ids.
+            let tracked = parts.iter().filter(|part| part.keeps == Keeps::Writable);
+            let mut captured = tracked.map(|part| part.region.capture_between_operations());
+            if !turns.iter().map(Turn::number).eq(next) || captured.any(|captured| captured.is_err()) {
+                // Others may have write-protected and not written back, and taken snapshots, which have lesser ids. Or
+                // something is marked that could not be captured: the pool may be full.
                 for part in &mut parts {
                     part.region.captured.begin_cut(|index| part.region.table.get(index).block());
                     part.frozen = begin(part.region, purpose);
