@@ -65,7 +65,8 @@ class Pool:
         ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, some 50 ms for each GiB.
     obtain_ahead
         Bytes of free blocks that a thread gets memory for before they are used; by default 32 MiB, and none in pools of
-        less than 128 MiB. It gives them back when nothing was written to for the first time for a second.
+        less than 128 MiB. Up to four times as many while pages are written that a snapshot may have to hold. It gives
+        them back when nothing was written to for the first time for a second.
     zeroed_stock
         ``(low, high)`` in blocks: a thread clears used blocks in the background whenever fewer than `low` are
         clear, until `high` are.
