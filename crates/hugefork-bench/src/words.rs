@@ -17,7 +17,7 @@ const WORDS: [(&str, &str); 15] = [
     ("the one that `Export` gives", "the one that was exported"),
     ("its `Export`", "the export"),
     (", or take an `export_copy`", ", or export a copy"),
-    ("take export_copy, which needs none", "export a copy"),
+    ("take export_copy, which needs neither", "export a copy"),
 ];
 
 /// A text of the engine for users of the command.

@@ -8,11 +8,12 @@
 //! Between the look and the call another thread may put another file there. That moment lasts some 0.1 us. What can go
 //! by address does not come here.
 
+use core::ffi::CStr;
 use core::mem::forget;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, fcntl_getfd};
 
 /// Programs seldom have numbers from here on, since they get the lowest that is free.
@@ -43,9 +44,27 @@ impl Descriptor {
             Err(error) => return Err(error),
         };
         drop(taken);
-        match fcntl_dupfd_cloexec(low.borrow(), HIGH) {
-            Ok(high) => Ok(Descriptor::from(high)),
-            Err(_) => Ok(low),
+        match fcntl_dupfd_cloexec(low.borrow(), HIGH).map(Descriptor::from) {
+            Ok(high) if high.file() == low.file() => Ok(high),
+            // There is none, or the program has put another file there meanwhile, of which `high` is a duplicate. Then
+            // `low` is not its file any more, and says so when it is used.
+            Ok(_) | Err(_) => Ok(low),
+        }
+    }
+
+    /// Keeps a file of `/proc`. Another one that the program has put in its place meanwhile is not taken for it.
+    ///
+    /// # Errors
+    /// The file cannot be opened; `EBADF` if it was replaced.
+    pub fn keep_of_proc(path: &CStr, access: OFlags) -> Result<Descriptor, Errno> {
+        let kept = Descriptor::keep(|| openat(CWD, path, access | OFlags::CLOEXEC, Mode::empty()))?;
+        match fstatfs(kept.get()?)?.f_type == PROC_SUPER_MAGIC {
+            true => Ok(kept),
+            false => {
+                // It is the program's, and so is the number.
+                forget(kept);
+                Err(Errno::BADF)
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 
 use core::ops::Range;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
@@ -199,7 +199,7 @@ impl Pagemap {
 }
 
 fn open() -> Result<Descriptor, Errno> {
-    Descriptor::keep(|| openat(CWD, c"/proc/thread-self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
+    Descriptor::keep_of_proc(c"/proc/thread-self/pagemap", OFlags::RDONLY)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! [Documentation/filesystems/proc.rst](https://docs.kernel.org/filesystems/proc.html);
 //! [`<linux/fs.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fs.h)
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
@@ -125,7 +125,7 @@ impl Maps {
 }
 
 fn open() -> Result<Descriptor, Errno> {
-    Descriptor::keep(|| openat(CWD, c"/proc/thread-self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()))
+    Descriptor::keep_of_proc(c"/proc/thread-self/maps", OFlags::RDONLY)
 }
 
 #[cfg(test)]

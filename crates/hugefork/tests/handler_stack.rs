@@ -13,6 +13,7 @@ use common::by_block;
 use common::refusals::{Kind, Refusals};
 use common::seccomp::{refuse, with};
 use hugefork::{Advice, Backing, BlockSize, CopyGrain, Observer, Pool, Region, RegionOptions, Reserve};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
@@ -357,9 +358,13 @@ fn write_back_shown_once_more(backing: Backing) {
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    // So many pages are a block of its own for the second.
+    // So many pages are a block of its own for the second, and what has none stays write-protected, where the kernel
+    // does not track writes: it gives no descriptor for that.
     (128..384).for_each(|page| region.as_mut_slice()[page * 4096] = 2);
+    let many = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..many }).unwrap();
     let second = region.snapshot().unwrap();
+    setrlimit(Resource::Nofile, many).unwrap();
     let (registers, before) = (registers(), region.stats().faults);
     let Some(refusals) = refusals() else { return };
     let used = used_by(|| {

@@ -128,9 +128,9 @@ impl PoolBuilder {
     /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
     /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
     /// machine or control group alone. It sleeps while at least half of that is ready. While pages are written that the
-    /// next snapshot may have to hold, as much as these is ready, up to four times `bytes`. When no block was used for the
-    /// first time for a second, it gives back what is ready: so an idle program has only the memory that it has written
-    /// to. hugetlb pages stay, and so does all with a [zeroed stock](PoolBuilder::zeroed_stock).
+    /// next snapshot may have to hold, as much as these is ready, up to four times `bytes`. When no block was used for
+    /// the first time for a second, it gives back what is ready: so an idle program has only the memory that it has
+    /// written to. hugetlb pages stay, and so does all with a [zeroed stock](PoolBuilder::zeroed_stock).
     /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
     ///
     /// ```

@@ -44,8 +44,8 @@ impl<S: Sys> PoolCore<S> {
 
     /// A block with memory, whatever is in it.
     fn block_for_slots(&self) -> Option<BlockId> {
-        // Regions settle from the beginning on. A fresh block has to wait for the kernel, which takes longer than to fill
-        // it.
+        // Regions settle from the beginning on. A fresh block has to wait for the kernel, which takes longer than to
+        // fill it.
         let wish = self.frames.last_ready().unwrap_or(BlockId((self.frames.len() - 1) as u32));
         let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No)?;
         self.note_taken(taken);

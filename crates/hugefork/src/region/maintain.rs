@@ -25,7 +25,7 @@ use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
-use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+use crate::units::{BlockId, EntryIndex};
 
 /// What is looked at in one visit; where the program is paced, one block.
 const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
@@ -250,16 +250,6 @@ impl<S: Sys> RegionCore<S> {
         let entry = self.table.get(index);
         let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo;
         is_shared.then(|| self.count_private(index).ok()).flatten()
-    }
-
-    /// How many private pages there are over a block. Others may change that meanwhile.
-    pub(in crate::region) fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
-        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
-        self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
-            pages += run.len() / BASE_PAGE;
-            Ok(())
-        })?;
-        Ok(pages)
     }
 
     /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,

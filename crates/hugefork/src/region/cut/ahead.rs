@@ -92,8 +92,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; `None` if not.
     ///
-    /// Others write while it looks, and each look takes as long as there are pages to copy. So it looks again as long as
-    /// that leaves fewer pages for the pause, where all writers wait.
+    /// Others write while it looks, and each look takes as long as there are pages to copy. So it looks again as long
+    /// as that leaves fewer pages for the pause, where all writers wait.
     ///
     /// Signals that are blocked go on if this takes long.
     pub(super) fn capture_ahead(&self, signals: &mut Option<SignalsBlocked>) -> Result<Option<Look>, RegionError> {

@@ -8,7 +8,7 @@
 //! | `holds` | keeps writers off by having them wait |
 //! | `each_visible` | which entries writers see |
 //! | `cow_mappings` | which entries are shown so |
-//! | `patched`, `next_patched`, `private_page_count` | where there are private pages |
+//! | `patched`, `next_patched`, `count_private`, `private_page_count` | where there are private pages |
 //! | `each_private`, `copy_private`, `copy_private_by`, `drop_private` | finds them, copies them, drops them |
 //! | `each_unmarked`, `count_unmarked`, `are_some_private` | which of them were written since they were marked |
 //! | `mark_each_unmarked`, `mark_each_private` | marks them, and tells the same |

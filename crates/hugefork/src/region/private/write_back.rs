@@ -136,6 +136,16 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.next_private(bytes.clone(), Place::Own)?.is_some())
     }
 
+    /// How many private pages there are over a block. Others may change that meanwhile.
+    pub(in crate::region) fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
+        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
+        self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
+            pages += run.len() / BASE_PAGE;
+            Ok(())
+        })?;
+        Ok(pages)
+    }
+
     /// How many pages over a block, which shows a CoW mapping, have no mark. Some may have been only read.
     pub(in crate::region) fn count_unmarked(&self, index: EntryIndex) -> Result<usize, SystemError> {
         let (mut runs, mut pages) = ([PageRun::default(); 64], 0);

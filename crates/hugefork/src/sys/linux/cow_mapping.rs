@@ -19,7 +19,7 @@ use hugefork_linux::Descriptor;
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use hugefork_linux::parking::{Parking, move_page_tables};
 use hugefork_linux::userfaultfd::Userfaultfd;
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
@@ -404,7 +404,7 @@ impl CowMappings {
 }
 
 fn open_mem() -> Result<Descriptor, Errno> {
-    Descriptor::keep(|| open(c"/proc/thread-self/mem", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))
+    Descriptor::keep_of_proc(c"/proc/thread-self/mem", OFlags::WRONLY)
 }
 
 impl Drop for CowMappings {

@@ -11,13 +11,13 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, ftruncate, memfd_create, seek};
+use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fcntl_get_seals, ftruncate, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
@@ -149,7 +149,7 @@ impl Linux {
             return Err(SystemError::new("ftruncate of the pool's memfd", Errno::FBIG).into());
         }
         refresh_budget();
-        let file = Descriptor::keep(|| create_file(kind, capacity))?;
+        let file = create_file(kind, capacity)?;
         // If it is refused, an export says so.
         let _ = share::guard(kept(&file)?);
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
@@ -319,7 +319,7 @@ impl Linux {
 }
 
 /// The file that the memory is.
-fn create_file(kind: Kind, capacity: usize) -> Result<OwnedFd, NoMemory> {
+fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
     let of_what = match kind {
         Kind::ShmemHuge(Huge::OwnTmpfs(swap)) => return Ok(own_tmpfs::create(capacity, swap)?),
         Kind::Hugetlb { page } => {
@@ -328,9 +328,14 @@ fn create_file(kind: Kind, capacity: usize) -> Result<OwnedFd, NoMemory> {
         Kind::ShmemHuge(Huge::BySetting | Huge::Collapse) | Kind::ShmemBase => MemfdFlags::empty(),
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | of_what;
-    let fd = named("memfd_create", memfd_create("hugefork", flags))?;
-    named("ftruncate of the pool's memfd", ftruncate(&fd, capacity as u64))?;
-    Ok(fd)
+    let file = named("memfd_create", Descriptor::keep(|| memfd_create("hugefork", flags)))?;
+    // If the program has put another file there meanwhile, that has bytes, or is no memfd and takes no seals.
+    let is_new = file.stat().is_ok_and(|stat| stat.st_size == 0) && fcntl_get_seals(kept(&file)?).is_ok();
+    if !is_new {
+        return Err(SystemError::new(LOST, Errno::BADF).into());
+    }
+    named("ftruncate of the pool's memfd", ftruncate(kept(&file)?, capacity as u64))?;
+    Ok(file)
 }
 
 /// Maps the whole file in the arena, at a multiple of its largest page size. All of it is closed. Otherwise a fork(2)

@@ -18,9 +18,10 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::{self, Write};
 use core::ptr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, ftruncate, openat, stat, unlinkat};
+use hugefork_linux::Descriptor;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstatfs, ftruncate, openat, stat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::mount::{
@@ -31,7 +32,7 @@ use syscalls::{Sysno, syscall};
 use thiserror::Error;
 
 use super::mask::SignalsBlocked;
-use super::{named, share};
+use super::{LOST, kept, named, share};
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
@@ -60,7 +61,7 @@ pub(crate) enum NoTmpfs {
 
 /// A new file of `len` bytes, whose memory comes as it is touched. Nobody but this process has it, and nobody may open
 /// it anew for writing. It takes some 0.1 ms where the process may mount, 0.5 ms elsewhere.
-pub(crate) fn create(len: usize, swap: OnSwap) -> Result<OwnedFd, NoTmpfs> {
+pub(crate) fn create(len: usize, swap: OnSwap) -> Result<Descriptor, NoTmpfs> {
     if is_filtered() {
         return Err(NoTmpfs::Filtered);
     }
@@ -135,6 +136,9 @@ struct Wish {
     group: Text,
 }
 
+/// What `statfs(2)` says of a tmpfs (`<linux/magic.h>`).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// As the kernel names a memfd, so that whoever looks for pools in `/proc/PID/maps` finds all of them by one name.
 const NAME: &CStr = c"memfd:hugefork";
 
@@ -150,8 +154,8 @@ impl Wish {
         }
     }
 
-    fn mount(&self) -> Result<OwnedFd, SystemError> {
-        let context = named("fsopen of tmpfs", fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC))?;
+    fn mount(&self) -> Result<Descriptor, SystemError> {
+        let context = named("fsopen of tmpfs", Descriptor::keep(|| fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)))?;
         let set = |key: &CStr, value: &CStr| fsconfig_set_string(context.as_fd(), key, value);
         named("fsconfig(huge=always) of tmpfs", set(c"huge", c"always"))?;
         named("fsconfig(size) of tmpfs", set(c"size", self.size.c_str()))?;
@@ -159,18 +163,25 @@ impl Wish {
             named("fsconfig(noswap) of tmpfs", fsconfig_set_flag(context.as_fd(), c"noswap"))?;
         }
         named("fsconfig(create) of tmpfs", fsconfig_create(context.as_fd()))?;
-        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = Descriptor::keep(|| fsmount(context.as_fd(), flags, MountAttrFlags::empty()));
         self.make_file(named("fsmount of tmpfs", mount)?.as_fd())
     }
 
     /// A file that has a name only until it is made.
-    fn make_file(&self, mount: BorrowedFd<'_>) -> Result<OwnedFd, SystemError> {
+    fn make_file(&self, mount: BorrowedFd<'_>) -> Result<Descriptor, SystemError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
-        let file = named("open of a file in tmpfs", openat(mount, NAME, flags, share::FOR_READING))?;
+        let opened = Descriptor::keep(|| openat(mount, NAME, flags, share::FOR_READING));
+        let file = named("open of a file in tmpfs", opened)?;
+        // If the program has put another file there meanwhile, that has bytes or lies elsewhere.
+        let is_in_tmpfs = named("fstatfs of a file in tmpfs", fstatfs(kept(&file)?))?.f_type == TMPFS_MAGIC;
+        if !is_in_tmpfs || named("fstat of a file in tmpfs", file.stat())?.st_size != 0 {
+            return Err(SystemError::new(LOST, Errno::BADF));
+        }
         // Whatever the umask.
-        named("fchmod of a file in tmpfs", fchmod(&file, share::FOR_READING))?;
+        named("fchmod of a file in tmpfs", fchmod(kept(&file)?, share::FOR_READING))?;
         named("unlink of a file in tmpfs", unlinkat(mount, NAME, AtFlags::empty()))?;
-        named("ftruncate of a file in tmpfs", ftruncate(&file, self.len))?;
+        named("ftruncate of a file in tmpfs", ftruncate(kept(&file)?, self.len))?;
         Ok(file)
     }
 
@@ -183,7 +194,7 @@ impl Wish {
     }
 
     /// As [`Wish::mount`], in a user namespace of its own.
-    fn mount_elsewhere(&self) -> Result<OwnedFd, NoTmpfs> {
+    fn mount_elsewhere(&self) -> Result<Descriptor, NoTmpfs> {
         const FLAGS: c_int =
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
         if !children_stay().map_err(NoTmpfs::NoNamespace)? {
@@ -210,7 +221,7 @@ impl Wish {
 /// What the helper is to do, and what came of it.
 struct Task<'a> {
     wish: &'a Wish,
-    made: Result<OwnedFd, NoTmpfs>,
+    made: Result<Descriptor, NoTmpfs>,
 }
 
 /// The helper.
