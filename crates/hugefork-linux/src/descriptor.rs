@@ -5,8 +5,8 @@
 //!   keep ─▶ 900 or more, never 0 to 2 ─▶ get: the same file? ─ yes ─▶ a call
 //!                                                            └ no ──▶ EBADF, or the file is opened again
 //! ```
-//! Between the look and the call another thread may put another file there. That moment lasts some 0.1 us. What can go
-//! by address does not come here.
+//! Between the look and the call another thread may put another file there. That moment lasts some 0.1 us. Calls that
+//! can go by address do not come here.
 
 use core::ffi::CStr;
 use core::mem::forget;

@@ -551,7 +551,7 @@ fn a_cut_copies_few_blocks_however_many_are_full() {
     });
 }
 
-/// What is written until operations are over is captured before the pause: nobody is kept off for it.
+/// A cut captures the pages that operations under way write before its pause, and keeps nobody off for them.
 #[test]
 fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     run_by_page::<Soft>(16, |world| {

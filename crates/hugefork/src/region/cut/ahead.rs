@@ -40,16 +40,16 @@ const MANY_PAGES: usize = 4096;
 /// If a look has more pages to copy, signals wait no longer.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
 
-/// What the looks ahead know.
+/// The result of the looks ahead.
 pub(crate) struct Look {
     /// How many page faults other threads had had when the last one began, if that can be told. All private pages are
     /// marked by now: while there are no more, none was written to.
     pub(super) faults: Option<u64>,
-    /// What others may write until the pause, as far as the last look tells.
+    /// An estimate, from the last look, of the pages that other threads write until the pause.
     pub(super) expected: Written,
 }
 
-/// So much was written to.
+/// An amount of memory that was written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) blocks: usize,
@@ -57,7 +57,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Others may write to so much after a look that has found nothing.
+    /// The estimate after a look that has found nothing.
     pub(super) const LITTLE: Written = Written { blocks: 8, pages: 64 };
 
     fn or_more(self, other: Written) -> Written {

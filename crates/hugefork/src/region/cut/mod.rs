@@ -180,7 +180,7 @@ fn cut<S: Sys>(
             region.captured.begin_cut(|index| region.table.get(index).block());
             let mut look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
             if let Some(look) = look.as_mut().filter(|_| waits) {
-                // What operations write until they are over is captured then.
+                // The look between operations captures the pages that those under way write.
                 look.expected = Written::LITTLE;
             }
             if look.is_none() {

@@ -47,8 +47,8 @@ pub(crate) struct Captured<S: Sys> {
     copies_left: AtomicUsize,
 }
 
-/// A cut copies so many blocks at most because they have many private pages, and captures the pages of the others: a
-/// region that is written to all over has many such blocks at once.
+/// The most blocks that one cut copies for their many private pages. It captures the pages of all others: a region that
+/// is written to all over has many such blocks at once.
 const MAX_COPIES: usize = 4;
 
 /// The sets, while they are looked at.

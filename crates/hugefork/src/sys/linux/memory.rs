@@ -40,7 +40,7 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 /// What fails where a reset stages private pages, and shows them again.
 const PRIVATE_PAGES: &str = "mremap of private pages";
 
-/// What fails where memory goes back to the system.
+/// The call that gives memory back to the system.
 const REMOVE: &str = "madvise(MADV_REMOVE)";
 
 /// All pools of the process share one limit.
@@ -106,7 +106,7 @@ pub(crate) enum Dump {
 
 /// One pool's memory on Linux.
 pub struct Linux {
-    /// The program may close it. What can goes by the direct map.
+    /// The program may close it, so calls go by the direct map where they can.
     file: Descriptor,
     pub(super) direct: PoolMap,
     /// What read-only mappings are duplicates of; none for hugetlb.
