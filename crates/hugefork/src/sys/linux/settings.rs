@@ -6,9 +6,12 @@ use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use procfs::Current;
+use hugefork_linux::Descriptor;
+use procfs::FromBufRead;
+use rustix::fs::OFlags;
+use rustix::io::pread;
 
-use crate::units::HUGE_PAGE;
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// `vm.max_map_count` if `/proc` cannot be read.
 pub(crate) const DEFAULT_MAP_COUNT: usize = 65530;
@@ -147,8 +150,12 @@ fn smaller(machine: usize, machine_name: &'static str, group: usize) -> MemoryLi
     }
 }
 
+/// Not by std's files: a thread of the pool asks, and the program may close or replace a low number just then.
 fn meminfo() -> Option<procfs::Meminfo> {
-    procfs::Meminfo::current().ok()
+    let file = Descriptor::keep_of_proc(c"/proc/meminfo", OFlags::RDONLY).ok()?;
+    let mut text = [0; BASE_PAGE];
+    let len = pread(file.get().ok()?, &mut text, 0).ok()?;
+    procfs::Meminfo::from_buf_read(&text[..len]).ok()
 }
 
 /// The value in a memory file of this process's control group; `None` if there is none or it says `max`.
