@@ -13,7 +13,7 @@ use core::mem::forget;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, Stat, fstat, fstatfs, openat};
+use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, fcntl_getfd};
 
 /// Programs seldom have numbers from here on, since they get the lowest that is free.
@@ -58,7 +58,9 @@ impl Descriptor {
     /// The file cannot be opened; `EBADF` if it was replaced.
     pub fn keep_of_proc(path: &CStr, access: OFlags) -> Result<Descriptor, Errno> {
         let kept = Descriptor::keep(|| openat(CWD, path, access | OFlags::CLOEXEC, Mode::empty()))?;
-        match fstatfs(kept.get()?)?.f_type == PROC_SUPER_MAGIC {
+        // `fstatfs` would say it, but filters of system calls leave that out.
+        let stat = kept.stat()?;
+        match (stat.st_size, stat.st_blocks, stat.st_blksize) == (0, 0, 1024) {
             true => Ok(kept),
             false => {
                 // It is the program's, and so is the number.
