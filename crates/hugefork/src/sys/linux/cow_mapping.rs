@@ -341,9 +341,9 @@ impl CowMappings {
         let Some(mem) = &self.mem else { return Err(SystemError::new(CALL, Errno::NOENT)) };
         // SAFETY: by contract.
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
-        // It is not opened again: each look at it leaves a moment in which these bytes could go into a file of the
-        // program's.
-        match named(CALL, pwrite(kept(mem)?, bytes, part.at() as u64))? {
+        let mut again = None;
+        let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
+        match named(CALL, pwrite(mem, bytes, part.at() as u64))? {
             count if count == part.len() => Ok(()),
             _ => Err(SystemError::new(CALL, Errno::IO)),
         }
