@@ -63,14 +63,14 @@ impl Descriptor {
         match (stat.st_size, stat.st_blocks, stat.st_blksize) == (0, 0, 1024) {
             true => Ok(kept),
             false => {
-                // It is the program's, and so is the number.
+                // The number may be the program's, so nothing is closed. A duplicate above 900 stays open.
                 forget(kept);
                 Err(Errno::BADF)
             }
         }
     }
 
-    /// What the kernel says of the file.
+    /// The kernel's answer to `fstat` of the file.
     ///
     /// # Errors
     /// `EBADF` if the number leads to no file or to another one.

@@ -82,5 +82,5 @@ fn kept(descriptor: &Descriptor) -> Result<BorrowedFd<'_>, SystemError> {
     descriptor.get().map_err(|errno| SystemError::new(LOST, errno))
 }
 
-/// What fails by a descriptor that is not there any more.
+/// The call that an error names where a descriptor is not there any more.
 const LOST: &str = "use of a descriptor of hugefork's, which the program has closed or replaced,";
