@@ -9,11 +9,12 @@ use std::path::Path;
 use std::process::Command;
 
 /// Packages, with the examples that each must have.
-const PACKAGES: [(&str, &[&str]); 10] = [
+const PACKAGES: [(&str, &[&str]); 11] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
     ("hugefork-capi", &["jemalloc_arena.c", "mimalloc_heap.c", "snapshot_while_writing.c"]),
     ("hugefork-cli", &["before_and_after.sh"]),
+    ("hugefork-keep", &["keep_by_name.rs"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-linux", &["pages_of.rs"]),
     ("hugefork-preload", &["stats_of.rs"]),

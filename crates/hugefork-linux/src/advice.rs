@@ -4,9 +4,11 @@
 //! [`<asm-generic/mman-common.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/asm-generic/mman-common.h)
 
 use core::ffi::c_void;
+use core::ptr;
 
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use syscalls::{Sysno, syscall3};
+use syscalls::{Sysno, syscall3, syscall5, syscall6};
 
 use crate::answer;
 
@@ -24,6 +26,32 @@ const COLLAPSE: usize = 25;
 pub fn collapse(start: *mut c_void, len: usize) -> Result<(), Errno> {
     // SAFETY: contents stay, whatever is mapped there.
     answer(unsafe { syscall3(Sysno::madvise, start.addr(), len, COLLAPSE) }).map(drop)
+}
+
+/// As [`collapse`], in the process of a `pidfd_open(2)` (`process_madvise(2)`).
+///
+/// # Errors
+/// As [`collapse`]; `EPERM` without `CAP_SYS_NICE` or the right to read that process, `ESRCH` once it has ended.
+pub fn collapse_of(process: BorrowedFd<'_>, start: usize, len: usize) -> Result<(), Errno> {
+    let ranges = [[start, len]];
+    let (process, ranges) = (process.as_raw_fd() as usize, ranges.as_ptr().expose_provenance());
+    // SAFETY: one range, of the layout of `struct iovec`. Contents stay, whatever is mapped there.
+    answer(unsafe { syscall5(Sysno::process_madvise, process, ranges, 1, COLLAPSE, 0) }).map(drop)
+}
+
+/// Has each processor put the pages that it has lately been given where the kernel finds them.
+///
+/// `MADV_COLLAPSE` does so first of all (`lru_add_drain_all` in the kernel's `madvise_collapse`), and has the lock of
+/// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
+/// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
+/// nothing to wait for. Containers that forbid the call have the longer waits.
+pub fn empty_batches() {
+    /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
+    const MOVE_OWN: usize = 1 << 1;
+    let nothing = ptr::from_ref(&0_usize).expose_provenance();
+    // SAFETY: no page is named, so no array is read or written; they are there so that pages are to be moved, not
+    // looked for.
+    let _ = unsafe { syscall6(Sysno::move_pages, 0, 0, nothing, nothing, nothing, MOVE_OWN) };
 }
 
 /// Drops the pages of a range, locked ones too (`MADV_DONTNEED_LOCKED`, Linux 5.18).

@@ -5,6 +5,7 @@
 
 use core::ops::Range;
 
+use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
@@ -22,6 +23,8 @@ const FILE: u64 = 1 << 2;
 const PRESENT: u64 = 1 << 3;
 /// The page was swapped out (`PAGE_IS_SWAPPED`).
 const SWAPPED: u64 = 1 << 4;
+/// The page is the kernel's page of zeros (`PAGE_IS_PFNZERO`).
+const ZERO: u64 = 1 << 5;
 /// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
 const HUGE: u64 = 1 << 6;
 
@@ -51,6 +54,11 @@ impl PageRun {
     /// Whether its pages are the file's, where the call was to tell.
     pub fn is_file(&self) -> bool {
         self.categories & FILE != 0
+    }
+
+    /// Whether huge entries map its pages, where the call was to tell.
+    pub fn is_huge(&self) -> bool {
+        self.categories & HUGE != 0
     }
 
     /// Whether its pages may have been written since they were marked ([`Scan::PRESENT_AND_MARK`]). So may be those
@@ -108,6 +116,9 @@ impl Scan {
     /// registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
     pub const PRESENT_AND_MARK: Scan =
         Scan { flags: PROTECT | CHECK, ..Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED) };
+
+    /// Anonymous pages in memory, without the kernel's page of zeros. Runs say whether they are huge.
+    pub const ANONYMOUS: Scan = Scan::of(FILE | ZERO, FILE | ZERO | PRESENT, 0, PRESENT | HUGE);
 
     /// Pages that were written since they were write-protected
     /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
@@ -174,18 +185,8 @@ impl Pagemap {
     /// # Errors
     /// `ENOTTY` before Linux 6.7.
     pub fn scan(&self, range: &Range<usize>, wanted: Scan, found: &mut [PageRun]) -> Result<Scanned, Errno> {
-        let mut scan = wanted;
-        (scan.start, scan.end) = (range.start as u64, range.end as u64);
-        scan.vec = if found.is_empty() { 0 } else { found.as_mut_ptr().expose_provenance() as u64 };
-        scan.vec_len = found.len() as u64;
         let mut again = None;
-        let file = self.0.get_or_open(&mut again, open)?;
-        // SAFETY: the argument and the vector that it names have the lengths that it gives. The call writes only to
-        // them, and changes no bytes of mappings.
-        match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
-            Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
-            Err(errno) => Err(errno),
-        }
+        scan(self.0.get_or_open(&mut again, open)?, range, wanted, found)
     }
 
     /// Reads the words of pages from the one at `address` on, 64 bits each. Gives how many bytes there are.
@@ -195,6 +196,23 @@ impl Pagemap {
     pub fn read(&self, address: usize, words: &mut [u8]) -> Result<usize, Errno> {
         let mut again = None;
         rustix::io::pread(self.0.get_or_open(&mut again, open)?, words, (address / crate::PAGE * 8) as u64)
+    }
+}
+
+/// Finds the pages of `range` in the process whose `/proc/PID/pagemap` `file` is, and stops when `found` is full.
+///
+/// # Errors
+/// `ENOTTY` before Linux 6.7.
+pub fn scan(file: BorrowedFd<'_>, range: &Range<usize>, wanted: Scan, found: &mut [PageRun]) -> Result<Scanned, Errno> {
+    let mut scan = wanted;
+    (scan.start, scan.end) = (range.start as u64, range.end as u64);
+    scan.vec = if found.is_empty() { 0 } else { found.as_mut_ptr().expose_provenance() as u64 };
+    scan.vec_len = found.len() as u64;
+    // SAFETY: the argument and the vector that it names have the lengths that it gives. The call writes only to
+    // them, and changes no bytes of mappings.
+    match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
+        Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod bench_compare;
 pub(crate) mod doctor;
 pub(crate) mod guardian;
+pub(crate) mod keep;
 pub(crate) mod manual;
 mod number;
 pub(crate) mod report;
@@ -21,6 +22,7 @@ use hugefork_bench::nearest::nearest;
 use self::bench::BenchArgs;
 use self::doctor::DoctorArgs;
 use self::guardian::GuardianArgs;
+use self::keep::KeepArgs;
 use self::manual::{CompletionsArgs, ManArgs};
 use self::report::ReportArgs;
 use self::run::RunArgs;
@@ -47,6 +49,8 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Run a program as it is, with huge pages that stay huge across fork(2)
     Run(RunArgs),
+    /// Keep running programs in huge pages across fork(2), from outside
+    Keep(KeepArgs),
     /// Say what has become of a program that `run` started, while it runs
     Stats(StatsArgs),
     /// Draw results of `bench --json` as one page that needs no network, or as pictures

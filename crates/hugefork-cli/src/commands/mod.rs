@@ -4,6 +4,7 @@
 pub(crate) mod bench;
 pub(crate) mod bench_compare;
 pub(crate) mod doctor;
+pub(crate) mod keep;
 pub(crate) mod manual;
 pub(crate) mod report;
 pub(crate) mod run;

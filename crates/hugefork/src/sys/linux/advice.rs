@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hugefork_linux::advice;
 use rustix::io::Errno;
 use rustix::thread::{SecureComputingMode, secure_computing_mode};
-use syscalls::{Sysno, syscall};
 
 use super::named;
 use crate::sys::SystemError;
@@ -46,24 +45,12 @@ pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
     advice::collapse(start, HUGE_PAGE)
 }
 
-/// Has each processor put the pages that it has lately been given where the kernel finds them.
-///
-/// `MADV_COLLAPSE` does so first of all (`lru_add_drain_all` in the kernel's `madvise_collapse`), and has the lock of
-/// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
-/// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
-/// nothing to wait for. Who may not call it (containers forbid it, with other calls about NUMA) has the longer waits,
-/// and so has who may be killed for it ([`has_filter`]). docs/design.md has figures.
+/// [`advice::empty_batches`]. Who may be killed for the call ([`has_filter`]) has the longer waits. docs/design.md has
+/// figures.
 pub(super) fn empty_the_batches() {
-    if has_filter() {
-        return;
+    if !has_filter() {
+        advice::empty_batches();
     }
-    /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
-    const MOVE_OWN: usize = 1 << 1;
-    let nothing = [0_usize; 1];
-    // SAFETY: no page is named, so neither array is read or written; they are there so that pages are to be moved, not
-    // looked for.
-    let _ =
-        unsafe { syscall!(Sysno::move_pages, 0, 0, nothing.as_ptr(), nothing.as_ptr(), nothing.as_ptr(), MOVE_OWN) };
 }
 
 /// Whether a filter of system calls was there when this was noted.

@@ -1,0 +1,188 @@
+//! The blocks of 2 MiB of another process: which of them are worth to be collapsed.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use hugefork_linux::pagemap_scan::{self, MOST_RUNS, PageRun, Scan};
+use rustix::io::Errno;
+
+use crate::{BASE_PAGE, HUGE_PAGE};
+
+/// The base pages that a block must have for a collapse. The rest of its 512 pages, 2 %, becomes memory that the
+/// program did not have.
+pub const MIN_PAGES: usize = 502;
+
+/// How much is scanned at once. The kernel keeps the lock of the address space meanwhile, for some 0.3 ms.
+const SCANNED_AT_ONCE: usize = 64 << 20;
+
+/// Bit of a word of `/proc/PID/pagemap`: one process alone maps the page.
+const EXCLUSIVE: u64 = 1 << 56;
+
+/// Bit of a word of `/proc/PID/pagemap`: the page is in memory.
+const PRESENT: u64 = 1 << 63;
+
+/// The anonymous memory of a process that a scan has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Survey {
+    pub(crate) huge_bytes: u64,
+    /// In base pages, of each of which a fork copies an entry.
+    pub(crate) base_bytes: u64,
+    /// The addresses of blocks with at least [`MIN_PAGES`] base pages.
+    pub(crate) dense: Vec<usize>,
+}
+
+/// The page table of another process. It stays that of the same program: after an `exec` it is empty.
+#[derive(Debug)]
+pub(crate) struct Pages(File);
+
+/// Whether a block is to be collapsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worth {
+    /// It is dense, and the process alone maps its pages.
+    Dense,
+    /// It is huge already, or not dense any more.
+    NotDense,
+    /// Another process maps a page of it.
+    Shared,
+}
+
+impl Pages {
+    pub(crate) fn open(pid: u32) -> io::Result<Pages> {
+        File::open(format!("/proc/{pid}/pagemap")).map(Pages)
+    }
+
+    /// Looks at all pages of these ranges, each of whole blocks.
+    pub(crate) fn survey(&self, ranges: &[Range<usize>]) -> Result<Survey, Errno> {
+        let mut survey = Survey::default();
+        for range in ranges {
+            let mut count = vec![0_u16; range.len() / HUGE_PAGE];
+            self.each_run(range, |run, is_huge| {
+                let bytes = run.len() as u64;
+                if is_huge {
+                    survey.huge_bytes += bytes;
+                    return;
+                }
+                survey.base_bytes += bytes;
+                let mut at = run.start;
+                while at < run.end {
+                    let block = (at - range.start) / HUGE_PAGE;
+                    let end = run.end.min(range.start + (block + 1) * HUGE_PAGE);
+                    count[block] += ((end - at) / BASE_PAGE) as u16;
+                    at = end;
+                }
+            })?;
+            let dense = (0..count.len()).filter(|block| usize::from(count[*block]) >= MIN_PAGES);
+            survey.dense.extend(dense.map(|block| range.start + block * HUGE_PAGE));
+        }
+        Ok(survey)
+    }
+
+    /// Looks at a block right before it is collapsed. It takes 60 us.
+    pub(crate) fn worth(&self, block: usize) -> Result<Worth, Errno> {
+        let (mut base, mut is_huge) = (0, false);
+        self.each_run(&(block..block + HUGE_PAGE), |run, huge| {
+            base += run.len() / BASE_PAGE;
+            is_huge |= huge;
+        })?;
+        if is_huge || base < MIN_PAGES {
+            return Ok(Worth::NotDense);
+        }
+        let mut words = [0; HUGE_PAGE / BASE_PAGE * 8];
+        let read = self.0.read_at(&mut words, (block / BASE_PAGE * 8) as u64);
+        let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let mut words = words[..read].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+        let is_own = read == words.len() * 8 && words.all(|word| word & PRESENT == 0 || word & EXCLUSIVE != 0);
+        Ok(if is_own { Worth::Dense } else { Worth::Shared })
+    }
+
+    /// Calls `found` with each run of anonymous pages in a range, and whether they are huge.
+    fn each_run(&self, range: &Range<usize>, mut found: impl FnMut(Range<usize>, bool)) -> Result<(), Errno> {
+        let mut runs = [PageRun::default(); MOST_RUNS];
+        let mut at = range.start;
+        while at < range.end {
+            let part = at..range.end.min(at + SCANNED_AT_ONCE);
+            let scanned = pagemap_scan::scan(self.0.as_fd(), &part, Scan::ANONYMOUS, &mut runs)?;
+            for run in &runs[..scanned.runs] {
+                found(run.start as usize..run.end as usize, run.is_huge());
+            }
+            // An address space that is gone has nothing more to say.
+            at = if scanned.end > at { scanned.end } else { range.end };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anonymous memory of whole blocks, in base pages.
+    fn memory(blocks: usize) -> (Range<usize>, &'static mut [u8]) {
+        let len = (blocks + 1) * HUGE_PAGE;
+        // SAFETY: new memory, at a place of the kernel's choice.
+        let start = unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            libc::madvise(start, len, libc::MADV_NOHUGEPAGE);
+            start.expose_provenance().next_multiple_of(HUGE_PAGE)
+        };
+        // SAFETY: it lies in the new memory, which stays mapped.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), blocks * HUGE_PAGE) };
+        (start..start + blocks * HUGE_PAGE, bytes)
+    }
+
+    #[test]
+    fn dense_blocks_are_told_from_others() {
+        let (range, bytes) = memory(4);
+        // Block 0 is full, block 1 lacks too many pages, block 2 just has enough, block 3 is only read.
+        bytes[..HUGE_PAGE].fill(1);
+        let some = |pages: usize| HUGE_PAGE / BASE_PAGE - pages;
+        bytes[HUGE_PAGE + some(MIN_PAGES - 1) * BASE_PAGE..2 * HUGE_PAGE].fill(1);
+        bytes[2 * HUGE_PAGE + some(MIN_PAGES) * BASE_PAGE..3 * HUGE_PAGE].fill(1);
+        assert_eq!(bytes[3 * HUGE_PAGE..].iter().filter(|byte| **byte != 0).count(), 0);
+        let pages = Pages::open(std::process::id()).unwrap();
+        let survey = match pages.survey(std::slice::from_ref(&range)) {
+            Err(Errno::NOTTY) => return println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7 has)"),
+            survey => survey.unwrap(),
+        };
+        assert_eq!(survey.dense, [range.start, range.start + 2 * HUGE_PAGE]);
+        let counted = HUGE_PAGE / BASE_PAGE + 2 * MIN_PAGES - 1;
+        assert_eq!((survey.huge_bytes, survey.base_bytes), (0, (counted * BASE_PAGE) as u64));
+        let worth = [0, 1, 2, 3].map(|block| pages.worth(range.start + block * HUGE_PAGE).unwrap());
+        assert_eq!(worth, [Worth::Dense, Worth::NotDense, Worth::Dense, Worth::NotDense]);
+    }
+
+    #[test]
+    fn pages_that_a_child_shares_are_left_alone() {
+        let (range, bytes) = memory(2);
+        bytes.fill(1);
+        let pages = Pages::open(std::process::id()).unwrap();
+        if pages.survey(std::slice::from_ref(&range)) == Err(Errno::NOTTY) {
+            return println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7 has)");
+        }
+        let worth = || [0, 1].map(|block| pages.worth(range.start + block * HUGE_PAGE).unwrap());
+        assert_eq!(worth(), [Worth::Dense; 2]);
+        // SAFETY: the child calls only what a signal handler may.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            loop {
+                // SAFETY: it waits for its end.
+                unsafe { libc::pause() };
+            }
+        }
+        assert_eq!(worth(), [Worth::Shared; 2]);
+        // Pages that were written since are the parent's own.
+        bytes[..HUGE_PAGE].fill(2);
+        assert_eq!(worth(), [Worth::Dense, Worth::Shared]);
+        // SAFETY: the child of above, which nobody else waits for.
+        unsafe {
+            libc::kill(child, libc::SIGKILL);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+        }
+        assert_eq!(worth(), [Worth::Dense; 2]);
+    }
+}

@@ -1,0 +1,49 @@
+//! Keeps the memory of running programs in huge pages, from outside.
+//!
+//! A `fork(2)` copies a page-table entry for each 4 KiB page of a process, and one for each huge page. The first write
+//! to a huge page while a child lives makes the kernel split it, so a program that forks again and again (Redis and
+//! Valkey `BGSAVE`, simulators) soon has 4 KiB pages only. The [`Keeper`] looks at such programs and puts the pages
+//! back together. Nothing runs in the program: no library, thread, descriptor or symbol.
+//!
+//! ```text
+//! targets   which processes: by number, name, control group      proc   what /proc says of a process
+//! keeper    the loop: finds processes, looks at them, collapses  room   whether memory is short
+//! process   one process: its forks, its blocks, its account      pace   how many blocks a second
+//! blocks    which blocks of 2 MiB are dense, and its own         report what is known of all
+//! ```
+//!
+//! # What it does to a program
+//! * Only a process that has forked gets huge pages; others are looked at and left alone.
+//! * A block of 2 MiB is collapsed if at least [`MIN_PAGES`] of its 512 pages are in memory, as base pages that no
+//!   other process maps. So a program never gets more than 2 % memory beside what it has, and no page is copied that a
+//!   child shares.
+//! * A thread of the program that has a page fault in the same mapping waits during the collapse, 0.2 ms or so. So
+//!   blocks are collapsed one by one, spread over the time that the program usually leaves until its next fork.
+//! * Nothing outlives the keeper but huge pages, which are the kernel's. It may end at any moment.
+//!
+//! # What it needs
+//! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process (the same user, or
+//! `CAP_SYS_PTRACE`).
+
+mod blocks;
+mod keeper;
+mod pace;
+mod proc;
+mod process;
+mod report;
+mod room;
+mod targets;
+mod warm;
+
+pub use blocks::MIN_PAGES;
+pub use keeper::{KeepError, Keeper};
+pub use process::Trouble;
+pub use report::{ProcessReport, Report};
+pub use room::{has_room_for_a_task, is_memory_short};
+pub use targets::{Targets, TargetsError};
+
+/// A huge page of the machines that hugefork runs on.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The pages that huge pages are made of.
+const BASE_PAGE: usize = 4096;

@@ -1,0 +1,107 @@
+//! Whether memory, or a limit on tasks, is short: for the machine, and in the control groups of a process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// With less left in a group or on the machine, nothing is collapsed: a collapse takes 2 MiB before it gives them back,
+/// and where there are none the kernel takes them from somebody.
+const MIN_BYTES: u64 = 64 << 20;
+
+/// Tasks that a group must have left for one more that is not the program's.
+const MIN_TASKS: u64 = 16;
+
+/// Whether the machine, or a control group of the process, has less than 64 MiB left that nobody uses.
+pub fn is_memory_short(pid: u32) -> bool {
+    let available = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
+        Some(line.parse::<u64>().ok()? << 10)
+    };
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(available);
+    let group = groups(pid, "memory").into_iter().filter_map(|group| left_of_group(&group)).min();
+    machine.into_iter().chain(group).min().is_some_and(|left| left < MIN_BYTES)
+}
+
+/// Whether the control groups of the process let in one more task, and some of the program's after it.
+pub fn has_room_for_a_task(pid: u32) -> bool {
+    let left = |group: PathBuf| Some(number(&group, "pids.max")?.saturating_sub(number(&group, "pids.current")?));
+    groups(pid, "pids").into_iter().filter_map(left).all(|left| left >= MIN_TASKS)
+}
+
+/// The memory that a group may still have; `None` without a limit. Files that the kernel can drop count as free.
+fn left_of_group(group: &Path) -> Option<u64> {
+    let limit = number(group, "memory.max").or_else(|| number(group, "memory.limit_in_bytes"))?;
+    let used = number(group, "memory.current").or_else(|| number(group, "memory.usage_in_bytes"))?;
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    // Of the group and those below it: the second name is version 1's.
+    let files = ["inactive_file ", "total_inactive_file "].iter().filter_map(|name| {
+        stat.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse::<u64>().ok())
+    });
+    Some(limit.saturating_sub(used.saturating_sub(files.max().unwrap_or(0))))
+}
+
+/// `max` is no number, as in a group without a limit.
+fn number(group: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
+}
+
+/// The control group of a process for a controller, and those above it, in both versions.
+fn groups(pid: u32, controller: &str) -> Vec<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    groups_of(&text, controller)
+}
+
+fn groups_of(text: &str, controller: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let mounts: Vec<PathBuf> = match number {
+            "0" => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from).into(),
+            _ if controllers.split(',').any(|one| one == controller) => {
+                vec![Path::new("/sys/fs/cgroup").join(controllers), Path::new("/sys/fs/cgroup").join(controller)]
+            }
+            _ => continue,
+        };
+        let path = path.trim_start_matches('/');
+        for mount in mounts {
+            found.extend(Path::new(path).ancestors().map(|group| mount.join(group)));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let of =
+            |text| groups_of(text, "memory").into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let version_2 = of("0::/system.slice/redis.service\n");
+        assert!(version_2.contains(&"/sys/fs/cgroup/system.slice/redis.service".to_owned()), "{version_2:?}");
+        assert!(version_2.contains(&"/sys/fs/cgroup/system.slice".to_owned()), "{version_2:?}");
+        let version_1 = of("4:memory:/a/b\n3:cpu,cpuacct:/c\n1:name=systemd:/d\n");
+        assert_eq!(version_1, ["/sys/fs/cgroup/memory/", "/sys/fs/cgroup/memory/a", "/sys/fs/cgroup/memory/a/b"]);
+    }
+
+    #[test]
+    fn files_that_can_be_dropped_count_as_free() {
+        let group = std::env::temp_dir().join(format!("hugefork-keep-room-{}", std::process::id()));
+        fs::create_dir_all(&group).unwrap();
+        let write = |file: &str, text: &str| fs::write(group.join(file), text).unwrap();
+        assert_eq!(left_of_group(&group), None);
+        write("memory.max", "max\n");
+        write("memory.current", "900\n");
+        assert_eq!(left_of_group(&group), None);
+        write("memory.max", "1000\n");
+        assert_eq!(left_of_group(&group), Some(100));
+        write("memory.stat", "anon 600\ninactive_file 300\n");
+        assert_eq!(left_of_group(&group), Some(400));
+        fs::remove_dir_all(&group).unwrap();
+    }
+}

@@ -1,0 +1,189 @@
+//! Which processes are kept: by number, by name, or by control group. Whatever these start is kept, too.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::proc;
+
+/// The most bytes of a name that the kernel keeps for a process (`TASK_COMM_LEN` without its zero).
+const COMM_LEN: usize = 15;
+
+/// Which processes are to be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Targets {
+    pids: Vec<u32>,
+    names: Vec<OsString>,
+    groups: Vec<PathBuf>,
+}
+
+/// Why a target cannot be kept.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TargetsError {
+    /// No process has that number.
+    #[error("no process has the number {pid}; `pgrep -a NAME` finds numbers, or take --name")]
+    NoProcess {
+        /// That number.
+        pid: u32,
+    },
+    /// A unit has no control group.
+    #[error("{} has no control group below /sys/fs/cgroup; is it running? `systemctl status` says so", unit.display())]
+    NoUnit {
+        /// Its name.
+        unit: PathBuf,
+    },
+    /// A directory is no control group.
+    #[error("{} is no control group (it has no file cgroup.procs); name a directory below /sys/fs/cgroup", path.display())]
+    NoGroup {
+        /// That directory.
+        path: PathBuf,
+    },
+    /// A process whose pages are wanted is the keeper itself.
+    #[error("process {pid} is this command itself; name the process of a program")]
+    Itself {
+        /// Its number.
+        pid: u32,
+    },
+}
+
+impl Targets {
+    /// None so far.
+    pub fn new() -> Targets {
+        Targets::default()
+    }
+
+    /// A process, until it ends.
+    ///
+    /// # Errors
+    /// There is none of that number, or it is the caller's.
+    pub fn add_process(&mut self, pid: u32) -> Result<(), TargetsError> {
+        if pid == std::process::id() {
+            return Err(TargetsError::Itself { pid });
+        }
+        proc::look(pid).ok_or(TargetsError::NoProcess { pid })?;
+        self.pids.push(pid);
+        Ok(())
+    }
+
+    /// Each process of that name, or whose file has that name, whenever it starts.
+    pub fn add_name(&mut self, name: OsString) {
+        self.names.push(name);
+    }
+
+    /// Each process in a systemd unit (`redis-server`, `redis-server.service`), whenever it starts.
+    ///
+    /// # Errors
+    /// The unit has no control group.
+    pub fn add_unit(&mut self, unit: &Path) -> Result<(), TargetsError> {
+        let mut service = unit.as_os_str().to_owned();
+        service.push(".service");
+        let found =
+            [unit.as_os_str(), &service].into_iter().find_map(|name| named_below(Path::new("/sys/fs/cgroup"), name));
+        self.groups.push(found.ok_or_else(|| TargetsError::NoUnit { unit: unit.to_owned() })?);
+        Ok(())
+    }
+
+    /// Each process in a control group or in one below it, whenever it starts.
+    ///
+    /// # Errors
+    /// The directory is none.
+    pub fn add_group(&mut self, path: &Path) -> Result<(), TargetsError> {
+        if !path.join("cgroup.procs").exists() {
+            return Err(TargetsError::NoGroup { path: path.to_owned() });
+        }
+        self.groups.push(path.to_owned());
+        Ok(())
+    }
+
+    /// Whether processes that start later may be among them, whoever starts them.
+    pub fn may_grow(&self) -> bool {
+        !self.names.is_empty() || !self.groups.is_empty()
+    }
+
+    /// Those that were named by number.
+    pub(crate) fn pids(&self) -> &[u32] {
+        &self.pids
+    }
+
+    /// Those that are there by name or control group.
+    pub(crate) fn found(&self) -> Vec<u32> {
+        let mut found = Vec::new();
+        if !self.names.is_empty() {
+            found.extend(proc::all().filter(|pid| self.has_name(*pid)));
+        }
+        for group in &self.groups {
+            add_members(group, &mut found);
+        }
+        found.retain(|pid| *pid != std::process::id());
+        found
+    }
+
+    fn has_name(&self, pid: u32) -> bool {
+        let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let (comm, file) = (comm.trim_end_matches('\n'), proc::file_name(pid));
+        self.names.iter().any(|name| {
+            let bytes = name.as_encoded_bytes();
+            comm.as_bytes() == &bytes[..bytes.len().min(COMM_LEN)] || file.as_deref().is_some_and(|file| name == file)
+        })
+    }
+}
+
+/// The directory of that name that lies nearest below `top`.
+fn named_below(top: &Path, name: &OsStr) -> Option<PathBuf> {
+    let mut level = vec![top.to_owned()];
+    while !level.is_empty() {
+        let folders = level.iter().flat_map(fs::read_dir).flatten().flatten();
+        let below: Vec<PathBuf> = folders
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .map(|entry| entry.path())
+            .collect();
+        if let Some(found) = below.iter().find(|path| path.file_name() == Some(name)) {
+            return Some(found.clone());
+        }
+        level = below;
+    }
+    None
+}
+
+fn add_members(group: &Path, found: &mut Vec<u32>) {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().flat_map(str::parse::<u32>));
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            add_members(&entry.path(), found);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        let mut targets = Targets::new();
+        let own = std::process::id();
+        assert_eq!(targets.add_process(own), Err(TargetsError::Itself { pid: own }));
+        assert_eq!(targets.add_process(u32::MAX), Err(TargetsError::NoProcess { pid: u32::MAX }));
+        assert!(targets.add_unit(Path::new("no-such-unit-anywhere")).is_err());
+        assert!(targets.add_group(Path::new("/proc")).is_err());
+        assert_eq!(targets, Targets::new());
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_process_or_of_its_file() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut targets = Targets::new();
+        targets.add_name("sleep".into());
+        // Between fork and exec it has the name of this test.
+        while !targets.found().contains(&child.id()) {
+            std::thread::yield_now();
+        }
+        assert!(targets.may_grow() && targets.pids().is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
