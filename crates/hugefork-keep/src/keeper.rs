@@ -13,6 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use syscalls::{Sysno, syscall5};
 use thiserror::Error;
 
+use crate::BASE_PAGE;
 use crate::proc::{self, Image};
 use crate::process::Kept;
 use crate::report::Report;
@@ -64,10 +65,17 @@ impl Keeper {
     /// # Errors
     /// They cannot.
     pub fn check() -> Result<(), KeepError> {
-        let own = std::fs::File::open("/proc/self/pagemap").map_err(|source| KeepError::NoProc { source })?;
-        let mut runs = [PageRun::default(); 1];
-        let here = std::ptr::from_ref(&runs).addr() / 4096 * 4096;
-        scan(own.as_fd(), &(here..here + 4096), Scan::ANONYMOUS, &mut runs).map_err(|_| KeepError::NoScan)?;
+        match std::fs::File::open("/proc/self/pagemap") {
+            Ok(own) => {
+                let mut runs = [PageRun::default(); 1];
+                let here = std::ptr::from_ref(&runs).addr() / BASE_PAGE * BASE_PAGE;
+                let range = here..here + BASE_PAGE;
+                scan(own.as_fd(), &range, Scan::ANONYMOUS, &mut runs).map_err(|_| KeepError::NoScan)?;
+            }
+            // A process that has its capability from its file may not read its own, and may read others.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(source) => return Err(KeepError::NoProc { source }),
+        }
         let has = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
         if has { Ok(()) } else { Err(KeepError::NoCapability) }
     }
@@ -120,7 +128,7 @@ impl Keeper {
 
     /// Finds processes that are targets, and children whose parents have ended before they were seen.
     fn find(&mut self, now: Instant) {
-        for pid in self.targets.found() {
+        for pid in self.targets.found(|pid| self.processes.contains_key(&pid)) {
             self.add(pid, now);
         }
         if !self.ended.is_empty() {
@@ -141,7 +149,9 @@ impl Keeper {
         }
         let Some(kept) = Kept::new(pid, now) else { return };
         let (parent, image) = (kept.look.parent, kept.image());
-        if let Some(parent) = self.processes.get_mut(&parent).filter(|parent| parent.image() == image) {
+        if let Some(parent) =
+            self.processes.get_mut(&parent).filter(|parent| parent.image() == image && image.is_known())
+        {
             if have_one_address_space(parent.pid, pid) {
                 // vfork: it is about to call exec, and is met again then.
                 return;
@@ -159,7 +169,9 @@ impl Keeper {
             let image = kept.image();
             if !kept.look_again(now) {
                 self.processes.remove(&pid);
-                self.ended.insert(image);
+                if image.is_known() {
+                    self.ended.insert(image);
+                }
                 self.note_if_alone(image, now);
                 continue;
             }

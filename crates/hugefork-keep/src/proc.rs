@@ -18,6 +18,14 @@ pub(crate) struct Image {
     stack: u64,
 }
 
+impl Image {
+    /// False for processes that may not be read, that are about to end or are in the middle of `exec`, and for threads
+    /// of the kernel: all of them look alike.
+    pub(crate) fn is_known(self) -> bool {
+        self.stack != 0
+    }
+}
+
 /// A process at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {

@@ -52,6 +52,8 @@ pub enum Trouble {
     SwitchedOff,
     /// It may not be read.
     NotReadable,
+    /// The kernel cannot say which pages it has.
+    OldKernel,
     /// The keeper lacks `CAP_SYS_NICE`.
     NotAllowed,
     /// The kernel has no huge page, or memory is short.
@@ -66,6 +68,7 @@ impl fmt::Display for Trouble {
                 "has switched its huge pages off (prctl); start it so that it does not (Redis: --disable-thp no)"
             }
             Trouble::NotReadable => "may not be read: run hugefork as its user, or with CAP_SYS_PTRACE too",
+            Trouble::OldKernel => "this kernel cannot say which pages are huge; Linux 6.7 or newer can",
             Trouble::NotAllowed => "the kernel wants CAP_SYS_NICE: run hugefork as root outside of user namespaces",
             Trouble::ShortOfMemory => "memory is short, or in pieces: nothing is collapsed just now",
         })
@@ -161,12 +164,13 @@ impl Kept {
         let look = proc::look(self.pid);
         // In this order: if the process is there now, no other one of its number was looked at.
         let Some(look) = look.filter(|_| self.is_there()) else { return false };
-        if look.image != self.look.image {
+        if look.image != self.look.image && look.image.is_known() {
             // It has called exec, and is another program.
             let Some(fresh) = Kept::new(self.pid, now) else { return false };
             *self = fresh;
             return true;
         }
+        let look = Look { image: self.look.image, ..look };
         let is_busy = look.faults != self.look.faults;
         let most = if look.resident_bytes < SMALL_BYTES { IDLE_AND_SMALL } else { IDLE };
         self.interval = if is_busy { BUSY } else { (2 * self.interval).min(most) };
@@ -296,6 +300,13 @@ impl Kept {
         }
     }
 
+    fn trouble(&self) -> Option<Trouble> {
+        if !self.look.image.is_known() && self.look.resident_bytes > 0 {
+            return Some(Trouble::NotReadable);
+        }
+        if self.forks == 0 { Some(Trouble::NeverForked) } else { self.trouble }
+    }
+
     pub(crate) fn report(&self) -> ProcessReport {
         ProcessReport {
             pid: self.pid,
@@ -309,12 +320,16 @@ impl Kept {
             blocks_refused: self.refused,
             collapse_usec: self.in_calls.as_micros() as u64,
             longest_collapse_usec: self.longest_call.as_micros() as u64,
-            trouble: if self.forks == 0 { Some(Trouble::NeverForked) } else { self.trouble },
+            trouble: self.trouble(),
         }
     }
 }
 
 /// The trouble behind an error of a scan; `None` if the process has ended.
 fn trouble_of(error: &io::Error) -> Option<Trouble> {
-    (error.kind() == io::ErrorKind::PermissionDenied).then_some(Trouble::NotReadable)
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Some(Trouble::NotReadable),
+        _ if error.raw_os_error() == Some(Errno::NOTTY.raw_os_error()) => Some(Trouble::OldKernel),
+        _ => None,
+    }
 }

@@ -108,16 +108,15 @@ impl Targets {
         &self.pids
     }
 
-    /// Those that are there by name or control group.
-    pub(crate) fn found(&self) -> Vec<u32> {
+    /// Those that are there by name or control group, beside those that are known.
+    pub(crate) fn found(&self, is_known: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut found = Vec::new();
         if !self.names.is_empty() {
-            found.extend(proc::all().filter(|pid| self.has_name(*pid)));
+            found.extend(proc::all().filter(|pid| !is_known(*pid) && self.has_name(*pid)));
         }
         for group in &self.groups {
             add_members(group, &mut found);
         }
-        found.retain(|pid| *pid != std::process::id());
         found
     }
 
@@ -179,7 +178,7 @@ mod tests {
         let mut targets = Targets::new();
         targets.add_name("sleep".into());
         // Between fork and exec it has the name of this test.
-        while !targets.found().contains(&child.id()) {
+        while !targets.found(|_| false).contains(&child.id()) {
             std::thread::yield_now();
         }
         assert!(targets.may_grow() && targets.pids().is_empty());
