@@ -1,33 +1,28 @@
 //! What saving costs a Redis, as it is and under `hugefork run`: a row of a table for each way to run it.
 //!
 //! ```sh
-//! cargo run --release -p hugefork-bench --example redis -- plain collapse pool
-//! cargo run --release -p hugefork-bench --example redis -- --keys 1000000 --pipeline 1 --saves 5 pool
-//! cargo run --release -p hugefork-bench --example redis -- --rate 20000 plain pool pool:any
+//! cargo run --release -p hugefork-bench --example redis -- plain run pool
+//! cargo run --release -p hugefork-bench --example redis -- --keys 600000 --rate 15000 --every 60 plain run plain run
 //! ```
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
-//! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
-//! each of `--saves` runs of BGSAVE goes on and for two seconds more, with as much rest in between. Rates and latencies
-//! while saving are those of all saves but the first, from the BGSAVE on: who waits for the fork is among them. So are
-//! those of the two seconds after each, in a column of their own. In the end the last save is loaded by another server,
-//! whose digest must be what the first had when that save began.
-//!
-//! A page is copied once in a save, so a server gets faster while it goes on: a child that is done sooner leaves it
-//! only the slow part of that time, and its rate while saving looks worse for it. So it is said how long a save lasts
-//! on average, too, and what the rate is from the BGSAVE on for `--window` seconds (10), in which all of it happens.
+//! `--connections` set random keys from then on, `--pipeline` commands at a time: for some seconds before the first of
+//! `--saves` runs of BGSAVE, while each goes on, and for `--every` seconds after each. Figures are those of all saves
+//! but the first, from the BGSAVE on: commands that wait for the fork are among them. In the end the last save is
+//! loaded by another server, whose digest must be what the first had when that save began.
 //!
 //! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
 //! the command was meant for. Otherwise a connection waits for its answers before it sends more.
 //!
-//! A client that has no processor is late itself, whoever has it: another guest of the machine, the server, its child,
-//! or a thread of the library's. With `--rate`, the last columns say how late the client sent, while saving and in the
-//! two seconds after: what is no more than that is no answer's fault.
+//! A client that has no processor is late itself: the last column says how late it sent, with `--rate`. A latency that
+//! is no longer than that is not the server's.
 //!
-//! What a save takes is how far `MemAvailable` goes down while it goes on: the median of all saves but the first.
+//! The memory is the server's `VmHWM` in `/proc/PID/status`.
 //!
-//! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`, and
-//! `pool:TIMES` is the second with `--memory TIMES`. The command is the one that the variable `HUGEFORK` names, or else
-//! in `PATH`.
+//! | way | |
+//! |---|---|
+//! | `plain` | as it is |
+//! | `thp` | with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`; Redis's jemalloc does not read it |
+//! | `run`, `pool` | `hugefork run`, and that with `--pool`. The command is the one that the variable `HUGEFORK` names, or else in `PATH` |
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -43,8 +38,8 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 const VALUE: usize = 1024;
-const REST: Duration = Duration::from_secs(2);
-const CALM: Duration = Duration::from_secs(2);
+/// The load before the first save.
+const BEFORE: Duration = Duration::from_secs(5);
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -54,10 +49,10 @@ fn main() -> Result<()> {
     print!("{keys} keys of {VALUE} bytes, {connections} connections, {pipeline} commands at a time");
     println!("{}\n", if asked.rate > 0 { format!(", {} a second", asked.rate) } else { String::new() });
     println!(
-        "| | first fork, us | later forks, us | SET/s | while saving | a save lasts, s | SET/s in its window | p99, p99.9 \
-         and max, ms | the same in the 2 s after | a save takes, MiB | memory at its peak, MiB | client late, p99.9 and max, ms | after |"
+        "| | first fork, ms | later forks | SET/s before, while, after | p99, p99.9 and max, ms, before | while | after | \
+         a save lasts, s | memory at its peak, MiB | client late, p99.9 and max, ms, while | after |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     for way in &asked.ways {
         println!("{}", row(way, &asked)?);
     }
@@ -71,15 +66,15 @@ struct Asked {
     saves: usize,
     /// Keys a second; 0 for as many as the server takes.
     rate: usize,
-    /// Seconds from a BGSAVE on, in which it is over.
-    window: usize,
+    /// Seconds from the end of one save to the next.
+    every: usize,
     ways: Vec<String>,
 }
 
 impl Asked {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Asked> {
-        let (keys, window, ways) = (2_000_000, 10, Vec::new());
-        let mut asked = Asked { keys, pipeline: 16, connections: 16, saves: 5, rate: 0, window, ways };
+        let (keys, every, ways) = (2_000_000, 10, Vec::new());
+        let mut asked = Asked { keys, pipeline: 16, connections: 16, saves: 5, rate: 0, every, ways };
         while let Some(word) = words.next() {
             let number = match word.as_str() {
                 "--keys" => &mut asked.keys,
@@ -87,17 +82,17 @@ impl Asked {
                 "--connections" => &mut asked.connections,
                 "--saves" => &mut asked.saves,
                 "--rate" => &mut asked.rate,
-                "--window" => &mut asked.window,
-                way if ["plain", "thp", "collapse", "pool"].contains(&way) || way.starts_with("pool:") => {
+                "--every" => &mut asked.every,
+                "plain" | "thp" | "run" | "pool" => {
                     asked.ways.push(word);
                     continue;
                 }
-                _ => return Err(format!("{word} is neither an option nor plain, thp, collapse or pool").into()),
+                _ => return Err(format!("{word} is neither an option nor plain, thp, run or pool").into()),
             };
             *number = words.next().ok_or("a number is missing at the end")?.parse()?;
         }
         if asked.ways.is_empty() || [asked.keys, asked.pipeline, asked.connections, asked.saves].contains(&0) {
-            return Err("name one of plain, thp, collapse, pool; all numbers are at least 1".into());
+            return Err("name one of plain, thp, run, pool; all numbers are at least 1".into());
         }
         Ok(asked)
     }
@@ -105,52 +100,37 @@ impl Asked {
 
 /// Measures one way.
 fn row(way: &str, asked: &Asked) -> Result<String> {
-    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    if way == "thp" && !enabled.contains("[always]") {
-        return Ok(format!("| {way} | skipped: transparent_hugepage/enabled is {} |", enabled.trim()));
-    }
-    let (mut calm, mut saving, mut after, mut rest) =
-        (Tally::with_room(), Tally::with_room(), Tally::with_room(), Tally::with_room());
-    let (directory, before) = (Directory::new()?, available()?);
+    let (mut before, mut saving, mut after) = (Tally::with_room(), Tally::with_room(), Tally::with_room());
+    let directory = Directory::new()?;
     let mut redis = Redis::start(way, &directory.0)?;
     redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
     let mut load = Load::connect(&directory.0, asked)?;
-    let (mut forks, mut least, mut taken) = (Vec::new(), before, Vec::new());
-    let (window, mut longest) = (Duration::from_secs(asked.window as u64), Duration::ZERO);
+    let (mut forks, every) = (Vec::new(), Duration::from_secs(asked.every as u64));
     // The first second finds everything cold.
-    load.run(&mut Tally::default(), |since| Ok(since < CALM / 2))?;
-    load.run(&mut calm, |since| Ok(since < CALM))?;
+    load.run(&mut Tally::default(), |since| Ok(since < BEFORE / 5))?;
+    load.run(&mut before, |since| Ok(since < BEFORE))?;
     let mut digest = String::new();
     for save in 0..asked.saves {
-        sleep(REST);
         if save + 1 == asked.saves {
             digest = redis.ask("debug digest")?;
         }
         // What the connections send meanwhile comes after it, and waits for the fork.
         redis.send("bgsave")?;
-        let begun = Instant::now();
-        let (mut first, mut has_begun, start) = (Tally::default(), false, available()?);
-        let mut least_of_it = start;
+        let (mut first, mut has_begun) = (Tally::default(), false);
         load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
             if !has_begun {
                 redis.answers("bgsave", "+Background saving started")?;
                 has_begun = true;
             }
-            least_of_it = least_of_it.min(available()?);
             Ok(redis.info("rdb_bgsave_in_progress")? == "1")
         })?;
-        least = least.min(least_of_it);
-        taken.extend((save > 0).then_some(start.saturating_sub(least_of_it) >> 20));
-        load.run(if save == 0 { &mut first } else { &mut after }, |since| Ok(since < REST))?;
-        if save > 0 {
-            longest = longest.max(begun.elapsed());
-            load.run(&mut rest, |_| Ok(begun.elapsed() < window))?;
-        }
+        load.run(if save == 0 { &mut first } else { &mut after }, |since| Ok(since < every))?;
         if redis.info("rdb_last_bgsave_status")? != "ok" {
             return Err(format!("{way}: Redis could not save; look into its log").into());
         }
-        forks.push(redis.info("latest_fork_usec")?.parse::<u64>()?);
+        forks.push(redis.info("latest_fork_usec")?.parse::<u64>()? as f64 / 1e3);
     }
+    let peak = peak_of(redis.server.id())? >> 20;
     drop((load, redis));
     let mut again = Redis::start(way, &directory.0)?;
     let found = again.ask("debug digest")?;
@@ -158,35 +138,25 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         return Err(format!("{way}: what was saved has the digest {found}, and what was there had {digest}").into());
     }
     let mut later = forks.split_off(1);
-    later.sort_unstable();
+    later.sort_unstable_by(f64::total_cmp);
     let later = match later[..] {
         [] => "–".to_owned(),
-        [least, .., most] => format!("{} ({least}–{most})", later[later.len() / 2]),
-        [one] => one.to_string(),
+        [least, .., most] => format!("{:.1} ({least:.1}–{most:.1})", later[later.len() / 2]),
+        [one] => format!("{one:.1}"),
     };
-    taken.sort_unstable();
-    let takes = taken.get(taken.len() / 2).map_or("–".to_owned(), usize::to_string);
-    let (usual, busy, peak) = (calm.rate(), saving.rate(), (before - least) >> 20);
+    let rates = [&before, &saving, &after].map(|tally| format!("{:.0}", tally.rate())).join(", ");
     let lasts = saving.took.as_secs_f64() / (asked.saves - 1) as f64;
-    let in_window = match longest < window {
-        true => format!("{:.0}", Tally::rate_of(&[&saving, &after, &rest])),
-        false => format!("– (--window {} would do)", longest.as_secs() + 1),
-    };
     let late = [&mut saving, &mut after].map(Tally::lateness).join(" | ");
-    let (saving, after) = (saving.latencies(), after.latencies());
-    let first = forks[0];
-    let row = format!(
-        "| {way} | {first} | {later} | {usual:.0} | {busy:.0} | {lasts:.2} | {in_window} | {saving} | {after} | {takes} | \
-         {peak} | {late} |"
-    );
+    let latencies = [&mut before, &mut saving, &mut after].map(Tally::latencies).join(" | ");
+    let row = format!("| {way} | {:.1} | {later} | {rates} | {latencies} | {lasts:.2} | {peak} | {late} |", forks[0]);
     // Of one save alone there is none but the first.
     Ok(row.replace("NaN", "–"))
 }
 
-/// Bytes that the system could give to programs.
-fn available() -> Result<usize> {
-    let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).ok_or("/proc/meminfo says nothing")?;
+/// The most bytes that a process has had in memory.
+fn peak_of(pid: u32) -> Result<usize> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("/proc says nothing of memory")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
 }
 
@@ -215,19 +185,18 @@ struct Redis {
 
 impl Redis {
     fn start(way: &str, directory: &Path) -> Result<Redis> {
-        let mut command = match way {
-            "plain" | "thp" => Command::new("redis-server"),
+        let mut command = Command::new("redis-server");
+        match way {
+            "plain" => {}
+            "thp" => _ = command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
             _ => {
-                let mut run = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
-                let (mode, memory) = way.split_once(':').unzip();
-                run.args(["run", "--quiet", "--mode", mode.unwrap_or(way)]);
-                run.args(memory.into_iter().flat_map(|memory| ["--memory", memory]));
-                run.args(["--", "redis-server"]);
-                run
+                command = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
+                command.args(["run", "--quiet"]).args((way == "pool").then_some("--pool"));
+                command.args(["--", "redis-server"]);
             }
-        };
+        }
         command.args(["--port", "0", "--unixsocket", "socket", "--save", "", "--enable-debug-command", "yes"]);
-        command.args(["--logfile", "log", "--disable-thp", if way == "thp" { "no" } else { "yes" }, "--dir"]);
+        command.args(["--rdbcompression", "no", "--logfile", "log", "--dir"]);
         let socket = directory.join("socket");
         let _ = fs::remove_file(&socket);
         let mut server = command.arg(directory).stdout(Stdio::null()).spawn()?;
@@ -449,7 +418,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// With room for the batches of a minute, which has been touched: the client is not late for the sake of its notes.
+    /// With room for many batches, which has been touched: the client is not late for the sake of its notes.
     fn with_room() -> Tally {
         let room = || {
             let mut room = vec![Duration::MAX; 1 << 20];
@@ -460,12 +429,7 @@ impl Tally {
     }
 
     fn rate(&self) -> f64 {
-        Tally::rate_of(&[self])
-    }
-
-    fn rate_of(tallies: &[&Tally]) -> f64 {
-        let took: Duration = tallies.iter().map(|tally| tally.took).sum();
-        tallies.iter().map(|tally| tally.commands).sum::<usize>() as f64 / took.as_secs_f64()
+        self.commands as f64 / self.took.as_secs_f64()
     }
 
     fn latencies(&mut self) -> String {
