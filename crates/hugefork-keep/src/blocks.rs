@@ -54,7 +54,7 @@ impl Pages {
         File::open(format!("/proc/{pid}/pagemap")).map(Pages)
     }
 
-    /// Looks at all pages of these ranges, each of whole blocks.
+    /// Looks at all pages of these ranges of anonymous memory, each of whole blocks.
     pub(crate) fn survey(&self, ranges: &[Range<usize>]) -> Result<Survey, Errno> {
         let mut survey = Survey::default();
         for range in ranges {
@@ -98,13 +98,13 @@ impl Pages {
         Ok(if is_own { Worth::Dense } else { Worth::Shared })
     }
 
-    /// Calls `found` with each run of anonymous pages in a range, and whether they are huge.
+    /// Calls `found` with each run of pages in a range, and whether they are huge.
     fn each_run(&self, range: &Range<usize>, mut found: impl FnMut(Range<usize>, bool)) -> Result<(), Errno> {
         let mut runs = [PageRun::default(); MOST_RUNS];
         let mut at = range.start;
         while at < range.end {
             let part = at..range.end.min(at + SCANNED_AT_ONCE);
-            let scanned = pagemap_scan::scan(self.0.as_fd(), &part, Scan::ANONYMOUS, &mut runs)?;
+            let scanned = pagemap_scan::scan(self.0.as_fd(), &part, Scan::PRESENT, &mut runs)?;
             for run in &runs[..scanned.runs] {
                 found(run.start as usize..run.end as usize, run.is_huge());
             }
@@ -135,7 +135,13 @@ mod tests {
         (start..start + blocks * HUGE_PAGE, bytes)
     }
 
+    /// One test: a child of the one would share the memory of the other.
     #[test]
+    fn blocks_are_told_apart() {
+        dense_blocks_are_told_from_others();
+        pages_that_a_child_shares_are_left_alone();
+    }
+
     fn dense_blocks_are_told_from_others() {
         let (range, bytes) = memory(4);
         // Block 0 is full, block 1 lacks too many pages, block 2 just has enough, block 3 is only read.
@@ -156,7 +162,6 @@ mod tests {
         assert_eq!(worth, [Worth::Dense, Worth::NotDense, Worth::Dense, Worth::NotDense]);
     }
 
-    #[test]
     fn pages_that_a_child_shares_are_left_alone() {
         let (range, bytes) = memory(2);
         bytes.fill(1);

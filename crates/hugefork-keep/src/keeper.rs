@@ -70,7 +70,7 @@ impl Keeper {
                 let mut runs = [PageRun::default(); 1];
                 let here = std::ptr::from_ref(&runs).addr() / BASE_PAGE * BASE_PAGE;
                 let range = here..here + BASE_PAGE;
-                scan(own.as_fd(), &range, Scan::ANONYMOUS, &mut runs).map_err(|_| KeepError::NoScan)?;
+                scan(own.as_fd(), &range, Scan::PRESENT, &mut runs).map_err(|_| KeepError::NoScan)?;
             }
             // A process that has its capability from its file may not read its own, and may read others.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}

@@ -117,8 +117,8 @@ impl Scan {
     pub const PRESENT_AND_MARK: Scan =
         Scan { flags: PROTECT | CHECK, ..Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED) };
 
-    /// Anonymous pages in memory, without the kernel's page of zeros. Runs say whether they are huge.
-    pub const ANONYMOUS: Scan = Scan::of(FILE | ZERO, FILE | ZERO | PRESENT, 0, PRESENT | HUGE);
+    /// Pages in memory, without the kernel's page of zeros. Runs say whether they are huge.
+    pub const PRESENT: Scan = Scan::of(ZERO, ZERO | PRESENT, 0, PRESENT | HUGE);
 
     /// Pages that were written since they were write-protected
     /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
