@@ -5,7 +5,6 @@
 //! | `bench` | measures hugefork beside the kernel | [`commands::bench`] |
 //! | `bench compare` | puts two results side by side | [`commands::bench_compare`] |
 //! | `run` | becomes a program that has hugefork's library in it | [`commands::run`] |
-//! | `stats` | says what that library has counted | [`commands::stats`] |
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
@@ -32,7 +31,7 @@ use std::sync::Arc;
 
 use args::bench::BenchCommand;
 use args::{Asked, Command};
-use commands::{bench, bench_compare, doctor, manual, report, stats};
+use commands::{bench, bench_compare, doctor, manual, report};
 use failure::Failure;
 use hugefork_bench::cases::{fork, reset};
 use output::stdout::print;
@@ -64,7 +63,6 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             None => bench::run(&args),
         },
         Command::Run(args) => commands::run::run(&args),
-        Command::Stats(args) => stats::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),

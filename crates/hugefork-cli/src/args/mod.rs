@@ -8,7 +8,6 @@ pub(crate) mod manual;
 mod number;
 pub(crate) mod report;
 pub(crate) mod run;
-pub(crate) mod stats;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -24,7 +23,6 @@ use self::guardian::GuardianArgs;
 use self::manual::{CompletionsArgs, ManArgs};
 use self::report::ReportArgs;
 use self::run::RunArgs;
-use self::stats::StatsArgs;
 use crate::failure::Failure;
 use crate::output::terminal;
 
@@ -47,8 +45,6 @@ pub(crate) enum Command {
     Bench(Box<BenchArgs>),
     /// Run a program as it is, with huge pages that stay huge across fork(2)
     Run(RunArgs),
-    /// Say what has become of a program that `run` started, while it runs
-    Stats(StatsArgs),
     /// Draw results of `bench --json` as one page that needs no network, or as pictures
     Report(ReportArgs),
     /// Say what this machine offers hugefork, and which command mends what it lacks

@@ -7,4 +7,3 @@ pub(crate) mod doctor;
 pub(crate) mod manual;
 pub(crate) mod report;
 pub(crate) mod run;
-pub(crate) mod stats;
