@@ -11,7 +11,8 @@
 //! | a call of memory by `syscall`, at the pool's addresses | nobody wants to be stood in for there |
 //! | no room for the worker's thread | what children held would never come back |
 //!
-//! A child of a fork has no thread and no pool. Only before it filters its calls, what it has inherited becomes its own.
+//! A child of a fork has no thread and no pool. Only before it filters its calls, or moves to where there may be no `/proc`,
+//! what it has inherited becomes its own.
 
 use crate::fork::STATE;
 use crate::fork::origin::{self, Who};
@@ -59,6 +60,13 @@ fn leave(zeros: Zeros) -> bool {
 /// Steps aside if there is a pool in this process: without one, the program may do what it likes.
 pub(crate) fn leave_a_pool() {
     if pool::is_owner() {
+        step_aside(Zeros::Copied);
+    }
+}
+
+/// The same in a child, too: where there is no `/proc`, nobody can say what is inherited.
+pub(crate) fn leave_for_a_place() {
+    if pool::is_owner() || pool::is_child() {
         step_aside(Zeros::Copied);
     }
 }

@@ -325,13 +325,13 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
         let (block, other) = (at..at + BLOCK, at + BLOCK..at + 2 * BLOCK);
         fill(block.start..block.start + 100 * PAGE, 1);
         fill(other.start + 7 * PAGE..other.start + 9 * PAGE, 1);
-        let written = block.start + 50 * PAGE..block.start + 150 * PAGE;
+        let written = block.start + 50 * PAGE..block.start + 500 * PAGE;
         let meanwhile = |memory: &mut ProgramMemory| {
             fill(written.clone(), 2);
             while memory.maintain() {}
             assert_eq!(memory.counts().promoted, 1);
-            // Where nothing is below a page that is copied, the kernel puts one there: 150 pages for each, and two.
-            assert_eq!(memory.counts().memory as usize, 302 * PAGE);
+            // Where nothing is below a page that is copied, the kernel puts one there: 500 pages for each, and two.
+            assert_eq!(memory.counts().memory as usize, 1002 * PAGE);
             fill(other.start + 9 * PAGE..other.start + 10 * PAGE, 3);
             memory.hand_over(other.clone(), Zeros::Copied);
             assert_eq!(touched(other.clone()), 3);
@@ -471,7 +471,7 @@ fn a_copy_of_what_was_touched_shows_nothing_of_what_was_in_its_block() {
         settle(&mut memory);
         assert_eq!(memory.counts().kept as usize, BLOCK, "what was copied is kept for the next copy");
         let touched = part.start..part.start + 100 * PAGE;
-        let written = part.start + 50 * PAGE..part.start + 150 * PAGE;
+        let written = part.start + 50 * PAGE..part.start + 500 * PAGE;
         fill(touched.clone(), 1);
         assert!(forked(&mut memory, || holds(touched, 1), |memory| rewrite(memory, written.clone(), 2)));
         settle(&mut memory);

@@ -15,6 +15,6 @@ mod ends;
 mod own;
 mod userfaults;
 
-pub(crate) use empty::empty;
+pub(crate) use empty::{empty, heed_locks};
 pub(crate) use ends::cut;
 pub(crate) use own::make_own;

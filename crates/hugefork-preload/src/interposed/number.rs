@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use super::memory::parts::make_own;
 use super::memory::{map, remap};
 use super::wrapped::{self, ioctl, prctl, process_madvise, shmat};
-use crate::aside::{leave_a_pool, leave_unless_child, step_aside};
+use crate::aside::{leave_a_pool, leave_for_a_place, leave_unless_child, step_aside};
 use crate::interposed::kernel::{failed, is_readable};
 use crate::pool::Zeros;
 use crate::start;
@@ -161,9 +161,10 @@ unsafe fn answer(call: &[c_long; 6], f: c_long) -> Option<c_long> {
                 let is_strict = a == c_long::from(libc::SECCOMP_SET_MODE_STRICT);
                 is_refused = (is_filter || is_strict) && !step_aside(Zeros::Copied);
             }
-            // Rights and namespaces.
+            libc::SYS_setns | libc::SYS_unshare | libc::SYS_chroot => leave_for_a_place(),
+            // Rights.
             _ if is_one_of!(number: SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid
-                SYS_setfsuid SYS_setfsgid SYS_setgroups SYS_capset SYS_setns SYS_unshare SYS_chroot
+                SYS_setfsuid SYS_setfsgid SYS_setgroups SYS_capset
                 SYS_landlock_restrict_self) =>
             {
                 leave_a_pool()

@@ -29,8 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugefork_linux::userfaultfd::{MODE_MISSING, MODE_WP, Register, UFFDIO_REGISTER};
 
-use crate::aside::{leave_a_pool, leave_unless_child, step_aside};
-use crate::interposed::kernel::{errno, failed, is_readable, quietly};
+use crate::aside::{leave_a_pool, leave_for_a_place, leave_unless_child, step_aside};
+use crate::child::heed_locks;
+use crate::interposed::kernel::{errno, failed, is_readable, kernel, quietly};
 use crate::interposed::libcs::Libcs;
 use crate::interposed::memory::advise::madvise;
 use crate::interposed::memory::parts::{make_own, make_plain, refused, special};
@@ -94,9 +95,9 @@ wrapped! {
     setgroups(count: usize, groups: *const libc::gid_t) { leave_a_pool() }
     initgroups(user: *const c_char, group: libc::gid_t) { leave_a_pool() }
     capset(header: *mut c_void, data: *const c_void) { leave_a_pool() }
-    setns(space: c_int, kind: c_int) { leave_a_pool() }
-    unshare(what: c_int) { leave_a_pool() }
-    chroot(path: *const c_char) { leave_a_pool() }
+    setns(space: c_int, kind: c_int) { leave_for_a_place() }
+    unshare(what: c_int) { leave_for_a_place() }
+    chroot(path: *const c_char) { leave_for_a_place() }
 
     // The last argument is only there with `O_CREAT` or `O_TMPFILE`, and otherwise whatever the register holds.
     open(path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
@@ -132,9 +133,18 @@ wrapped! {
     }
 
     // Locked memory stays the kernel's: it is not moved, and nothing of it is dropped.
-    mlock(start: *const c_void, len: usize) { make_plain(start.cast_mut(), len) }
-    mlock2(start: *const c_void, len: usize, flags: c_uint) { make_plain(start.cast_mut(), len) }
-    mlockall(flags: c_int) { leave_unless_child() }
+    mlock(start: *const c_void, len: usize) {
+        heed_locks();
+        make_plain(start.cast_mut(), len);
+    }
+    mlock2(start: *const c_void, len: usize, flags: c_uint) {
+        heed_locks();
+        make_plain(start.cast_mut(), len);
+    }
+    mlockall(flags: c_int) {
+        heed_locks();
+        leave_unless_child();
+    }
 
     // What may be said of others drops nothing. All else only the process itself may say (Linux 6.13).
     process_madvise(process: c_int, pieces: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
@@ -174,10 +184,19 @@ wrapped! {
             // Not passed on, and answered as if it was: the pool has huge pages. What the kernel refuses, it is to refuse.
             libc::PR_SET_THP_DISABLE if start::is_on() && (b, c, d) == (0, 0, 0) => {
                 THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
-                return 0;
+                if a != 0 {
+                    return 0;
+                }
             }
-            libc::PR_GET_THP_DISABLE if start::is_on() && (a, b, c, d) == (0, 0, 0, 0) => {
-                return THINKS_DISABLED.load(Ordering::Relaxed).into();
+            // But for memory that is advised to have some (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18): it may have it so.
+            libc::PR_SET_THP_DISABLE if start::is_on() && (b, c, d) == (2, 0, 0) => {
+                // SAFETY: names no memory.
+                let done = unsafe { kernel!(libc::SYS_prctl, option, a, b, 0, 0) } as c_int;
+                THINKS_DISABLED.fetch_and(done != 0, Ordering::Relaxed);
+                return done;
+            }
+            libc::PR_GET_THP_DISABLE if THINKS_DISABLED.load(Ordering::Relaxed) && (a, b, c, d) == (0, 0, 0, 0) => {
+                return 1;
             }
             // A filter at no address is refused: programs ask so whether there are any.
             libc::PR_SET_SECCOMP if a as u32 == libc::SECCOMP_MODE_STRICT || b != 0 => {

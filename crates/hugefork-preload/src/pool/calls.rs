@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use hugefork_program::{ProgramMemory, Zeros};
 
 use super::engine::{
-    MEMORY, ask, begin, close_descriptors, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with,
+    MEMORY, Memory, ask, begin, close_descriptors, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with,
     with_unless_forking, work_through,
 };
 use super::state::{END, IS_SHORT, ROLE, Role, START, role};
@@ -40,8 +40,18 @@ pub(crate) enum Emptied {
     All,
     /// The kernel is to do it.
     Plain,
+    /// They are up to where something is locked.
+    Locked,
     /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
     Refused,
+}
+
+/// What is done about memory that the program has locked and drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locks {
+    /// It stays.
+    Heeded,
+    Ignored,
 }
 
 /// The first part of a range at which something is mapped everywhere, for all that the program knows. In a child, all
@@ -136,11 +146,10 @@ pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
 }
 
 /// The program drops contents, and `plain` has the kernel do so: false if that does not go on.
-pub(crate) fn empty(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
+pub(crate) fn empty(range: &Range<usize>, locks: Locks, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
-        Role::Child if child::empty(range, plain) => Emptied::All,
-        Role::Child => Emptied::Refused,
+        Role::Child => child::empty(range, locks, plain),
         Role::Without => Emptied::Plain,
     }
 }
@@ -249,26 +258,27 @@ pub(crate) fn give_up(zeros: Zeros) -> bool {
         Role::Without => return true,
     }
     let mask = signals::block();
-    let left = MEMORY.with(|memory| {
-        on_own_stack(memory, |memory| {
-            let Some(engine) = &mut memory.engine else { return true };
-            unmap_what_was_left(engine);
-            engine.reopen();
-            engine.hand_over(all.clone(), zeros);
-            if !engine.leave() {
-                return false;
-            }
-            close_descriptors(engine);
-            ROLE.store(Role::Without as u8, Ordering::Release);
-            END.store(0, Ordering::Release);
-            START.store(0, Ordering::Release);
-            // What children hold goes with the last of them.
-            std::mem::forget(memory.engine.take());
-            true
-        })
-    });
+    let left = MEMORY.with(|memory| on_own_stack(memory, |memory| leave(memory, zeros)));
     mask.restore();
     left.unwrap_or(false)
+}
+
+/// The same in possession of the engine.
+pub(super) fn leave(memory: &mut Memory, zeros: Zeros) -> bool {
+    let Some(engine) = &mut memory.engine else { return true };
+    unmap_what_was_left(engine);
+    engine.reopen();
+    engine.hand_over(engine.addresses(), zeros);
+    if !engine.leave() {
+        return false;
+    }
+    close_descriptors(engine);
+    ROLE.store(Role::Without as u8, Ordering::Release);
+    END.store(0, Ordering::Release);
+    START.store(0, Ordering::Release);
+    // What children hold goes with the last of them.
+    std::mem::forget(memory.engine.take());
+    true
 }
 
 /// In a child: calls `each` with the parts of a range that lie behind the ends of inherited mappings.

@@ -3,6 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
+use hugefork_program::{ProgramMemory, Zeros};
+
+use super::calls::leave;
 use super::engine::{Held, LATER, MEMORY, Memory, WAITING, close_descriptors, on_own_stack};
 use super::state::{IS_FORKING, ROLE, Role};
 use crate::threads::lock::Taken;
@@ -21,10 +24,11 @@ pub(crate) fn prepare() -> bool {
     // SAFETY: taken just now.
     let memory = unsafe { MEMORY.held() };
     let inherited = on_own_stack(memory, |memory| {
-        memory.engine.as_mut().map(|engine| {
-            engine.reopen();
-            engine.before_fork()
-        })
+        // The program closes what it did not open: nothing is the engine's any more.
+        if memory.engine.iter().flat_map(ProgramMemory::descriptors).any(|file| file.get().is_err()) {
+            leave(memory, Zeros::Copied);
+        }
+        memory.engine.as_mut().map(ProgramMemory::before_fork)
     });
     memory.pending = Held(inherited);
     MEMORY.keep();

@@ -35,7 +35,7 @@ mod stack;
 mod state;
 
 pub(crate) use calls::{
-    Emptied, Resized, Wish, each_behind_ends, empty, first_mapped, give_up, hand_over, has_rights, is_all_ours,
+    Emptied, Locks, Resized, Wish, each_behind_ends, empty, first_mapped, give_up, hand_over, has_rights, is_all_ours,
     make_own, make_way, map, resize, settle, take_if_free, unmap,
 };
 pub(crate) use care::{Maintained, gone, has_grown, maintain, pass, trim};

@@ -186,7 +186,8 @@ extern "C" fn run(_: *mut c_void) -> c_int {
     take_a_table_of_its_own();
     let _ = set_name(c"hugefork-run");
     work();
-    0
+    // The last thread's status may be the process's.
+    status_of_the_program().unwrap_or(0)
 }
 
 /// Leaves the table of descriptors to the program, and takes another with the engine's alone: no number that the program
@@ -226,7 +227,7 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 /// Until it is to leave.
 fn work() {
     let (mut pause, mut is_to_pass, mut last_work) = (SHORTEST_NS, false, now_ns());
-    while !is_unwanted() && !has_the_program_ended() {
+    while !is_unwanted() && pool::is_owner() && status_of_the_program().is_none() {
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {
             state.outstanding.reap(|held| {
@@ -270,25 +271,26 @@ fn sleep(pause: &mut i64, longest: i64) {
     *pause = (2 * *pause).min(longest);
 }
 
-/// Whether none of the program's threads is left. So it is when they have all ended by the system call that ends one
-/// thread: libc ends the process with the last that ends by libc's means.
-fn has_the_program_ended() -> bool {
-    let mut is_over = false;
+/// The first thread's status, if none of the program's threads is left. So it is when they have all ended by the system
+/// call that ends one thread: libc ends the process with the last that ends by libc's means.
+fn status_of_the_program() -> Option<c_int> {
+    let mut status = None;
     let _ = mappings::lines(c"/proc/self/stat", |line| {
-        is_over |= threads_after_the_first(line) == Some(2);
+        status = status.or_else(|| status_in(line));
         true
     });
-    is_over
+    status
 }
 
-/// How many threads a process has whose first one has ended, which counts until the others are reaped, by its line
-/// `1234 (name) Z 1 …`: the third word is the state, the 20th the number of threads.
-fn threads_after_the_first(line: &[u8]) -> Option<i32> {
+/// The same by the line `1234 (name) Z 1 …` of a process: the third word is the state of its first thread, the 20th the
+/// number of threads, in which the first counts until the others are reaped, the 52nd how the first has ended.
+fn status_in(line: &[u8]) -> Option<c_int> {
     // Names may have anything in them.
     let rest = &line[line.iter().rposition(|byte| *byte == b')')? + 1..];
     let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    let is_over = words.next()? == "Z";
-    words.nth(16)?.parse().ok().filter(|_| is_over)
+    let is_over = words.next()? == "Z" && words.nth(16)? == "2";
+    let ended: c_int = words.nth(31)?.parse().ok()?;
+    is_over.then_some(ended >> 8 & 0xff)
 }
 
 #[cfg(test)]
@@ -298,11 +300,13 @@ mod tests {
     #[test]
     fn who_has_ended_is_told_from_who_has_not() {
         let line = |state: &str, threads: u32| {
-            format!("77 (a) Z 1) {state} 1 1 1 0 -1 64 1 0 0 0 1 2 3 4 20 0 {threads} 0 12345 0 0 1 2 3 4 5 6")
+            let zeros = |count: usize| "0 ".repeat(count);
+            format!("12 (a ) Z 9 (x) {state} {}{threads} {}1792\n", zeros(16), zeros(31))
         };
-        let threads = |line: &str| threads_after_the_first(line.as_bytes());
-        assert_eq!((threads(&line("Z", 2)), threads(&line("S", 2)), threads("")), (Some(2), None, None));
-        assert!(!has_the_program_ended());
+        let status = |line: &str| status_in(line.as_bytes());
+        assert_eq!((status(&line("Z", 2)), status(&line("Z", 3))), (Some(7), None));
+        assert_eq!((status(&line("S", 2)), status("12 (a) Z 1"), status("")), (None, None, None));
+        assert_eq!(status_of_the_program(), None);
         assert!(
             !is_counted(0)
                 && !is_counted(STARTING)

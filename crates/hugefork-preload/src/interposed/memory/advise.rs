@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::parts::{AtHole, by_parts, special};
 use crate::interposed::kernel::{errno, failed, kernel, quietly};
-use crate::pool::{self, Emptied, Zeros};
+use crate::pool::{self, Emptied, Locks, Zeros};
 use crate::proc::mappings;
 
 /// As libc's `madvise`.
@@ -45,9 +45,11 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
             libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
-                match quietly(|| pool::empty(&range, plain)) {
+                let locks = if advice == libc::MADV_DONTNEED_LOCKED { Locks::Ignored } else { Locks::Heeded };
+                match quietly(|| pool::empty(&range, locks, plain)) {
                     Emptied::All if said.get() == 0 => true,
                     Emptied::Plain => false,
+                    Emptied::Locked => return failed(libc::EINVAL),
                     // Of its own parts, what the kernel has said; else as it does where it lacks something.
                     Emptied::All | Emptied::Refused => {
                         return failed(if said.get() != 0 { said.get() } else { libc::ENOMEM });
