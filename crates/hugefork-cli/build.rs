@@ -1,5 +1,5 @@
-//! Builds the library that `hugefork run --pool` puts into programs, so that the command carries it: a cargo of its own,
-//! with a target directory of its own, since a package cannot ask for a shared library of another.
+//! Builds the library that `hugefork run --pool` puts into programs, so that the command carries it: a cargo of its
+//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
 //!
 //! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
 //! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that

@@ -22,7 +22,12 @@ for at in range(0, size, 4096): state[at] = 1
 /// What a Python program says under `hugefork run`.
 fn python(scratch: &Scratch, options: &str, program: &str) -> String {
     let file = scratch.file("program.py", format!("{PYTHON}{program}"));
-    output_of(scratch.run(options).arg("python3").arg(file))
+    output_of(scratch.run(options).arg(interpreter()).arg(file))
+}
+
+/// What `python3` becomes in the end, where that is a script.
+fn interpreter() -> String {
+    output_of(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])).trim_end().to_owned()
 }
 
 #[test]
@@ -119,7 +124,7 @@ say(libc.mmap(None, 0, 3, 0x22, -1, 0) == ctypes.c_void_p(-1).value, ctypes.get_
     let plain = output_of(Command::new("python3").arg(&file));
     assert!(plain.contains("threads\n77 0\nTrue 22\n"), "{plain}");
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).arg("python3").arg(&file)), plain, "{mode}");
+        assert_eq!(output_of(scratch.run(mode).arg(interpreter()).arg(&file)), plain, "{mode}");
     }
 }
 

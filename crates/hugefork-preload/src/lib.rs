@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! start         constructor: whether anything is done here, and the environment of what the program starts
-//! aside         when the library leaves all to the kernel, for good
+//! switch        whether anything is done here
+//! withdrawal    when the library leaves all to the kernel, for good
+//! fit           whether a program may have a pool
 //! interposed/   the functions of libc that it stands in for
 //! fork/         prepare, parent, child
 //! pool/         the program's big memory                 child/    the same in its children
@@ -23,14 +25,16 @@
 //! * A panic ends in an abort, at the latest at an entry point.
 
 mod allocator;
-mod aside;
 mod child;
+pub mod fit;
 mod fork;
 pub mod interposed;
 mod pool;
 mod proc;
 mod start;
+mod switch;
 mod threads;
+mod withdrawal;
 
 /// The variable by which the command asks the library to do anything: `big`; or `all`, to have private memory from one
 /// page on in the pool, for test suites, whose mappings are mostly small (`docs/evidence.md`).
@@ -54,17 +58,3 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// The pages that huge pages are made of.
 const BASE_PAGE: usize = 4096;
-
-/// Why a program that is started by this process gets no pool, as far as that is no matter of the program's or the
-/// kernel's: it is under the same limits.
-pub fn why_no_pool() -> Option<&'static str> {
-    if proc::groups::is_limited() {
-        Some("its memory is limited by RLIMIT_AS or RLIMIT_DATA, and a pool has more addresses than the program uses")
-    } else if !threads::worker::has_room(0) {
-        Some("its control group has no room for a thread beside the program's (pids.max)")
-    } else if !fork::can_be_told() {
-        Some("it may have no System V shared memory, by which hugefork knows how long children live")
-    } else {
-        None
-    }
-}

@@ -4,41 +4,18 @@
 //! It is all that a program without big memory ever pays: one variable, and three calls that change nothing.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::fork::{self, origin};
 #[cfg(target_arch = "x86_64")]
 use crate::interposed::dlopen;
 use crate::interposed::{forks, wrapped};
+use crate::switch::{self, ON, ON_FOR_SMALL};
 use crate::threads::worker;
 use crate::{ALL, BIG, VARIABLE};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
 static START: extern "C" fn() = start;
-
-/// Nothing is done before the constructor, where nobody asks for it, and once the library has stepped aside.
-const OFF: u8 = 0;
-const ON: u8 = 1;
-/// The same, and small mappings lie in the pool, too.
-const ON_FOR_SMALL: u8 = 2;
-
-static STATE: AtomicU8 = AtomicU8::new(OFF);
-
-/// Whether the library does anything.
-pub(crate) fn is_on() -> bool {
-    STATE.load(Ordering::Acquire) != OFF
-}
-
-/// Whether small mappings lie in the pool, too.
-pub(crate) fn takes_small() -> bool {
-    STATE.load(Ordering::Relaxed) == ON_FOR_SMALL
-}
-
-/// From now on, nothing is done.
-pub(crate) fn off() {
-    STATE.store(OFF, Ordering::Release);
-}
 
 /// Parts of the names of preloaded libraries that do not go with this one: `valgrind` works on what the program maps,
 /// and `faketime` has locks in the functions that tell the time.
@@ -73,7 +50,7 @@ extern "C" fn start() {
     worker::note_first();
     fork::follow();
     // Last: from here on, something is done.
-    STATE.store(asked, Ordering::Release);
+    switch::set(asked);
 }
 
 /// A variable of this process's environment; empty if there is none.

@@ -11,8 +11,8 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 /// A look at all blocks takes a quarter of the time of so many faults for each.
 const FAULTS: u64 = 16;
 
-/// A block is promoted once so many of its pages were copied: it then takes at most a seventh more memory than its copied
-/// pages, and the copy saves the write-back of all of them.
+/// A block is promoted once so many of its pages were copied: it then takes at most a seventh more memory than its
+/// copied pages, and the copy saves the write-back of all of them.
 const PROMOTED_PAGES: usize = HUGE_PAGE / BASE_PAGE / 8 * 7;
 
 /// Promotes what is nearly all copied.

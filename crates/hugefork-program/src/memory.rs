@@ -208,8 +208,8 @@ impl<S: Machine> ProgramMemory<S> {
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
-    /// The parts of blocks behind the ends of mappings, as far as a range touches them: nothing there is the program's. A
-    /// child that has been forked may ask, too, of what it has inherited.
+    /// The parts of blocks behind the ends of mappings, as far as a range touches them: nothing there is the program's.
+    /// A child that has been forked may ask, too, of what it has inherited.
     pub fn behind_ends(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let (base, range) = (self.base(), range.clone());
         let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;
@@ -259,8 +259,8 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, unless children hold it too: a
-    /// huge page is split for that, as the kernel does it with a program's own.
+    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, unless children hold it too:
+    /// a huge page is split for that, as the kernel does it with a program's own.
     fn empty_part(&mut self, index: usize, piece: &Range<usize>) {
         let start = self.base() + index * HUGE_PAGE;
         let part = piece.start - start..piece.end - start;

@@ -676,7 +676,8 @@ fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }
 
-/// A block is promoted once nearly all of its pages were copied, and goes back with the children that hold the one before.
+/// A block is promoted once nearly all of its pages were copied, and goes back with the children that hold the one
+/// before.
 #[test]
 fn what_is_nearly_all_copied_is_promoted() {
     for shape in [BY_PAGE, BY_HUGE_PAGE] {

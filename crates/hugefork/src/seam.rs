@@ -15,15 +15,13 @@ use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
 use crate::pool::stock::Stock;
-pub use hugefork_linux::Descriptor;
-
 pub use crate::ranges::Ranges;
 pub use crate::region::maintain::Promotions;
 use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
 use crate::sys::linux::arena;
-pub use crate::sys::linux::memory::Linux;
+pub use crate::sys::linux::memory::{Descriptor, Linux};
 use crate::sys::linux::owner;
 use crate::sys::program::ProgramSys;
 pub use crate::sys::program::Zeros;

@@ -55,8 +55,8 @@ impl Scratch {
         command
     }
 
-    /// As [`Scratch::run`], of a program that is ended if it takes too long: what waits for ever cannot be ended by other
-    /// signals.
+    /// As [`Scratch::run`], of a program that is ended if it takes too long: what waits for ever cannot be ended by
+    /// other signals.
     pub(crate) fn bounded(&self, options: &str) -> Command {
         let run = self.run(options);
         let mut command = Command::new("timeout");

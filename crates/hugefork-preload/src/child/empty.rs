@@ -1,9 +1,9 @@
 //! What the child drops of what it has inherited is to read as zeros: a private mapping would show the file again.
 //!
-//! It gets the kernel's page of zeros, which keeps the mapping with its flags: programs drop many small pieces one by one
-//! (Redis each value that it has saved), and other mappings in their places would be two more for each, of which a process
-//! may have 65 530. Where the process may not handle page faults, such a part is anonymous memory, as long as it may have
-//! mappings; and after that it is written.
+//! It gets the kernel's page of zeros, which keeps the mapping with its flags: programs drop many small pieces one by
+//! one (Redis each value that it has saved), and other mappings in their places would be two more for each, of which a
+//! process may have 65 530. Where the process may not handle page faults, such a part is anonymous memory, as long as
+//! it may have mappings; and after that it is written.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -13,9 +13,29 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 use super::userfaults;
-use crate::pool::{Emptied, Locks};
 use crate::proc::mappings;
 use crate::threads::signals;
+
+/// What became of contents that the program drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// They are zero.
+    All,
+    /// The kernel is to do it.
+    Plain,
+    /// They are up to where something is locked.
+    Locked,
+    /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
+    Refused,
+}
+
+/// What is done about memory that the program has locked and drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Locks {
+    /// It stays.
+    Heeded,
+    Ignored,
+}
 
 /// Whether the program may have locked what is inherited.
 static MAY_BE_LOCKED: AtomicBool = AtomicBool::new(false);

@@ -3,18 +3,15 @@
 //!
 //! ```text
 //! empty       what the child drops, which is to read as zeros
-//! ends        what lies behind the ends of mappings, where nothing is to be found
 //! own         what the child moves, or does such to as only anonymous memory is fit for
 //! userfaults  has those wait who use what is not there yet
 //! ```
-//! What is inherited still, the kernel is asked. Where it does not tell, since there is no `/proc` or no descriptor left,
-//! nothing is dropped, and what would be moved is copied.
+//! What is inherited still, the kernel is asked. Where it does not tell, since there is no `/proc` or no descriptor
+//! left, nothing is dropped, and what would be moved is copied.
 
 mod empty;
-mod ends;
 mod own;
 mod userfaults;
 
-pub(crate) use empty::{empty, heed_locks};
-pub(crate) use ends::cut;
+pub(crate) use empty::{Emptied, Locks, empty, heed_locks};
 pub(crate) use own::make_own;

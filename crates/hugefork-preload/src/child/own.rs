@@ -15,7 +15,6 @@ use std::ptr;
 use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap_anonymous, mprotect, mremap_fixed, munmap};
 use syscalls::{Sysno, syscall};
 
-use super::ends::cut;
 use super::userfaults::hold_writers;
 use crate::BASE_PAGE;
 use crate::proc::{mappings, usage};
@@ -28,10 +27,9 @@ const PAGES: usize = 512;
 
 /// Makes anonymous memory of what is inherited of a range. False if that cannot be: the rest stays what it is.
 pub(crate) fn make_own(range: &Range<usize>) -> bool {
-    cut(range);
-    match mappings::is_partly_inherited(range) {
-        Ok(true) => return replace(range, READ_WRITE),
-        Ok(false) => {}
+    match mappings::is_own(range) {
+        Ok((true, true)) => return replace(range, READ_WRITE),
+        Ok(_) => {}
         // Nobody can say what is there.
         Err(_) => return false,
     }

@@ -1,84 +1,13 @@
-//! Who of the program's descendants still lives, without knowing their numbers, without `SIGCHLD`, which is the program's,
-//! and without a descriptor.
-//!
-//! Each fork makes a token, a segment of System V shared memory that is marked for removal at once. The kernel removes it
-//! with the last process that has it attached: the child, and all that the child has forked since, however deep. They keep
-//! it until they have ended, were killed, or have become another program. From then on the kernel knows no such segment.
-//!
-//! ```text
-//! prepare                 Token::next        attached here
-//! fork(2)                                    attached here and in the child
-//! parent  outstanding ◀── Token::hold        attached in the child          child keeps it attached
-//! worker  reap                               removed once nobody has it
-//! ```
-//! What the descendants of a fork hold of the program's memory lies beside its token: both go together.
+//! The forks of which something may still live, and what their descendants hold of the program's memory: it lies beside
+//! each fork's token, and both go together.
 
 use std::ffi::c_int;
 
-use syscalls::{Errno, Sysno, syscall};
-
-use crate::BASE_PAGE;
+use super::token::{Token, is_gone};
 use crate::pool::Held;
 
 /// So many forks are told apart. Those that come on top share the token of the last one, and are over with it.
 const MOST: usize = 64;
-
-/// What a fork's descendants hold.
-pub(crate) struct Token {
-    segment: c_int,
-    /// An address. Nobody looks there, so the segment needs no memory.
-    attached: usize,
-}
-
-impl Token {
-    /// A token that this process has attached: a new one, or that of the last fork of which something lives, if there can
-    /// be no other. None if nothing lives either.
-    pub(crate) fn next(outstanding: &Outstanding) -> Option<Token> {
-        let new = if outstanding.is_full() { None } else { Token::new() };
-        new.or_else(|| Token::attach(outstanding.last()?))
-    }
-
-    fn new() -> Option<Token> {
-        let rights = libc::IPC_CREAT | 0o600;
-        // SAFETY: names no memory.
-        let segment = unsafe { syscall!(Sysno::shmget, libc::IPC_PRIVATE, BASE_PAGE, rights) }.ok()? as c_int;
-        let token = Token::attach(segment);
-        // SAFETY: as above. Whoever has it attached keeps it.
-        let _ = unsafe { syscall!(Sysno::shmctl, segment, libc::IPC_RMID, 0) };
-        token
-    }
-
-    fn attach(segment: c_int) -> Option<Token> {
-        // SAFETY: a new mapping where the kernel likes.
-        let attached = unsafe { syscall!(Sysno::shmat, segment, 0, 0) }.ok()?;
-        Some(Token { segment, attached })
-    }
-
-    /// In the parent: lets go of it, and notes it, with what the descendants hold.
-    pub(crate) fn hold(self, outstanding: &mut Outstanding, held: Held) {
-        self.let_go();
-        outstanding.add(self.segment, held);
-    }
-
-    fn let_go(&self) {
-        // SAFETY: attached by this token, and nobody looks there.
-        let _ = unsafe { syscall!(Sysno::shmdt, self.attached) };
-    }
-}
-
-/// Whether the kernel makes tokens.
-pub(crate) fn can_be_told() -> bool {
-    Token::new().inspect(Token::let_go).is_some()
-}
-
-/// Whether nobody has a segment attached any more.
-fn is_gone(segment: c_int) -> bool {
-    // More than `struct shmid_ds` of any architecture.
-    let mut known = [0_u64; 32];
-    // SAFETY: the call writes to the structure.
-    let asked = unsafe { syscall!(Sysno::shmctl, segment, libc::IPC_STAT, &raw mut known) };
-    matches!(asked, Err(Errno::EINVAL | Errno::EIDRM))
-}
 
 /// A fork of which something may still live, or several that share a token.
 struct Fork {
@@ -96,6 +25,19 @@ pub(crate) struct Outstanding {
 impl Outstanding {
     pub(crate) const fn none() -> Outstanding {
         Outstanding { forks: [const { None }; MOST], last: 0 }
+    }
+
+    /// A token that this process has attached: a new one, or that of the last fork of which something lives, if there
+    /// can be no other. None if nothing lives either.
+    pub(crate) fn token(&self) -> Option<Token> {
+        let new = if self.is_full() { None } else { Token::new() };
+        new.or_else(|| Token::attach(self.last()?))
+    }
+
+    /// In the parent: lets go of a token, and notes it, with what the descendants hold.
+    pub(crate) fn hold(&mut self, token: &Token, held: Held) {
+        token.let_go();
+        self.add(token.segment, held);
     }
 
     /// Whether there is no place for one more.
@@ -151,9 +93,9 @@ mod tests {
     use crate::fork::tests::one_at_a_time;
 
     fn forked(outstanding: &mut Outstanding) -> Token {
-        let token = Token::next(outstanding).unwrap();
+        let token = outstanding.token().unwrap();
         let child = Token::attach(token.segment).unwrap();
-        token.hold(outstanding, Held::nothing());
+        outstanding.hold(&token, Held::nothing());
         child
     }
 
@@ -167,7 +109,7 @@ mod tests {
     fn a_token_is_over_when_nobody_has_it() {
         let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
-        assert!(can_be_told());
+        assert!(crate::fork::token::can_be_made());
         assert_eq!(reaped(&mut outstanding), (0, 0));
         let child = forked(&mut outstanding);
         assert_eq!(reaped(&mut outstanding), (1, 0));

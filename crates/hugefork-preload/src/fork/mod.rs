@@ -13,24 +13,24 @@
 //! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
 //! nothing is started. `vfork`, `posix_spawn` and
 //! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
-//! not [`afterwards`]: the next one makes good for it.
+//! not `afterwards`: the next one makes good for it.
 
 pub(crate) mod copies;
 mod liveness;
 pub(crate) mod origin;
+pub(crate) mod token;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
 
-use crate::pool::Zeros;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
 use crate::threads::{signals, worker};
-use crate::{ALLOCATOR, aside, pool, start};
-pub(crate) use liveness::can_be_told;
-use liveness::{Outstanding, Token};
+use crate::{ALLOCATOR, pool, switch};
+use liveness::Outstanding;
+use token::Token;
 
 /// What is known of forks.
 pub(crate) struct State {
@@ -71,9 +71,7 @@ impl State {
         origin::forked_from(self.copied.take());
         worker::in_child();
         // The page is wiped in each copy, also in those of which nobody followed the fork: a child's child, for one.
-        if self.is_followed || copies::are_watched() {
-            copies::watch();
-        }
+        copies::know();
     }
 }
 
@@ -85,17 +83,17 @@ static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn follow() {
     // Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
     unsafe extern "C" fn in_prepare() {
-        if start::is_on() {
+        if switch::is_on() {
             prepare();
         }
     }
     unsafe extern "C" fn in_parent() {
-        if start::is_on() {
+        if switch::is_on() {
             parent();
         }
     }
     unsafe extern "C" fn in_child() {
-        if start::is_on() {
+        if switch::is_on() {
             child();
         }
     }
@@ -115,7 +113,7 @@ pub(crate) extern "C" fn prepare() {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return mask.restore();
     }
-    if !start::is_on() {
+    if !switch::is_on() {
         // Since this thread has waited. The other handlers will not be called.
         STATE.give_back();
         return mask.restore();
@@ -126,15 +124,12 @@ pub(crate) extern "C" fn prepare() {
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
     state.is_followed = pool::prepare();
-    if state.is_followed {
-        copies::watch();
-    }
     if state.is_followed && state.outstanding.is_full() {
         // The worker has not come to it yet.
         state.outstanding.reap(pool::gone);
     }
     // Without one, what the descendants of this fork hold is never given up.
-    state.token = if state.is_followed { Token::next(&state.outstanding) } else { None };
+    state.token = if state.is_followed { state.outstanding.token() } else { None };
     // Last: nothing is allocated from here until the fork is over.
     state.has_allocator = ALLOCATOR.before_fork();
 }
@@ -171,7 +166,7 @@ pub(crate) extern "C" fn parent() {
     state.copied = None;
     let held = pool::parent();
     match state.token.take() {
-        Some(token) => token.hold(&mut state.outstanding, held),
+        Some(token) => state.outstanding.hold(&token, held),
         None => held.keep_for_ever(),
     }
     let mask = state.mask.take();
@@ -208,19 +203,12 @@ fn let_the_parent_go_first() {
     rustix::thread::sched_yield();
 }
 
-/// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
-/// signal interrupted, nothing is done.
-pub(crate) fn afterwards() {
-    if !start::is_on() {
-        return;
-    }
+/// Whether something of a fork that was followed may still live, for which a worker is wanted.
+pub(crate) fn wants_worker() -> bool {
     let mask = signals::block();
-    let wants_worker = STATE.with(|state| state.is_followed && state.outstanding.count() > 0);
+    let wants = STATE.with(|state| state.is_followed && state.outstanding.count() > 0);
     mask.restore();
-    if wants_worker == Some(true) && !worker::start() {
-        // What children hold would never come back.
-        aside::step_aside(Zeros::Copied);
-    }
+    wants == Some(true)
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ pub(crate) fn forked_from(parent: Option<Pid>) {
     PARENT.store(parent.or_else(getppid).map_or(UNKNOWN, |parent| Pid::as_raw(Some(parent))), Ordering::Relaxed);
 }
 
-/// Whether this process may have a pool and a thread: it was not forked, or the process that it was forked from is gone,
-/// as that of a daemon. Of one in another namespace nobody can say whether it is gone.
+/// Whether this process may have a pool and a thread: it was not forked, or the process that it was forked from is
+/// gone, as that of a daemon. Of one in another namespace nobody can say whether it is gone.
 pub(crate) fn may_have_a_pool() -> bool {
     match PARENT.load(Ordering::Relaxed) {
         STARTED => true,

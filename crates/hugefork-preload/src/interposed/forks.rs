@@ -11,7 +11,7 @@ use crate::interposed::kernel::{errno, failed, quietly};
 use crate::interposed::libcs::Libcs;
 use crate::pool::Zeros;
 use crate::threads::worker;
-use crate::{aside, fork, start};
+use crate::{fork, switch, withdrawal};
 
 type ForkFunction = unsafe extern "C" fn() -> libc::pid_t;
 
@@ -25,7 +25,7 @@ static BARE_FORK: Libcs = Libcs::new(c"_Fork");
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let is_ours = start::is_on();
+    let is_ours = switch::is_on();
     // Before glibc 2.34, there is none.
     let Some(libcs) = BARE_FORK.look() else { return failed(libc::ENOSYS) };
     if is_ours {
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     // SAFETY: libc's function has this type, and the rest is the caller's.
     let child = unsafe { mem::transmute::<usize, ForkFunction>(libcs.get())() };
     // Nobody steps aside in the middle of a fork, but perhaps just before.
-    if is_ours && start::is_on() {
+    if is_ours && switch::is_on() {
         quietly(|| if child == 0 { fork::child() } else { fork::parent() });
     }
     child
@@ -43,6 +43,15 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
 /// Looks for libc's `fork`, so that it is not looked for in a signal handler.
 pub(crate) fn resolve() {
     FORK.find();
+}
+
+/// After a fork, in the parent, when all handlers are through: in the middle of another call of this thread, which a
+/// signal interrupted, nothing is done.
+fn afterwards() {
+    if switch::is_on() && fork::wants_worker() && !worker::start() {
+        // What children hold would never come back.
+        withdrawal::withdraw(Zeros::Copied);
+    }
 }
 
 /// As libc's `fork`.
@@ -56,13 +65,13 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     let mut child = real();
     if child == -1 && errno() == libc::EAGAIN && worker::is_there() {
         // The worker may have taken the last place.
-        quietly(fork::afterwards);
-        aside::step_aside(Zeros::Copied);
+        quietly(afterwards);
+        withdrawal::withdraw(Zeros::Copied);
         child = real();
     }
     // Also if it has failed: what was prepared for it is to be taken back.
     if child != 0 {
-        quietly(fork::afterwards);
+        quietly(afterwards);
     }
     child
 }

@@ -13,10 +13,10 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use super::memory::parts::make_own;
 use super::memory::{map, remap};
 use super::wrapped::{self, ioctl, prctl, process_madvise, shmat};
-use crate::aside::{leave_a_pool, leave_for_a_place, leave_unless_child, step_aside};
 use crate::interposed::kernel::{failed, is_readable};
 use crate::pool::Zeros;
-use crate::start;
+use crate::switch;
+use crate::withdrawal::{leave_a_pool, leave_for_a_place, leave_unless_child, withdraw};
 
 /// As libc's `syscall`.
 ///
@@ -100,7 +100,7 @@ extern "C" fn set_errno(errno: c_long) -> c_long {
 /// and the kernel is not asked any more.
 extern "C" fn stand_in(call: &mut [c_long; 6], f: c_long) -> bool {
     // SAFETY: the caller's, who has called `syscall` with these.
-    let answer = if start::is_on() { unsafe { answer(call, f) } } else { None };
+    let answer = if switch::is_on() { unsafe { answer(call, f) } } else { None };
     call[0] = answer.unwrap_or(call[0]);
     answer.is_some()
 }
@@ -159,7 +159,7 @@ unsafe fn answer(call: &[c_long; 6], f: c_long) -> Option<c_long> {
             libc::SYS_seccomp => {
                 let is_filter = a == c_long::from(libc::SECCOMP_SET_MODE_FILTER) && c != 0;
                 let is_strict = a == c_long::from(libc::SECCOMP_SET_MODE_STRICT);
-                is_refused = (is_filter || is_strict) && !step_aside(Zeros::Copied);
+                is_refused = (is_filter || is_strict) && !withdraw(Zeros::Copied);
             }
             libc::SYS_setns | libc::SYS_unshare | libc::SYS_chroot => leave_for_a_place(),
             // Rights.

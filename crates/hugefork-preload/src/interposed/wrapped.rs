@@ -6,20 +6,20 @@
 //! | `setuid` and its like, `unshare`, `setns`, `chroot` | a pool is left: libc and the kernel know of no worker |
 //! | `open`, `fcntl` and their like with `O_DIRECT` | the library steps aside: see below |
 //! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
-//! | `setrlimit` and its like of `RLIMIT_AS`, `RLIMIT_DATA` | a pool is left: its addresses and its memory do not count as plain ones do |
-//! | `process_madvise`, `vmsplice`, `shmat` with `SHM_REMAP`, `prctl` with a filter of calls | the library steps aside |
+//! | `setrlimit` and its like of `RLIMIT_AS`, `RLIMIT_DATA` | a pool is left, which does not count so |
+//! | `process_madvise`, `vmsplice`, `shmat` with `SHM_REMAP`, a filter by `prctl` | the library withdraws |
 //! | `mseal`, `remap_file_pages`, `ioctl` with `UFFDIO_REGISTER` | what they name is plain anonymous memory first |
 //! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
 //! | `mlock`, `mlock2`, `mlockall` | what they name becomes the kernel's |
-//! | `pthread_attr_setstack…` | the stack becomes the kernel's: when a thread ends, the kernel finds who joins it by a page there |
+//! | `pthread_attr_setstack…` | the kernel's: who joins a thread is found by a page of it |
 //!
 //! The pool moves what lies at an address to other pages: a block is promoted, a page is written back. Linux copies to
-//! and from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there, and
-//! what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. Programs that pin
-//! memory in other ways are told by their libraries, before there is any (pool/engine.rs).
+//! and from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there,
+//! and what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. Programs
+//! that pin memory in other ways are told by their libraries, before there is any (pool/engine.rs).
 //!
-//! What is done to memory past all of these, by a program that makes its system calls itself, the engine finds out before
-//! a fork, as far as it would do harm there (`ProgramMemory::before_fork`).
+//! What is done to memory past all of these, by a program that makes its system calls itself, the engine finds out
+//! before a fork, as far as it would do harm there (`ProgramMemory::before_fork`).
 //!
 //! A call by a name that is not here would not be noticed; tests/run_names.rs compares with the names that libc has.
 
@@ -29,14 +29,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hugefork_linux::userfaultfd::{MODE_MISSING, MODE_WP, Register, UFFDIO_REGISTER};
 
-use crate::aside::{leave_a_pool, leave_for_a_place, leave_unless_child, step_aside};
 use crate::child::heed_locks;
 use crate::interposed::kernel::{errno, failed, is_readable, kernel, quietly};
 use crate::interposed::libcs::Libcs;
 use crate::interposed::memory::advise::madvise;
 use crate::interposed::memory::parts::{make_own, make_plain, refused, special};
 use crate::pool::{self, Zeros};
-use crate::{HUGE_PAGE, fork, start};
+use crate::withdrawal::{leave_a_pool, leave_for_a_place, leave_unless_child, withdraw};
+use crate::{HUGE_PAGE, fork, switch};
 
 /// What `pthread_atfork` and its like call.
 type Handler = Option<unsafe extern "C" fn()>;
@@ -73,8 +73,8 @@ macro_rules! wrapped {
                 });)*
         }
 
-        /// Looks for libc's functions, so that none is looked for in a signal handler. Those that this libc lacks nobody
-        /// calls.
+        /// Looks for libc's functions, so that none is looked for in a signal handler. Those that this libc lacks
+        /// nobody calls.
         pub(crate) fn resolve() {
             $(let _ = all::$name.look();)*
         }
@@ -133,14 +133,8 @@ wrapped! {
     }
 
     // Locked memory stays the kernel's: it is not moved, and nothing of it is dropped.
-    mlock(start: *const c_void, len: usize) {
-        heed_locks();
-        make_plain(start.cast_mut(), len);
-    }
-    mlock2(start: *const c_void, len: usize, flags: c_uint) {
-        heed_locks();
-        make_plain(start.cast_mut(), len);
-    }
+    mlock(start: *const c_void, len: usize) { before_lock(start, len) }
+    mlock2(start: *const c_void, len: usize, flags: c_uint) { before_lock(start, len) }
     mlockall(flags: c_int) {
         heed_locks();
         leave_unless_child();
@@ -150,7 +144,7 @@ wrapped! {
     process_madvise(process: c_int, pieces: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let is_harmless =
             matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | libc::MADV_COLLAPSE);
-        if !is_harmless && !step_aside(Zeros::Copied) {
+        if !is_harmless && !withdraw(Zeros::Copied) {
             return failed::<c_int>(libc::ENOMEM) as isize;
         }
     }
@@ -168,7 +162,7 @@ wrapped! {
         }
     }
     shmat(segment: c_int, at: *const c_void, flags: c_int) -> *mut c_void {
-        if flags & libc::SHM_REMAP != 0 && !pool::is_plain(at as usize, usize::MAX) && !step_aside(Zeros::Copied) {
+        if flags & libc::SHM_REMAP != 0 && !pool::is_plain(at as usize, usize::MAX) && !withdraw(Zeros::Copied) {
             return refused(libc::ENOMEM);
         }
     }
@@ -181,15 +175,17 @@ wrapped! {
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) {
         static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
         match option {
-            // Not passed on, and answered as if it was: the pool has huge pages. What the kernel refuses, it is to refuse.
-            libc::PR_SET_THP_DISABLE if start::is_on() && (b, c, d) == (0, 0, 0) => {
+            // Not passed on, and answered as if it was: the pool has huge pages. What the kernel refuses, it is to
+            // refuse.
+            libc::PR_SET_THP_DISABLE if switch::is_on() && (b, c, d) == (0, 0, 0) => {
                 THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
                 if a != 0 {
                     return 0;
                 }
             }
-            // But for memory that is advised to have some (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18): it may have it so.
-            libc::PR_SET_THP_DISABLE if start::is_on() && (b, c, d) == (2, 0, 0) => {
+            // But for memory that is advised to have some (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18): it may have it
+            // so.
+            libc::PR_SET_THP_DISABLE if switch::is_on() && (b, c, d) == (2, 0, 0) => {
                 // SAFETY: names no memory.
                 let done = unsafe { kernel!(libc::SYS_prctl, option, a, b, 0, 0) } as c_int;
                 THINKS_DISABLED.fetch_and(done != 0, Ordering::Relaxed);
@@ -200,7 +196,7 @@ wrapped! {
             }
             // A filter at no address is refused: programs ask so whether there are any.
             libc::PR_SET_SECCOMP if a as u32 == libc::SECCOMP_MODE_STRICT || b != 0 => {
-                if !step_aside(Zeros::Copied) {
+                if !withdraw(Zeros::Copied) {
                     return failed(libc::ENOMEM);
                 }
             }
@@ -249,10 +245,15 @@ pub(super) fn before_option(level: c_int, name: c_int) {
     }
 }
 
-/// Before page faults of memory are handled by the program: what moves blocks would take the registration away. Where it
-/// cannot be plain memory, there is none to lose.
+fn before_lock(start: *const c_void, len: usize) {
+    heed_locks();
+    make_plain(start.cast_mut(), len);
+}
+
+/// Before page faults of memory are handled by the program: what moves blocks would take the registration away. Where
+/// it cannot be plain memory, there is none to lose.
 fn before_faults(argument: *const Register) -> bool {
-    if !start::is_on() || argument.is_null() || !is_readable(argument as usize, size_of::<Register>()) {
+    if !switch::is_on() || argument.is_null() || !is_readable(argument as usize, size_of::<Register>()) {
         return true;
     }
     // SAFETY: it can be read.
@@ -266,7 +267,7 @@ fn before_faults(argument: *const Register) -> bool {
 /// Looks at a limit that this process sets for itself.
 pub(super) fn before_limit(which: c_uint, new: *const libc::rlimit64) {
     let is_of_memory = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(which as libc::__rlimit_resource_t));
-    if start::is_on() && is_of_memory && !new.is_null() && quietly(|| is_readable(new as usize, size_of_val(&new))) {
+    if switch::is_on() && is_of_memory && !new.is_null() && quietly(|| is_readable(new as usize, size_of_val(&new))) {
         // SAFETY: its first word can be read.
         let most = unsafe { (&raw const (*new).rlim_cur).read_unaligned() };
         if most != libc::RLIM64_INFINITY {

@@ -7,17 +7,19 @@ use std::sync::atomic::Ordering;
 
 use hugefork_program::{ProgramMemory, Zeros};
 
+use super::ends::cut;
 use super::engine::{
     MEMORY, Memory, ask, begin, close_descriptors, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with,
     with_unless_forking, work_through,
 };
 use super::state::{END, IS_SHORT, ROLE, Role, START, role};
 use crate::child;
+pub(crate) use crate::child::{Emptied, Locks};
 use crate::fork::origin;
 use crate::proc::{groups, mappings};
+use crate::switch;
 use crate::threads::lock::Tried;
 use crate::threads::signals;
-use crate::{aside, start};
 
 /// Mappings from here on lie in the pool. Smaller ones are many, and each would have blocks of its own and take the
 /// program some microseconds more; what they hold in all copies few page tables. It is above the arenas of most
@@ -33,34 +35,13 @@ pub(crate) struct Wish {
     pub(crate) flags: c_int,
 }
 
-/// What became of contents that the program drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Emptied {
-    /// They are zero.
-    All,
-    /// The kernel is to do it.
-    Plain,
-    /// They are up to where something is locked.
-    Locked,
-    /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
-    Refused,
-}
-
-/// What is done about memory that the program has locked and drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Locks {
-    /// It stays.
-    Heeded,
-    Ignored,
-}
-
 /// The first part of a range at which something is mapped everywhere, for all that the program knows. In a child, all
 /// of it: the kernel knows, from now on.
 pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
     let found = match role() {
         Role::Owner => ask(|engine| engine.first_mapped(range)),
         Role::Child => {
-            child::cut(range);
+            cut(range);
             None
         }
         Role::Without => None,
@@ -70,7 +51,7 @@ pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
 
 /// The program wants memory. Its address, if it is not the kernel who is to give it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {
-    let least = if start::takes_small() { 1 } else { BIG };
+    let least = if switch::takes_small() { 1 } else { BIG };
     let is_wanted = wish.len >= least
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
@@ -78,9 +59,8 @@ pub(crate) fn map(wish: &Wish) -> Option<usize> {
     if !is_wanted || role() != Role::Owner || IS_SHORT.load(Ordering::Relaxed) {
         return None;
     }
+    // Somebody else may have set limits.
     if groups::is_limited() {
-        // Somebody else may have set them.
-        aside::leave_a_pool();
         return None;
     }
     let mapped = with_unless_forking(|memory| {
@@ -121,11 +101,7 @@ pub(crate) fn make_way(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
     }
-    let make_way = |engine: &mut ProgramMemory| {
-        engine.reopen();
-        engine.make_way(range.clone())
-    };
-    with(make_way).unwrap_or(true)
+    with(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
 /// The kernel has mapped something where way was made, or a range was taken, or has refused.
@@ -139,7 +115,7 @@ pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
 /// that is so. In a child, the kernel knows.
 pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     if role() == Role::Child {
-        child::cut(range);
+        cut(range);
     }
     let take = |engine: &mut ProgramMemory| engine.is_free(range.clone()) && engine.make_way(range.clone());
     role() == Role::Owner && with(take).unwrap_or(false)
@@ -197,7 +173,7 @@ fn hand_over_with(range: &Range<usize>, zeros: Zeros) -> bool {
 /// As [`hand_over`], of what only anonymous memory is fit for: in a child, what is inherited becomes that.
 pub(crate) fn make_own(range: &Range<usize>, zeros: Zeros) -> bool {
     let is_handed_over = hand_over_with(range, zeros);
-    is_handed_over && (role() != Role::Child || child::make_own(range))
+    is_handed_over && (role() != Role::Child || make_inherited_own(range))
 }
 
 /// What is to be done about a mapping that changes its length.
@@ -227,14 +203,12 @@ pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        Role::Child if len > old.len() && is_partly_inherited(old) => Resized::ByCopy,
+        // Where nobody can say what is inherited, a copy is right in any case.
+        Role::Child if len > old.len() && mappings::is_own(old).unwrap_or((true, true)) == (true, true) => {
+            Resized::ByCopy
+        }
         Role::Child | Role::Without => Resized::Plain,
     }
-}
-
-fn is_partly_inherited(range: &Range<usize>) -> bool {
-    // Where nobody can say, a copy is right in any case.
-    mappings::is_partly_inherited(range).unwrap_or(true)
 }
 
 /// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
@@ -254,7 +228,7 @@ pub(crate) fn give_up(zeros: Zeros) -> bool {
     match role() {
         _ if all.is_empty() => return true,
         Role::Owner => {}
-        Role::Child => return child::make_own(&all),
+        Role::Child => return make_inherited_own(&all),
         Role::Without => return true,
     }
     let mask = signals::block();
@@ -281,9 +255,7 @@ pub(super) fn leave(memory: &mut Memory, zeros: Zeros) -> bool {
     true
 }
 
-/// In a child: calls `each` with the parts of a range that lie behind the ends of inherited mappings.
-pub(crate) fn each_behind_ends(range: &Range<usize>, mut each: impl FnMut(Range<usize>)) {
-    MEMORY.with(|memory| {
-        memory.inherited.iter().flat_map(|inherited| inherited.behind_ends(range)).for_each(&mut each);
-    });
+fn make_inherited_own(range: &Range<usize>) -> bool {
+    cut(range);
+    child::make_own(range)
 }

@@ -9,7 +9,6 @@ use super::engine::{Held, MEMORY, let_others_go_first, with};
 use super::state::{IS_FORKING, IS_SHORT, Role, is_owner, role};
 use crate::proc::groups::{Shortage, shortage};
 use crate::proc::usage::{now_ns, page_faults};
-use crate::threads::worker;
 use crate::{BASE_PAGE, HUGE_PAGE};
 
 /// What was done about what descendants share or have shared.
@@ -57,8 +56,8 @@ pub(crate) fn maintain() -> Maintained {
     }
 }
 
-/// Where memory is short, no block is copied whose pages can be; and where there is hardly any left, what is kept for the
-/// next child goes back.
+/// Where memory is short, no block is copied whose pages can be; and where there is hardly any left, what is kept for
+/// the next child goes back.
 fn save_memory() {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
     let now = now_ns();
@@ -78,13 +77,8 @@ fn save_memory() {
     }
 }
 
-/// Makes huge pages of blocks that the program has filled. False if it was broken off.
-pub(crate) fn pass(is_shared: &mut dyn FnMut() -> bool) -> bool {
-    collapse_what_is_full(is_shared).is_some()
-}
-
-/// Gives how many blocks have become huge; none if it was broken off.
-fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
+/// Makes huge pages of blocks that the program has filled. Gives how many; none if it was broken off.
+pub(crate) fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
     let (mut next, mut made) = (Some(0), 0);
     while let Some(from) = next {
         let_others_go_first();
@@ -105,15 +99,15 @@ fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
 /// There are at least as many page faults as pages in a block that is filled.
 const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
 
-/// As [`pass`], for a program that grows, while no child lives. Whether it has.
-pub(crate) fn has_grown() -> bool {
+/// As [`collapse_what_is_full`], for a program that grows, while no child lives. Whether it has.
+pub(crate) fn has_grown(is_unwanted: fn() -> bool) -> bool {
     static SEEN: AtomicU64 = AtomicU64::new(0);
     let faults = page_faults();
     if !is_owner() || faults.wrapping_sub(SEEN.load(Ordering::Relaxed)) < FAULTS_OF_A_BLOCK {
         return false;
     }
     SEEN.store(faults, Ordering::Relaxed);
-    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || worker::is_unwanted();
+    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || is_unwanted();
     collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0)
 }
 

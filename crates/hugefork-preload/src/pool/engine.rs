@@ -14,10 +14,10 @@ use hugefork_program::{Inherited, ProgramMemory};
 use super::dumps;
 use super::stack::Stack;
 use super::state::{END, ROLE, Role, START};
-use crate::fork::{can_be_told, copies};
-use crate::proc::{mappings, usage};
+use crate::fork::{copies, token};
+use crate::proc::{groups, mappings, usage};
 use crate::threads::lock::{Guarded, Tried};
-use crate::threads::{signals, worker};
+use crate::threads::signals;
 
 pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
@@ -199,8 +199,11 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 /// The engine's first memory in this process. None where it cannot work: then the library steps aside without a word.
 pub(super) fn begin(memory: &mut Memory) {
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
-    let new =
-        if pins_memory() || !can_be_told() || !worker::has_room(0) { None } else { ProgramMemory::new(total).ok() };
+    let new = if pins_memory() || !token::can_be_made() || !groups::has_room(0) {
+        None
+    } else {
+        ProgramMemory::new(total).ok()
+    };
     let Some(engine) = new else {
         ROLE.store(Role::Without as u8, Ordering::Release);
         return;

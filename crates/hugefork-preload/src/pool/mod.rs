@@ -5,8 +5,8 @@
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
 //!                                                 └─▶ child: plain private memory; see Children
-//! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more; pass: makes huge
-//! pages of it
+//! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more; collapse_what_is_full:
+//! makes huge pages of it
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
 //! cannot work at all, is the kernel's from the start; blocks of which the program wants something that only the kernel
@@ -29,16 +29,17 @@
 mod calls;
 mod care;
 mod dumps;
+mod ends;
 mod engine;
 mod forks;
 mod stack;
 mod state;
 
 pub(crate) use calls::{
-    Emptied, Locks, Resized, Wish, each_behind_ends, empty, first_mapped, give_up, hand_over, has_rights, is_all_ours,
-    make_own, make_way, map, resize, settle, take_if_free, unmap,
+    Emptied, Locks, Resized, Wish, empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, make_own,
+    make_way, map, resize, settle, take_if_free, unmap,
 };
-pub(crate) use care::{Maintained, gone, has_grown, maintain, pass, trim};
+pub(crate) use care::{Maintained, collapse_what_is_full, gone, has_grown, maintain, trim};
 pub(crate) use engine::{Held, descriptors};
 pub(crate) use forks::{in_child, in_unnoticed_copy, parent, prepare};
 pub(crate) use hugefork_program::Zeros;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 use crate::fork::copies;
-use crate::start;
+use crate::switch;
 
 /// What this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum Role {
 pub(super) static ROLE: AtomicU8 = AtomicU8::new(Role::Owner as u8);
 
 pub(super) fn role() -> Role {
-    if !start::is_on() {
+    if !switch::is_on() {
         return Role::Without;
     }
     if copies::is_unnoticed() {
@@ -50,7 +50,7 @@ pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
 /// Whether the kernel alone knows what lies in a range: most calls are about such.
 pub(crate) fn is_plain(start: usize, len: usize) -> bool {
-    if !start::is_on() {
+    if !switch::is_on() {
         // All of it was handed over.
         return true;
     }

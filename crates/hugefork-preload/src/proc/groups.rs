@@ -55,11 +55,14 @@ pub(crate) fn shortage(copied: u64) -> Shortage {
     all.into_iter().flatten().map(|room| room.shortage(copied)).max().unwrap_or(Shortage::None)
 }
 
-/// Whether the process's control group has room for so many more threads, as far as that can be said.
-pub(crate) fn have_room_for_threads(count: u64) -> bool {
+/// So many threads of the program's own are to have room beside the worker and the children that live.
+const ROOM: u64 = 8;
+
+/// Whether the process's control group has room for the worker beside so many children, as far as that can be said.
+pub(crate) fn has_room(children: usize) -> bool {
     in_group(b"pids", |group| {
         let most = group.number(b"pids.max", "")?;
-        group.number(b"pids.current", "").map(|there| there + count <= most)
+        group.number(b"pids.current", "").map(|there| there + ROOM + children as u64 <= most)
     })
     .unwrap_or(true)
 }
@@ -182,6 +185,6 @@ mod tests {
         let room = machine().unwrap();
         assert!(0 < room.left && room.left < room.limit);
         let _ = shortage(0);
-        assert!(have_room_for_threads(0));
+        let _ = has_room(0);
     }
 }

@@ -155,14 +155,6 @@ pub(crate) fn is_own(range: &Range<usize>) -> Result<(bool, bool), Errno> {
     Ok((next >= range.end, is_partly))
 }
 
-/// Whether all of a range is such memory, and some of it shows the engine's file.
-///
-/// # Errors
-/// As [`each_mapping`].
-pub(crate) fn is_partly_inherited(range: &Range<usize>) -> Result<bool, Errno> {
-    is_own(range).map(|own| own == (true, true))
-}
-
 /// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
 pub(crate) fn any_line(mut is: impl FnMut(&[u8]) -> bool) -> bool {
     let mut found = false;

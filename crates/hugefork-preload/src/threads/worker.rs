@@ -1,16 +1,18 @@
 //! The thread that does what takes time, while the program goes on: it makes huge pages of memory that the program has
-//! filled, and looks after what children share. It is there as long as there is a pool, and sleeps for longer and longer
-//! while nothing happens.
+//! filled, and looks after what children share. It is there as long as there is a pool, and sleeps for longer and
+//! longer while nothing happens.
 //!
 //! It is none of libc's but made by `clone(2)`: `pthread_create` allocates, which must not be done in the middle of the
-//! program's `malloc` or in a signal handler; it makes libc take locks that a program with one thread does without; and a
-//! program whose main thread ends by `pthread_exit` would wait for the thread for ever. Its thread-local data are the
+//! program's `malloc` or in a signal handler; it makes libc take locks that a program with one thread does without; and
+//! a program whose main thread ends by `pthread_exit` would wait for the thread for ever. Its thread-local data are the
 //! first thread's, which stay, `errno` included: so it makes system calls by `rustix` and `syscalls` alone, and never
 //! panics on purpose.
 //!
 //! All signals are blocked in it, so that the program's handlers run in the program's threads. It is no reason for the
-//! process to live on: when the program's last thread has ended, it ends. Before the library steps aside it is sent away.
+//! process to live on: when the program's last thread has ended, it ends. Before the library steps aside it is sent
+//! away.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::ptr;
@@ -18,23 +20,25 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::{futex, nanosleep, set_name};
 use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
-use crate::pool::Maintained;
-use crate::proc::groups::have_room_for_threads;
+use crate::pool::{Maintained, Zeros};
+use crate::proc::groups::has_room;
 use crate::proc::mappings;
 use crate::proc::usage::now_ns;
-use crate::{aside, pool};
+use crate::{pool, switch};
 
-/// The stack holds two pieces of files, and little else.
-const STACK: usize = 128 << 10;
+/// The stack holds two pieces of files, and little else. It takes no memory before it is used.
+#[repr(align(4096))]
+struct Stack(UnsafeCell<[u8; 128 << 10]>);
 
-/// The address of the stack; 0 before the first thread.
-static STACK_AT: AtomicUsize = AtomicUsize::new(0);
+// SAFETY: only the thread looks at it.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; 128 << 10]));
 
 /// Where the first thread's data are; 0 where that cannot be said, and there is no worker.
 static FIRST_LOCALS: AtomicUsize = AtomicUsize::new(0);
@@ -68,14 +72,6 @@ pub(crate) fn note_first() {
     FIRST_LOCALS.store(locals, Ordering::Relaxed);
 }
 
-/// So many threads of the program's own are to have room beside the worker and the children that live.
-const ROOM: u64 = 8;
-
-/// Whether the control group has room for the worker beside so many children.
-pub(crate) fn has_room(children: usize) -> bool {
-    have_room_for_threads(ROOM + children as u64)
-}
-
 /// Starts the thread, if it is not there. Allocates nothing. False if there can be none.
 pub(crate) fn start() -> bool {
     if is_there() {
@@ -85,7 +81,6 @@ pub(crate) fn start() -> bool {
     if locals == 0 || !has_room(0) {
         return false;
     }
-    let Some(stack) = stack() else { return false };
     if THREAD.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return true;
     }
@@ -110,7 +105,7 @@ pub(crate) fn start() -> bool {
     // while `THREAD` is not 0.
     let made = unsafe {
         let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
-        let end = (stack + STACK) as *mut c_void;
+        let end = STACK.0.get().add(1).cast::<c_void>();
         let made = libc::clone(run, end, flags, none, thread, locals as *mut c_void, thread);
         let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
         made
@@ -119,16 +114,6 @@ pub(crate) fn start() -> bool {
         THREAD.store(0, Ordering::Release);
     }
     made > 0
-}
-
-fn stack() -> Option<usize> {
-    if STACK_AT.load(Ordering::Relaxed) == 0 {
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
-        let new = unsafe { mmap_anonymous(ptr::null_mut(), STACK, rights, MapFlags::PRIVATE) }.ok()? as usize;
-        STACK_AT.store(new, Ordering::Relaxed);
-    }
-    Some(STACK_AT.load(Ordering::Relaxed))
 }
 
 /// Whether there is one, or one that is about to leave.
@@ -190,8 +175,9 @@ extern "C" fn run(_: *mut c_void) -> c_int {
     status_of_the_program().unwrap_or(0)
 }
 
-/// Leaves the table of descriptors to the program, and takes another with the engine's alone: no number that the program
-/// counts on is ever taken, and no file stays open that it closes. Where the kernel refuses, it shares the table.
+/// Leaves the table of descriptors to the program, and takes another with the engine's alone: no number that the
+/// program counts on is ever taken, and no file stays open that it closes. Where the kernel refuses, it shares the
+/// table.
 fn take_a_table_of_its_own() {
     const UNSHARE: u32 = 1 << 1;
     let mut next = 0;
@@ -215,8 +201,8 @@ fn take_a_table_of_its_own() {
     }
 }
 
-/// How long it sleeps before it looks again: first so long, then twice as long, up to the longest, which is longer where no
-/// child lives.
+/// How long it sleeps before it looks again: first so long, then twice as long, up to the longest, which is longer
+/// where no child lives.
 const SHORTEST_NS: i64 = 5_000_000;
 const LONGEST_NS: i64 = 160_000_000;
 const LONGEST_ALONE_NS: i64 = 640_000_000;
@@ -238,7 +224,7 @@ fn work() {
         let alive = alive.unwrap_or(0);
         is_to_pass |= alive > 0;
         if !has_room(alive) {
-            return aside::step_aside_in_worker();
+            return withdraw();
         }
         let maintained = pool::maintain();
         if maintained == Maintained::InPart {
@@ -250,14 +236,22 @@ fn work() {
         }
         let mut is_shared = || is_unwanted() || STATE.with(|state| state.outstanding.count() > 0).unwrap_or(true);
         // What somebody just works on has its turn later.
-        let has_passed = maintained == Maintained::All && is_to_pass && pool::pass(&mut is_shared);
+        let has_passed =
+            maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
         is_to_pass &= !has_passed;
-        if is_to_pass || has_passed || pool::has_grown() {
+        if is_to_pass || has_passed || pool::has_grown(is_unwanted) {
             (pause, last_work) = (SHORTEST_NS, now_ns());
         } else if now_ns().saturating_sub(last_work) >= PATIENCE_NS {
             pool::trim();
         }
         sleep(&mut pause, LONGEST_ALONE_NS);
+    }
+}
+
+/// Leaves all to the kernel, and then the program.
+fn withdraw() {
+    if pool::give_up(Zeros::Copied) {
+        STATE.with(|_| switch::set(switch::OFF));
     }
 }
 

@@ -1,5 +1,5 @@
-//! What the program finds in its environment: what was there, the library, and what the library is asked for. The library
-//! takes both out again before the program's `main`.
+//! What the program finds in its environment: what was there, the library, and what the library is asked for. The
+//! library takes both out again before the program's `main`.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -15,7 +15,7 @@ pub(super) fn of(program: &Program, image: &Image) -> Option<String> {
 
 /// What is in the way of a pool on this machine and in this process, for any program.
 pub(super) fn of_the_machine() -> Option<String> {
-    let unfit = hugefork_preload::why_no_pool().map(str::to_owned);
+    let unfit = hugefork_preload::fit::why_no_pool().map(str::to_owned);
     unfit.or_else(|| ProgramMemory::new(2 << 20).err().map(|why| format!("there is no pool here: {why}")))
 }
 

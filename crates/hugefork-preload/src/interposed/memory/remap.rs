@@ -49,13 +49,10 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
     if let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
     {
-        match quietly(|| pool::first_mapped(&old)) {
-            Some(part) if part == old => {}
-            _ => {
-                // As the kernel refuses where nothing is mapped.
-                // SAFETY: the caller's.
-                return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
-            }
+        if quietly(|| pool::first_mapped(&old)) != Some(old.clone()) {
+            // As the kernel refuses where nothing is mapped.
+            // SAFETY: the caller's.
+            return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
         }
         let may_move = flags == libc::MREMAP_MAYMOVE;
         let is_resized = may_move || flags == 0;

@@ -41,6 +41,18 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
     })
 }
 
+/// As libc's `munlock`.
+///
+/// # Safety
+/// As libc's.
+#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
+    let within = start as usize % BASE_PAGE;
+    // SAFETY: the caller's.
+    let unlock = |start: usize, len: usize| unsafe { kernel!(libc::SYS_munlock, start, len) as c_int };
+    by_parts(start as usize - within, len.saturating_add(within), AtHole::Stop, unlock)
+}
+
 /// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.
 ///
 /// # Safety

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hugefork_linux::Descriptor;
+pub use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fcntl_get_seals, ftruncate, memfd_create, seek};

@@ -7,17 +7,19 @@ use std::ops::Range;
 
 use rustix::mm::munmap;
 
-use crate::pool;
+use super::engine::MEMORY;
 use crate::proc::mappings;
 
 /// Unmaps what lies behind ends, as far as a range touches it. Where nobody can be asked whether that is inherited
 /// still, it stays: something of the program's may have come in its place.
-pub(crate) fn cut(range: &Range<usize>) {
-    pool::each_behind_ends(range, |behind| {
-        let _ = mappings::inherited(&behind, |piece, _| {
-            // SAFETY: the engine's file is mapped for the program alone, which has nothing there. If the kernel has no
-            // mapping for that, something is found there as before.
-            let _ = unsafe { munmap(piece.start as *mut c_void, piece.len()) };
-        });
+pub(super) fn cut(range: &Range<usize>) {
+    MEMORY.with(|memory| {
+        for behind in memory.inherited.iter().flat_map(|inherited| inherited.behind_ends(range)) {
+            let _ = mappings::inherited(&behind, |piece, _| {
+                // SAFETY: the engine's file is mapped for the program alone, which has nothing there. If the kernel has
+                // no mapping for that, something is found there as before.
+                let _ = unsafe { munmap(piece.start as *mut c_void, piece.len()) };
+            });
+        }
     });
 }
