@@ -4,7 +4,7 @@
 //! cargo build --release -p hugefork-bench --example children
 //! target/release/examples/children 2048                                       # as it is
 //! target/release/examples/children 2048 thp                                   # the program asks for huge pages
-//! hugefork run --mode pool --children grow -- target/release/examples/children 2048           # or --mode collapse
+//! hugefork run --pool -- target/release/examples/children 2048
 //! ```
 //! The argument is in MiB. Each round forks anew. It prints what all children together have written, in GiB/s: to all
 //! that the parent has, word by word in order; and to new memory of the same size, the same way.

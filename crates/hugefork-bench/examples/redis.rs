@@ -1,9 +1,9 @@
 //! What saving costs a Redis, as it is and under `hugefork run`: a row of a table for each way to run it.
 //!
 //! ```sh
-//! cargo run --release -p hugefork-bench --example redis -- plain collapse pool
+//! cargo run --release -p hugefork-bench --example redis -- plain run pool
 //! cargo run --release -p hugefork-bench --example redis -- --keys 1000000 --pipeline 1 --saves 5 pool
-//! cargo run --release -p hugefork-bench --example redis -- --rate 20000 plain pool pool:any
+//! cargo run --release -p hugefork-bench --example redis -- --rate 20000 plain pool
 //! ```
 //! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
 //! `--connections` set random keys from then on, `--pipeline` commands at a time, first for two seconds, and then while
@@ -25,8 +25,8 @@
 //!
 //! What a save takes is how far `MemAvailable` goes down while it goes on: the median of all saves but the first.
 //!
-//! `thp` wants `transparent_hugepage/enabled` to be `always`. `collapse` and `pool` are modes of `hugefork run`, and
-//! `pool:TIMES` is the second with `--memory TIMES`. The command is the one that the variable `HUGEFORK` names, or else
+//! `thp` wants `transparent_hugepage/enabled` to be `always`. `run` is
+//! `hugefork run`, and `pool` `hugefork run --pool`. The command is the one that the variable `HUGEFORK` names, or else
 //! in `PATH`.
 
 use std::collections::VecDeque;
@@ -88,11 +88,11 @@ impl Asked {
                 "--saves" => &mut asked.saves,
                 "--rate" => &mut asked.rate,
                 "--window" => &mut asked.window,
-                way if ["plain", "thp", "collapse", "pool"].contains(&way) || way.starts_with("pool:") => {
+                way if ["plain", "thp", "run", "pool"].contains(&way) => {
                     asked.ways.push(word);
                     continue;
                 }
-                _ => return Err(format!("{word} is neither an option nor plain, thp, collapse or pool").into()),
+                _ => return Err(format!("{word} is neither an option nor plain, thp, run or pool").into()),
             };
             *number = words.next().ok_or("a number is missing at the end")?.parse()?;
         }
@@ -219,10 +219,7 @@ impl Redis {
             "plain" | "thp" => Command::new("redis-server"),
             _ => {
                 let mut run = Command::new(std::env::var_os("HUGEFORK").unwrap_or_else(|| "hugefork".into()));
-                let (mode, memory) = way.split_once(':').unzip();
-                run.args(["run", "--quiet", "--mode", mode.unwrap_or(way)]);
-                run.args(memory.into_iter().flat_map(|memory| ["--memory", memory]));
-                run.args(["--", "redis-server"]);
+                run.args(["run", "--quiet"]).args((way == "pool").then_some("--pool")).args(["--", "redis-server"]);
                 run
             }
         };

@@ -1,6 +1,5 @@
 //! [`ProgramMemory`]: which bytes are the program's.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -342,10 +341,4 @@ enum What {
     Part(usize),
     /// The kernel's.
     Plain,
-}
-
-impl<S: Machine> fmt::Debug for ProgramMemory<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgramMemory").field("addresses", &self.addresses()).finish_non_exhaustive()
-    }
 }

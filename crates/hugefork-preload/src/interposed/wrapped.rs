@@ -133,8 +133,6 @@ wrapped! {
     }
 
     // Locked memory stays the kernel's: it is not moved, and nothing of it is dropped.
-    mlock(start: *const c_void, len: usize) { before_lock(start, len) }
-    mlock2(start: *const c_void, len: usize, flags: c_uint) { before_lock(start, len) }
     mlockall(flags: c_int) {
         heed_locks();
         leave_unless_child();
@@ -243,11 +241,6 @@ pub(super) fn before_option(level: c_int, name: c_int) {
     if pins {
         leave_unless_child();
     }
-}
-
-fn before_lock(start: *const c_void, len: usize) {
-    heed_locks();
-    make_plain(start.cast_mut(), len);
 }
 
 /// Before page faults of memory are handled by the program: what moves blocks would take the registration away. Where

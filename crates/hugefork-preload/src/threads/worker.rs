@@ -54,7 +54,8 @@ static IS_UNWANTED: AtomicU32 = AtomicU32::new(0);
 
 /// Notes where the data of this thread are, which is the first.
 pub(crate) fn note_first() {
-    let locals: usize;
+    #[allow(unused_assignments)] // Elsewhere, nobody says where they are.
+    let mut locals = 0_usize;
     // SAFETY: reads a register, or the word that the kernel's and libc's agreement has there.
     #[cfg(target_arch = "x86_64")]
     unsafe {
@@ -64,10 +65,6 @@ pub(crate) fn note_first() {
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) locals, options(nostack, nomem, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        locals = 0;
     }
     FIRST_LOCALS.store(locals, Ordering::Relaxed);
 }

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::parts::{AtHole, by_parts, make_plain, special};
+use crate::child::heed_locks;
 use crate::interposed::kernel::{kernel, quietly};
 use crate::{BASE_PAGE, pool};
 
@@ -41,16 +42,30 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
     })
 }
 
-/// As libc's `munlock`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
-    let within = start as usize % BASE_PAGE;
-    // SAFETY: the caller's.
-    let unlock = |start: usize, len: usize| unsafe { kernel!(libc::SYS_munlock, start, len) as c_int };
-    by_parts(start as usize - within, len.saturating_add(within), AtHole::Stop, unlock)
+/// What locks memory, which becomes the kernel's before, and what unlocks it. The first page may be named by any byte.
+macro_rules! locks {
+    ($($name:ident, $call:ident, $flags:ident: $kind:ty;)*) => {$(
+        /// As libc's.
+        ///
+        /// # Safety
+        /// As libc's.
+        #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(start: *mut c_void, len: usize, $flags: $kind) -> c_int {
+            let within = start as usize % BASE_PAGE;
+            heed_locks();
+            by_parts(start as usize - within, len.saturating_add(within), AtHole::Stop, |start, len| {
+                make_plain(start as *mut c_void, len);
+                // SAFETY: the caller's. The first and the last take no flags, and the kernel looks at none.
+                unsafe { kernel!(libc::$call, start, len, $flags) as c_int }
+            })
+        }
+    )*};
+}
+
+locks! {
+    mlock, SYS_mlock, none: c_int;
+    mlock2, SYS_mlock2, flags: c_int;
+    munlock, SYS_munlock, none: c_int;
 }
 
 /// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.
