@@ -193,10 +193,10 @@ wrapped! {
                 return 1;
             }
             // A filter at no address is refused: programs ask so whether there are any.
-            libc::PR_SET_SECCOMP if a as u32 == libc::SECCOMP_MODE_STRICT || b != 0 => {
-                if !withdraw(Zeros::Copied) {
-                    return failed(libc::ENOMEM);
-                }
+            libc::PR_SET_SECCOMP
+                if (a as u32 == libc::SECCOMP_MODE_STRICT || b != 0) && !withdraw(Zeros::Copied) =>
+            {
+                return failed(libc::ENOMEM);
             }
             _ => {}
         }
