@@ -41,14 +41,8 @@ pub unsafe extern "C" fn dlopen(name: *const std::ffi::c_char, flags: std::ffi::
 extern "C" fn find() -> usize {
     // SAFETY: a name that ends.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) } as usize;
-    let found = if found == 0 { none as *const () as usize } else { found };
     REAL.store(found, Ordering::Relaxed);
     found
-}
-
-/// Where this libc has no such function.
-extern "C" fn none() -> usize {
-    0
 }
 
 /// Looks for libc's function, so that it is not looked for in a signal handler.

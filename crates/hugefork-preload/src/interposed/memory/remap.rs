@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::map::{mmap, munmap};
 use super::parts::{NOWHERE, make_plain, pages, refused, special};
+use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, kernel, quietly};
 use crate::pool::{self, Resized, Zeros};
 use crate::proc::mappings;
@@ -49,7 +50,17 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
     if let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
     {
-        if quietly(|| pool::first_mapped(&old)) != Some(old.clone()) {
+        let mapped = quietly(|| pool::first_mapped(&old)).unwrap_or(0..0);
+        if mapped.start == old.start && mapped != old && new.len() <= old.len() && flags & !libc::MREMAP_MAYMOVE == 0 {
+            // All that is longer goes, whatever it is. Of what was handed over, the kernel alone knows what is there.
+            // SAFETY: a page becomes as long as it was; the rest is the caller's.
+            let is_cut = unsafe {
+                kernel!(libc::SYS_mremap, start, BASE_PAGE, BASE_PAGE, 0) != -1
+                    && (new.end == old.end || munmap(new.end as *mut c_void, old.end - new.end) == 0)
+            };
+            return if is_cut { start } else { libc::MAP_FAILED };
+        }
+        if mapped != old {
             // As the kernel refuses where nothing is mapped.
             // SAFETY: the caller's.
             return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
