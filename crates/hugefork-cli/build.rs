@@ -1,6 +1,5 @@
-//! Builds the library that `hugefork run` puts into programs, with and without a `malloc`, so that the command carries
-//! both: a cargo of its own, with a target directory of its own, since a package cannot ask for a shared library of
-//! another.
+//! Builds the library that `hugefork run --pool` puts into programs, so that the command carries it: a cargo of its
+//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
 //!
 //! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
 //! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that
@@ -27,42 +26,13 @@ fn main() {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
         }
     }
-    for kind in [RUN, WITH_MALLOC] {
-        let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"), kind);
-        fs::write(out.join(kind.file), &bytes).expect("the directory is cargo's, and ours");
-        println!("cargo::rustc-env={}={:016x}", kind.variable, number(&bytes));
-    }
+    let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"));
+    fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
+    println!("cargo::rustc-env=HUGEFORK_LIBRARY_NUMBER={:016x}", number(&bytes));
 }
 
-/// One of the libraries that are built from the same sources.
-#[derive(Clone, Copy)]
-pub(crate) struct Kind {
-    /// Under which name the command finds it.
-    file: &'static str,
-    /// Which variable has the number that tells its contents.
-    variable: &'static str,
-    /// What the compiler is told.
-    flags: &'static [&'static str],
-}
-
-/// What looks after the memory.
-pub(crate) const RUN: Kind =
-    Kind { file: "library.so", variable: "HUGEFORK_LIBRARY_NUMBER", flags: &["--cfg", "hugefork_interposed"] };
-
-/// The same, with a `malloc` beside it.
-pub(crate) const WITH_MALLOC: Kind = Kind {
-    file: "with-malloc.so",
-    variable: "HUGEFORK_MALLOC_NUMBER",
-    flags: &["--cfg", "hugefork_interposed", "--cfg", "hugefork_malloc"],
-};
-
-/// What mimalloc is compiled with. It has no constructor then: the library begins it at the first `malloc`. And what it
-/// asks of the kernel goes by functions of the library's own (malloc/system.rs of `hugefork-preload`).
-const MIMALLOC: &str = "-DMI_PRIM_HAS_PROCESS_ATTACH=1 \
-    -Dmmap=hugefork_mimalloc_mmap -Dmadvise=hugefork_mimalloc_madvise -Dprctl=hugefork_mimalloc_prctl";
-
-/// Builds a library from the sources in `package`, in the directory `out`.
-pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr, kind: Kind) -> Vec<u8> {
+/// Builds the library from the sources in `package`, in the directory `out`.
+pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr) -> Vec<u8> {
     let (source, lock) = match workspace(package) {
         Some(_) => (package.to_owned(), Some("--locked")),
         None => (copy(package, &out.join("source")), None),
@@ -73,7 +43,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline"]).args(lock);
     cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
     cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
-    cargo.arg("--").args(kind.flags);
+    cargo.arg("--").args(["--cfg", "hugefork_interposed"]);
     if let Some(folder) = static_unwinder(out) {
         cargo.arg("-C").arg(format!("link-arg=-L{}", folder.display()));
     }
@@ -81,9 +51,6 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr,
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
-    // `cc` adds this to what more special variables say, such as `CFLAGS_x86_64_unknown_linux_gnu`.
-    let flags = env::var("CFLAGS").unwrap_or_default();
-    cargo.env("CFLAGS", format!("{flags} {MIMALLOC}"));
     cargo.env("CARGO_PROFILE_RELEASE_PANIC", "abort");
     cargo.env("CARGO_PROFILE_RELEASE_LTO", "fat").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
     cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "false").env("CARGO_PROFILE_RELEASE_STRIP", "symbols");

@@ -2,8 +2,8 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Set only where the libraries are built: see src/interposed/ and src/malloc/.
-    println!("cargo::rustc-check-cfg=cfg(hugefork_interposed, hugefork_malloc)");
+    // Set only where the library is built: see src/interposed/.
+    println!("cargo::rustc-check-cfg=cfg(hugefork_interposed)");
     let package = std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the package is");
     println!("cargo::metadata=package={package}");
 }

@@ -1,4 +1,4 @@
-//! Files of programs, as `hugefork run` reads them, and pages of statistics, as `hugefork stats` reads and prints them.
+//! Files of programs, as `hugefork run` reads them.
 #![no_main]
 
 #[path = "../../crates/hugefork-cli/tests/fuzzed/mod.rs"]

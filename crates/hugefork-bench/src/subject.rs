@@ -63,9 +63,9 @@ subjects! {
     ForkHugetlb = "fork-hugetlb",
     /// `fork(2)` over 4 KiB pages.
     Fork4k = "fork-4k",
-    /// An unmodified program under `hugefork run --mode collapse`.
+    /// An unmodified program under `hugefork run`.
     RunCollapse = "run-collapse",
-    /// The same under `hugefork run --mode pool`.
+    /// The same under `hugefork run --pool`.
     RunPool = "run-pool",
     /// A `memfd` that is mapped privately at the snapshot.
     MemfdPrivate = "memfd-private",

@@ -6,7 +6,6 @@
 //! | `bench compare` | puts two results side by side | [`commands::bench_compare`] |
 //! | `run` | becomes a program that has hugefork's library in it | [`commands::run`] |
 //! | `keep` | keeps running programs in huge pages, from outside | [`commands::keep`] |
-//! | `stats` | says what that library has counted | [`commands::stats`] |
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
@@ -33,7 +32,7 @@ use std::sync::Arc;
 
 use args::bench::BenchCommand;
 use args::{Asked, Command};
-use commands::{bench, bench_compare, doctor, keep, manual, report, stats};
+use commands::{bench, bench_compare, doctor, keep, manual, report};
 use failure::Failure;
 use hugefork_bench::cases::{fork, reset};
 use output::stdout::print;
@@ -66,7 +65,6 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         },
         Command::Run(args) => commands::run::run(&args),
         Command::Keep(args) => keep::run(&args),
-        Command::Stats(args) => stats::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),

@@ -269,7 +269,7 @@ fn help_is_as_wide_as_the_terminal() {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hugefork"));
         on_a_terminal(columns, command.args(line.split(' ')).env("NO_COLOR", "1"))
     };
-    for line in ["--help", "bench --help", "run --help", "doctor --help", "help stats", "report -h"] {
+    for line in ["--help", "bench --help", "run --help", "doctor --help", "help run", "report -h"] {
         let text = help(80, line);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
@@ -282,16 +282,6 @@ fn help_is_as_wide_as_the_terminal() {
     let wide = help(200, "bench --help");
     assert!(wide.lines().any(|line| line.chars().count() > 120), "{wide}");
     assert!(wide.contains("the best that is possible\n"), "{wide}");
-}
-
-/// "or as root" is no advice to root.
-#[test]
-fn who_is_root_is_not_told_to_be_root() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: needs root");
-    }
-    let line = refused("stats 1", 1);
-    assert!(!line.contains("as root"), "{line}");
 }
 
 #[test]

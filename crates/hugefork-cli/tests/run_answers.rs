@@ -4,7 +4,7 @@ mod programs;
 
 use std::process::Command;
 
-use programs::ours::{AT_MOST, HELPED, MODES, compiled};
+use programs::ours::{MODES, compiled};
 use programs::{Scratch, output_of};
 
 const ANSWERS: &str = include_str!("programs/answers.c");
@@ -19,16 +19,12 @@ const OF_THE_STACK: usize = 6 << 10;
 
 /// Has the program do what it is named, without the library and with it.
 fn same_answers(names: &[&str]) {
-    same_answers_in(&MODES, names);
-}
-
-fn same_answers_in(modes: &[&str], names: &[&str]) {
     let scratch = Scratch::new(names[0]);
     let Some(program) = compiled(&scratch, "answers", ANSWERS) else { return };
     for name in names {
         assert_eq!(output_of(Command::new(&program).arg(name)), "0 bad\n", "{name}");
-        for mode in modes {
-            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program).arg(name)), "0 bad\n", "{name}, {mode}");
+        for mode in MODES {
+            assert_eq!(output_of(scratch.bounded(mode).arg(&program).arg(name)), "0 bad\n", "{name}, {mode}");
         }
     }
 }
@@ -91,7 +87,7 @@ fn what_a_child_drops_keeps_its_flags() {
 
 #[test]
 fn nothing_is_found_behind_what_a_child_has_inherited() {
-    same_answers_in(&[&MODES[..], &HELPED].concat(), &["ends"]);
+    same_answers(&["ends"]);
 }
 
 #[test]
@@ -116,14 +112,11 @@ fn what_a_program_says_of_huge_pages_it_hears_again() {
 fn a_program_ends_with_its_last_thread() {
     let scratch = Scratch::new("ended");
     let Some(program) = compiled(&scratch, "ended", ENDED) else { return };
-    for children in ["alone", "grow", "share"] {
-        for mode in MODES {
-            for (who, status) in [("first", [7, 7]), ("other", [5, 9]), ("libc", [0, 0])] {
-                for child in ["child-lives", "child-has-ended"] {
-                    let mode = format!("{mode} --children {children}");
-                    let ended = scratch.run(&mode).args(AT_MOST).arg(&program).args([who, child]).status().unwrap();
-                    assert!(status.map(Some).contains(&ended.code()), "{who}, {child}, {mode}: {ended}");
-                }
+    for mode in MODES {
+        for (who, status) in [("first", [7, 7]), ("other", [5, 9]), ("libc", [0, 0])] {
+            for child in ["child-lives", "child-has-ended"] {
+                let ended = scratch.bounded(mode).arg(&program).args([who, child]).status().unwrap();
+                assert!(status.map(Some).contains(&ended.code()), "{who}, {child}, {mode}: {ended}");
             }
         }
     }
@@ -142,7 +135,7 @@ fn small_stacks_are_large_enough() {
     let plain = depths(&output_of(Command::new(&program).env("LD_BIND_NOW", "1")));
     assert_eq!(plain.len(), 22);
     for mode in MODES {
-        let ours = depths(&output_of(scratch.run(mode).args(AT_MOST).arg(&program).env("LD_BIND_NOW", "1")));
+        let ours = depths(&output_of(scratch.bounded(mode).arg(&program).env("LD_BIND_NOW", "1")));
         println!("{mode}: {ours:?}, without: {plain:?}");
         for ((name, depth), (same, least)) in ours.iter().zip(&plain) {
             assert_eq!(name, same);

@@ -4,7 +4,7 @@ mod programs;
 
 use std::process::Command;
 
-use programs::ours::{AT_MOST, MODES, as_nobody, compiled};
+use programs::ours::{MODES, as_nobody, compiled};
 use programs::{Scratch, output_of};
 
 const MOVED: &str = include_str!("programs/moved.c");
@@ -17,7 +17,7 @@ fn what_a_child_moves_is_its_own() {
     let Some(program) = compiled(&scratch, "moved", MOVED) else { return };
     assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode}");
     }
     if rustix::process::getuid().is_root() {
         assert_eq!(output_of(&mut as_nobody(&scratch, &program)), "0 bad\n");
@@ -32,7 +32,7 @@ fn a_program_handles_the_page_faults_of_its_own_memory() {
         return println!("skipped: this process may not handle page faults");
     }
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 
@@ -42,7 +42,7 @@ fn calls_that_few_programs_make_do_what_they_do() {
     let Some(program) = compiled(&scratch, "doors", DOORS) else { return };
     assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 
@@ -58,7 +58,7 @@ fn a_fork_replaces_nothing_that_it_does_not_know() {
         );
     }
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program).arg("unseen")), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program).arg("unseen")), "0 bad\n", "{mode}");
     }
 }
 

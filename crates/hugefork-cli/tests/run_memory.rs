@@ -6,26 +6,21 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use programs::ours::{AT_MOST, HELPED, MODES, as_nobody, compiled};
-use programs::{Running, Scratch, has, output_of, wait_for};
+use programs::ours::{MODES, as_nobody, compiled};
+use programs::{Scratch, has, output_of};
 
 const PIECES: &str = include_str!("programs/pieces.c");
 const PROMISES: &str = include_str!("programs/promises.c");
-const MALLOCS: &str = include_str!("programs/mallocs.c");
 const STRESS: &str = include_str!("programs/stress.c");
 const CALLS: &str = include_str!("programs/calls.c");
 const DIRECT: &str = include_str!("programs/direct.c");
 const MANY: &str = include_str!("programs/many.c");
-const SHORT: &str = include_str!("programs/short.c");
-const EARLY: &str = include_str!("programs/early.c");
 const LOCKED: &str = include_str!("programs/locked.c");
-const LEAN: &str = include_str!("programs/lean.c");
 const SLOW: &str = include_str!("programs/slow.c");
 const RIGHTS: &str = include_str!("programs/rights.c");
 const BESIDE: &str = include_str!("programs/beside.c");
 const INHERITED: &str = include_str!("programs/inherited.c");
 const STACKS: &str = include_str!("programs/stacks.c");
-const ZEROS: &str = include_str!("programs/zeros.c");
 const SAME: &str = include_str!("programs/same.c");
 
 #[test]
@@ -45,40 +40,12 @@ fn whatever_is_asked_the_answers_are_the_kernels() {
     let Some(program) = compiled(&scratch, "same", SAME) else { return };
     for seed in ["1", "4", "10", "12"] {
         let plain = output_of(Command::new(&program).args([seed, "60"]));
-        for mode in MODES.into_iter().chain(HELPED) {
-            let ours = output_of(scratch.run(mode).args(AT_MOST).arg(&program).args([seed, "60"]));
+        for mode in MODES {
+            let ours = output_of(scratch.bounded(mode).arg(&program).args([seed, "60"]));
             let other = plain.lines().zip(ours.lines()).position(|(plain, ours)| plain != ours);
             let lines = |said: &str| other.map(|nth| said.lines().skip(nth).take(2).collect::<Vec<_>>().join("\n"));
             assert!(plain == ours, "seed {seed}, {mode}: {:?}, and {:?} without", lines(&ours), lines(&plain));
         }
-    }
-}
-
-/// Of `/dev/zero` the pool has what it has of anonymous memory; but where nothing may be run, which the kernel alone
-/// heeds.
-#[test]
-fn private_mappings_of_the_device_of_zeros_are_private_memory() {
-    let scratch = Scratch::new("zeros");
-    let Some(program) = compiled(&scratch, "zeros", ZEROS) else { return };
-    assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
-    for mode in MODES {
-        let mut running = Running::start(scratch.run(mode).arg(&program));
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(running.child().stdout.as_mut().unwrap()), &mut line)
-            .unwrap();
-        assert_eq!(line, "0 bad\n", "{mode}");
-        let stats = scratch.stats(running.pid());
-        let count = |name: &str| stats.as_ref().map_or(0, |stats| stats[name].as_u64().unwrap());
-        if !mode.ends_with("pool") {
-            assert_eq!(count("pool_mappings"), 0);
-        } else if count("pool_refused") == 1 {
-            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-        } else if rustix::fs::statvfs("/dev/zero").unwrap().f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
-            println!("skipped: /dev is mounted `noexec`");
-        } else {
-            assert!(count("pool_mappings") >= 2 && count("pool_bytes") >= 56 << 20, "{stats:?}");
-        }
-        assert!(running.end().0.success(), "{mode}");
     }
 }
 
@@ -89,61 +56,6 @@ fn mappings_that_share_a_huge_page_are_apart() {
     for mode in MODES {
         let said = output_of(scratch.run(mode).arg(&program));
         assert!(said.starts_with("0 broken, "), "{mode}: {said}");
-    }
-}
-
-#[test]
-fn what_libcs_malloc_promises_holds_whoever_it_is() {
-    let scratch = Scratch::new("mallocs");
-    let Some(program) = compiled(&scratch, "mallocs", MALLOCS) else { return };
-    let (libcs, other) = ("0 broken, in libc's heap\n", "0 broken, elsewhere\n");
-    assert_eq!(output_of(&mut Command::new(&program)), libcs);
-    for (options, wanted) in [
-        ("--mode collapse", libcs),
-        ("--mode collapse --malloc mimalloc", other),
-        ("--mode pool", other),
-        ("--mode pool --malloc keep", libcs),
-        // The library is there, and passes everything on.
-        ("--mode pool --only another-program", libcs),
-    ] {
-        let said = output_of(scratch.run(&format!("-q {options}")).arg(&program));
-        assert_eq!(said, wanted, "{options}");
-    }
-}
-
-/// Says whether jemalloc, which it is linked with, knows of what it allocates.
-const BRINGS: &str = r#"
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-int mallctl(const char *, void *, size_t *, void *, size_t);
-int main(void) {
-    char *volatile at = malloc(5 << 20);
-    uint64_t epoch = 1;
-    size_t has = 0, len = sizeof has;
-    mallctl("epoch", NULL, NULL, &epoch, sizeof epoch);
-    mallctl("stats.allocated", &has, &len, NULL, 0);
-    free(at);
-    puts(has >= 5 << 20 ? "jemalloc's" : "another's");
-}
-"#;
-
-/// A library that a program needs comes after those that are preloaded.
-#[test]
-fn allocators_that_programs_bring_stay_unless_another_is_asked_for() {
-    let scratch = Scratch::new("brings");
-    if !has(&["cc"]) {
-        return;
-    }
-    let (file, program) = (scratch.file("brings.c", BRINGS), scratch.path().join("brings"));
-    let linked = Command::new("cc").arg(file).args(["-l:libjemalloc.so.2", "-o"]).arg(&program).output().unwrap();
-    if !linked.status.success() {
-        return println!("skipped: libjemalloc2 is not installed");
-    }
-    for (options, wanted) in
-        [("", "jemalloc's\n"), ("--malloc keep", "jemalloc's\n"), ("--malloc mimalloc", "another's\n")]
-    {
-        assert_eq!(output_of(scratch.run(&format!("-q --mode pool {options}")).arg(&program)), wanted, "{options}");
     }
 }
 
@@ -188,7 +100,7 @@ fn nobody_waits_for_a_fork_that_waits_for_him() {
         let scratch = Scratch::new("beside");
         let Some(program) = compiled_with_slow(&scratch, "beside", BESIDE, option) else { return };
         for mode in MODES {
-            assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode} {option}");
+            assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode} {option}");
         }
     }
 }
@@ -198,7 +110,7 @@ fn who_has_a_lock_that_a_fork_takes_may_wait_for_the_kernel() {
     let scratch = Scratch::new("rights");
     let Some(program) = compiled_with_slow(&scratch, "rights", RIGHTS, "-UPAST") else { return };
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 
@@ -216,7 +128,7 @@ fn threads_on_stacks_of_the_programs_own_are_joined() {
     let scratch = Scratch::new("stacks");
     let Some(program) = compiled(&scratch, "stacks", STACKS) else { return };
     for mode in MODES {
-        assert_eq!(output_of(scratch.run(mode).args(AT_MOST).arg(&program)), "0 bad\n", "{mode}");
+        assert_eq!(output_of(scratch.bounded(mode).arg(&program)), "0 bad\n", "{mode}");
     }
 }
 
@@ -249,7 +161,7 @@ fn without_rights_nothing_fails_either() {
 fn what_is_read_past_the_page_cache_arrives() {
     let scratch = Scratch::new("direct");
     let Some(program) = compiled(&scratch, "direct", DIRECT) else { return };
-    let said = output_of(scratch.run("-q --mode pool").arg(program).args(["file", "30"]));
+    let said = output_of(scratch.run("-q --pool").arg(program).args(["file", "30"]));
     if said == "no O_DIRECT\n" {
         println!("skipped: the file system of {} has no O_DIRECT", scratch.path().display());
         return;
@@ -269,120 +181,6 @@ fn a_program_has_all_the_descriptors_that_it_may_have() {
         limited.arg(&program).env("XDG_CACHE_HOME", scratch.path()).stdin(std::process::Stdio::null());
         assert_eq!(output_of(&mut limited), "0 bad\n", "{mode}");
     }
-}
-
-/// Waits for a line, with big memory.
-const WAITS: &str = r#"
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-int main(void) {
-    size_t len = 16ul << 20;
-    memset(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, len);
-    puts("written");
-    fflush(stdout);
-    return getchar() == EOF;
-}
-"#;
-
-#[test]
-fn why_there_is_no_pool_is_said() {
-    let scratch = Scratch::new("why-no-pool");
-    let Some(program) = compiled(&scratch, "waits", WAITS) else { return };
-    for (descriptors, says) in [
-        (950, "refused here: the process may have fewer than 980 descriptors"),
-        (900, "it may have only descriptors below 900"),
-    ] {
-        let command = scratch.run("-q --mode pool");
-        let mut limited = Command::new("sh");
-        let limit = format!("ulimit -n {descriptors} && exec \"$@\"");
-        limited.args(["-c", &limit, "sh"]).arg(command.get_program()).args(command.get_args());
-        limited.arg(&program).env("XDG_CACHE_HOME", scratch.path());
-        let mut running = Running::start(&mut limited);
-        let pid = running.pid();
-        assert_eq!(running.lines()(), "written");
-        let output = scratch.hugefork(&format!("stats {pid}")).output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.contains(says), "{descriptors}: {said}");
-        let why = scratch.stats(pid).map(|stats| (stats["pool_refused"].clone(), stats["pool_refused_why"].clone()));
-        assert_eq!(why, (descriptors > 900).then(|| (1.into(), 1.into())));
-        running.child().kill().unwrap();
-    }
-}
-
-/// Memory that is written, forked, written again, and let go of.
-const ROUNDS: &str = r#"
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-int main(void) {
-    size_t len = 64ul << 20;
-    char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memset(at, 1, len);
-    int ends[2], status;
-    pipe(ends);
-    pid_t child = fork();
-    if (child == 0) {
-        char byte;
-        close(ends[1]);
-        read(ends[0], &byte, 1);
-        _exit(at[0] != 1 || at[len - 1] != 1);
-    }
-    memset(at, 2, len / 2);
-    for (size_t page = len / 2; page < len; page += 1 << 20) at[page] = 2;
-    puts("written");
-    fflush(stdout);
-    getchar();
-    close(ends[1]);
-    waitpid(child, &status, 0);
-    puts(status ? "changed" : "as it was");
-    fflush(stdout);
-    getchar();
-    munmap(at, len);
-    puts("gone");
-    fflush(stdout);
-    getchar();
-    return 0;
-}
-"#;
-
-#[test]
-fn the_pool_promotes_what_is_written_densely_writes_back_the_rest_and_gives_memory_back() {
-    let scratch = Scratch::new("rounds");
-    let Some(program) = compiled(&scratch, "rounds", ROUNDS) else { return };
-    let mut running = Running::start(scratch.run("-q --memory any --mode pool").arg(program));
-    let pid = running.pid();
-    let mut line = running.lines();
-    let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
-    assert_eq!(line(), "written");
-    let known = scratch.stats(pid).unwrap();
-    if known["pool_refused"] == 1 {
-        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-        return;
-    }
-    assert_eq!((&known["pool_mappings"], &known["total_forks"]), (&1.into(), &1.into()));
-    let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
-    wait_for("half of the blocks to be promoted", || (count("blocks_promoted") >= 16).then_some(()));
-    go_on();
-    assert_eq!(line(), "as it was");
-    wait_for("the other pages to be written back", || (count("pages_written_back") >= 32).then_some(()));
-    wait_for("nobody to live", || (count("forks_alive") == 0).then_some(()));
-    let held = |by: &str| {
-        let known = scratch.stats(pid).unwrap();
-        known[by].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum::<u64>()
-    };
-    wait_for("promotions to be timed", || (held("promotion_usec_histogram") >= 16).then_some(()));
-    wait_for("write-backs to be timed", || (held("write_back_usec_histogram") > 0).then_some(()));
-    let text = output_of(&mut scratch.hugefork(&format!("stats {pid}")));
-    assert!(text.contains("what was copied; who used it waited") && text.contains("what was written back"), "{text}");
-    go_on();
-    assert_eq!(line(), "gone");
-    wait_for("the memory to be given back", || (count("resident_bytes") < 8 << 20).then_some(()));
-    assert_eq!((count("blocks_handed_over"), count("blocks_unseen")), (0, 0));
-    go_on();
 }
 
 /// A control group of its own for a program, with a limit on its memory.
@@ -436,116 +234,6 @@ impl Drop for Group {
     }
 }
 
-#[test]
-fn what_is_kept_for_the_next_child_is_given_back_where_memory_is_short() {
-    let scratch = Scratch::new("short");
-    let Some(program) = compiled(&scratch, "short", SHORT) else { return };
-    for is_short in [false, true] {
-        let group = match is_short {
-            true => match Group::new(304 << 20) {
-                Some(group) => Some(group),
-                None => return,
-            },
-            false => None,
-        };
-        let mut command = scratch.run("-q --memory any --mode pool");
-        command.arg(&program);
-        if let Some(group) = &group {
-            command = group.command(&command);
-        }
-        let mut running = Running::start(&mut command);
-        let pid = running.pid();
-        let mut line = running.lines();
-        let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
-        let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
-        assert_eq!(line(), "written");
-        if count("pool_refused") == 1 {
-            println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-            return;
-        }
-        for blocks in [32, 64] {
-            if !is_short {
-                wait_for("all to be promoted", || (count("blocks_promoted") >= blocks).then_some(()));
-            }
-            go_on();
-            assert_eq!(line(), if blocks == 32 { "written" } else { "gone" });
-        }
-        wait_for("the second child to be known to be gone", || (count("forks_alive") == 1).then_some(()));
-        match is_short {
-            false => wait_for("its memory to be kept", || (count("pool_kept_bytes") >= 64 << 20).then_some(())),
-            true => {
-                wait_for("the memory to be given back", || (count("pool_kept_bytes") == 0).then_some(()));
-                wait_for("as much to be taken as is needed", || (count("pool_bytes") <= 140 << 20).then_some(()));
-            }
-        }
-        go_on();
-        assert_eq!(line(), "0 bad");
-    }
-}
-
-/// Blocks that were promoted take memory that pages would not: where that is short, they go back to pages. The program
-/// has 260 MiB at its peak with plain pages; with its blocks it would need 320, and be killed.
-#[test]
-fn what_was_promoted_too_early_goes_back_to_pages_where_memory_is_short() {
-    let scratch = Scratch::new("early");
-    let Some(program) = compiled(&scratch, "early", EARLY) else { return };
-    let Some(group) = Group::new(304 << 20) else { return };
-    let mut command = scratch.run("-q --memory any --mode pool");
-    command.arg(&program).arg("95");
-    let mut running = Running::start(&mut group.command(&command));
-    let pid = running.pid();
-    let mut line = running.lines();
-    let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
-    let count = |name: &str| scratch.stats(pid).unwrap()[name].as_u64().unwrap();
-    assert_eq!(line(), "filled");
-    if count("pool_refused") == 1 {
-        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-        return;
-    }
-    wait_for("all to be promoted", || (count("blocks_promoted") >= 32).then_some(()));
-    assert_eq!(count("blocks_demoted"), 0);
-    go_on();
-    assert_eq!(line(), "filled");
-    wait_for("most to be pages again", || (count("blocks_demoted") >= 24).then_some(()));
-    go_on();
-    assert_eq!(line(), "filled");
-    go_on();
-    assert_eq!(line(), "0 bad, the child has all");
-}
-
-/// What is mapped while memory is short comes from the kernel, which copies it by page.
-#[test]
-fn new_memory_is_the_kernels_while_memory_is_short() {
-    let scratch = Scratch::new("lean");
-    let Some(program) = compiled(&scratch, "lean", LEAN) else { return };
-    let Some(group) = Group::new(208 << 20) else { return };
-    let mut command = scratch.run("-q --mode pool");
-    command.arg(&program);
-    let mut running = Running::start(&mut group.command(&command));
-    let pid = running.pid();
-    let mut line = running.lines();
-    let mut wait = || assert_eq!(line(), "ready");
-    wait();
-    let known = scratch.stats(pid).unwrap();
-    if known["pool_refused"] == 1 {
-        println!("skipped: the engine cannot work here; it says why in `hugefork doctor`");
-        return;
-    }
-    let mapped = || scratch.stats(pid).unwrap()["pool_mappings"].as_u64().unwrap();
-    let mut says = running.child().stdin.take().unwrap();
-    let mut comes_from_the_pool = |word: &str| {
-        let before = mapped();
-        std::io::Write::write_all(&mut says, format!("{word}\n").as_bytes()).unwrap();
-        wait();
-        mapped() > before
-    };
-    wait_for("new memory to be the kernel's", || (!comes_from_the_pool("more")).then_some(()));
-    comes_from_the_pool("end");
-    wait_for("new memory to be the pool's again", || comes_from_the_pool("more").then_some(()));
-    std::io::Write::write_all(&mut says, b"over\n").unwrap();
-    assert!(running.child().wait().unwrap().success());
-}
-
 /// A pool is as large as the machine, and only what is used of it may come. The limit keeps the machine from harm if
 /// more does: 64 MiB are the program's.
 #[test]
@@ -553,17 +241,17 @@ fn a_program_that_locks_its_memory_has_no_more_of_it() {
     let scratch = Scratch::new("locked");
     let Some(program) = compiled(&scratch, "locked", LOCKED) else { return };
     let Some(group) = Group::new(1 << 30) else { return };
-    for (mode, who) in [("collapse", "libc"), ("pool", "libc"), ("pool", "kernel"), ("pool --malloc keep", "libc")] {
+    for who in ["libc", "kernel"] {
         for flags in [libc::MCL_CURRENT, libc::MCL_CURRENT | libc::MCL_FUTURE, libc::MCL_FUTURE | libc::MCL_ONFAULT] {
             for child in ["0", "1"] {
-                let mut command = scratch.run(&format!("-q --mode {mode}"));
-                command.args(AT_MOST).arg(&program).args([who, &flags.to_string(), child]);
+                let mut command = scratch.bounded("-q --pool");
+                command.arg(&program).args([who, &flags.to_string(), child]);
                 let said = output_of(&mut group.command(&command));
                 if said == "not locked\n" {
                     println!("skipped: this takes root, to lock memory");
                     return;
                 }
-                let name = format!("{mode} {who} {flags} {child}: {said}");
+                let name = format!("{who} {flags} {child}: {said}");
                 let resident: usize = said.split_once(" MiB").unwrap().0.parse().unwrap();
                 println!("{name}");
                 assert!(resident <= 512 && said.ends_with(", 0 missing, 0 bad\n"), "{name}");
@@ -579,8 +267,8 @@ fn no_write_is_lost_where_memory_is_short() {
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
         let Some(group) = Group::new(640 << 20) else { return };
-        let mut command = scratch.run(mode);
-        command.args(AT_MOST).arg(&program).args(["60", "5", "2"]);
+        let mut command = scratch.bounded(mode);
+        command.arg(&program).args(["60", "5", "2"]);
         assert_eq!(output_of(&mut group.command(&command)), "60 forks, 0 bad\n", "{mode}");
     }
 }

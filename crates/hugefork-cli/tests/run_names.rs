@@ -1,4 +1,4 @@
-//! By which names programs call the functions that the libraries stand in for: all that libc has for them.
+//! By which names programs call the functions that the library stands in for: all that libc has for them.
 
 mod programs;
 
@@ -12,15 +12,13 @@ use object::read::elf::ElfFile;
 use object::{Object, ObjectSymbol};
 
 use programs::ours::compiled;
-use programs::{Running, Scratch, output_of, wait_for};
+use programs::{Running, Scratch, has_pool, output_of, wait_for};
 
 /// Names that libc has for a function that a library stands in for, or that look like one, and that none stands in for.
-const LEFT_TO_LIBC: [(&str, &str); 23] = [
-    ("__close_nocancel", "private to glibc's own libraries"),
+const LEFT_TO_LIBC: [(&str, &str); 20] = [
     ("__fcntl_nocancel", "private to glibc's own libraries"),
     ("__libc_fcntl64", "private to glibc's own libraries"),
     ("__libc_fork", "private to glibc's own libraries"),
-    ("__libc_reallocarray", "private to glibc's own libraries"),
     ("__madvise", "private to glibc's own libraries"),
     ("__mmap", "private to glibc's own libraries"),
     ("__mprotect", "private to glibc's own libraries"),
@@ -30,7 +28,6 @@ const LEFT_TO_LIBC: [(&str, &str); 23] = [
     ("__openat64_nocancel", "private to glibc's own libraries"),
     ("__openat_nocancel", "private to glibc's own libraries"),
     ("pthread_atfork", "calls `__register_atfork`, where it is not linked into the program, which does so as well"),
-    ("dup", "takes a number that is free"),
     ("creat", "takes no flags"),
     ("creat64", "takes no flags"),
     ("fopen", "has no mode for `O_DIRECT`"),
@@ -74,7 +71,7 @@ fn libc() -> String {
 #[test]
 fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
     let scratch = Scratch::new("names");
-    output_of(&mut scratch.hugefork("run --print-env --mode pool"));
+    output_of(scratch.run("-q --pool").arg("true"));
     let libraries = scratch.libraries();
     assert_eq!(libraries.len(), 1, "{libraries:?}");
     let ours: BTreeMap<String, u64> = libraries.iter().flat_map(|library| functions(library)).collect();
@@ -99,12 +96,11 @@ fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// While glibc knows of one thread, its mutexes are none beside a thread that it does not know. (Those of mimalloc are
-/// the program's: the library's thread never takes them.)
+/// While glibc knows of one thread, its mutexes are none beside a thread that it does not know.
 #[test]
 fn the_library_takes_no_mutex_of_libcs() {
     let scratch = Scratch::new("mutexes");
-    output_of(&mut scratch.hugefork("run --print-env --mode pool --malloc keep"));
+    output_of(scratch.run("-q --pool").arg("true"));
     let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
     let bytes = fs::read(library).unwrap();
     let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
@@ -128,28 +124,13 @@ fn pinned_memory_is_the_kernels_whatever_the_function_is_called() {
     let controls = ["fcntl", "fcntl64", "__fcntl"];
     let sockets = ["setsockopt 1 60", "setsockopt 283 4", "setsockopt 279 1", "setsockopt 279 7"];
     for words in [&opens[..], &opens_at, &makes, &controls, &sockets].concat() {
-        let mut running = Running::start(scratch.run("-q --mode pool").arg(&program).args(words.split(' ')));
+        let mut running = Running::start(scratch.run("-q --pool").arg(&program).args(words.split(' ')));
         let mut said = [0; 5];
         std::io::Read::read_exact(running.child().stdout.as_mut().unwrap(), &mut said).unwrap();
         if &said == b"none\n" {
             println!("skipped: this libc has no {words}");
             continue;
         }
-        let stats = wait_for("statistics", || scratch.stats(running.pid()));
-        if stats["pool_refused"] != 0 {
-            println!("skipped: there is no pool here; `hugefork doctor` says why");
-            return;
-        }
-        assert_eq!(stats["pool_left"], 1, "{words}");
-    }
-}
-
-/// A program that puts something before some of libc's functions gives back what it has from the others.
-#[test]
-fn a_malloc_before_libcs_own_gets_along_with_the_rest() {
-    let scratch = Scratch::new("wrapped");
-    let Some(program) = compiled(&scratch, "wrapped", include_str!("programs/wrapped.c")) else { return };
-    for options in ["-q --mode pool", "-q --mode pool --malloc mimalloc", "-q --mode pool --only other"] {
-        assert_eq!(output_of(scratch.run(options).arg(&program)), "0 bad\n", "{options}");
+        wait_for(&format!("the pool to be gone after {words}"), || (!has_pool(running.pid())).then_some(()));
     }
 }

@@ -1,79 +1,95 @@
-//! The beginning and the end of the program: the constructor reads what is wanted, the destructor prints the line.
+//! The constructor: it reads what the command asks for, and takes the library out of the environment. What the program
+//! starts is as without it.
 //!
-//! The constructor is all that most programs ever pay, since they inherit the library and have nothing big: a few
-//! variables, and three calls that change nothing.
+//! It is all that a program without big memory ever pays: one variable, and three calls that change nothing.
 
-use std::ffi::c_int;
-use std::ptr;
+use std::ffi::{CStr, c_char};
 
-use crate::config::{self, Config};
-use crate::fork;
-use crate::fork::origin;
-use crate::interposed::{forks, pins};
-use crate::line::Line;
-use crate::stats::own as stats;
-use crate::threads::affinity;
+use crate::fork::{self, origin};
+#[cfg(target_arch = "x86_64")]
+use crate::interposed::dlopen;
+use crate::interposed::{forks, wrapped};
+use crate::switch::{self, ON, ON_FOR_SMALL};
+use crate::threads::worker;
+use crate::{ALL, BIG, VARIABLE};
 
 #[used]
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
 static START: extern "C" fn() = start;
 
-#[used]
-#[cfg_attr(hugefork_interposed, unsafe(link_section = ".fini_array"))]
-static END: extern "C" fn() = end;
+/// Parts of the names of preloaded libraries that do not go with this one: `valgrind` works on what the program maps,
+/// and `faketime` has locks in the functions that tell the time.
+const OTHERS: [&[u8]; 2] = [b"vgpreload", b"faketime"];
+
+unsafe extern "C" {
+    /// The variables, which are `main`'s third argument, too.
+    static mut environ: *mut *mut c_char;
+
+    /// As `getenv`, but for processes with more rights than their caller: those find nothing.
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
+}
 
 extern "C" fn start() {
-    let config = match Config::of_this_process() {
-        Ok(Some(config)) => config,
-        Ok(None) => return,
-        Err(variable) => {
-            let text =
-                format_args!("hugefork: {variable} cannot be read, so nothing is done; let `hugefork run` set it");
-            return Line::new(text).write_to(libc::STDERR_FILENO);
-        }
+    let asked = match value(c"HUGEFORK_POOL") {
+        text if text == BIG.as_bytes() => ON,
+        text if text == ALL.as_bytes() => ON_FOR_SMALL,
+        _ => return,
     };
-    if !config::is_meant() {
+    let preloaded = value(c"LD_PRELOAD");
+    let has_others = OTHERS.iter().any(|name| preloaded.windows(name.len()).any(|part| part == *name));
+    // SAFETY: before `main`, nobody else looks at the environment.
+    unsafe { leave_the_environment() };
+    if has_others {
         return;
     }
-    if config.at_exit || config.signal.is_some() {
-        stats::remember_stderr();
-    }
-    if let Some(signal) = config.signal {
-        answer(signal);
-    }
     forks::resolve();
-    pins::resolve();
+    wrapped::resolve();
+    #[cfg(target_arch = "x86_64")]
+    dlopen::resolve();
     origin::note_this();
-    affinity::note();
-    hugefork::seam::note_filter();
+    worker::note_first();
     fork::follow();
     // Last: from here on, something is done.
-    config.set();
+    switch::set(asked);
 }
 
-extern "C" fn end() {
-    if config::at_exit() {
-        stats::print();
-    }
+/// A variable of this process's environment; empty if there is none.
+fn value(name: &CStr) -> &'static [u8] {
+    // SAFETY: a string that ends, and nobody changes the environment before `main`. A process with more rights than its
+    // caller takes nothing from him.
+    let value = unsafe { secure_getenv(name.as_ptr()) };
+    // SAFETY: the environment of the start lies in the process's first stack, and stays there.
+    if value.is_null() { b"" } else { unsafe { CStr::from_ptr(value) }.to_bytes() }
 }
 
-/// Prints the line at a signal, unless the program has another use for it.
-fn answer(signal: c_int) {
-    // SAFETY: a `sigaction` of zeros is the default action.
-    let mut was: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = on_signal as *const () as usize;
-    ours.sa_flags = libc::SA_RESTART;
-    // SAFETY: live values. A number that is no signal is refused.
+/// Takes the variable out, and the library out of `LD_PRELOAD`, where they lie: nothing is allocated.
+///
+/// # Safety
+/// Nobody else looks at the environment.
+unsafe fn leave_the_environment() {
+    // SAFETY: a list of strings that ends with null; those lie in the process's first stack, and can be written.
     unsafe {
-        if libc::sigaction(signal, ptr::null(), &mut was) == 0 && was.sa_sigaction == libc::SIG_DFL {
-            libc::sigaction(signal, &ours, ptr::null_mut());
+        let (mut from, mut to) = (environ, environ);
+        while !from.is_null() && !(*from).is_null() {
+            let variable = *from;
+            let is_kept = match CStr::from_ptr(variable).to_bytes() {
+                text if text.starts_with(VARIABLE.as_bytes()) => false,
+                // The command has put it last.
+                text if text.starts_with(b"LD_PRELOAD=") => match text.iter().rposition(|byte| *byte == b':') {
+                    Some(end) => {
+                        *variable.add(end) = 0;
+                        true
+                    }
+                    None => false,
+                },
+                _ => true,
+            };
+            *to = variable;
+            to = to.add(usize::from(is_kept));
+            from = from.add(1);
+        }
+        if !to.is_null() {
+            *to = std::ptr::null_mut();
         }
     }
-}
-
-/// Prints the line; allocates nothing, and leaves `errno` alone.
-extern "C" fn on_signal(_: c_int) {
-    stats::print();
 }

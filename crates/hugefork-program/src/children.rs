@@ -1,22 +1,45 @@
 //! What children of `fork(2)` inherit, and what becomes of it when they are gone.
 
-use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hugefork::seam::{HeldBlocks, Linux, Machine};
+use hugefork::seam::{HeldBlocks, Linux, Machine, Promotions};
 
-use crate::living::Living;
 use crate::memory::{PLAIN, ProgramMemory};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// So many faults for each block are worth a look at all of them, and fewer than this are worth none.
-const FAULTS: u64 = 2;
-const FEW: u64 = 64;
+/// A look at all blocks takes a quarter of the time of so many faults for each.
+const FAULTS: u64 = 16;
 
-/// For so long blocks are demoted at once.
-const DEMOTION_NS: u64 = 1_000_000;
+/// A block is promoted once so many of its pages were copied: it then takes at most a seventh more memory than its
+/// copied pages, and the copy saves the write-back of all of them.
+const PROMOTED_PAGES: usize = HUGE_PAGE / BASE_PAGE / 8 * 7;
 
-/// About so many blocks tell whether it is worth to look at all.
-const SAMPLES: usize = 32;
+/// Promotes what is nearly all copied.
+struct Dense;
+
+impl Promotions for Dense {
+    fn may_be_promoted(&mut self, _entry: usize, pages: usize) -> bool {
+        pages >= PROMOTED_PAGES
+    }
+}
+
+/// How many forks blocks are held for, and whether some are over since the last look.
+#[derive(Debug, Default)]
+pub(crate) struct LivingChildren {
+    forks: AtomicUsize,
+    have_gone: AtomicBool,
+}
+
+/// Children of one fork live.
+struct Living(Arc<LivingChildren>);
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        self.0.have_gone.store(true, Ordering::Relaxed);
+        self.0.forks.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
 /// [forget](std::mem::forget) it in a child.
@@ -57,10 +80,8 @@ impl<S: Machine> ProgramMemory<S> {
         }
         let (held, unseen) = self.region.share(0..self.high);
         self.counts.unseen += unseen as u64;
-        // Who is gone makes room for who comes.
-        let now = self.region.now();
-        self.lives.epoch(&self.living, now);
-        Inherited { held, _living: Living::begin(&self.living, now) }
+        self.living.forks.fetch_add(1, Ordering::Relaxed);
+        Inherited { held, _living: Living(self.living.clone()) }
     }
 
     /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
@@ -72,90 +93,26 @@ impl<S: Machine> ProgramMemory<S> {
             self.round = None;
             return false;
         }
-        // Who is gone by now has lived until now.
-        let now = self.region.now();
-        let epoch = self.lives.epoch(&self.living, now);
         let from = match self.round {
             Some(from) => from,
             None => {
-                let cow_mappings = self.region.cow_mappings() as u64;
                 let faults = self.region.faults();
-                let are_many = faults.wrapping_sub(self.faults) >= FEW.max(FAULTS * cow_mappings);
-                let have_gone = self.living.have_gone();
-                let is_worth_it = are_many && self.foresight.is_due(now);
-                if !is_worth_it && !have_gone && self.living.live() {
+                let are_many = faults.wrapping_sub(self.faults) >= FAULTS * self.region.cow_mappings() as u64;
+                let have_gone = self.living.have_gone.swap(false, Ordering::Relaxed);
+                if !are_many && !have_gone && self.living.forks.load(Ordering::Relaxed) > 0 {
                     return false;
                 }
                 // What is written from now on may be where this round has been: it counts for the next.
                 self.faults = faults;
-                self.foresight.begin_round(now, epoch, self.high);
-                let region = &self.region;
-                let step = (self.high / SAMPLES).max(1);
-                let some = (0..self.high).step_by(step).filter_map(|entry| Some((entry, region.private_pages(entry)?)));
-                if !self.foresight.is_worth_a_look(some, now) && !have_gone && self.living.live() {
-                    return false;
-                }
                 0
             }
         };
-        self.round = self.region.maintain(from, &mut self.foresight).filter(|&next| next < self.high);
-        self.keeping.note(self.region.promoted(), epoch.map(|epoch| epoch.began));
+        self.round = self.region.maintain(from, &mut Dense).filter(|&next| next < self.high);
         self.round.is_some()
-    }
-
-    /// Drops pages that were copied for writers while children live, and that equal again what the children have: for
-    /// about a millisecond, and a fiftieth of a processor in all. True if more is to be done at once. It finds what is
-    /// worth it by itself, if it is called some times a second.
-    pub fn uncopy(&mut self) -> bool {
-        if !self.living.live() || !self.is_shared() {
-            self.uncopying.rest();
-            return false;
-        }
-        self.uncopying.work(&self.region, self.high)
-    }
-
-    /// Goes back to pages where blocks were promoted that have changed little since, while children live: for about a
-    /// millisecond, one block at least. Who uses such a block waits for half of one. For when memory is short
-    /// ([`ProgramMemory::save_memory`]). True if not all was looked at; the next call goes on there.
-    pub fn demote(&mut self) -> bool {
-        let began = self.region.now();
-        while self.may_demote() && self.demoting < self.high {
-            self.counts.demoted += u64::from(self.region.demote(self.demoting));
-            self.demoting += 1;
-            if self.region.now().saturating_sub(began) >= DEMOTION_NS {
-                return true;
-            }
-        }
-        self.demoting = 0;
-        false
-    }
-
-    /// Whether there are blocks that [`ProgramMemory::demote`] may find worth it.
-    pub fn may_demote(&self) -> bool {
-        self.region.may_demote()
-    }
-
-    /// What children's lives may have the program take, in percent of what it takes with plain pages, which are copied
-    /// one by one; none: whatever saves time, as it is without this call. Each block that is promoted keeps to that, as
-    /// far as can be foreseen. With 0 nothing is promoted; what lies between counts as 100.
-    pub fn limit_promotions(&mut self, percent: Option<u32>) {
-        self.foresight.set_limit(percent);
-    }
-
-    /// For how long what children held is worth to be kept for the next ones, once there is nothing more to do
-    /// ([`ProgramMemory::trim`]): ten seconds, or until the next are late that come at least every two minutes.
-    pub fn keeps_for(&self) -> Duration {
-        Duration::from_nanos(self.keeping.how_long())
     }
 
     /// Whether anything is shown through private mappings still.
     pub fn is_shared(&self) -> bool {
         self.region.cow_mappings() > 0
-    }
-}
-
-impl<S: Machine> fmt::Debug for Inherited<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inherited").field("blocks", &self.held.count()).finish_non_exhaustive()
     }
 }

@@ -1,8 +1,6 @@
 //! Huge pages of what the program has filled, where the kernel makes none by itself, and memory that goes back to the
 //! system.
 
-use std::fmt;
-
 use hugefork::seam::{FullBlock, Linux, Machine};
 
 use crate::memory::ProgramMemory;
@@ -65,11 +63,6 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// How many blocks were made huge and still are, as far as is known here.
-    pub fn huge(&self) -> usize {
-        self.is_huge[..self.high].iter().filter(|is_huge| **is_huge).count()
-    }
-
     /// Gives memory back to the system that nobody holds, a few blocks at a time. True if there is more.
     pub fn trim(&mut self) -> bool {
         self.region.trim(TRIMMED_AT_ONCE)
@@ -78,11 +71,5 @@ impl<S: Machine> ProgramMemory<S> {
     /// Whether memory is to be saved: while it is, no block is copied for a child whose pages can be.
     pub fn save_memory(&mut self, is_short: bool) {
         self.region.save_memory(is_short);
-    }
-}
-
-impl<S: Machine> fmt::Debug for Full<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Full").field("entry", &self.0.entry()).finish_non_exhaustive()
     }
 }

@@ -1,17 +1,12 @@
 //! [`ProgramMemory`]: which bytes are the program's.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use hugefork::BuildError;
-use hugefork::seam::{Figures, Held, Linux, Machine, ProgramRegion, Ranges};
+use hugefork::seam::{Descriptor, Figures, Linux, Machine, ProgramRegion, Ranges, Zeros};
 
-use crate::foresight::Foresight;
-use crate::keeping::Keeping;
-use crate::living::{Lives, LivingChildren};
-use crate::plain::Zeros;
-use crate::uncopy::Uncopying;
+use crate::children::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
@@ -51,19 +46,11 @@ pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) is_huge: Vec<bool>,
     /// Entries of mappings that failed, some of which could not be taken away yet. Nobody knows of them.
     rests: Vec<Range<usize>>,
-    /// How many bytes of each block were dropped and filled with zeros since it was last looked at for that.
-    dropped: Vec<u32>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
-    pub(crate) lives: Lives,
-    pub(crate) foresight: Foresight,
-    pub(crate) keeping: Keeping,
     /// Where the round goes on, and the faults that were counted after the last.
     pub(crate) round: Option<usize>,
     pub(crate) faults: u64,
-    pub(crate) uncopying: Uncopying,
-    /// Where the next look at promoted blocks begins.
-    pub(crate) demoting: usize,
 }
 
 /// What has happened so far to a [`ProgramMemory`].
@@ -89,12 +76,6 @@ pub struct ProgramCounts {
     pub pages_written_back: u64,
     /// Blocks that became the program's own again while a child shared them.
     pub promoted: u64,
-    /// Blocks of those that went back to pages, since memory was short ([`ProgramMemory::demote`]).
-    pub demoted: u64,
-    /// Copied pages that equalled what children have, and were dropped ([`ProgramMemory::uncopy`]).
-    pub uncopied: u64,
-    /// What it took to find those, in nanoseconds of a processor.
-    pub uncopy_ns: u64,
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
     pub memory: u64,
     /// Bytes of those that nobody holds: they are kept for the copies of the next child ([`ProgramMemory::trim`]).
@@ -113,15 +94,15 @@ impl ProgramMemory {
         Ok(Self::of(ProgramRegion::new(capacity / HUGE_PAGE * HUGE_PAGE, ADDRESSES)?))
     }
 
-    /// Descriptors that the program must not close: it did not open them.
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+    /// Its descriptors, none of which the program has opened.
+    pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         self.region.descriptors()
     }
 
-    /// Opens descriptors again that the program has closed, past whatever keeps it from that, and gives their numbers.
-    /// The memory's own cannot be opened again: what needs it is done by the mappings, or not at all.
-    pub fn reopen(&mut self) -> Vec<i32> {
-        self.region.reopen()
+    /// Opens descriptors again that the program has closed. The memory's own cannot be opened again: what needs it is
+    /// done by the mappings, or not at all.
+    pub fn reopen(&mut self) {
+        self.region.reopen();
     }
 
     /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the
@@ -154,7 +135,7 @@ impl<S: Machine> ProgramMemory<S> {
 
     fn of(region: ProgramRegion<S>) -> Self {
         let count = region.addresses().len() / HUGE_PAGE;
-        let (used, is_huge, dropped) = (vec![0; count], vec![false; count], vec![0; count]);
+        let (used, is_huge) = (vec![0; count], vec![false; count]);
         ProgramMemory {
             region,
             free: Ranges::new(count),
@@ -162,16 +143,10 @@ impl<S: Machine> ProgramMemory<S> {
             used,
             is_huge,
             rests: Vec::new(),
-            dropped,
             counts: ProgramCounts::default(),
             living: Arc::default(),
-            lives: Lives::default(),
-            foresight: Foresight::default(),
-            keeping: Keeping::default(),
             round: None,
             faults: 0,
-            uncopying: Uncopying::default(),
-            demoting: 0,
         }
     }
 
@@ -197,7 +172,6 @@ impl<S: Machine> ProgramMemory<S> {
         }
         self.used[entries.clone()].fill(HUGE_PAGE as u32);
         self.is_huge[entries.clone()].fill(false);
-        self.dropped[entries.clone()].fill(0);
         self.used[entries.end - 1] = (len - (count - 1) * HUGE_PAGE) as u32;
         self.high = self.high.max(entries.end);
         Some(self.base() + entries.start * HUGE_PAGE)
@@ -226,20 +200,23 @@ impl<S: Machine> ProgramMemory<S> {
             })
     }
 
-    /// The blocks of memory that was mapped here and not handed over, whole, in order. A child that has just been
-    /// forked may still ask: it has them as they are after [`ProgramMemory::before_fork`].
+    /// The blocks of memory that was mapped here and not handed over, whole, in order.
     pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let base = self.base();
         let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
-    /// Where mappings end within a block: from there to the next multiple of 2 MiB, nothing is the program's. A child
-    /// may ask as for [`ProgramMemory::blocks`].
-    pub fn ends(&self) -> impl Iterator<Item = usize> + '_ {
-        let base = self.base();
+    /// The parts of blocks behind the ends of mappings, as far as a range touches them: nothing there is the program's.
+    /// A child that has been forked may ask, too, of what it has inherited.
+    pub fn behind_ends(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
+        let (base, range) = (self.base(), range.clone());
         let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;
-        (0..self.high).filter(is_cut).map(move |index| base + index * HUGE_PAGE + self.used[index] as usize)
+        let behind = move |index: usize| {
+            let start = base + index * HUGE_PAGE;
+            (start + self.used[index] as usize).max(range.start)..(start + HUGE_PAGE).min(range.end)
+        };
+        self.touched(&range.clone()).filter(is_cut).map(behind).filter(|behind| !behind.is_empty())
     }
 
     /// Whether any of a range of addresses is memory that was mapped here and not handed over.
@@ -281,26 +258,16 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, or with the rest of the huge
-    /// page that it is part of.
+    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, unless children hold it too:
+    /// a huge page is split for that, as the kernel does it with a program's own.
     fn empty_part(&mut self, index: usize, piece: &Range<usize>) {
         let start = self.base() + index * HUGE_PAGE;
         let part = piece.start - start..piece.end - start;
-        let is_huge = self.is_huge[index] || !self.needs_collapse();
         let are_pages = part.start.is_multiple_of(BASE_PAGE) && part.end.is_multiple_of(BASE_PAGE);
-        if are_pages && self.region.empty_part(index, &part, is_huge) {
-            return;
-        }
-        self.region.fill_with_zeros(piece);
-        self.dropped[index] += part.len() as u32;
-        if self.dropped[index] < self.used[index] {
-            return;
-        }
-        // So much was dropped that it may be all. What was used again since is not zero.
-        self.dropped[index] = 0;
-        let here = (&raw const start).addr();
-        if !(start..start + HUGE_PAGE).contains(&here) && self.region.drop_zeros(index) {
+        if are_pages && self.region.empty_part(index, &part) {
             self.is_huge[index] = false;
+        } else {
+            self.region.fill_with_zeros(piece);
         }
     }
 
@@ -323,17 +290,10 @@ impl<S: Machine> ProgramMemory<S> {
         ProgramCounts {
             pages_written_back,
             promoted,
-            uncopied: self.uncopying.dropped,
-            uncopy_ns: self.uncopying.used,
             memory: memory as u64,
             kept: memory.min(kept) as u64,
             ..self.counts
         }
-    }
-
-    /// For how long those waited who used what was held, so far.
-    pub fn held(&self) -> Held {
-        self.region.held()
     }
 
     /// The entries that a range of addresses touches.
@@ -381,10 +341,4 @@ enum What {
     Part(usize),
     /// The kernel's.
     Plain,
-}
-
-impl<S: Machine> fmt::Debug for ProgramMemory<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProgramMemory").field("addresses", &self.addresses()).finish_non_exhaustive()
-    }
 }

@@ -88,10 +88,6 @@ enum Op {
     Maintain {
         times: usize,
     },
-    /// Copied pages are looked at that may be as before.
-    Uncopy,
-    /// So are promoted blocks.
-    Demote,
     FindFull {
         from: usize,
     },
@@ -354,8 +350,6 @@ impl World {
                 }
             }
             Op::Maintain { times } => (0..times).for_each(|_| _ = self.memory.maintain()),
-            Op::Uncopy => (0..self.program.blocks.len()).for_each(|entry| _ = self.memory.region.uncopy(entry)),
-            Op::Demote => while self.memory.demote() {},
             Op::FindFull { from } => {
                 let found = self.memory.next_full(from % self.program.blocks.len()).0;
                 self.fulls.extend(found.filter(|_| self.fulls.len() < 4));
@@ -607,8 +601,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (seed(), seed()).prop_map(|(one, other)| Op::Join { forks: [one, other] }),
         6 => (1..4usize).prop_map(|times| Op::Maintain { times }),
         3 => (seed(), 1..200usize).prop_map(|(at, pages)| Op::Rewrite { at, pages }),
-        3 => Just(Op::Uncopy),
-        3 => Just(Op::Demote),
         2 => seed().prop_map(|from| Op::FindFull { from }),
         2 => seed().prop_map(|full| Op::Collapse { full }),
         1 => Just(Op::Trim),
@@ -684,78 +676,46 @@ fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }
 
-/// Pages that are as the child has them are the block's again, and others stay.
+/// A block is promoted once nearly all of its pages were copied, and goes back with the children that hold the one
+/// before.
 #[test]
-fn what_was_written_and_is_as_before_is_shared_again() {
+fn what_is_nearly_all_copied_is_promoted() {
     for shape in [BY_PAGE, BY_HUGE_PAGE] {
         let mut world = World::new(shape);
-        let copied = |world: &World| world.memory.region.private_pages(0);
         for op in [
-            Op::Map { pages: 512 },
-            Op::Fill { at: place(0, 0), pages: 512, value: 3 },
+            Op::Map { pages: 1024 },
+            Op::Fill { at: place(0, 0), pages: 1024, value: 3 },
             Op::Fork { process: 0 },
-            Op::Rewrite { at: place(0, 0), pages: 200 },
-            Op::Write { process: 0, at: place(0, 100), value: 4 },
-            Op::Rewrite { at: place(0, 300), pages: 1 },
+            Op::Fill { at: place(0, 0), pages: 440, value: 4 },
+            Op::Fill { at: place(1, 0), pages: 460, value: 4 },
+            Op::Maintain { times: 3 },
         ] {
             world.apply(&op);
+            world.check();
         }
-        assert_eq!(copied(&world), Some(201));
-        world.apply(&Op::Uncopy);
-        world.check();
-        assert_eq!(copied(&world), Some(1), "only one differs");
-        world.apply(&Op::Write { process: 0, at: place(0, 100), value: 3 });
-        world.apply(&Op::Uncopy);
-        world.check();
-        assert_eq!(copied(&world), Some(0), "it is as before, too");
+        assert_eq!(world.memory.counts().promoted, 1, "{shape:?}");
         world.apply(&Op::End { child: 0 });
-        world.apply(&Op::Uncopy);
+        assert_eq!(world.memory.counts().kept, HUGE_PAGE as u64);
         world.finish();
     }
 }
 
-/// A promoted block goes back to the pages that differ, if children hold what it was copied from, and it is not
-/// promoted again beside those. One that differs all over stays.
+/// Part of a block gives its memory back, unless a child holds it too.
 #[test]
-fn what_was_promoted_too_early_goes_back_to_pages() {
-    for shape in [BY_PAGE, BY_HUGE_PAGE] {
-        let mut world = World::new(shape);
-        let copied = |world: &World| [0, 1].map(|entry| world.memory.region.private_pages(entry));
-        let promote = |world: &mut World| {
-            for (at, pages) in [(place(0, 100), 100), (place(1, 0), 500)] {
-                world.apply(&Op::Fill { at, pages, value: 4 });
-            }
-            world.apply(&Op::Maintain { times: 3 });
-        };
-        world.apply(&Op::Map { pages: 1024 });
-        world.apply(&Op::Fill { at: place(0, 0), pages: 1024, value: 3 });
-        world.apply(&Op::Demote);
-        world.apply(&Op::Fork { process: 0 });
-        promote(&mut world);
-        let counts = world.memory.counts();
-        assert_eq!((copied(&world), counts.promoted), ([None, None], 2));
-        world.apply(&Op::Write { process: 0, at: place(0, 300), value: 5 });
-        world.apply(&Op::Demote);
-        world.check();
-        assert_eq!((copied(&world), world.memory.counts().demoted), ([Some(101), None], 1));
-        assert_eq!(world.memory.counts().memory, counts.memory - HUGE_PAGE as u64);
-        promote(&mut world);
-        world.apply(&Op::Demote);
-        assert_eq!((copied(&world), world.memory.counts().promoted), ([Some(101), None], 2));
-        // The next child is another matter.
-        world.apply(&Op::End { child: 0 });
-        world.apply(&Op::Maintain { times: 3 });
-        world.apply(&Op::Fork { process: 0 });
-        promote(&mut world);
-        world.check();
-        assert_eq!((copied(&world), world.memory.counts().promoted), ([None, None], 4));
-        // What nobody holds any more is not held for this either.
-        world.apply(&Op::End { child: 0 });
-        assert_eq!(world.memory.counts().kept, 2 * HUGE_PAGE as u64);
-        world.apply(&Op::Demote);
-        assert_eq!(world.memory.counts().demoted, 1);
-        world.finish();
+fn parts_that_are_dropped_go_back() {
+    let mut world = World::new(BY_PAGE);
+    let drop_two = Op::Empty { at: place(0, 300), len: pages(2) };
+    for op in [Op::Map { pages: 512 }, Op::Fill { at: place(0, 0), pages: 512, value: 3 }, drop_two.clone()] {
+        world.apply(&op);
     }
+    let left = HUGE_PAGE as u64 - 2 * BASE_PAGE as u64;
+    assert_eq!(world.memory.counts().memory, left);
+    world.apply(&Op::Fill { at: place(0, 300), pages: 2, value: 3 });
+    world.apply(&Op::Fork { process: 0 });
+    world.apply(&drop_two);
+    world.check();
+    assert_eq!(world.memory.counts().memory, HUGE_PAGE as u64);
+    world.finish();
 }
 
 /// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
@@ -773,13 +733,12 @@ fn every_call_may_fail() {
                 Op::FindFull { from: 0 },
                 Op::Collapse { full: 0 },
                 Op::Fork { process: 0 },
-                Op::Fill { at: place(1, 101), pages: 80, value: value + 10 },
+                Op::Fill { at: place(1, 0), pages: 500, value: value + 10 },
                 Op::Write { process: 0, at: place(0, 1), value: value + 10 },
                 Op::Rewrite { at: place(0, 99), pages: 3 },
-                Op::Uncopy,
                 Op::Empty { at: place(1, 300), len: pages(2) },
+                Op::Empty { at: place(2, 99), len: pages(1) },
                 Op::Maintain { times: 3 },
-                Op::Demote,
                 Op::HandOver { at: place(2, 0), len: pages(1) },
                 Op::End { child: 0 },
                 Op::Maintain { times: 3 },

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hugefork::seam::Machine;
+use hugefork::seam::{Machine, Zeros};
 
 use crate::memory::{PLAIN, ProgramMemory, SOON_PLAIN};
 use crate::units::HUGE_PAGE;
@@ -12,15 +12,6 @@ const TRIES: usize = 100;
 
 /// So many blocks at once are handed over: while they are copied, who uses one of them waits.
 const HANDED_AT_ONCE: usize = 32;
-
-/// What becomes of pages of zeros in memory that is handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Zeros {
-    /// They are there, as far as they were.
-    Copied,
-    /// They are missing, for all who ask: nobody can tell those that were never used from those that were.
-    LeftOut,
-}
 
 impl<S: Machine> ProgramMemory<S> {
     /// Makes plain memory of all blocks that the range touches: the kernel's from now on, with the same contents. Those
@@ -38,11 +29,7 @@ impl<S: Machine> ProgramMemory<S> {
                 continue;
             }
             // Whoever works on a page just then may be in the way.
-            let hand_over = || match zeros {
-                Zeros::Copied => self.region.hand_over(&(start..end)),
-                Zeros::LeftOut => self.region.hand_over_without_zeros(&(start..end)),
-            };
-            if (0..TRIES).any(|_| hand_over()) {
+            if (0..TRIES).any(|_| self.region.hand_over(&(start..end), zeros)) {
                 self.counts.handed_over += (end - start) as u64;
                 self.unmap_behind(start..end);
                 self.used[start..end].fill(PLAIN);

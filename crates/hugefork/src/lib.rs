@@ -75,7 +75,7 @@ mod ranges;
 mod region;
 #[cfg(test)]
 mod rows_test;
-// For hugefork-program: `hugefork run --mode pool`.
+// For hugefork-program: `hugefork run --pool`.
 #[doc(hidden)]
 pub mod seam;
 mod snapshot;

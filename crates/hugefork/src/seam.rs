@@ -17,17 +17,17 @@ use crate::pool::frames::Content;
 use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
 pub use crate::region::maintain::Promotions;
-use crate::region::state::{FormerBlocks, RegionCore};
-use crate::stats::histogram::Histogram;
+use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
-pub use crate::sys::linux::memory::Linux;
+use crate::sys::linux::arena;
+pub use crate::sys::linux::memory::{Descriptor, Linux};
 use crate::sys::linux::owner;
-use crate::sys::linux::{advice, arena};
-use crate::sys::program::{ProgramSys, Zeros};
+use crate::sys::program::ProgramSys;
+pub use crate::sys::program::Zeros;
 #[cfg(any(test, fuzzing, feature = "model"))]
 pub use crate::sys::soft::SoftMmu;
-use crate::types::backing::{Backing, CoreDump, Fallback};
+use crate::types::backing::{Backing, CoreDump};
 use crate::types::error::BuildError;
 use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BlockId, BlockSize, EntryIndex};
@@ -41,23 +41,12 @@ impl Machine for Linux {}
 #[cfg(any(test, fuzzing, feature = "model"))]
 impl Machine for SoftMmu {}
 
-/// Notes whether this thread has a filter of system calls. To be called before threads have filters of their own.
-pub fn note_filter() {
-    advice::note_filter();
-}
-
-/// Whether there was one. Then no call is made that such filters are known to end a process for.
-pub fn has_filter() -> bool {
-    advice::has_filter()
-}
-
 /// A region whose writers never fault, in a pool without handler and threads.
 pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);
 
 /// Blocks that are held for the children of one fork, until this is dropped.
 pub struct HeldBlocks<S: Machine> {
     pool: EngineArc<PoolCore<S>>,
-    former: EngineArc<FormerBlocks>,
     blocks: Vec<BlockId>,
 }
 
@@ -80,14 +69,6 @@ pub struct Figures {
     pub kept: usize,
 }
 
-/// For how long those waited who used what was held.
-pub struct Held {
-    /// While a block was promoted, or demoted.
-    pub by_promotion: Histogram,
-    /// While pages went back into their blocks.
-    pub by_write_back: Histogram,
-}
-
 impl ProgramRegion<Linux> {
     /// At most `capacity` bytes, at `addresses` times as many addresses.
     ///
@@ -98,8 +79,7 @@ impl ProgramRegion<Linux> {
             return Err(BuildError::ForkedChild);
         }
         let builder = PoolBuilder::default().name("program").capacity(capacity).block_size(BlockSize::MIB_2);
-        let builder = builder.backing(Backing::ShmemHuge).fallback(Fallback::Refused).core_dump(CoreDump::Included);
-        let (memory, _) = builder.find_memory()?;
+        let memory = builder.core_dump(CoreDump::Included).find_dense_memory()?;
         if let Some(why) = memory.no_page_grain() {
             return Err(unavailable(why.to_string()));
         }
@@ -108,14 +88,14 @@ impl ProgramRegion<Linux> {
         Ok(region)
     }
 
-    /// Descriptors that the program must not close.
-    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+    /// Descriptors, none of which the program has opened.
+    pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         self.0.pool().sys.descriptors()
     }
 
-    /// Opens descriptors again that the program has closed, but for the pool's own, and gives their numbers.
-    pub fn reopen(&self) -> Vec<i32> {
-        self.0.pool().sys.reopen().collect()
+    /// Opens descriptors again that the program has closed, but for the pool's own.
+    pub fn reopen(&self) {
+        self.0.pool().sys.reopen();
     }
 
     /// Leaves all addresses of the engine, for the caller to unmap what is nobody's. From now on this is of no use.
@@ -188,15 +168,10 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.empty_blocks(entry..entry + 1).is_ok()
     }
 
-    /// As [`ProgramRegion::empty`], of whole pages of a block. False if the caller is to fill them with zeros: others
-    /// hold the block, or it may be a huge page (`is_huge`).
-    pub fn empty_part(&self, entry: usize, part: &Range<usize>, is_huge: bool) -> bool {
-        self.0.drop_part(EntryIndex(entry), part, is_huge)
-    }
-
-    /// Gives the memory of a block back if the region alone holds it and all of it is zero.
-    pub fn drop_zeros(&self, entry: usize) -> bool {
-        self.0.drop_zeros(EntryIndex(entry))
+    /// As [`ProgramRegion::empty`], of whole pages of a block. False if the caller is to fill them with zeros, since
+    /// others hold the block.
+    pub fn empty_part(&self, entry: usize, part: &Range<usize>) -> bool {
+        self.0.drop_part(EntryIndex(entry), part)
     }
 
     /// Fills mapped addresses with zeros.
@@ -207,14 +182,10 @@ impl<S: Machine> ProgramRegion<S> {
         unsafe { self.0.pool().sys.fill_with_zeros(part) };
     }
 
-    /// Makes plain memory of entries that all have blocks, with the same contents. False if they are as before.
-    pub fn hand_over(&self, entries: &Range<usize>) -> bool {
-        self.0.hand_over(entries, Zeros::Copied).is_ok()
-    }
-
-    /// As [`ProgramRegion::hand_over`], without pages of zeros: they are missing, for who asks about those.
-    pub fn hand_over_without_zeros(&self, entries: &Range<usize>) -> bool {
-        self.0.hand_over(entries, Zeros::LeftOut).is_ok()
+    /// Makes plain memory of entries that all have blocks, with the same contents, or without pages of zeros: those are
+    /// missing then, for who asks about them. False if they are as before.
+    pub fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> bool {
+        self.0.hand_over(entries, zeros).is_ok()
     }
 
     /// Has the kernel forget addresses of its own that nobody uses. If it refuses, something is there, and nobody knows
@@ -237,7 +208,7 @@ impl<S: Machine> ProgramRegion<S> {
     pub fn share(&self, entries: Range<usize>) -> (HeldBlocks<S>, usize) {
         let mut blocks = Vec::with_capacity(entries.len());
         let unseen = self.0.share(entries, &mut blocks);
-        (HeldBlocks { pool: self.0.pool().clone(), former: self.0.former.clone(), blocks }, unseen)
+        (HeldBlocks { pool: self.0.pool().clone(), blocks }, unseen)
     }
 
     /// How many entries are shown through private mappings.
@@ -245,45 +216,10 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.accounts.cow_mappings.load(Ordering::Relaxed)
     }
 
-    /// How many pages of the entry were copied, if children hold its block too.
-    pub fn private_pages(&self, entry: usize) -> Option<usize> {
-        let _signals = SignalsBlocked::new();
-        self.0.shared_private_pages(EntryIndex(entry))
-    }
-
     /// Looks after some of those, from an entry on. Says where to go on.
     pub fn maintain(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
         let _signals = SignalsBlocked::new();
         self.0.maintain_and_promote(from, promotions)
-    }
-
-    /// Drops the copied pages of an entry that equal what children have there, while some hold its block too. Gives how
-    /// many.
-    pub fn uncopy(&self, entry: usize) -> usize {
-        let _signals = SignalsBlocked::new();
-        self.0.uncopy(EntryIndex(entry))
-    }
-
-    /// Goes back to copied pages where a block was promoted while children that still live hold the one before, if most
-    /// of it is as it was then. False if nothing has changed.
-    pub fn demote(&self, entry: usize) -> bool {
-        let _signals = SignalsBlocked::new();
-        self.0.demote(EntryIndex(entry))
-    }
-
-    /// Whether there is an entry for which that is worth a look.
-    pub fn may_demote(&self) -> bool {
-        self.0.former.are_any()
-    }
-
-    /// Nanoseconds that this thread has run on a processor.
-    pub fn thread_time(&self) -> u64 {
-        self.0.pool().sys.cpu_time()
-    }
-
-    /// The time, in nanoseconds since some moment.
-    pub fn now(&self) -> u64 {
-        self.0.pool().sys.now()
     }
 
     /// Does what was left for later.
@@ -346,12 +282,6 @@ impl<S: Machine> ProgramRegion<S> {
             kept: pool.block_size.len_of(pool.frames.used_and_free()),
         }
     }
-
-    /// For how long whom was held so far.
-    pub fn held(&self) -> Held {
-        let counters = &self.0.counters;
-        Held { by_promotion: counters.held_by_promotion.read(), by_write_back: counters.held_by_write_back.read() }
-    }
 }
 
 fn unavailable(reason: String) -> BuildError {
@@ -388,6 +318,5 @@ impl<S: Machine> Drop for HeldBlocks<S> {
         // Their memory is kept for the copies that the next child makes necessary ([`ProgramRegion::trim`]): to get and
         // clear new memory takes longer than to copy.
         self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
-        self.former.forget_what_is_alone(&self.pool);
     }
 }

@@ -9,7 +9,6 @@ pub(crate) mod manual;
 mod number;
 pub(crate) mod report;
 pub(crate) mod run;
-pub(crate) mod stats;
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -26,7 +25,6 @@ use self::keep::KeepArgs;
 use self::manual::{CompletionsArgs, ManArgs};
 use self::report::ReportArgs;
 use self::run::RunArgs;
-use self::stats::StatsArgs;
 use crate::failure::Failure;
 use crate::output::terminal;
 
@@ -51,8 +49,6 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Keep running programs in huge pages across fork(2), from outside
     Keep(KeepArgs),
-    /// Say what has become of a program that `run` started, while it runs
-    Stats(StatsArgs),
     /// Draw results of `bench --json` as one page that needs no network, or as pictures
     Report(ReportArgs),
     /// Say what this machine offers hugefork, and which command mends what it lacks

@@ -2,106 +2,47 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, ValueEnum};
-use hugefork::ByteSize;
-use hugefork_preload::environment::USUAL_MIN_SIZE;
-use hugefork_preload::{Children, Malloc, Memory, Mode};
+use clap::Args;
 
 const RUN_HELP: &str = "\
-Mode collapse asks for transparent huge pages for the program's own memory. After each fork(2), \
-once no child shares it any more, what the kernel has split meanwhile is put together again. So \
-every fork copies few page tables, and not only the first. The program needs no change; it must \
-be linked dynamically against glibc.
+Becomes the program, and leaves a process beside it that keeps it from outside, as `hugefork keep` \
+does, with all that it starts: once it has forked, its memory is put into huge pages again between \
+two forks. Nothing is put into the program. It needs CAP_SYS_NICE (`hugefork keep --help` says how \
+to get it) and Linux 6.7; without them the program runs as it is, and a line says so.
 
-What the program starts inherits all of it: --only limits it to one program, such as the server \
-that a script starts. Programs that have nothing big are left alone, whatever they inherit.
-
---print-env prints lines for a shell (export NAME='VALUE'), with =systemd for a unit \
-(Environment=\"NAME=VALUE\"), with =file for `docker run --env-file` (NAME=VALUE).
+With --pool, hugefork's library is put into the program instead, and into nothing that it starts. \
+Its mappings of 8 MiB and more lie on a pool of huge pages, of which a fork(2) copies no page \
+tables: memory of jemalloc, tcmalloc and mimalloc, and what servers map themselves. What libc's \
+malloc has stays the kernel's. The program must be linked dynamically against glibc. If it is not, \
+or the machine has no pool for it, it runs as it is, and a line says why. So it does from the \
+moment on that it does what does not go with a pool: it filters its system calls, changes its \
+user, pins memory for devices. A child that wants to can read what its parent writes later.
 
 Examples:
   hugefork run -- redis-server redis.conf
-  hugefork run --stats -- python3 train.py       a line at the end: forks, pauses, huge memory
-  hugefork run --only redis-server -- ./start.sh
-  hugefork stats \"$(pidof redis-server)\"         from another terminal, while it runs
+  hugefork run --pool -- redis-server redis.conf     saves every few seconds
+  hugefork run --merge -- gunicorn --preload -w 8 app:app
 
-Exit status: that of the program; 125 hugefork cannot be put into it (nothing was run), 126 it \
-cannot be run, 127 it is not found, 2 called wrongly.";
+Exit status: that of the program; 125 there is no place for the library (nothing was run), 126 \
+the program cannot be run, 127 it is not found, 2 called wrongly.";
 
 /// Options of `run`.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub(crate) struct RunArgs {
-    /// What is done about the program's memory: collapse, pool
-    #[arg(long, value_name = "MODE", default_value_t = Mode::Collapse)]
-    pub(crate) mode: Mode,
+    /// Have the program's big memory on a pool of huge pages, of which fork(2) copies no page tables
+    #[arg(long, conflicts_with = "merge")]
+    pub(crate) pool: bool,
 
-    /// Look after mappings from SIZE on
-    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(USUAL_MIN_SIZE))]
-    pub(crate) min_size: ByteSize,
-
-    /// Whose malloc the program gets: auto (mimalloc in mode pool, where it would have libc's), keep, mimalloc
-    #[arg(long, value_name = "WHOSE", default_value_t = Malloc::Auto)]
-    pub(crate) malloc: Malloc,
-
-    /// What the program's children get while it lives: alone (no thread of hugefork's, so that they may enter
-    /// sandboxes); in mode pool, a thread: grow (it gives them huge pages where they write much), share (it has them
-    /// share pages again that are as they inherited them, such as reference counts leave them)
-    #[arg(long, value_name = "HOW", default_value_t = Children::Alone)]
-    pub(crate) children: Children,
-
-    /// What a child's life may have the program take in mode pool, as a multiple of what it takes with plain pages;
-    /// with more, whole blocks are copied sooner (from 1 on, or any)
-    #[arg(long, value_name = "TIMES", default_value_t = Memory::default())]
-    pub(crate) memory: Memory,
-
-    /// Do something only in programs whose file has this name
-    #[arg(long, value_name = "NAME")]
-    pub(crate) only: Option<OsString>,
-
-    /// Print a line of statistics to standard error when the program ends
+    /// Have the kernel merge equal pages of the program and of what it starts (KSM), for workers that only read
     #[arg(long)]
-    pub(crate) stats: bool,
-
-    /// Print that line whenever SIGNAL comes, unless the program has a use for it
-    #[arg(long, value_name = "SIGNAL")]
-    pub(crate) stats_signal: Option<StatsSignal>,
-
-    /// If hugefork cannot be put into the program, say why and run it as it is
-    #[arg(long)]
-    pub(crate) or_plain: bool,
+    pub(crate) merge: bool,
 
     /// Say nothing unless something fails
     #[arg(short, long)]
     pub(crate) quiet: bool,
 
-    /// Print the environment that does the same, and run nothing
-    #[arg(long, value_name = "FORMAT", num_args = 0..=1, require_equals = true, default_missing_value = "shell")]
-    pub(crate) print_env: Option<EnvFormat>,
-
     /// The program and its arguments
-    #[arg(
-        value_name = "PROGRAM",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required_unless_present = "print_env"
-    )]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub(crate) command: Vec<OsString>,
-}
-
-/// Signals that programs leave to their users.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum StatsSignal {
-    #[value(name = "USR1")]
-    Usr1,
-    #[value(name = "USR2")]
-    Usr2,
-}
-
-/// Who reads the environment that is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EnvFormat {
-    Shell,
-    Systemd,
-    File,
 }

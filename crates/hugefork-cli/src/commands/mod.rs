@@ -8,4 +8,3 @@ pub(crate) mod keep;
 pub(crate) mod manual;
 pub(crate) mod report;
 pub(crate) mod run;
-pub(crate) mod stats;

@@ -92,7 +92,7 @@ int main(int count, char **words) {
         memory[0] = 77;
         errno = 0;
         int refused = madvise(memory, PAGE, MADV_DONTNEED);
-        _exit(refused ? memory[0] != 77 || errno != EAGAIN : memory[0] != 0);
+        _exit(refused ? memory[0] != 77 || errno != ENOMEM : memory[0] != 0);
     }
     size_t new = 0;
     wrong += read(more[0], &new, sizeof new) != sizeof new;

@@ -11,8 +11,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 /// What does not happen for so long does not happen, however slow the machine is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -52,16 +50,22 @@ impl Scratch {
     pub(crate) fn hugefork(&self, line: &str) -> Command {
         let mut command = Command::new(HUGEFORK);
         command.args(line.split_whitespace()).env("XDG_CACHE_HOME", &self.0).current_dir(&self.0);
-        for name in ["LD_PRELOAD", "GLIBC_TUNABLES"] {
-            command.env_remove(name);
-        }
+        // Small mappings lie in the pool, too.
+        command.env("HUGEFORK_POOL", "all").env_remove("LD_PRELOAD");
         command
     }
 
-    /// What `hugefork stats --json` says of a process; none if it says nothing.
-    pub(crate) fn stats(&self, pid: u32) -> Option<Value> {
-        let output = self.hugefork(&format!("stats --json {pid}")).output().unwrap();
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    /// As [`Scratch::run`], of a program that is ended if it takes too long: what waits for ever cannot be ended by
+    /// other signals.
+    pub(crate) fn bounded(&self, options: &str) -> Command {
+        let run = self.run(options);
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "200"]).arg(run.get_program()).args(run.get_args()).current_dir(&self.0);
+        run.get_envs().for_each(|(name, value)| match value {
+            Some(value) => _ = command.env(name, value),
+            None => _ = command.env_remove(name),
+        });
+        command
     }
 
     /// What the library writes is kept here.
@@ -147,16 +151,27 @@ pub(crate) fn has(programs: &[&str]) -> bool {
     true
 }
 
-/// Whether the kernel makes huge pages of memory that is there (Linux 6.1).
-pub(crate) fn collapses() -> bool {
-    let release = rustix::system::uname();
-    let release = release.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version < (6, 1) {
-        println!("skipped: Linux {release} cannot collapse memory; 6.1 can");
+/// Whether a process has a pool: mappings of its file.
+pub(crate) fn has_pool(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("/memfd:hugefork "))
+}
+
+/// Whether a program gets a pool on this machine. If not, says so.
+pub(crate) fn can_have_a_pool(scratch: &Scratch) -> bool {
+    let output = scratch.run("--pool").arg("true").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let can = said.contains(" runs with a pool ");
+    if !can {
+        println!("skipped: {}", said.trim_end());
     }
-    version >= (6, 1)
+    can
+}
+
+/// Bytes that a process has, by the kernel's account of its mappings: its own, and its part of what it shares.
+pub(crate) fn taken(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 /// Standard output of a command that succeeds and says nothing else.

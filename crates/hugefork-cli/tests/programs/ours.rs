@@ -6,18 +6,8 @@ use std::process::Command;
 
 use super::{Scratch, has, output_of};
 
-/// Options for either mode.
-pub(crate) const MODES: [&str; 2] = ["-q --mode collapse", "-q --mode pool"];
-
-/// The same with threads in children, and in one with blocks that are promoted whatever memory that takes.
-pub(crate) const HELPED: [&str; 3] = [
-    "-q --children grow --mode collapse",
-    "-q --children grow --memory any --mode pool",
-    "-q --children share --mode pool",
-];
-
-/// What waits for ever cannot be ended by other signals.
-pub(crate) const AT_MOST: [&str; 4] = ["timeout", "-s", "KILL", "200"];
+/// The options of each kind of run.
+pub(crate) const MODES: [&str; 1] = ["-q --pool"];
 
 /// A C program of ours; none if there is no compiler.
 pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<PathBuf> {
@@ -29,11 +19,12 @@ pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<Pa
     Some(program)
 }
 
-/// A program in mode `pool` that runs as a user who may not handle the page faults of system calls.
+/// A program with the library that runs as a user who may not handle the page faults of system calls.
 pub(crate) fn as_nobody(scratch: &Scratch, program: &Path) -> Command {
     // The command itself may lie where that user cannot come.
-    let variables = output_of(&mut scratch.hugefork("run --print-env=file --mode pool --children grow"));
+    output_of(scratch.run("-q --pool").arg("true"));
     let mut command = Command::new(program);
-    command.envs(variables.lines().filter_map(|line| line.split_once('='))).current_dir("/").uid(65534).gid(65534);
+    let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
+    command.env("LD_PRELOAD", library).env("HUGEFORK_POOL", "all").current_dir("/").uid(65534).gid(65534);
     command
 }

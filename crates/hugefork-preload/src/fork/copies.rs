@@ -21,11 +21,15 @@ fn page() -> Option<&'static AtomicU32> {
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
+/// This process is known, if copies are noticed.
+pub(crate) fn know() {
+    page().into_iter().for_each(|page| page.store(KNOWN, Ordering::Relaxed));
+}
+
 /// From now on, copies are noticed.
 pub(crate) fn watch() {
-    if let Some(page) = page() {
-        page.store(KNOWN, Ordering::Relaxed);
-        return;
+    if page().is_some() {
+        return know();
     }
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping where the kernel likes.
@@ -40,11 +44,6 @@ pub(crate) fn watch() {
     // SAFETY: zeros, which are an `AtomicU32`.
     unsafe { &*new }.store(KNOWN, Ordering::Relaxed);
     PAGE.store(new, Ordering::Release);
-}
-
-/// Whether copies are noticed.
-pub(crate) fn are_watched() -> bool {
-    page().is_some()
 }
 
 /// Whether this process is a copy that has not been noticed yet.

@@ -1,84 +1,17 @@
-//! Who of the program's descendants still lives, without knowing their numbers and without `SIGCHLD`, which are the
-//! program's.
-//!
-//! Each fork makes a token, a file of memory that the child maps shared. `fcntl(F_ADD_SEALS, F_SEAL_WRITE)` fails for
-//! as long as anybody maps it: the child, and all that the child has forked since, however deep. It succeeds once all
-//! of them have ended, were killed, or have become another program.
-//!
-//! ```text
-//! prepare                 Token::next        mapped here
-//! fork(2)                                    mapped here and in the child
-//! parent  outstanding ◀── Token::hold        mapped in the child            child  Token::inherit, and keeps it mapped
-//! worker  reap                               sealed once nobody maps it
-//! ```
-//! What the descendants of a fork hold of the program's memory lies beside its token: both go together. Without a token
-//! nobody could say when they do, so in mode `pool` a file is kept ready for a fork that gets no other.
+//! The forks of which something may still live, and what their descendants hold of the program's memory: it lies beside
+//! each fork's token, and both go together.
 
-use std::ffi::c_void;
-use std::os::fd::AsFd;
-use std::ptr;
+use std::ffi::c_int;
 
-use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use super::token::{Token, is_gone};
+use crate::pool::Held;
 
-use crate::descriptors::Kept;
-use crate::fork::spare;
-use crate::modes::Held;
-use crate::{BASE_PAGE, Mode, config};
-
-/// So many forks are told apart. Those that come on top share the token of the one before, and are over with it.
+/// So many forks are told apart. Those that come on top share the token of the last one, and are over with it.
 const MOST: usize = 64;
-
-/// What a fork's descendants hold.
-pub(crate) struct Token {
-    file: Kept,
-    /// An address, so that the token can be kept where all threads reach it.
-    mapped: usize,
-}
-
-impl Token {
-    /// A token that this process maps: a new one, or that of the last fork of which something still lives, if there
-    /// can be no other, or else of the file that is kept ready.
-    ///
-    /// # Errors
-    /// The process has no descriptor or no mapping left, and nobody lives.
-    pub(crate) fn next(outstanding: &Outstanding) -> Result<Token, Errno> {
-        let made = if outstanding.is_full() { Err(Errno::MFILE) } else { spare::new_file().and_then(Token::of_new) };
-        made.or_else(|errno| match outstanding.last() {
-            Some(file) => Token::of(file),
-            None => spare::take().map_or(Err(errno), Token::of_new),
-        })
-    }
-
-    fn of_new(file: Kept) -> Result<Token, Errno> {
-        Token::of(file).inspect_err(|_| file.close())
-    }
-
-    fn of(file: Kept) -> Result<Token, Errno> {
-        let number = file.get().ok_or(Errno::BADF)?;
-        // Nobody looks at it, so it needs no memory.
-        // SAFETY: a new mapping where the kernel likes.
-        let mapped =
-            unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::SHARED, number.as_fd(), 0) };
-        Ok(Token { file, mapped: mapped? as usize })
-    }
-
-    /// In the parent: lets go of it, and notes it, with what the descendants hold.
-    pub(crate) fn hold(self, outstanding: &mut Outstanding, held: Held) {
-        // SAFETY: mapped by this token, and nobody looks at it.
-        let _ = unsafe { munmap(self.mapped as *mut c_void, BASE_PAGE) };
-        outstanding.add(self.file, held);
-    }
-
-    /// In the child: keeps it mapped until the process ends.
-    pub(crate) fn inherit(self) {
-        self.file.close();
-    }
-}
 
 /// A fork of which something may still live, or several that share a token.
 struct Fork {
-    token: Kept,
+    segment: c_int,
     held: Held,
 }
 
@@ -94,24 +27,37 @@ impl Outstanding {
         Outstanding { forks: [const { None }; MOST], last: 0 }
     }
 
+    /// A token that this process has attached: a new one, or that of the last fork of which something lives, if there
+    /// can be no other. None if nothing lives either.
+    pub(crate) fn token(&self) -> Option<Token> {
+        let new = if self.is_full() { None } else { Token::new() };
+        new.or_else(|| Token::attach(self.last()?))
+    }
+
+    /// In the parent: lets go of a token, and notes it, with what the descendants hold.
+    pub(crate) fn hold(&mut self, token: &Token, held: Held) {
+        token.let_go();
+        self.add(token.segment, held);
+    }
+
     /// Whether there is no place for one more.
     pub(crate) fn is_full(&self) -> bool {
         self.forks.iter().all(Option::is_some)
     }
 
-    /// The token of the last fork of which something may live.
-    fn last(&self) -> Option<Kept> {
+    /// The segment of the last fork of which something may live.
+    fn last(&self) -> Option<c_int> {
         let (earlier, later) = self.forks.split_at(self.last + 1);
-        earlier.iter().rev().chain(later).flatten().map(|fork| fork.token).next()
+        earlier.iter().rev().chain(later).flatten().map(|fork| fork.segment).next()
     }
 
-    fn add(&mut self, token: Kept, held: Held) {
-        if let Some(shared) = self.forks.iter_mut().flatten().find(|fork| fork.token == token) {
+    fn add(&mut self, segment: c_int, held: Held) {
+        if let Some(shared) = self.forks.iter_mut().flatten().find(|fork| fork.segment == segment) {
             return shared.held.join(held);
         }
         match self.forks.iter().position(Option::is_none) {
             Some(place) => {
-                self.forks[place] = Some(Fork { token, held });
+                self.forks[place] = Some(Fork { segment, held });
                 self.last = place;
             }
             // It cannot be: where there is no place, there is no new token.
@@ -122,30 +68,22 @@ impl Outstanding {
     /// Takes out those of which nobody lives any more, and passes on what was held for them. Gives the number of the
     /// others.
     pub(crate) fn reap(&mut self, mut give_up: impl FnMut(Held)) -> usize {
-        // What is shared with somebody must not change, so there it is not taken for granted that he is gone.
-        let unknown = config::mode() != Some(Mode::Pool);
         for place in &mut self.forks {
-            if let Some(fork) = place.take_if(|fork| fork.token.is_unmapped(unknown)) {
-                fork.token.close();
-                spare::find();
+            if let Some(fork) = place.take_if(|fork| is_gone(fork.segment)) {
                 give_up(fork.held);
             }
         }
-        self.forks.iter().flatten().count()
+        self.count()
     }
 
-    /// Whether no fork is known of which something may live.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.forks.iter().all(Option::is_none)
+    /// How many forks are known of which something may live.
+    pub(crate) fn count(&self) -> usize {
+        self.forks.iter().flatten().count()
     }
 
     /// In a child: forgets all, which are its siblings.
     pub(crate) fn forget(&mut self) {
-        for fork in self.forks.iter_mut().filter_map(Option::take) {
-            fork.token.close();
-            fork.held.keep_for_ever();
-        }
-        spare::in_child();
+        self.forks.iter_mut().filter_map(Option::take).for_each(|fork| fork.held.keep_for_ever());
     }
 }
 
@@ -154,29 +92,10 @@ mod tests {
     use super::*;
     use crate::fork::tests::one_at_a_time;
 
-    /// A token as a child maps it, until this is dropped.
-    struct Child(*mut c_void);
-
-    impl Child {
-        fn of(token: &Token) -> Child {
-            let number = token.file.get().unwrap();
-            // SAFETY: a new mapping where the kernel likes.
-            let mapped = unsafe { mmap(ptr::null_mut(), BASE_PAGE, ProtFlags::empty(), MapFlags::SHARED, number, 0) };
-            Child(mapped.unwrap())
-        }
-    }
-
-    impl Drop for Child {
-        fn drop(&mut self) {
-            // SAFETY: mapped by this.
-            unsafe { munmap(self.0, BASE_PAGE) }.unwrap();
-        }
-    }
-
-    fn forked(outstanding: &mut Outstanding) -> Child {
-        let token = Token::next(outstanding).unwrap();
-        let child = Child::of(&token);
-        token.hold(outstanding, Held::nothing());
+    fn forked(outstanding: &mut Outstanding) -> Token {
+        let token = outstanding.token().unwrap();
+        let child = Token::attach(token.segment).unwrap();
+        outstanding.hold(&token, Held::nothing());
         child
     }
 
@@ -187,14 +106,15 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_over_when_nobody_maps_it() {
+    fn a_token_is_over_when_nobody_has_it() {
         let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
+        assert!(crate::fork::token::can_be_made());
         assert_eq!(reaped(&mut outstanding), (0, 0));
         let child = forked(&mut outstanding);
         assert_eq!(reaped(&mut outstanding), (1, 0));
         assert_eq!(reaped(&mut outstanding), (1, 0));
-        drop(child);
+        child.let_go();
         assert_eq!(reaped(&mut outstanding), (0, 1));
         assert_eq!(reaped(&mut outstanding), (0, 0));
     }
@@ -206,15 +126,16 @@ mod tests {
         let mut children: Vec<_> = (0..MOST + 3).map(|_| forked(&mut outstanding)).collect();
         assert_eq!(reaped(&mut outstanding), (MOST, 0));
         // The last four share one.
-        children.truncate(MOST);
+        children.drain(MOST..).for_each(|child| child.let_go());
         assert_eq!(reaped(&mut outstanding), (MOST, 0));
-        children.pop();
+        children.pop().unwrap().let_go();
         assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
         children.push(forked(&mut outstanding));
         assert_eq!(reaped(&mut outstanding), (MOST, 0));
-        children.remove(0);
+        children.remove(0).let_go();
         assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
         outstanding.forget();
         assert_eq!(reaped(&mut outstanding), (0, 0));
+        children.iter().for_each(Token::let_go);
     }
 }

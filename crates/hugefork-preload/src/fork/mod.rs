@@ -6,46 +6,40 @@
 //! parent   hold the token ── count ── give the lock back ┤
 //! child    inherit the token ── forget what is the parent's, lock and worker included
 //!
-//! afterwards   outside of the handlers, in the parent: the page of statistics, the worker
+//! afterwards   outside of the handlers, in the parent: the worker
 //! worker       gives back what was held for those who are gone (liveness, threads/worker)
 //! ```
 //!
 //! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
-//! nothing is started but a child's helper (modes/child), which looks at none of them. `vfork`, `posix_spawn` and
+//! nothing is started. `vfork`, `posix_spawn` and
 //! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
-//! not [`afterwards`]: the next one makes good for it.
+//! not `afterwards`: the next one makes good for it.
 
 pub(crate) mod copies;
 mod liveness;
 pub(crate) mod origin;
-pub(crate) mod spare;
+pub(crate) mod token;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_getcpu;
 
-use crate::descriptors::{self, passing};
-use crate::proc::usage::now_ns;
-use crate::sandbox::withdrawn;
-use crate::stats::own as stats;
 use crate::threads::lock::{Guarded, Taken};
 use crate::threads::signals::Mask;
-use crate::threads::{signals, thread, worker};
-use crate::{ALLOCATOR, config, modes};
-use liveness::{Outstanding, Token};
+use crate::threads::{signals, worker};
+use crate::{ALLOCATOR, pool, switch};
+use liveness::Outstanding;
+use token::Token;
 
 /// What is known of forks.
 pub(crate) struct State {
     /// Forks of which something may still live.
     pub(crate) outstanding: Outstanding,
-    /// Whether the worker has been started and has not left.
-    pub(crate) has_worker: bool,
     /// Of the fork that is under way: the process that is copied, and its token.
     copied: Option<Pid>,
     token: Option<Token>,
     is_followed: bool,
-    began: u64,
     /// The processor that it began on.
     processor: usize,
     /// The signals of the thread that forks. A handler could fork in the middle of the fork.
@@ -57,11 +51,9 @@ pub(crate) struct State {
 /// Locked by [`prepare`], and given back by [`parent`] and [`child`].
 pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     outstanding: Outstanding::none(),
-    has_worker: false,
     copied: None,
     token: None,
     is_followed: false,
-    began: 0,
     processor: 0,
     mask: None,
     has_allocator: false,
@@ -73,52 +65,35 @@ static NESTED: AtomicU32 = AtomicU32::new(0);
 impl State {
     /// In a new process: what is known is its parent's.
     fn begin_anew(&mut self) {
-        if let Some(token) = self.token.take() {
-            token.inherit();
-        }
         self.outstanding.forget();
-        self.has_worker = false;
+        self.token = None;
         // Of a copy that no handler was told of, only its present parent is known.
         origin::forked_from(self.copied.take());
-        thread::in_child();
         worker::in_child();
-        stats::in_child();
         // The page is wiped in each copy, also in those of which nobody followed the fork: a child's child, for one.
-        if self.is_followed || copies::are_watched() {
-            copies::watch();
-        }
+        copies::know();
     }
-}
-
-/// Whether the parent of this process is gone.
-fn is_orphan() -> bool {
-    !origin::has_parent()
 }
 
 /// Whether libc knows of the handlers.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
-
-/// Whether forks are anybody's business.
-fn is_on() -> bool {
-    config::mode().is_some() && !withdrawn::is_withdrawn()
-}
 
 /// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
 /// lock in a handler has it already, and nobody else waits for us with it.
 pub(crate) fn follow() {
     // Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
     unsafe extern "C" fn in_prepare() {
-        if is_on() {
+        if switch::is_on() {
             prepare();
         }
     }
     unsafe extern "C" fn in_parent() {
-        if is_on() {
+        if switch::is_on() {
             parent();
         }
     }
     unsafe extern "C" fn in_child() {
-        if is_on() {
+        if switch::is_on() {
             child();
         }
     }
@@ -126,11 +101,6 @@ pub(crate) fn follow() {
         // SAFETY: the handlers do what handlers may do.
         unsafe { libc::pthread_atfork(Some(in_prepare), Some(in_parent), Some(in_child)) };
     }
-}
-
-/// Microseconds of a clock that goes on steadily.
-fn now() -> u64 {
-    now_ns() / 1_000
 }
 
 /// Before the fork.
@@ -143,7 +113,7 @@ pub(crate) extern "C" fn prepare() {
         NESTED.fetch_add(1, Ordering::Relaxed);
         return mask.restore();
     }
-    if withdrawn::is_withdrawn() {
+    if !switch::is_on() {
         // Since this thread has waited. The other handlers will not be called.
         STATE.give_back();
         return mask.restore();
@@ -151,25 +121,15 @@ pub(crate) extern "C" fn prepare() {
     // SAFETY: taken just now.
     let state = unsafe { STATE.held() };
     state.mask = Some(mask);
-    state.began = now();
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
-    if state.outstanding.is_empty() && !descriptors::are_enough() && !spare::is_there() {
-        // The program has lowered its limit, and there would be no token: what children hold would never come back.
-        modes::heed_limits();
-    }
-    // Who has no thread cannot say when the descendants are gone.
-    state.is_followed = modes::prepare() && origin::may_have_threads();
-    if state.is_followed {
-        copies::watch();
-    }
+    state.is_followed = pool::prepare();
     if state.is_followed && state.outstanding.is_full() {
         // The worker has not come to it yet.
-        state.outstanding.reap(modes::gone);
+        state.outstanding.reap(pool::gone);
     }
-    // Without one, the descendants of this fork count as gone in mode `collapse`, and never do in mode `pool`.
-    state.token = if state.is_followed { Token::next(&state.outstanding).ok() } else { None };
-    passing::prepare();
+    // Without one, what the descendants of this fork hold is never given up.
+    state.token = if state.is_followed { state.outstanding.token() } else { None };
     // Last: nothing is allocated from here until the fork is over.
     state.has_allocator = ALLOCATOR.before_fork();
 }
@@ -178,9 +138,8 @@ pub(crate) extern "C" fn prepare() {
 pub(crate) fn notice_copy() {
     // Whoever had the lock is not in this process.
     STATE.reset();
-    passing::in_child();
     NESTED.store(0, Ordering::Relaxed);
-    modes::in_unnoticed_copy();
+    pool::in_unnoticed_copy();
     STATE.with(|state| {
         state.is_followed = true;
         state.begin_anew();
@@ -204,15 +163,11 @@ pub(crate) extern "C" fn parent() {
     if std::mem::take(&mut state.has_allocator) {
         ALLOCATOR.in_parent();
     }
-    passing::parent();
     state.copied = None;
-    let held = modes::parent();
+    let held = pool::parent();
     match state.token.take() {
-        Some(token) => token.hold(&mut state.outstanding, held),
+        Some(token) => state.outstanding.hold(&token, held),
         None => held.keep_for_ever(),
-    }
-    if state.is_followed {
-        stats::forked(now().saturating_sub(state.began));
     }
     let mask = state.mask.take();
     STATE.give_back();
@@ -232,22 +187,11 @@ pub(crate) extern "C" fn child() {
     if state.is_followed && sched_getcpu() == state.processor {
         let_the_parent_go_first();
     }
-    passing::in_child();
     state.begin_anew();
-    modes::in_child();
-    let (mask, is_followed) = (state.mask.take(), state.is_followed);
+    pool::in_child();
+    let mask = state.mask.take();
     STATE.reset();
-    if is_followed {
-        help();
-    }
     mask.into_iter().for_each(Mask::restore);
-}
-
-/// Starts what helps a child, if there is to be any.
-pub(crate) fn help() {
-    if config::helps_children() {
-        modes::help(is_orphan);
-    }
 }
 
 /// The kernel often begins a new process on its parent's processor and in the parent's place, even where another one
@@ -259,45 +203,12 @@ fn let_the_parent_go_first() {
     rustix::thread::sched_yield();
 }
 
-/// After a fork, in the parent, when all handlers are through. In the middle of another call of this thread, which a
-/// signal interrupted, nothing is done.
-pub(crate) fn afterwards() {
-    if !is_on() {
-        return;
-    }
+/// Whether something of a fork that was followed may still live, for which a worker is wanted.
+pub(crate) fn wants_worker() -> bool {
     let mask = signals::block();
-    let wants_worker = STATE.with(|state| {
-        let wants = state.is_followed && !state.has_worker && !state.outstanding.is_empty();
-        state.has_worker |= wants;
-        (wants, state.is_followed)
-    });
+    let wants = STATE.with(|state| state.is_followed && state.outstanding.count() > 0);
     mask.restore();
-    let Some((wants_worker, is_followed)) = wants_worker else { return };
-    if is_followed {
-        stats::publish();
-    }
-    if wants_worker && !worker::start() {
-        STATE.with(|state| state.has_worker = false);
-    }
-}
-
-/// Whether something of a fork may still live, as far as that can be said at once.
-pub(crate) fn has_descendants() -> bool {
-    STATE.with_if_free(|state| !state.outstanding.is_empty()).unwrap_or(false)
-}
-
-/// Starts the worker, if it can be done at once and in the middle of the program's `malloc`: the program has memory
-/// that the worker looks after. Otherwise another time will do.
-pub(crate) fn want_worker() {
-    if !worker::can_start_anywhere() {
-        return;
-    }
-    let mask = signals::block();
-    let wants = STATE.with_if_free(|state| !std::mem::replace(&mut state.has_worker, true));
-    if wants == Some(true) && !worker::start() {
-        STATE.with(|state| state.has_worker = false);
-    }
-    mask.restore();
+    wants == Some(true)
 }
 
 #[cfg(test)]

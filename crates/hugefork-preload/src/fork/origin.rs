@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::process::{Pid, getpid, getppid};
-use syscalls::{Sysno, syscall};
 
-use crate::config;
 use crate::fork::copies;
 
 /// The process that this one was forked from; these, if it is a program that was started, or if nobody can say.
@@ -28,18 +26,13 @@ pub(crate) fn forked_from(parent: Option<Pid>) {
     PARENT.store(parent.or_else(getppid).map_or(UNKNOWN, |parent| Pid::as_raw(Some(parent))), Ordering::Relaxed);
 }
 
-/// Whether the process that this one was forked from is there, and shares memory with it. Of one in another namespace
-/// nobody can say whether it is gone.
-pub(crate) fn has_parent() -> bool {
+/// Whether this process may have a pool and a thread: it was not forked, or the process that it was forked from is
+/// gone, as that of a daemon. Of one in another namespace nobody can say whether it is gone.
+pub(crate) fn may_have_a_pool() -> bool {
     match PARENT.load(Ordering::Relaxed) {
-        STARTED => false,
-        known => getppid().is_none_or(|parent| Pid::as_raw(Some(parent)) == known),
+        STARTED => true,
+        known => getppid().is_some_and(|parent| Pid::as_raw(Some(parent)) != known),
     }
-}
-
-/// Whether this process may have threads of the library's.
-pub(crate) fn may_have_threads() -> bool {
-    config::helps_children() || !has_parent()
 }
 
 /// What a process is to what the library knows.
@@ -53,19 +46,10 @@ pub(crate) enum Who {
     Borrower,
 }
 
-/// Which of these this process is.
+/// Which of these this process is. Before the first pool a copy counts as a borrower: there is nothing to leave.
 pub(crate) fn who() -> Who {
-    let this = Pid::as_raw(Some(getpid()));
-    if this == THIS.load(Ordering::Relaxed) {
+    if Pid::as_raw(Some(getpid())) == THIS.load(Ordering::Relaxed) {
         return Who::Known;
     }
-    if copies::is_unnoticed() || !copies::are_watched() && !shares_memory(this) { Who::Copy } else { Who::Borrower }
-}
-
-/// Whether this process's memory is its parent's, too. So it is if nobody can say.
-fn shares_memory(this: i32) -> bool {
-    const KCMP_VM: usize = 1;
-    let parent = Pid::as_raw(getppid());
-    // SAFETY: only compares.
-    unsafe { syscall!(Sysno::kcmp, this, parent, KCMP_VM, 0, 0) }.unwrap_or(0) == 0
+    if copies::is_unnoticed() { Who::Copy } else { Who::Borrower }
 }

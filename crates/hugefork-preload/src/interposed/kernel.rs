@@ -1,53 +1,32 @@
 //! Calls to the kernel on behalf of the program, with libc's `errno`. libc's own `syscall` would come back to the
 //! library, which stands in for it.
-//!
-//! All of them are made by the library's `syscall` (doors/number.rs), past its table: whoever tells the program's calls
-//! from the library's own, as tests do, tells them by that place.
 
 use std::ffi::{c_int, c_long, c_void};
 
 use syscalls::{Errno, Sysno, syscall};
 
 use crate::BASE_PAGE;
-use crate::sandbox::withdrawn;
 
-/// Added to a number: the call is the kernel's, whatever the library stands in for. The kernel does not see it, as it
-/// looks at half of the word.
-pub(crate) const PAST_THE_TABLE: c_long = 1 << 32;
-
-unsafe extern "C" {
-    /// The library's own where it is put into a program, else libc's, which takes the same.
-    #[link_name = "syscall"]
-    pub(crate) fn call(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+/// Makes a call: its answer, or -1 and `errno`.
+///
+/// # Safety
+/// The call's.
+pub(crate) unsafe fn call(number: c_long, arguments: &[c_long]) -> c_long {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f] = all;
+    let Some(number) = Sysno::new(number as usize) else { return failed(libc::ENOSYS) };
+    // SAFETY: the caller's.
+    match unsafe { syscall!(number, a, b, c, d, e, f) } {
+        Ok(answer) => answer as c_long,
+        Err(errno) => failed(errno.into_raw()),
+    }
 }
 
 /// `kernel!(libc::SYS_munmap, start, len)`: the answer of the call, or -1 and `errno`.
 macro_rules! kernel {
-    ($number:expr, $a:expr) => {
-        kernel!($number, $a, 0)
-    };
-    ($number:expr, $a:expr, $b:expr) => {
-        kernel!($number, $a, $b, 0)
-    };
-    ($number:expr, $a:expr, $b:expr, $c:expr) => {
-        kernel!($number, $a, $b, $c, 0)
-    };
-    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr) => {
-        kernel!($number, $a, $b, $c, $d, 0)
-    };
-    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr) => {
-        kernel!($number, $a, $b, $c, $d, $e, 0)
-    };
-    ($number:expr, $a:expr, $b:expr, $c:expr, $d:expr, $e:expr, $f:expr) => {
-        $crate::interposed::kernel::call(
-            $number | $crate::interposed::kernel::PAST_THE_TABLE,
-            $a as ::std::ffi::c_long,
-            $b as ::std::ffi::c_long,
-            $c as ::std::ffi::c_long,
-            $d as ::std::ffi::c_long,
-            $e as ::std::ffi::c_long,
-            $f as ::std::ffi::c_long,
-        )
+    ($number:expr $(, $argument:expr)*) => {
+        $crate::interposed::kernel::call($number, &[$($argument as ::std::ffi::c_long),*])
     };
 }
 
@@ -74,10 +53,9 @@ pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Whether memory that the program names can be read, so that the kernel answers what cannot. Where the kernel may not
-/// be asked, nobody knows, and it counts as readable.
+/// Whether memory that the program names can be read, so that the kernel answers what cannot.
 pub(crate) fn is_readable(start: usize, len: usize) -> bool {
-    if withdrawn::is_withdrawn() || len == 0 {
+    if len == 0 {
         return true;
     }
     let Some(last) = start.checked_add(len - 1) else { return false };

@@ -10,12 +10,6 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Nanoseconds that this thread has used a processor for.
-pub(crate) fn thread_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 fn used() -> libc::rusage {
     // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
     unsafe {
@@ -30,9 +24,10 @@ pub(crate) fn page_faults() -> u64 {
     used().ru_minflt as u64
 }
 
-/// The most bytes that this process has had, or the program that it was before.
-pub(crate) fn peak() -> i64 {
-    used().ru_maxrss << 10
+/// Whether pages may have been swapped out. It says so before the first can be (`swapon` counts first), so who looked
+/// for pages before he asked has missed none.
+pub(crate) fn has_swap() -> bool {
+    machine().is_none_or(|machine| machine.totalswap != 0)
 }
 
 /// The machine's memory; none if the kernel does not say.

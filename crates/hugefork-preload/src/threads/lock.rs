@@ -85,16 +85,6 @@ impl<T> Guarded<T> {
         Some(done)
     }
 
-    /// As [`Guarded::with`], but does nothing also if another thread has it.
-    pub(crate) fn with_if_free<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.holder.store(gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Relaxed);
-        // SAFETY: the lock was taken just now.
-        let done = work(unsafe { self.held() });
-        self.give_back();
-        Some(done)
-    }
-
     /// As [`Guarded::with`], but does not wait for a thread that keeps the lock.
     pub(crate) fn with_unless_kept<R>(&self, work: impl FnOnce(&mut T) -> R) -> Tried<R> {
         match self.take_or(Patience::UnlessKept) {
@@ -213,10 +203,9 @@ mod tests {
         let lock = Guarded::new(1);
         assert_eq!(lock.take(), Taken::Now);
         assert_eq!(lock.take(), Taken::Before);
-        assert_eq!((lock.with(|_| ()), lock.with_if_free(|_| ())), (None, None));
+        assert_eq!(lock.with(|_| ()), None);
         lock.give_back();
         assert_eq!(lock.with(|value| *value), Some(1));
-        assert_eq!(lock.with_if_free(|value| *value), Some(1));
     }
 
     #[test]

@@ -1,172 +1,307 @@
-//! The thread that does what takes time, while the program goes on: it waits until no descendant shares the program's
-//! memory any more, lets the mode do its pass, and leaves. No fork, no thread, unless the mode looks after memory
-//! that grows.
+//! The thread that does what takes time, while the program goes on: it makes huge pages of memory that the program has
+//! filled, and looks after what children share. It is there as long as there is a pool, and sleeps for longer and
+//! longer while nothing happens.
 //!
-//! It is made as thread.rs says. But the engine (mode `pool`) calls libc, so there only the program's first thread
-//! makes it so: its data stays.
+//! It is none of libc's but made by `clone(2)`: `pthread_create` allocates, which must not be done in the middle of the
+//! program's `malloc` or in a signal handler; it makes libc take locks that a program with one thread does without; and
+//! a program whose main thread ends by `pthread_exit` would wait for the thread for ever. Its thread-local data are the
+//! first thread's, which stay, `errno` included: so it makes system calls by `rustix` and `syscalls` alone, and never
+//! panics on purpose.
+//!
+//! All signals are blocked in it, so that the program's handlers run in the program's threads. It is no reason for the
+//! process to live on: when the program's last thread has ended, it ends. Before the library steps aside it is sent
+//! away.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::os::fd::IntoRawFd;
 use std::ptr;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use rustix::process::getpid;
-use rustix::thread::{gettid, set_name};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::thread::{futex, nanosleep, set_name};
+use rustix::time::Timespec;
 use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
-use crate::fork::origin;
-use crate::modes;
-use crate::modes::{Growth, Maintained};
+use crate::pool::{Maintained, Zeros};
+use crate::proc::groups::has_room;
+use crate::proc::mappings;
 use crate::proc::usage::now_ns;
-use crate::stats::own as stats;
-use crate::stats::own::Word;
-use crate::threads::thread::Place;
-use crate::threads::{affinity, rights, thread};
+use crate::{pool, switch};
 
-/// How long it sleeps before it looks for descendants again: first after this, then twice as long, up to the longest.
-const SHORTEST_NS: i64 = 5_000_000;
-const LONGEST_NS: i64 = 160_000_000;
+/// The stack holds two pieces of files, and little else. It takes no memory before it is used.
+#[repr(align(4096))]
+struct Stack(UnsafeCell<[u8; 128 << 10]>);
 
-/// There are two, since one that is leaving still stands on its stack.
-static PLACES: [Place; 2] = [const { Place::new() }; 2];
+// SAFETY: only the thread looks at it.
+unsafe impl Sync for Stack {}
 
-/// For one that libc makes.
-static LIBCS: Place = Place::new();
+static STACK: Stack = Stack(UnsafeCell::new([0; 128 << 10]));
 
-/// Whether [`start`] allocates nothing, in this thread.
-pub(crate) fn can_start_anywhere() -> bool {
-    !modes::need_thread_local_data() || gettid() == getpid()
-}
+/// Where the first thread's data are; 0 where that cannot be said, and there is no worker.
+static FIRST_LOCALS: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts the thread. False if there can be none now.
-pub(crate) fn start() -> bool {
-    if !can_start_anywhere() {
-        return LIBCS.start_by_libc(run_by_libc);
+/// The thread; the kernel writes 0 when it uses its stack no more.
+static THREAD: AtomicU32 = AtomicU32::new(0);
+
+/// In the place of the thread: somebody is about to start it.
+const STARTING: u32 = u32::MAX;
+
+/// Whether it is to leave, as 0 or 1.
+static IS_UNWANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Notes where the data of this thread are, which is the first.
+pub(crate) fn note_first() {
+    #[allow(unused_assignments)] // Elsewhere, nobody says where they are.
+    let mut locals = 0_usize;
+    // SAFETY: reads a register, or the word that the kernel's and libc's agreement has there.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) locals, options(nostack, readonly, preserves_flags));
     }
-    PLACES.iter().any(|place| place.start(run, ptr::null_mut()))
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!("mrs {}, tpidr_el0", out(reg) locals, options(nostack, nomem, preserves_flags));
+    }
+    FIRST_LOCALS.store(locals, Ordering::Relaxed);
 }
 
-fn places() -> impl Iterator<Item = &'static Place> {
-    PLACES.iter().chain([&LIBCS])
+/// Starts the thread, if it is not there. Allocates nothing. False if there can be none.
+pub(crate) fn start() -> bool {
+    if is_there() {
+        return true;
+    }
+    let locals = FIRST_LOCALS.load(Ordering::Relaxed);
+    if locals == 0 || !has_room(0) {
+        return false;
+    }
+    if THREAD.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        return true;
+    }
+    // Who sends it away looks at the thread after he has said so.
+    if is_unwanted() {
+        THREAD.store(0, Ordering::Release);
+        return true;
+    }
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_SETTLS
+        | libc::CLONE_PARENT_SETTID
+        | libc::CLONE_CHILD_CLEARTID;
+    let (thread, none, all_signals) = (THREAD.as_ptr(), ptr::null_mut::<c_void>(), u64::MAX);
+    let mut before = 0_u64;
+    // The thread begins with the mask of the one that makes it. libc's own call would leave libc's signals open.
+    // SAFETY: masks of the size that is named; the body stands on a stack of its own, that nobody else stands on
+    // while `THREAD` is not 0.
+    let made = unsafe {
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
+        let end = STACK.0.get().add(1).cast::<c_void>();
+        let made = libc::clone(run, end, flags, none, thread, locals as *mut c_void, thread);
+        let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8);
+        made
+    };
+    if made <= 0 {
+        THREAD.store(0, Ordering::Release);
+    }
+    made > 0
 }
 
 /// Whether there is one, or one that is about to leave.
 pub(crate) fn is_there() -> bool {
-    places().any(|place| !place.is_free())
+    THREAD.load(Ordering::Acquire) != 0
 }
 
-/// Waits until it has left, which was sent away.
-pub(crate) fn wait_until_gone() {
-    places().filter(|place| place.was_used()).for_each(Place::wait_until_gone);
+/// Whether it is to leave.
+pub(crate) fn is_unwanted() -> bool {
+    IS_UNWANTED.load(Ordering::SeqCst) != 0
 }
 
-/// The thread that forks may end before this one does, and its thread-local data with it; those of the first thread
-/// stay.
-extern "C" fn run_by_libc(none: *mut c_void) -> *mut c_void {
-    LIBCS.begin_of_libcs();
-    let status = run(none);
-    LIBCS.end_of_libcs();
-    if status != 0 {
-        // libc's own end would be the status of the process.
-        // SAFETY: ends this thread, which nobody joins, and on whose stack nothing is that anybody uses.
-        let _ = unsafe { syscall!(Sysno::exit, status) };
+/// Has it leave, lets it not start again, and waits until the kernel counts it among the process's no more.
+pub(crate) fn send_away() {
+    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
+    IS_UNWANTED.store(1, Ordering::SeqCst);
+    let _ = futex::wake(&IS_UNWANTED, futex::Flags::PRIVATE, 1);
+    let mut last = 0;
+    while is_there() {
+        last = THREAD.load(Ordering::Acquire);
+        let _ = nanosleep(&PAUSE);
     }
-    none
+    // If the kernel knows it for so long, a thread of the program's has its number by now.
+    let mut tries = 0..10_000;
+    while tries.next().is_some() && is_counted(last) {
+        let _ = nanosleep(&PAUSE);
+    }
+    // The kernel takes it out of the process's list just after its number, both with the lock of the process's
+    // signals, which this call takes too: it returns when both are done (`__exit_signal` of Linux).
+    let mut pending = 0_u64;
+    // SAFETY: the call writes a mask of the size that is named.
+    let _ = unsafe { syscall!(Sysno::rt_sigpending, &raw mut pending, size_of::<u64>()) };
 }
 
-/// In the child of a fork.
+/// Whether the kernel knows a thread of this process with such a number.
+fn is_counted(thread: u32) -> bool {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: sends nothing.
+    ![0, STARTING].contains(&thread) && unsafe { syscall!(Sysno::tgkill, process, thread, 0) }.is_ok()
+}
+
+/// It may start again.
+pub(crate) fn let_back() {
+    IS_UNWANTED.store(0, Ordering::SeqCst);
+}
+
+/// In the child of a fork, which has no such thread; the stack was copied.
 pub(crate) fn in_child() {
-    places().for_each(Place::in_child);
+    THREAD.store(0, Ordering::Relaxed);
+    let_back();
 }
 
 /// The thread.
 extern "C" fn run(_: *mut c_void) -> c_int {
-    affinity::go_back();
-    rights::give_up();
+    take_a_table_of_its_own();
     let _ = set_name(c"hugefork-run");
     work();
-    // If nobody else is left, it is the process's. Last of all: the program may end meanwhile.
-    let status = thread::end_of_the_program().unwrap_or(0);
-    thread::ends();
-    status
+    // The last thread's status may be the process's.
+    status_of_the_program().unwrap_or(0)
 }
 
-/// Until there is nothing more to do.
+/// Leaves the table of descriptors to the program, and takes another with the engine's alone: no number that the
+/// program counts on is ever taken, and no file stays open that it closes. Where the kernel refuses, it shares the
+/// table.
+fn take_a_table_of_its_own() {
+    const UNSHARE: u32 = 1 << 1;
+    let mut next = 0;
+    let mut close_up_to = |end: u32, flags: u32| {
+        // SAFETY: closes nothing of the program's, whose table is another from then on.
+        let closed = next > end || unsafe { syscall!(Sysno::close_range, next, end, flags) }.is_ok();
+        next = end.saturating_add(2);
+        closed
+    };
+    let mut kept = [0; 8];
+    let mut flags = UNSHARE;
+    for &number in pool::descriptors(&mut kept) {
+        if !close_up_to(number.saturating_sub(1), std::mem::take(&mut flags)) {
+            return;
+        }
+    }
+    close_up_to(u32::MAX, flags);
+    // What it opens later gets none of the numbers that threads print to.
+    for _ in 0..3 {
+        let _ = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd);
+    }
+}
+
+/// How long it sleeps before it looks again: first so long, then twice as long, up to the longest, which is longer
+/// where no child lives.
+const SHORTEST_NS: i64 = 5_000_000;
+const LONGEST_NS: i64 = 160_000_000;
+const LONGEST_ALONE_NS: i64 = 640_000_000;
+
+/// What is kept for the next child goes back when nothing has happened for so long.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// Until it is to leave.
 fn work() {
-    let (mut pause, mut is_to_pass) = (SHORTEST_NS, false);
-    // Since when there has been nothing to do.
-    let mut idle: Option<u64> = None;
-    loop {
-        if thread::are_unwanted() {
-            STATE.with(|state| state.has_worker = false);
-            return;
-        }
-        if thread::end_of_the_program().is_some() {
-            return;
-        }
+    let (mut pause, mut is_to_pass, mut last_work) = (SHORTEST_NS, false, now_ns());
+    while !is_unwanted() && pool::is_owner() && status_of_the_program().is_none() {
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {
             state.outstanding.reap(|held| {
                 is_to_pass = true;
-                modes::gone(held);
+                pool::gone(held);
             })
         });
         let alive = alive.unwrap_or(0);
-        stats::set(Word::Outstanding, alive as u64);
         is_to_pass |= alive > 0;
-        let maintained = modes::maintain();
+        if !has_room(alive) {
+            return withdraw();
+        }
+        let maintained = pool::maintain();
         if maintained == Maintained::InPart {
             continue;
         }
         if alive > 0 {
-            if maintained == Maintained::Some {
-                pause = SHORTEST_NS;
-            }
-            sleep(&mut pause);
+            sleep(&mut pause, LONGEST_NS);
             continue;
         }
-        // What a child collapsed that it shares with its parent would be copied.
-        let has_parent = origin::has_parent();
-        let mut is_shared =
-            || thread::are_unwanted() || STATE.with(|state| !state.outstanding.is_empty()).unwrap_or(true);
-        if matches!(maintained, Maintained::Some | Maintained::Quiet) {
-            // What somebody just works on has its turn later.
-            thread::sleep(SHORTEST_NS);
-            continue;
+        let mut is_shared = || is_unwanted() || STATE.with(|state| state.outstanding.count() > 0).unwrap_or(true);
+        // What somebody just works on has its turn later.
+        let has_passed =
+            maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
+        is_to_pass &= !has_passed;
+        if is_to_pass || has_passed || pool::has_grown(is_unwanted) {
+            (pause, last_work) = (SHORTEST_NS, now_ns());
+        } else if now_ns().saturating_sub(last_work) >= PATIENCE_NS {
+            pool::trim();
         }
-        if is_to_pass && !has_parent && !modes::pass(&mut is_shared) {
-            continue;
-        }
-        if is_to_pass {
-            (is_to_pass, idle, pause) = (false, None, SHORTEST_NS);
-        }
-        let now = now_ns();
-        let stays = match modes::grown() {
-            Growth::Some => {
-                (idle, pause) = (None, SHORTEST_NS);
-                true
-            }
-            Growth::None => Duration::from_nanos(now.saturating_sub(*idle.get_or_insert(now))) < modes::patience(),
-            Growth::OfNoConcern => false,
-        };
-        if stays {
-            sleep(&mut pause);
-            continue;
-        }
-        modes::trim();
-        let leaves = STATE.with(|state| {
-            let leaves = state.outstanding.is_empty();
-            state.has_worker &= !leaves;
-            leaves
-        });
-        if leaves == Some(true) {
-            return;
-        }
+        sleep(&mut pause, LONGEST_ALONE_NS);
     }
 }
 
-/// Sleeps, and next time twice as long.
-fn sleep(pause: &mut i64) {
-    thread::sleep(*pause);
-    *pause = (2 * *pause).min(LONGEST_NS);
+/// Leaves all to the kernel, and then the program.
+fn withdraw() {
+    if pool::give_up(Zeros::Copied) {
+        STATE.with(|_| switch::set(switch::OFF));
+    }
+}
+
+/// Sleeps, unless it is to leave, and next time twice as long.
+fn sleep(pause: &mut i64, longest: i64) {
+    let time = Timespec { tv_sec: 0, tv_nsec: *pause };
+    let slept = futex::wait(&IS_UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
+    if !matches!(slept, Ok(()) | Err(Errno::TIMEDOUT | Errno::AGAIN | Errno::INTR)) {
+        let _ = nanosleep(&time);
+    }
+    *pause = (2 * *pause).min(longest);
+}
+
+/// The first thread's status, if none of the program's threads is left. So it is when they have all ended by the system
+/// call that ends one thread: libc ends the process with the last that ends by libc's means.
+fn status_of_the_program() -> Option<c_int> {
+    let mut status = None;
+    let _ = mappings::lines(c"/proc/self/stat", |line| {
+        status = status.or_else(|| status_in(line));
+        true
+    });
+    status
+}
+
+/// The same by the line `1234 (name) Z 1 …` of a process: the third word is the state of its first thread, the 20th the
+/// number of threads, in which the first counts until the others are reaped, the 52nd how the first has ended.
+fn status_in(line: &[u8]) -> Option<c_int> {
+    // Names may have anything in them.
+    let rest = &line[line.iter().rposition(|byte| *byte == b')')? + 1..];
+    let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    let is_over = words.next()? == "Z" && words.nth(16)? == "2";
+    let ended: c_int = words.nth(31)?.parse().ok()?;
+    is_over.then_some(ended >> 8 & 0xff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_ended_is_told_from_who_has_not() {
+        let line = |state: &str, threads: u32| {
+            let zeros = |count: usize| "0 ".repeat(count);
+            format!("12 (a ) Z 9 (x) {state} {}{threads} {}1792\n", zeros(16), zeros(31))
+        };
+        let status = |line: &str| status_in(line.as_bytes());
+        assert_eq!((status(&line("Z", 2)), status(&line("Z", 3))), (Some(7), None));
+        assert_eq!((status(&line("S", 2)), status("12 (a) Z 1"), status("")), (None, None, None));
+        assert_eq!(status_of_the_program(), None);
+        assert!(
+            !is_counted(0)
+                && !is_counted(STARTING)
+                && is_counted(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+        );
+    }
 }

@@ -147,6 +147,14 @@ impl PoolBuilder {
         }
     }
 
+    /// Memory in base pages, of which the kernel makes huge pages where it is asked to: what is used sparsely takes no
+    /// more than its pages.
+    pub(crate) fn find_dense_memory(&self) -> Result<Linux, BuildError> {
+        let unavailable =
+            |why: NotGranted| BuildError::BackingUnavailable { backing: Backing::ShmemHuge, reason: why.to_string() };
+        self.try_shmem_huge(Huge::Collapse).map(|(memory, _)| memory).map_err(unavailable)
+    }
+
     fn open(&self, kind: Kind) -> Result<Linux, NoMemory> {
         let dump = match self.core_dump {
             CoreDump::LeftOut => Dump::LeftOut,

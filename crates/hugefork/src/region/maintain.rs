@@ -38,16 +38,16 @@ const SAMPLED_COW_MAPPINGS: usize = 16;
 
 /// Who says which blocks are worth to be promoted.
 pub trait Promotions {
-    /// Whether this one is, over which there are so many private pages at the time `now`, in nanoseconds. It is asked
-    /// of each that others hold too, once a round, whether it is dense or not.
-    fn may_be_promoted(&mut self, entry: usize, pages: usize, now: u64) -> bool;
+    /// Whether this one is, over which there are so many private pages. It is asked of each that others hold too, once
+    /// a round, whether it is dense or not.
+    fn may_be_promoted(&mut self, entry: usize, pages: usize) -> bool;
 }
 
 /// Whatever is dense may be promoted.
 struct All;
 
 impl Promotions for All {
-    fn may_be_promoted(&mut self, _entry: usize, _pages: usize, _now: u64) -> bool {
+    fn may_be_promoted(&mut self, _entry: usize, _pages: usize) -> bool {
         true
     }
 }
@@ -137,12 +137,9 @@ impl<S: Sys> RegionCore<S> {
         let is_paced = self.pool().maintenance.is_paced();
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
-            false => {
-                pages >= self.worth_a_block(Density::promoted_pages)
-                    || pages >= self.worth_a_block(Density::never_promoted_pages) && self.is_left_behind(index, entry)
-            }
+            false => pages >= self.worth_a_block(Density::promoted_pages),
         };
-        if !promotions.may_be_promoted(index.0, pages, self.pool().sys.now()) || !is_enough {
+        if !promotions.may_be_promoted(index.0, pages) || !is_enough {
             return;
         }
         let may_write_protect = self.accounts.writers == Writers::Fault && !self.copies_beside();
@@ -245,13 +242,6 @@ impl<S: Sys> RegionCore<S> {
         may_copy && !self.pool().maintenance.is_short()
     }
 
-    /// How many private pages there are over a block that others hold too, if it is shown through a CoW mapping.
-    pub(crate) fn shared_private_pages(&self, index: EntryIndex) -> Option<usize> {
-        let entry = self.table.get(index);
-        let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo;
-        is_shared.then(|| self.count_private(index).ok()).flatten()
-    }
-
     /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,
     /// it is those without a mark, which takes a twentieth of the time.
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
@@ -283,10 +273,7 @@ impl<S: Sys> RegionCore<S> {
         if promoted {
             self.density.note(index, true);
         }
-        if promoted && self.accounts.writers == Writers::NeverFault {
-            // As long as children hold it, the region can go back to it (private/demote.rs).
-            self.former.keep(pool, index, below);
-        } else if pool.release(below) {
+        if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.
             match (origin, &self.accounts.parent) {
                 (Origin::Parent, Some(parent)) => parent.freed(1),
@@ -306,18 +293,6 @@ impl<S: Sys> RegionCore<S> {
             Writers::Fault => self.placement.hint(index, blocks),
             Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
-    }
-
-    /// Whether a program's block is where it was, and the one before it has gone to the place before the one that this
-    /// would have: to stay makes two mappings more, each of which costs the next fork a call.
-    fn is_left_behind(&self, index: EntryIndex, entry: Entry) -> bool {
-        let (Writers::NeverFault, Some(before), Some(below)) =
-            (self.accounts.writers, index.0.checked_sub(1), entry.block())
-        else {
-            return false;
-        };
-        let beside = self.table.get(EntryIndex(before)).block();
-        beside.is_some_and(|beside| beside.offset(1) == self.place_of_copy(index, below))
     }
 
     /// The block below a CoW mapping that others hold too, with a reference to it, and who wrote it.

@@ -120,8 +120,8 @@ impl<S: ProgramSys> RegionCore<S> {
     }
 
     /// Makes a part of an entry read as zeros, which take no memory for that. False if the caller is to fill it, since
-    /// others hold it too, or it is part of a huge page (`is_huge`: it may be), which would become base pages.
-    pub(crate) fn drop_part(&self, index: EntryIndex, part: &Range<usize>, is_huge: bool) -> bool {
+    /// others hold it too.
+    pub(crate) fn drop_part(&self, index: EntryIndex, part: &Range<usize>) -> bool {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
         let _window = self.table.lock(index);
         let entry = self.table.get(index);
@@ -132,36 +132,11 @@ impl<S: ProgramSys> RegionCore<S> {
             let shown = self.addresses.part(&(only.start + part.start..only.start + part.end));
             return !entry.is_cow_mapping() || pool.sys.drop_private(shown).is_ok();
         }
-        if !matches!(entry, Entry::Private(_)) || is_huge && pool.sys.is_full(start) {
+        if !matches!(entry, Entry::Private(_)) {
             return false;
         }
         // SAFETY: the region alone holds it, and the program wants zeros there.
         unsafe { pool.sys.punch_shown(start + part.start, part.len()) }.is_ok()
-    }
-
-    /// Gives the memory of a block back if the region alone holds it and all of it is zero. Whoever uses it waits
-    /// meanwhile.
-    pub(crate) fn drop_zeros(&self, index: EntryIndex) -> bool {
-        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
-        let window = self.table.lock(index);
-        let publishing = self.lock.shared();
-        let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
-        let Entry::Private(block) = self.table.get(index) else { return false };
-        // No `Quiesced`, and none in `hand_over`: blocks are held that are no CoW mappings, and whose memory may go.
-        if !self.holds(locked, &only) {
-            return false;
-        }
-        let part = self.addresses.part_at(Place::Parked, &self.bytes_of(&only));
-        let mut is_zero = true;
-        let looked = self.each_with_memory(index, part, |at, len| {
-            // SAFETY: the block lies in the direct map, and writers are kept off it.
-            is_zero = is_zero && unsafe { all_zero(pool.direct(block).add(at), len) };
-        });
-        let is_dropped = looked.is_ok() && is_zero && self.empty(block).is_ok();
-        self.site().unpark(locked, &only);
-        drop(publishing);
-        self.site().resume(&only);
-        is_dropped
     }
 
     /// Makes plain memory of the process, in one mapping, out of entries that all have blocks, with the same contents.
@@ -376,13 +351,4 @@ impl<S: ProgramSys> RegionCore<S> {
     pub(crate) fn has(&self, index: usize) -> bool {
         self.table.get(EntryIndex(index)).state() != State::Zero
     }
-}
-
-/// Whether there are only zeros.
-///
-/// # Safety
-/// Whole pages that can be read, and that nobody writes to.
-unsafe fn all_zero(at: *const u8, len: usize) -> bool {
-    // SAFETY: by contract.
-    (0..len / 8).all(|nth| unsafe { at.cast::<u64>().add(nth).read_volatile() } == 0)
 }

@@ -7,7 +7,7 @@ use super::{Part, Sys, SystemError};
 
 /// What is done about pages of zeros where memory becomes plain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Zeros {
+pub enum Zeros {
     /// They are there.
     Copied,
     /// They are missing, for all who ask: nobody can tell those that were never used from those that were.

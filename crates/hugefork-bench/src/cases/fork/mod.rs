@@ -149,15 +149,15 @@ impl Process {
 
     fn command(&self, seed: u64, pace: Pace) -> Result<Command, BenchError> {
         let hugefork = program::hugefork(&self.command, self.case.name())?;
-        let (mode, pages) = match &self.subject {
-            Subject::RunCollapse => (Some("collapse"), Pages::AsTheyCome),
-            Subject::RunPool => (Some("pool"), Pages::AsTheyCome),
-            Subject::KernelThp => (None, Pages::Of(PageKind::Thp)),
-            _ => (None, Pages::Of(PageKind::Base)),
+        let (run, pages): (&[&str], _) = match &self.subject {
+            Subject::RunCollapse => (&["run", "--quiet", "--"], Pages::AsTheyCome),
+            Subject::RunPool => (&["run", "--quiet", "--pool", "--"], Pages::AsTheyCome),
+            Subject::KernelThp => (&[], Pages::Of(PageKind::Thp)),
+            _ => (&[], Pages::Of(PageKind::Base)),
         };
         let mut command = Command::new(hugefork);
-        if let Some(mode) = mode {
-            command.args(["run", "--quiet", "--mode", mode, "--"]).arg(hugefork);
+        if !run.is_empty() {
+            command.args(run).arg(hugefork);
         }
         let program = Program {
             pages,

@@ -72,19 +72,18 @@ fn system_calls(survey: Option<&Survey>) -> Check {
     }
 }
 
-/// Why there can be no memory of the kind that `hugefork run --mode pool` gives programs.
+/// Why there can be no memory of the kind that `hugefork run --pool` gives programs.
 fn no_program_memory() -> Option<String> {
     ProgramMemory::new(BlockSize::MIB_2.bytes()).err().map(|why| why.to_string())
 }
 
 /// `tried`: what was in the way of a program's memory, if it was tried.
 fn run_pool(tried: Option<Option<&str>>) -> Check {
-    let about =
-        About("run-pool", "hugefork run --mode pool gives programs memory of which a fork copies no page tables");
+    let about = About("run-pool", "hugefork run --pool gives programs memory of which a fork copies no page tables");
     match tried {
         Some(None) => about.pass("programs of this user can have it; io_uring and GPU buffers are not for it"),
         Some(Some(why)) => {
-            let lacks = about.warn(format!("programs of this user have memory as in mode collapse: {why}"));
+            let lacks = about.warn(format!("programs of this user run as they are under it: {why}"));
             if why.contains("page faults") { lacks.run("sysctl vm.unprivileged_userfaultfd=1") } else { lacks }
         }
         None => about.skip(NOT_TRIED),

@@ -38,12 +38,7 @@ pub(super) fn execute(program: &Program, arguments: &[OsString], environment: En
         file = program.image.as_os_str();
     }
     words.extend(arguments.iter().map(OsString::as_os_str));
-    let variables = environment.variables().map(|(name, value)| {
-        let mut variable = name.to_owned();
-        variable.push("=");
-        variable.push(value);
-        CString::new(variable.as_bytes())
-    });
+    let variables = environment.variables().map(|variable| CString::new(variable.as_bytes()));
     let words = words.into_iter().map(|word| CString::new(word.as_bytes()));
     let (Ok(file), Ok(words), Ok(variables)) =
         (CString::new(file.as_bytes()), words.collect::<Result<Vec<_>, _>>(), variables.collect::<Result<Vec<_>, _>>())

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
 
-use hugefork_preload::environment::ALLOCATORS as LIBRARIES;
 use object::elf::{
     DT_NEEDED, DT_NULL, Dyn64, EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP, ProgramHeader64, SHT_DYNAMIC,
     SHT_DYNSYM, SHT_SYMTAB, SectionHeader64, SectionType, Sym64,
@@ -39,9 +38,9 @@ impl Allocator {
 
 /// Allocators, by the names of their libraries, and by a function that nobody else has.
 const ALLOCATORS: [(&str, &[&str], Allocator); 3] = [
-    (LIBRARIES[0], &["mallctl", "je_mallctl"], Allocator::Jemalloc),
-    (LIBRARIES[1], &["tc_malloc", "MallocExtension_GetNumericProperty"], Allocator::Tcmalloc),
-    (LIBRARIES[2], &["mi_malloc"], Allocator::Mimalloc),
+    ("libjemalloc.", &["mallctl", "je_mallctl"], Allocator::Jemalloc),
+    ("libtcmalloc", &["tc_malloc", "MallocExtension_GetNumericProperty"], Allocator::Tcmalloc),
+    ("libmimalloc", &["mi_malloc"], Allocator::Mimalloc),
 ];
 
 /// Sanitizers, likewise.

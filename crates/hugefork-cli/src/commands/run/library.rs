@@ -1,5 +1,4 @@
-//! The libraries, in files that programs can load. The command carries them, and writes each once for each user and
-//! version.
+//! The library, in a file that programs can load. The command carries it, and writes it once for each user and version.
 //!
 //! Whoever can replace that file would be in every program that is started with it. So it lies where nobody else can do
 //! so (`place`), and what is there already must be this user's and, byte for byte, what would have been written. It is
@@ -20,32 +19,22 @@ use super::place::{self, Wrong};
 
 /// A library that the build script has built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Library {
-    /// What its name begins with.
-    begin: &'static str,
+struct Library {
     /// What tells its contents.
     number: &'static str,
     contents: &'static [u8],
 }
 
 /// What looks after the memory.
-pub(super) const RUN: Library = Library {
-    begin: hugefork_preload::LIBRARY,
+const RUN: Library = Library {
     number: env!("HUGEFORK_LIBRARY_NUMBER"),
     contents: include_bytes!(concat!(env!("OUT_DIR"), "/library.so")),
-};
-
-/// The same, with a `malloc` beside it.
-pub(super) const WITH_MALLOC: Library = Library {
-    begin: hugefork_preload::MALLOC_LIBRARY,
-    number: env!("HUGEFORK_MALLOC_NUMBER"),
-    contents: include_bytes!(concat!(env!("OUT_DIR"), "/with-malloc.so")),
 };
 
 impl Library {
     /// Its name, which tells its contents.
     fn name(self) -> String {
-        format!("{}{}.so", self.begin, self.number)
+        format!("{}{}.so", hugefork_preload::LIBRARY, self.number)
     }
 }
 
@@ -60,13 +49,13 @@ pub(super) struct InPlace {
     pub(super) refused: Vec<String>,
 }
 
-/// Puts a library in place, if it is not there, and says where.
+/// Puts the library in place, if it is not there, and says where.
 ///
 /// # Errors
 /// What was wrong with each place, in one line.
-pub(super) fn put_in_place(library: Library) -> Result<InPlace, String> {
+pub(super) fn put_in_place() -> Result<InPlace, String> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
-    put_into_one_of(library, &places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
+    put_into_one_of(RUN, &places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
 }
 
 /// The places in the order of preference. What root puts somewhere is for services with users of their own, which

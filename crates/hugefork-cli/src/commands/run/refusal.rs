@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use hugefork_program::ProgramMemory;
 use rustix::process::{getgid, getuid};
 
 use super::image::Image;
@@ -10,6 +11,12 @@ use super::program::Program;
 /// The first reason; none if there is none.
 pub(super) fn of(program: &Program, image: &Image) -> Option<String> {
     not_loadable(image).or_else(|| secure(program)).or_else(|| watched(image))
+}
+
+/// What is in the way of a pool on this machine and in this process, for any program.
+pub(super) fn of_the_machine() -> Option<String> {
+    let unfit = hugefork_preload::fit::why_no_pool().map(str::to_owned);
+    unfit.or_else(|| ProgramMemory::new(2 << 20).err().map(|why| format!("there is no pool here: {why}")))
 }
 
 fn not_loadable(image: &Image) -> Option<String> {

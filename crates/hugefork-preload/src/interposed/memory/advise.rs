@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::parts::{AtHole, by_parts, special};
 use crate::interposed::kernel::{errno, failed, kernel, quietly};
-use crate::modes::{self, Emptied, Zeros};
+use crate::pool::{self, Emptied, Locks, Zeros};
 use crate::proc::mappings;
 
 /// As libc's `madvise`.
@@ -45,17 +45,14 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
         let is_done = match advice {
             // The kernel may drop what was freed at any time, so also now.
             libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED | libc::MADV_FREE => {
-                let is_heeded = advice != libc::MADV_DONTNEED_LOCKED;
-                let locked = if is_heeded { quietly(|| modes::first_locked(&range)) } else { None };
-                let emptied = quietly(|| modes::empty(&(range.start..locked.unwrap_or(range.end)), plain));
-                match (emptied, locked) {
-                    (Emptied::All, None) if said.get() == 0 => true,
-                    (Emptied::All, Some(_)) => return failed(libc::EINVAL),
-                    (Emptied::Plain, _) => false,
-                    (Emptied::All | Emptied::Refused, _) => {
-                        // Of its own parts, what the kernel has said; else as it does where it lacks something for the
-                        // moment.
-                        return failed(if said.get() != 0 { said.get() } else { libc::EAGAIN });
+                let locks = if advice == libc::MADV_DONTNEED_LOCKED { Locks::Ignored } else { Locks::Heeded };
+                match quietly(|| pool::empty(&range, locks, plain)) {
+                    Emptied::All if said.get() == 0 => true,
+                    Emptied::Plain => false,
+                    Emptied::Locked => return failed(libc::EINVAL),
+                    // Of its own parts, what the kernel has said; else as it does where it lacks something.
+                    Emptied::All | Emptied::Refused => {
+                        return failed(if said.get() != 0 { said.get() } else { libc::ENOMEM });
                     }
                 }
             }
@@ -67,19 +64,18 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
             | libc::MADV_DODUMP
-            | libc::MADV_DOFORK => quietly(|| modes::is_all_ours(&range)),
+            | libc::MADV_DOFORK => quietly(|| pool::is_all_ours(&range)),
             libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
             GUARD_INSTALL | libc::MADV_WIPEONFORK => {
                 // The kernel drops what is there, and what a child has inherited would be there again without guards.
                 // To have it wiped in children, it wants anonymous memory.
-                if !quietly(|| modes::make_own(&range, Zeros::Copied)) {
+                if !quietly(|| pool::make_own(&range, Zeros::Copied)) {
                     return failed(libc::EAGAIN);
                 }
                 false
             }
             _ => {
-                modes::keep_flags();
-                quietly(|| modes::hand_over(&range));
+                quietly(|| pool::hand_over(&range));
                 false
             }
         };

@@ -2,9 +2,9 @@
 //!
 //! | function | what is done beside libc's work |
 //! |---|---|
-//! | `mmap`, `mmap64` ([`map`]) | the mode gives the memory, or is told of the new mapping |
-//! | `munmap`, `mremap`, `madvise`, `mprotect`, `mlock` and so on | the mode works on what it gave, or hands it over |
-//! | `munlock`, `msync`, `mincore` ([`rights`]) | what is kept for later is not mapped, in mode `pool` |
+//! | `mmap`, `mmap64` ([`map`]) | the pool gives the memory |
+//! | `munmap`, `mremap`, `madvise`, `mprotect`, `mlock` and so on | the pool works on what it gave, or hands it over |
+//! | `msync`, `mincore` ([`rights`]) | what is kept for later is not mapped |
 //!
 //! All do the kernel's work by the system call itself, with libc's `errno`, so that they work before the constructor
 //! has run.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, failed, quietly};
-use crate::modes::{self, Zeros};
+use crate::pool::{self, Zeros};
 
 /// Whole pages of a range; none if it is empty, or the kernel is to refuse it.
 pub(super) fn pages(start: usize, len: usize) -> Option<Range<usize>> {
@@ -17,14 +17,14 @@ pub(super) fn pages(start: usize, len: usize) -> Option<Range<usize>> {
 /// The pages of a range that is not the kernel's alone.
 pub(crate) fn special(start: *mut c_void, len: usize) -> Option<Range<usize>> {
     let range = pages(start as usize, len)?;
-    (!modes::is_plain(range.start, range.len())).then_some(range)
+    (!pool::is_plain(range.start, range.len())).then_some(range)
 }
 
 /// Has memory that the program wants more of than the mode can do be plain memory first.
 pub(crate) fn make_plain(start: *mut c_void, len: usize) {
     let within = start as usize % BASE_PAGE;
     if let Some(range) = special(start.wrapping_byte_sub(within), len.saturating_add(within)) {
-        quietly(|| modes::hand_over(&range));
+        quietly(|| pool::hand_over(&range));
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn make_plain(start: *mut c_void, len: usize) {
 pub(crate) fn make_own(start: *mut c_void, len: usize) -> bool {
     let within = start as usize % BASE_PAGE;
     let range = special(start.wrapping_byte_sub(within), len.saturating_add(within));
-    range.is_none_or(|range| quietly(|| modes::make_own(&range, Zeros::Copied)))
+    range.is_none_or(|range| quietly(|| pool::make_own(&range, Zeros::Copied)))
 }
 
 /// What the kernel does about what is left of a range when it comes to addresses at which nothing is mapped.
@@ -51,7 +51,7 @@ pub(super) fn by_parts(start: usize, len: usize, at_hole: AtHole, call: impl Fn(
     let Some(mut rest) = special(start as *mut c_void, len) else { return call(start, len) };
     let mut has_hole = false;
     while !rest.is_empty() {
-        let part = quietly(|| modes::first_mapped(&rest)).unwrap_or(rest.end..rest.end);
+        let part = quietly(|| pool::first_mapped(&rest)).unwrap_or(rest.end..rest.end);
         has_hole |= part.start > rest.start;
         if part.is_empty() || has_hole && at_hole == AtHole::Stop {
             break;
@@ -66,15 +66,6 @@ pub(super) fn by_parts(start: usize, len: usize, at_hole: AtHole, call: impl Fn(
     }
     // The kernel says it there, or what else is wrong.
     if has_hole { call(NOWHERE, BASE_PAGE) } else { 0 }
-}
-
-/// As [`by_parts`], for calls that take the address of any byte of the first page, and stop where nothing is mapped.
-pub(super) fn by_parts_from_within(start: *mut c_void, len: usize, call: impl Fn(usize, usize) -> c_int) -> c_int {
-    let within = start as usize % BASE_PAGE;
-    match len.checked_add(within) {
-        Some(len) if len > within => by_parts(start as usize - within, len, AtHole::Stop, call),
-        _ => call(start as usize, len),
-    }
 }
 
 /// As the kernel refuses.

@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use super::map::{goes_beyond, mmap, munmap};
+use super::map::{mmap, munmap};
 use super::parts::{NOWHERE, make_plain, pages, refused, special};
 use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, kernel, quietly};
-use crate::modes::{self, Resized, Zeros};
+use crate::pool::{self, Resized, Zeros};
 use crate::proc::mappings;
 
 /// As libc's `mremap`. The last argument is only there with `MREMAP_FIXED` or `MREMAP_DONTUNMAP`, and otherwise
@@ -24,14 +24,14 @@ pub unsafe extern "C" fn mremap(
     to: *mut c_void,
 ) -> *mut c_void {
     let taken = if flags & libc::MREMAP_FIXED == 0 { None } else { special(to, new_len) };
-    if let Some(range) = taken.filter(|range| !quietly(|| goes_beyond(range))) {
+    if let Some(range) = taken {
         // If the kernel refuses, what was is there still.
-        if !quietly(|| modes::hand_over(&range) && modes::make_way(&range)) {
+        if !quietly(|| pool::hand_over(&range) && pool::make_way(&range)) {
             return refused(libc::ENOMEM);
         }
         // SAFETY: the caller's.
         let done = unsafe { remapped(start, len, new_len, flags, to) };
-        quietly(|| modes::settle(&range, done != libc::MAP_FAILED));
+        quietly(|| pool::settle(&range, done != libc::MAP_FAILED));
         return done;
     }
     // SAFETY: the caller's.
@@ -50,29 +50,24 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
     if let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
     {
-        match quietly(|| modes::first_mapped(&old)) {
-            Some(part) if part == old => {}
-            // All that is longer goes, whatever it is.
-            Some(part) if part.start == old.start && new.len() <= old.len() && flags & !libc::MREMAP_MAYMOVE == 0 => {
-                // Of what was handed over, the kernel alone knows what is there still.
-                // SAFETY: a page becomes as long as it was.
-                if unsafe { kernel!(libc::SYS_mremap, start, BASE_PAGE, BASE_PAGE, 0) } == -1 {
-                    return libc::MAP_FAILED;
-                }
-                // SAFETY: the caller's.
-                let cut =
-                    new.end == old.end || unsafe { munmap(new.end as *mut c_void, new.len().abs_diff(old.len())) } == 0;
-                return if cut { start } else { libc::MAP_FAILED };
-            }
-            _ => {
-                // As the kernel refuses where nothing is mapped.
-                // SAFETY: the caller's.
-                return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
-            }
+        let mapped = quietly(|| pool::first_mapped(&old)).unwrap_or(0..0);
+        if mapped.start == old.start && mapped != old && new.len() <= old.len() && flags & !libc::MREMAP_MAYMOVE == 0 {
+            // All that is longer goes, whatever it is. Of what was handed over, the kernel alone knows what is there.
+            // SAFETY: a page becomes as long as it was; the rest is the caller's.
+            let is_cut = unsafe {
+                kernel!(libc::SYS_mremap, start, BASE_PAGE, BASE_PAGE, 0) != -1
+                    && (new.end == old.end || munmap(new.end as *mut c_void, old.end - new.end) == 0)
+            };
+            return if is_cut { start } else { libc::MAP_FAILED };
+        }
+        if mapped != old {
+            // As the kernel refuses where nothing is mapped.
+            // SAFETY: the caller's.
+            return unsafe { kernel!(libc::SYS_mremap, NOWHERE, len, new_len, flags, to) as *mut c_void };
         }
         let may_move = flags == libc::MREMAP_MAYMOVE;
         let is_resized = may_move || flags == 0;
-        let resized = if is_resized { quietly(|| modes::resize(&old, new.len())) } else { Resized::Plain };
+        let resized = if is_resized { quietly(|| pool::resize(&old, new.len())) } else { Resized::Plain };
         let stays = is_resized && new.len() <= old.len();
         match resized {
             Resized::InPlace => return start,
@@ -81,7 +76,7 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             Resized::ByCopy => return refused(libc::ENOMEM),
             // At other addresses, nobody would know that a child has inherited it.
             Resized::Plain
-                if !quietly(|| if stays { modes::hand_over(&old) } else { modes::make_own(&old, Zeros::Copied) }) =>
+                if !quietly(|| if stays { pool::hand_over(&old) } else { pool::make_own(&old, Zeros::Copied) }) =>
             {
                 return refused(libc::ENOMEM);
             }
@@ -96,7 +91,7 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
         && errno() == libc::EFAULT
         && let Some(old) = special(start, len)
         && let Some(new) = pages(start as usize, new_len)
-        && quietly(|| mappings::is_writable(&old) || mappings::is_partly_inherited(&old) == Ok(true))
+        && quietly(|| mappings::is_own(&old).is_ok_and(|(is_own, _)| is_own))
     {
         let to = if flags & libc::MREMAP_FIXED != 0 { Some(to) } else { None };
         // SAFETY: the caller's.

@@ -1,11 +1,11 @@
-//! What changes rights and locks of memory, or asks for it by page: `mprotect`, `mlock`, `msync`, `mincore` and their
-//! like.
+//! What changes rights of memory, or asks for it by page: `mprotect`, `msync`, `mincore` and their like.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
-use super::parts::{AtHole, by_parts, by_parts_from_within, make_plain, special};
+use super::parts::{AtHole, by_parts, make_plain, special};
+use crate::child::heed_locks;
 use crate::interposed::kernel::{kernel, quietly};
-use crate::{BASE_PAGE, modes};
+use crate::{BASE_PAGE, pool};
 
 /// As libc's `mprotect`.
 ///
@@ -15,10 +15,10 @@ use crate::{BASE_PAGE, modes};
 pub unsafe extern "C" fn mprotect(start: *mut c_void, len: usize, rights: c_int) -> c_int {
     by_parts(start as usize, len, AtHole::Stop, |start, len| {
         if let Some(range) = special(start as *mut c_void, len) {
-            if quietly(|| modes::has_rights(&range, rights)) {
+            if quietly(|| pool::has_rights(&range, rights)) {
                 return 0;
             }
-            quietly(|| modes::hand_over(&range));
+            quietly(|| pool::hand_over(&range));
         }
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_mprotect, start, len, rights) as c_int }
@@ -36,61 +36,36 @@ pub unsafe extern "C" fn pkey_mprotect(start: *mut c_void, len: usize, rights: c
         return unsafe { mprotect(start, len, rights) };
     }
     by_parts(start as usize, len, AtHole::Stop, |start, len| {
-        modes::keep_flags();
         make_plain(start as *mut c_void, len);
         // SAFETY: the caller's.
         unsafe { kernel!(libc::SYS_pkey_mprotect, start, len, rights, key) as c_int }
     })
 }
 
-/// As libc's `mlock`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn mlock(start: *mut c_void, len: usize) -> c_int {
-    by_parts_from_within(start, len, |start, len| {
-        modes::keep_flags();
-        make_plain(start as *mut c_void, len);
-        // SAFETY: the caller's.
-        unsafe { kernel!(libc::SYS_mlock, start, len) as c_int }
-    })
+/// What locks memory, which becomes the kernel's before, and what unlocks it. The first page may be named by any byte.
+macro_rules! locks {
+    ($($name:ident, $call:ident, $flags:ident: $kind:ty;)*) => {$(
+        /// As libc's.
+        ///
+        /// # Safety
+        /// As libc's.
+        #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
+        pub unsafe extern "C" fn $name(start: *mut c_void, len: usize, $flags: $kind) -> c_int {
+            let within = start as usize % BASE_PAGE;
+            heed_locks();
+            by_parts(start as usize - within, len.saturating_add(within), AtHole::Stop, |start, len| {
+                make_plain(start as *mut c_void, len);
+                // SAFETY: the caller's. The first and the last take no flags, and the kernel looks at none.
+                unsafe { kernel!(libc::$call, start, len, $flags) as c_int }
+            })
+        }
+    )*};
 }
 
-/// As libc's `mlock2`.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn mlock2(start: *mut c_void, len: usize, flags: c_uint) -> c_int {
-    by_parts_from_within(start, len, |start, len| {
-        modes::keep_flags();
-        make_plain(start as *mut c_void, len);
-        // SAFETY: the caller's.
-        unsafe { kernel!(libc::SYS_mlock2, start, len, flags) as c_int }
-    })
-}
-
-/// As libc's `mlockall`. All is handed over, as by `mlock`, and what comes is the kernel's.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    modes::keep_flags();
-    quietly(modes::leave_it_all_to_the_kernel);
-    // SAFETY: the caller's.
-    unsafe { kernel!(libc::SYS_mlockall, flags) as c_int }
-}
-
-/// As libc's `munlock`. What is locked was handed over.
-///
-/// # Safety
-/// As libc's.
-#[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
-pub unsafe extern "C" fn munlock(start: *mut c_void, len: usize) -> c_int {
-    // SAFETY: the caller's.
-    by_parts_from_within(start, len, |start, len| unsafe { kernel!(libc::SYS_munlock, start, len) as c_int })
+locks! {
+    mlock, SYS_mlock, none: c_int;
+    mlock2, SYS_mlock2, flags: c_int;
+    munlock, SYS_munlock, none: c_int;
 }
 
 /// As libc's `msync`, by which programs ask whether something is mapped. It cannot be cancelled by `pthread_cancel`.

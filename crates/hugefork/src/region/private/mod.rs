@@ -15,8 +15,6 @@
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |
-//! | `uncopy` | drops those that equal what is below, while others hold it too |
-//! | `demote` | goes back to pages where a block was promoted too early |
 //!
 //! [`Quiesced`] keeps writers off in the one way or the other, and resumes them.
 //!
@@ -24,9 +22,7 @@
 //! `write_back_run` says which CoW mappings it has written back, and the others need a copy.
 
 mod cow_mapping;
-mod demote;
 mod quiesce;
-mod uncopy;
 mod write_back;
 
 pub(super) use quiesce::{Locks, Quiesced};

@@ -16,7 +16,6 @@ use super::accounts::Accounts;
 use super::captured::Captured;
 use super::density::Density;
 use super::dirty_list::LockedDirtyList;
-use super::former::FormerBlocks;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
@@ -57,8 +56,6 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(crate) density: Density,
-    /// Of a program's memory. Who holds blocks for its children has it, too.
-    pub(crate) former: EngineArc<FormerBlocks>,
     pub(in crate::region) prepared: Prepared,
     pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) captured: Captured<S>,
@@ -111,7 +108,6 @@ impl<S: Sys> RegionCore<S> {
         if options.calls_wait && pool.sys.has_cow_mappings() && pool.block_size.bytes() > BASE_PAGE {
             addresses.claim_parking();
         }
-        let promoted = if options.writers == Writers::NeverFault { count } else { 0 };
         let region = PinnedBox::new(RegionCore {
             addresses,
             table: Table::new(count, pool.block_size),
@@ -122,7 +118,6 @@ impl<S: Sys> RegionCore<S> {
             pins: Pins::default(),
             habits: Habits::default(),
             density: Density::new(count, pool.block_size),
-            former: EngineArc::new(FormerBlocks::new(promoted)),
             prepared: Prepared::default(),
             dirty_list: LockedDirtyList::default(),
             captured: Captured::new(count, pool.block_size),

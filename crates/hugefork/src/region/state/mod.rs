@@ -18,7 +18,6 @@ mod captured;
 mod core;
 mod density;
 mod dirty_list;
-mod former;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
@@ -32,6 +31,5 @@ pub(super) use dirty_list::{DirtyList, NoRoom, Page};
 
 pub(crate) use self::core::RegionCore;
 pub(crate) use density::Density;
-pub(crate) use former::FormerBlocks;
 pub(crate) use operations::{HeldOperations, OperationsCore, ThreadSeat};
 pub(crate) use unresolved::Unresolved;

@@ -12,7 +12,7 @@
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
@@ -153,14 +153,12 @@ impl CowMappings {
         }
     }
 
-    /// Opens its descriptors again that the program has closed, and gives their numbers.
-    pub(super) fn reopen(&self) -> impl Iterator<Item = i32> {
-        let pagemap = self.pagemap.0.reopen(|| Pagemap::open().ok().map(|pagemap| pagemap.0));
-        let pagemap = pagemap.then(|| self.pagemap.0.as_raw_fd());
-        let maps = self.mappings.reopen().then(|| self.mappings.descriptor()).flatten();
-        let holder = self.holder().filter(|holder| holder.reopen()).map(Holder::descriptor);
-        let tracker = self.tracker().filter(|tracker| tracker.0.reopen(|| track_writes::open().map(|new| new.0)));
-        [pagemap, maps, holder, tracker.map(|tracker| tracker.0.as_raw_fd())].into_iter().flatten()
+    /// Opens its descriptors again that the program has closed.
+    pub(super) fn reopen(&self) {
+        self.pagemap.0.reopen(|| Pagemap::open().ok().map(|pagemap| pagemap.0));
+        self.mappings.reopen();
+        self.holder().map(Holder::reopen);
+        self.tracker().map(|tracker| tracker.0.reopen(|| track_writes::open().map(|new| new.0)));
     }
 
     /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
@@ -209,10 +207,10 @@ impl CowMappings {
     }
 
     /// All of its descriptors.
-    pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
-        let others = others.chain(self.tracker().map(|tracker| tracker.0.as_raw_fd()));
-        [self.pagemap.0.as_raw_fd()].into_iter().chain(others)
+        let others = others.chain(self.tracker().map(|tracker| &tracker.0));
+        [&self.pagemap.0].into_iter().chain(others)
     }
 
     /// Whether one call moves all of a part at one moment, or refuses to.

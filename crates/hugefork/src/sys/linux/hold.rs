@@ -17,8 +17,7 @@
 //! This needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
 //! access to `/dev/userfaultfd`.
 
-use std::os::fd::AsRawFd;
-
+use hugefork_linux::Descriptor;
 use hugefork_linux::parking::{Failure, Parking};
 use hugefork_linux::userfaultfd::{
     Faults, MODE_MINOR, MODE_MISSING, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, Userfaultfd,
@@ -46,8 +45,8 @@ impl Holder {
         self.0.0.reopen(|| Holder::open().ok().map(|new| new.0.0))
     }
 
-    pub(super) fn descriptor(&self) -> i32 {
-        self.0.0.as_raw_fd()
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.0.0
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold); `parking` is that of the part.

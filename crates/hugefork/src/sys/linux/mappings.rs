@@ -3,8 +3,8 @@
 //! not tell, there is no need to ask.
 
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 
+use hugefork_linux::Descriptor;
 use hugefork_linux::procmap_query::Maps;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -77,8 +77,8 @@ impl Mappings {
         self.0.as_ref().is_some_and(|maps| maps.0.reopen(|| Maps::open().ok().map(|maps| maps.0)))
     }
 
-    pub(super) fn descriptor(&self) -> Option<i32> {
-        self.0.as_ref().map(|maps| maps.0.as_raw_fd())
+    pub(super) fn descriptor(&self) -> Option<&Descriptor> {
+        self.0.as_ref().map(|maps| &maps.0)
     }
 }
 

@@ -11,10 +11,10 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use hugefork_linux::Descriptor;
+pub use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fcntl_get_seals, ftruncate, memfd_create, seek};
@@ -192,9 +192,9 @@ impl Linux {
         if self.is_left.load(Ordering::Acquire) { Err(SystemError::new(LOST, Errno::BADF)) } else { kept(&self.file) }
     }
 
-    /// The number of its descriptor.
-    pub(super) fn descriptor(&self) -> i32 {
-        self.file.as_raw_fd()
+    /// Its descriptor.
+    pub(super) fn descriptor(&self) -> &Descriptor {
+        &self.file
     }
 
     /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).

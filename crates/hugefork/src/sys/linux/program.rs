@@ -6,6 +6,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
+use hugefork_linux::Descriptor;
 use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 
@@ -31,16 +32,16 @@ impl Linux {
         Ok(self)
     }
 
-    /// The descriptors that the program must not close.
-    pub(crate) fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+    /// Its descriptors.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         let others = self.cow_mappings.iter().flat_map(CowMappings::descriptors);
         [self.descriptor()].into_iter().chain(others)
     }
 
-    /// Opens descriptors again that the program has closed, which did not know of them, and gives their numbers. Nobody
-    /// can have the pool's own back: what needs it is done by its mappings, or not at all.
-    pub(crate) fn reopen(&self) -> impl Iterator<Item = i32> + '_ {
-        self.cow_mappings.iter().flat_map(CowMappings::reopen)
+    /// Opens descriptors again that the program has closed, which did not know of them. Nobody can have the pool's own
+    /// back: what needs it is done by its mappings, or not at all.
+    pub(crate) fn reopen(&self) {
+        self.cow_mappings.iter().for_each(CowMappings::reopen);
     }
 
     /// All addresses of the process that are the engine's, which has no other memory than this.

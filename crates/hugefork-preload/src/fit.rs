@@ -1,0 +1,17 @@
+//! Whether a program may have a pool, as far as that is no matter of the program's or the kernel's.
+
+use crate::fork::token::can_be_made;
+use crate::proc::groups::{has_room, is_limited};
+
+/// Why a program that is started by this process gets no pool: it is under the same limits.
+pub fn why_no_pool() -> Option<&'static str> {
+    if is_limited() {
+        Some("its memory is limited by RLIMIT_AS or RLIMIT_DATA, and a pool has more addresses than the program uses")
+    } else if !has_room(0) {
+        Some("its control group has no room for a thread beside the program's (pids.max)")
+    } else if !can_be_made() {
+        Some("it may have no System V shared memory, by which hugefork knows how long children live")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,119 @@
+//! What the worker does: it promotes, writes back, makes huge pages of what is full, and saves memory where it is
+//! short.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hugefork_program::{Full, ProgramMemory};
+
+use super::engine::{Held, MEMORY, let_others_go_first, with};
+use super::state::{IS_FORKING, IS_SHORT, Role, is_owner, role};
+use crate::proc::groups::{Shortage, shortage};
+use crate::proc::usage::{now_ns, page_faults};
+use crate::{BASE_PAGE, HUGE_PAGE};
+
+/// What was done about what descendants share or have shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Maintained {
+    /// Nothing is shared any more.
+    All,
+    /// What can be done now.
+    Some,
+    /// Some of that. What nobody holds any more is better given up before it goes on.
+    InPart,
+}
+
+/// Nobody lives any more for whom this was held. The thread that forks has the lock already, and keeps all others out.
+pub(crate) fn gone(held: Held) {
+    MEMORY.with(|_| drop(held));
+}
+
+/// For so long at most it is not looked who lives no more, and how short memory is.
+const AT_ONCE_NS: u64 = 5_000_000;
+const UNLOOKED_NS: u64 = 20_000_000;
+
+/// Looks after what children share or have shared.
+pub(crate) fn maintain() -> Maintained {
+    if !is_owner() {
+        return Maintained::All;
+    }
+    let began = now_ns();
+    let mut is_over = false;
+    while !is_over && now_ns().wrapping_sub(began) < AT_ONCE_NS {
+        save_memory();
+        // A round at most; in between, others have their turn.
+        let_others_go_first();
+        is_over = with(ProgramMemory::maintain) != Some(true);
+        if !is_over {
+            // Who waits for memory that is held waits for this thread to run. With a short rest before each
+            // round, it has its share of the processor to itself again when it holds some.
+            let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
+        }
+    }
+    match with(|engine| engine.is_shared()).unwrap_or(false) {
+        true if !is_over => Maintained::InPart,
+        true => Maintained::Some,
+        false => Maintained::All,
+    }
+}
+
+/// Where memory is short, no block is copied whose pages can be; and where there is hardly any left, what is kept for
+/// the next child goes back.
+fn save_memory() {
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let now = now_ns();
+    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < UNLOOKED_NS {
+        return;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    let matters = with(|engine| (engine.is_shared(), engine.counts()));
+    let Some((_, counts)) = matters.filter(|(is_shared, counts)| *is_shared || counts.kept > 0) else {
+        return IS_SHORT.store(false, Ordering::Relaxed);
+    };
+    let shortage = shortage(counts.memory - counts.kept);
+    IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
+    with(|engine| engine.save_memory(shortage > Shortage::None));
+    if shortage == Shortage::Here {
+        trim();
+    }
+}
+
+/// Makes huge pages of blocks that the program has filled. Gives how many; none if it was broken off.
+pub(crate) fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
+    let (mut next, mut made) = (Some(0), 0);
+    while let Some(from) = next {
+        let_others_go_first();
+        let Some((full, rest)) = with(|engine| engine.next_full(from)) else { break };
+        next = rest;
+        // Without the lock: the kernel may take long.
+        if let Some(full) = full.filter(Full::collapse) {
+            with(|engine| engine.note_huge(&full));
+            made += 1;
+        }
+        if is_shared() {
+            return None;
+        }
+    }
+    Some(made)
+}
+
+/// There are at least as many page faults as pages in a block that is filled.
+const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
+
+/// As [`collapse_what_is_full`], for a program that grows, while no child lives. Whether it has.
+pub(crate) fn has_grown(is_unwanted: fn() -> bool) -> bool {
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let faults = page_faults();
+    if !is_owner() || faults.wrapping_sub(SEEN.load(Ordering::Relaxed)) < FAULTS_OF_A_BLOCK {
+        return false;
+    }
+    SEEN.store(faults, Ordering::Relaxed);
+    let mut is_forking = || IS_FORKING.load(Ordering::Relaxed) || is_unwanted();
+    collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0)
+}
+
+/// Nothing has happened for long: gives back what was kept for the next child.
+pub(crate) fn trim() {
+    while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
+        let_others_go_first();
+    }
+}
