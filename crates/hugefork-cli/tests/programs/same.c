@@ -234,7 +234,7 @@ int main(int count, char **words) {
         if (nth == SLOTS) break;
         struct slot *slot = &slots[nth];
         /* Of /dev/zero the kernel has all, and beside that it may put what is the library's: see the ranges below. */
-        *slot = (struct slot){NULL, 600 + below(1400), 1, 1, 0};
+        *slot = (struct slot){NULL, 600 + below(1400), 1, 1, below(2) & 0};
         if (below(3) == 0) slot->pages = slot->pages / 512 * 512 + 512;
         int flags = MAP_PRIVATE | (slot->is_of_zeros ? 0 : MAP_ANONYMOUS);
         int file = slot->is_of_zeros ? zeros : -1;

@@ -84,8 +84,8 @@ fn copy(range: &Range<usize>, to: usize) {
         let len = (range.end - piece).min(PAGES * BASE_PAGE);
         // SAFETY: the call writes a byte for each page.
         let looked = unsafe { syscall!(Sysno::mincore, piece, len, is_there.as_mut_ptr()) };
-        // What was swapped out is not there either.
-        let is_known = looked.is_ok() && !usage::has_swap();
+        // What was swapped out is not there either. `swapon` counts before the first page goes.
+        let is_known = looked.is_ok() && usage::machine().is_some_and(|machine| machine.totalswap == 0);
         for page in (piece..piece + len).step_by(BASE_PAGE) {
             if is_known && is_there[(page - piece) / BASE_PAGE] & 1 == 0 {
                 continue;

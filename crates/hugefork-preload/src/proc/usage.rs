@@ -24,12 +24,6 @@ pub(crate) fn page_faults() -> u64 {
     used().ru_minflt as u64
 }
 
-/// Whether pages may have been swapped out. It says so before the first can be (`swapon` counts first), so who looked
-/// for pages before he asked has missed none.
-pub(crate) fn has_swap() -> bool {
-    machine().is_none_or(|machine| machine.totalswap != 0)
-}
-
 /// The machine's memory; none if the kernel does not say.
 pub(crate) fn machine() -> Option<libc::sysinfo> {
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
