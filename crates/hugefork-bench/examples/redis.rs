@@ -16,7 +16,7 @@
 //! A client that has no processor is late itself: the last column says how late it sent, with `--rate`. A latency that
 //! is no longer than that is not the server's.
 //!
-//! The memory is the server's `VmHWM` in `/proc/PID/status`.
+//! The memory is how far `MemAvailable` goes down: `RSS` counts some of a pool's memory twice.
 //!
 //! | way | |
 //! |---|---|
@@ -101,7 +101,8 @@ impl Asked {
 /// Measures one way.
 fn row(way: &str, asked: &Asked) -> Result<String> {
     let (mut before, mut saving, mut after) = (Tally::with_room(), Tally::with_room(), Tally::with_room());
-    let directory = Directory::new()?;
+    let (directory, start) = (Directory::new()?, available()?);
+    let mut least = start;
     let mut redis = Redis::start(way, &directory.0)?;
     redis.expect(&format!("debug populate {} key {VALUE}", asked.keys), "+OK")?;
     let mut load = Load::connect(&directory.0, asked)?;
@@ -122,6 +123,7 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
                 redis.answers("bgsave", "+Background saving started")?;
                 has_begun = true;
             }
+            least = least.min(available()?);
             Ok(redis.info("rdb_bgsave_in_progress")? == "1")
         })?;
         load.run(if save == 0 { &mut first } else { &mut after }, |since| Ok(since < every))?;
@@ -130,7 +132,7 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         }
         forks.push(redis.info("latest_fork_usec")?.parse::<u64>()? as f64 / 1e3);
     }
-    let peak = peak_of(redis.server.id())? >> 20;
+    let peak = start.saturating_sub(least) >> 20;
     drop((load, redis));
     let mut again = Redis::start(way, &directory.0)?;
     let found = again.ask("debug digest")?;
@@ -153,10 +155,10 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     Ok(row.replace("NaN", "–"))
 }
 
-/// The most bytes that a process has had in memory.
-fn peak_of(pid: u32) -> Result<usize> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("/proc says nothing of memory")?;
+/// Bytes that the system could give to programs.
+fn available() -> Result<usize> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).ok_or("/proc/meminfo says nothing")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<usize>()? << 10)
 }
 

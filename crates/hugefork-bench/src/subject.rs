@@ -63,9 +63,7 @@ subjects! {
     ForkHugetlb = "fork-hugetlb",
     /// `fork(2)` over 4 KiB pages.
     Fork4k = "fork-4k",
-    /// An unmodified program under `hugefork run`.
-    RunCollapse = "run-collapse",
-    /// The same under `hugefork run --pool`.
+    /// An unmodified program under `hugefork run --pool`.
     RunPool = "run-pool",
     /// A `memfd` that is mapped privately at the snapshot.
     MemfdPrivate = "memfd-private",
@@ -109,7 +107,7 @@ impl Subject {
 
     /// Whether it is hugefork: a pool, or a program under `hugefork run`.
     pub fn is_ours(&self) -> bool {
-        self.stock().is_some() || matches!(self, Subject::RunCollapse | Subject::RunPool)
+        self.stock().is_some() || matches!(self, Subject::RunPool)
     }
 
     /// What a write to a shared block of hugefork's pool copies.
@@ -124,9 +122,7 @@ impl Subject {
     /// The pages of anonymous memory that a subject stands on; none for the others.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
-            Subject::KernelThp | Subject::ForkThp | Subject::RunCollapse | Subject::RunPool | Subject::Limit => {
-                Some(PageKind::Thp)
-            }
+            Subject::KernelThp | Subject::ForkThp | Subject::RunPool | Subject::Limit => Some(PageKind::Thp),
             Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
             Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
             _ => None,

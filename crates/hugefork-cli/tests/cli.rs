@@ -126,7 +126,7 @@ fn every_case_runs_small() {
             json["results"].as_array().unwrap().iter().filter(|r| r["case"] == case && r["subject"] == "hugefork");
         assert!(ours.count() > 0, "{case} has no hugefork in {json:#}");
     }
-    let told = |list: &str| json[list].as_array().unwrap().iter().any(|r| r["subject"] == "run-collapse");
+    let told = |list: &str| json[list].as_array().unwrap().iter().any(|r| r["subject"] == "run-pool");
     assert!(told("results") || told("not_run"), "{json:#}");
     // Figures come on request.
     let text = String::from_utf8(output.stdout).unwrap();

@@ -97,7 +97,7 @@ fn one_line_says_what_was_done_unless_it_is_not_wanted() {
     };
     let line = said("--pool", "true");
     let (pool, plain) =
-        ("hugefork: true runs with a pool for its mappings of 8 MiB and more", "hugefork: true runs as it is");
+        ("hugefork: true runs with a pool for its mappings of 2 MiB and more", "hugefork: true runs as it is");
     assert!(line.starts_with(pool) || line.starts_with(plain), "{line}");
     assert_eq!(line.lines().count(), 1);
     assert_eq!(said("--pool --quiet", "true"), "");

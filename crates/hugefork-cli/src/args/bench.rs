@@ -39,7 +39,7 @@ Subjects:
   kernel-thp, kernel-hugetlb, kernel-4k  fresh anonymous memory
   kernel                                 anonymous memory in folios of --block-size
   fork-thp, fork-hugetlb, fork-4k        fork(2) over anonymous memory
-  run-collapse, run-pool                 the program under `hugefork run`, `run --pool`
+  run-pool                               the program under `hugefork run --pool`
   memfd-private                          a memfd that is mapped privately at the snapshot
   memset, memcpy, memcmp                 those of the C library
   pagemap-scan                           the kernel's marks of written pages (PAGEMAP_SCAN)

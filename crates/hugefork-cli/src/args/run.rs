@@ -11,7 +11,7 @@ two forks. Nothing is put into the program. It needs CAP_SYS_NICE (`hugefork kee
 to get it) and Linux 6.7; without them the program runs as it is, and a line says so.
 
 With --pool, hugefork's library is put into the program instead, and into nothing that it starts. \
-Its mappings of 8 MiB and more lie on a pool of huge pages, of which a fork(2) copies no page \
+Its mappings of 2 MiB and more lie on a pool of huge pages, of which a fork(2) copies no page \
 tables: memory of jemalloc, tcmalloc and mimalloc, and what servers map themselves. What libc's \
 malloc has stays the kernel's. The program must be linked dynamically against glibc. If it is not, \
 or the machine has no pool for it, it runs as it is, and a line says why. So it does from the \

@@ -13,6 +13,7 @@ use super::engine::{
     with_unless_forking, work_through,
 };
 use super::state::{END, IS_SHORT, ROLE, Role, START, role};
+use crate::HUGE_PAGE;
 use crate::child;
 pub(crate) use crate::child::{Emptied, Locks};
 use crate::fork::origin;
@@ -21,10 +22,9 @@ use crate::switch;
 use crate::threads::lock::Tried;
 use crate::threads::signals;
 
-/// Mappings from here on lie in the pool. Smaller ones are many, and each would have blocks of its own and take the
-/// program some microseconds more; what they hold in all copies few page tables. It is above the arenas of most
-/// allocators' threads, and below what those map in the end for a program whose forks are slow.
-const BIG: usize = 8 << 20;
+/// Mappings from here on lie in the pool: those that may have a huge page. They take base pages until all of a block is
+/// there, so many small ones take what they would without the pool.
+const BIG: usize = HUGE_PAGE;
 
 /// A mapping that the program asks for.
 #[derive(Clone, Copy, Debug)]

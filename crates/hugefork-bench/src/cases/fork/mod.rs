@@ -82,7 +82,7 @@ impl Case for Fork {
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
-        vec![Subject::RunPool, Subject::RunCollapse, Subject::KernelThp, Subject::Kernel4k]
+        vec![Subject::RunPool, Subject::KernelThp, Subject::Kernel4k]
     }
 
     fn in_words(&self, params: &Params) -> String {
@@ -150,7 +150,6 @@ impl Process {
     fn command(&self, seed: u64, pace: Pace) -> Result<Command, BenchError> {
         let hugefork = program::hugefork(&self.command, self.case.name())?;
         let (run, pages): (&[&str], _) = match &self.subject {
-            Subject::RunCollapse => (&["run", "--quiet", "--"], Pages::AsTheyCome),
             Subject::RunPool => (&["run", "--quiet", "--pool", "--"], Pages::AsTheyCome),
             Subject::KernelThp => (&[], Pages::Of(PageKind::Thp)),
             _ => (&[], Pages::Of(PageKind::Base)),

@@ -3,7 +3,6 @@
 use hugefork_bench::Host;
 use hugefork_bench::cases::anon_w_seq::AnonWSeq;
 use hugefork_bench::cases::clear_copy::CLEAR;
-use hugefork_bench::cases::fork::Fork;
 use hugefork_bench::cases::lazy_free::LazyFree;
 use hugefork_bench::cases::snapshot::Snapshot;
 use hugefork_bench::cases::zero_fault::ZeroFault;
@@ -151,16 +150,6 @@ fn stocks_and_blocks_are_told_apart() {
     assert!(list.contains("(zeroed, blocks of 64KiB) "), "no other like it has another backing: {list}");
     let text = render(&report, Detail::Full, plain(100));
     assert!(text.contains("(hugetlb)") && text.contains("(zeroed, hugetlb, blocks of 64KiB)"), "{text}");
-}
-
-#[test]
-fn modes_are_told_apart() {
-    let mut report = report();
-    let params = [("size", "128MiB"), ("writes", "625"), ("epoch", "3")];
-    report.results =
-        ["run-collapse", "run-pool", "kernel-thp"].map(|subject| result(&Fork::Whole, subject, 8.0, &params)).to_vec();
-    let text = works(&compare(&report), 100);
-    assert!(text.contains("625 writes (collapse)") && text.contains("625 writes (pool)"), "{text}");
 }
 
 #[test]

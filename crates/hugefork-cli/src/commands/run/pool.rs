@@ -43,7 +43,7 @@ fn done(program: &Program, image: Option<&Image>) -> String {
         Allocator::Libc => "memory of libc's malloc stays the kernel's".to_owned(),
         other => format!("with {}", other.in_words()),
     };
-    format!("{} runs with a pool for its mappings of 8 MiB and more, {whose}{step}", program.name())
+    format!("{} runs with a pool for its mappings of 2 MiB and more, {whose}{step}", program.name())
 }
 
 /// Takes back what may have been inherited: a process for which transparent huge pages are disabled.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use hugefork_linux::Descriptor;
 use rustix::fs::{SeekFrom, fstat, seek};
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
 
 use super::cow_mapping::CowMappings;
 use super::memory::{Children, Linux, pointer};
@@ -76,7 +76,11 @@ impl ProgramSys for Linux {
             return false;
         }
         advice::empty_the_batches();
-        self.collapse(offset)
+        let is_huge = self.collapse(offset);
+        // The collapse has mapped the huge page in the direct map, too, and the process's RSS would count it twice.
+        // SAFETY: the direct map is a shared mapping of the file, which keeps the page.
+        let _ = unsafe { madvise(self.direct.at().byte_add(offset), HUGE_PAGE, Advice::LinuxDontNeed) };
+        is_huge
     }
 
     fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
