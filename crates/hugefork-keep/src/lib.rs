@@ -23,7 +23,7 @@
 //!
 //! # What it needs
 //! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process (the same user, or
-//! `CAP_SYS_PTRACE`).
+//! `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`).
 
 mod blocks;
 mod keeper;

@@ -68,7 +68,9 @@ impl fmt::Display for Trouble {
             Trouble::SwitchedOff => {
                 "has switched its huge pages off (prctl); start it so that it does not (Redis: --disable-thp no)"
             }
-            Trouble::NotReadable => "may not be read: run hugefork as its user, or with CAP_SYS_PTRACE too",
+            Trouble::NotReadable => {
+                "may not be read: run hugefork as its user or as root (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH)"
+            }
             Trouble::OldKernel => "this kernel cannot say which pages are huge; Linux 6.7 or newer can",
             Trouble::NotAllowed => "the kernel wants CAP_SYS_NICE: run hugefork as root outside of user namespaces",
             Trouble::ShortOfMemory => "memory is short, or in pieces: nothing is collapsed just now",
