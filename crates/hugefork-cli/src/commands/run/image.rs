@@ -12,38 +12,7 @@ use object::pod::Pod;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef, SectionIndex, StringTable};
 
-/// Where `malloc` comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Allocator {
-    /// The C library has it.
-    Libc,
-    Jemalloc,
-    Tcmalloc,
-    Mimalloc,
-    /// The program has one of its own.
-    Own,
-}
-
-impl Allocator {
-    pub(super) fn in_words(self) -> &'static str {
-        match self {
-            Allocator::Libc => "libc's malloc",
-            Allocator::Jemalloc => "its own jemalloc",
-            Allocator::Tcmalloc => "its own tcmalloc",
-            Allocator::Mimalloc => "its own mimalloc",
-            Allocator::Own => "its own malloc",
-        }
-    }
-}
-
-/// Allocators, by the names of their libraries, and by a function that nobody else has.
-const ALLOCATORS: [(&str, &[&str], Allocator); 3] = [
-    ("libjemalloc.", &["mallctl", "je_mallctl"], Allocator::Jemalloc),
-    ("libtcmalloc", &["tc_malloc", "MallocExtension_GetNumericProperty"], Allocator::Tcmalloc),
-    ("libmimalloc", &["mi_malloc"], Allocator::Mimalloc),
-];
-
-/// Sanitizers, likewise.
+/// Sanitizers, by the names of their libraries, and by a function that nobody else has.
 const SANITIZERS: [(&str, &str, &str); 5] = [
     ("libasan.", "__asan_init", "AddressSanitizer"),
     ("libtsan.", "__tsan_init", "ThreadSanitizer"),
@@ -71,7 +40,7 @@ pub(super) struct Image {
     pub(super) loader: Option<String>,
     /// The libraries that it needs.
     pub(super) needs: Vec<String>,
-    /// The functions of [`ALLOCATORS`] and [`SANITIZERS`] that it has itself, and `malloc`.
+    /// The functions of [`SANITIZERS`] that it has itself, and `malloc`.
     pub(super) has: Vec<String>,
     /// Whether Go has built it.
     pub(super) is_go: bool,
@@ -107,7 +76,7 @@ impl Image {
         let needed = dynamic.filter(|entry| entry.d_tag(endian) == DT_NEEDED);
         let needs = needed.filter_map(|entry| name(names, entry.d_val(endian))).take(MOST_LIBRARIES);
         let mut has = sections.telling_functions(SHT_DYNSYM)?;
-        // Only then is it worth to look which one it is.
+        // A sanitizer that is linked statically has a malloc, too, and shows nothing else.
         if has.iter().any(|name| name == "malloc") {
             has.extend(sections.telling_functions(SHT_SYMTAB)?);
         }
@@ -123,18 +92,6 @@ impl Image {
             has,
             is_go,
         })
-    }
-
-    /// Where its `malloc` comes from.
-    pub(super) fn allocator(&self) -> Allocator {
-        let has = |function: &&str| self.has.iter().any(|name| name == function);
-        let needs = |library: &str| self.needs.iter().any(|name| name.starts_with(library));
-        let known = ALLOCATORS.iter().find(|(library, functions, _)| needs(library) || functions.iter().any(has));
-        match known {
-            Some((_, _, allocator)) => *allocator,
-            None if has(&"malloc") => Allocator::Own,
-            None => Allocator::Libc,
-        }
     }
 
     /// The sanitizer that watches it.
@@ -167,7 +124,7 @@ impl<'data, R: Read + Seek> Sections<'data, R> {
         Some((entries, self.data(section.link(self.endian))?))
     }
 
-    /// The functions that [`is_telling`] knows and a table of symbols defines, each once.
+    /// The functions of [`SANITIZERS`], and `malloc`, that a table of symbols defines, each once.
     fn telling_functions(&self, table: SectionType) -> Option<Vec<String>> {
         let (symbols, names) = self.entries::<Sym64<Endianness>>(table)?;
         let strings = StringTable::new(names, 0, names.len() as u64);
@@ -193,9 +150,7 @@ fn name(strings: &[u8], at: u64) -> Option<&[u8]> {
 }
 
 fn is_telling(name: &str) -> bool {
-    name == "malloc"
-        || ALLOCATORS.iter().any(|(_, functions, _)| functions.contains(&name))
-        || SANITIZERS.iter().any(|(_, function, _)| *function == name)
+    name == "malloc" || SANITIZERS.iter().any(|(_, function, _)| *function == name)
 }
 
 #[cfg(test)]
@@ -203,25 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_is_a_program_of_this_machine_with_libcs_malloc() {
+    fn this_test_is_a_program_of_this_machine() {
         let image = Image::read(&std::env::current_exe().unwrap()).unwrap();
         assert!(image.is_of_this_machine && image.loader.is_some() && !image.is_go, "{image:?}");
         assert!(image.needs.iter().any(|name| name.starts_with("libc.so")), "{image:?}");
-        assert_eq!((image.allocator(), image.sanitizer()), (Allocator::Libc, None));
-    }
-
-    #[test]
-    fn allocators_are_known_by_library_and_by_function() {
-        let needs = |name: &str| Image { needs: vec![name.to_owned()], ..Image::default() }.allocator();
-        assert_eq!(needs("libjemalloc.so.2"), Allocator::Jemalloc);
-        assert_eq!(needs("libtcmalloc_minimal.so.4"), Allocator::Tcmalloc);
-        assert_eq!(needs("libmimalloc.so.2"), Allocator::Mimalloc);
-        assert_eq!(needs("libm.so.6"), Allocator::Libc);
-        let has =
-            |name: &str| Image { has: vec!["malloc".to_owned(), name.to_owned()], ..Image::default() }.allocator();
-        assert_eq!(has("mallctl"), Allocator::Jemalloc);
-        assert_eq!(has("mi_malloc"), Allocator::Mimalloc);
-        assert_eq!(has("free"), Allocator::Own);
+        assert_eq!(image.sanitizer(), None);
     }
 
     #[test]

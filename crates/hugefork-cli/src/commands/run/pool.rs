@@ -1,7 +1,7 @@
 //! `hugefork run --pool`: puts the library into a program.
 
 use super::environment::Environment;
-use super::image::{Allocator, Image};
+use super::image::Image;
 use super::program::Program;
 use super::{library, refusal};
 use crate::args::run::RunArgs;
@@ -25,25 +25,23 @@ pub(super) fn prepare(program: &Program, args: &RunArgs) -> Result<Environment, 
         for why in &in_place.refused {
             eprintln!("hugefork: {why}; it is {}", in_place.path.display());
         }
-        eprintln!("hugefork: {}", done(program, image.as_ref()));
+        eprintln!("hugefork: {}", done(program));
     }
     allow_huge_pages();
     Ok(Environment::of_this_process().with(&in_place.path))
 }
 
 /// What was done, in words.
-fn done(program: &Program, image: Option<&Image>) -> String {
+fn done(program: &Program) -> String {
     let step = if program.image == program.path {
         String::new()
     } else {
         format!(", which {} runs: the pool is that program's, and nobody's that it starts", program.image.display())
     };
-    let allocator = image.map_or(Allocator::Libc, Image::allocator);
-    let whose = match allocator {
-        Allocator::Libc => "memory of libc's malloc stays the kernel's".to_owned(),
-        other => format!("with {}", other.in_words()),
-    };
-    format!("{} runs with a pool for its mappings of 2 MiB and more, {whose}{step}", program.name())
+    let name = program.name();
+    format!(
+        "{name} runs with a pool for its mappings of 2 MiB and more; memory of libc's malloc stays the kernel's{step}"
+    )
 }
 
 /// Takes back what may have been inherited: a process for which transparent huge pages are disabled.
