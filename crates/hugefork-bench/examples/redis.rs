@@ -22,7 +22,9 @@
 //! |---|---|
 //! | `plain` | as it is |
 //! | `thp` | with `GLIBC_TUNABLES=glibc.malloc.hugetlb=1`; Redis's jemalloc does not read it |
-//! | `run`, `pool` | `hugefork run`, and that with `--pool`. The command is the one that the variable `HUGEFORK` names, or else in `PATH` |
+//! | `run`, `pool` | `hugefork run`, and that with `--pool` |
+//!
+//! The command is the one that the variable `HUGEFORK` names, or else the one in `PATH`.
 
 use std::collections::VecDeque;
 use std::error::Error;

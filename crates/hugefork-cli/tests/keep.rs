@@ -50,6 +50,27 @@ fn its_end_is_the_programs_and_nobody_holds_its_pipes() {
     assert_eq!(refused.status.code(), Some(126));
 }
 
+/// A program that waits for all children, and that orphans become children of, would wait for its keeper.
+#[test]
+fn a_program_that_adopts_orphans_has_no_keeper() {
+    use std::os::unix::process::CommandExt;
+
+    let mut run = Command::new(HUGEFORK);
+    run.args(["run", "--", "sh", "-c", "wc -w </proc/$$/task/$$/children; wait"]);
+    // SAFETY: the call sets a flag of the new process alone.
+    unsafe {
+        run.pre_exec(|| match libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let output = run.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.starts_with("hugefork: sh runs as it is: "), "{said}");
+    // The one that counts.
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "1\n");
+}
+
 #[test]
 fn programs_without_a_loader_run_too() {
     let scratch = Scratch::new("keep-static");

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use hugefork_linux::pagemap_scan::{self, MOST_RUNS, PageRun, Scan};
 use rustix::io::Errno;
 
-use crate::{BASE_PAGE, HUGE_PAGE};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// The base pages that a block must have for a collapse. The rest of its 512 pages, 2 %, becomes memory that the
 /// program did not have.
@@ -93,9 +93,10 @@ impl Pages {
         let mut words = [0; HUGE_PAGE / BASE_PAGE * 8];
         let read = self.0.read_at(&mut words, (block / BASE_PAGE * 8) as u64);
         let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let mut words = words[..read].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
-        let is_own = read == words.len() * 8 && words.all(|word| word & PRESENT == 0 || word & EXCLUSIVE != 0);
-        Ok(if is_own { Worth::Dense } else { Worth::Shared })
+        let words = words[..read].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
+        // The kernel's page of zeros is there, too, and nobody's own.
+        let own = words.filter(|word| word & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE).count();
+        Ok(if own >= base { Worth::Dense } else { Worth::Shared })
     }
 
     /// Calls `found` with each run of pages in a range, and whether they are huge.

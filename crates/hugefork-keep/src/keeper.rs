@@ -13,11 +13,11 @@ use rustix::thread::{CapabilitySet, capabilities};
 use syscalls::{Sysno, syscall5};
 use thiserror::Error;
 
-use crate::BASE_PAGE;
 use crate::proc::{self, Image};
 use crate::process::Kept;
 use crate::report::Report;
 use crate::targets::Targets;
+use crate::units::BASE_PAGE;
 use crate::warm::WarmPage;
 
 /// How often processes are looked for by name or control group, and children whose parents have ended.
@@ -39,6 +39,9 @@ pub enum KeepError {
     /// The kernel cannot say which pages a process has.
     #[error("this kernel cannot say which pages are huge (PAGEMAP_SCAN); Linux 6.7 or newer can")]
     NoScan,
+    /// `/proc` is that of another process namespace.
+    #[error("/proc is that of another process namespace; mount that of this one (`unshare --mount-proc`)")]
+    ProcOfOthers,
     /// `/proc` cannot be read.
     #[error("/proc/self/pagemap cannot be opened ({source}); mount /proc")]
     NoProc {
@@ -65,6 +68,10 @@ impl Keeper {
     /// # Errors
     /// They cannot.
     pub fn check() -> Result<(), KeepError> {
+        let own = std::fs::read_link("/proc/self").ok();
+        if own.is_some_and(|own| own.to_str() != Some(&std::process::id().to_string())) {
+            return Err(KeepError::ProcOfOthers);
+        }
         match std::fs::File::open("/proc/self/pagemap") {
             Ok(own) => {
                 let mut runs = [PageRun::default(); 1];

@@ -10,6 +10,7 @@
 //! keeper    the loop: finds processes, looks at them, collapses  room   whether memory is short
 //! process   one process: its forks, its blocks, its account      pace   how many blocks a second
 //! blocks    which blocks of 2 MiB are dense, and its own         report what is known of all
+//! warm      a huge page that is ready for a collapse             units  the sizes of pages
 //! ```
 //!
 //! # What it does to a program
@@ -33,17 +34,11 @@ mod process;
 mod report;
 mod room;
 mod targets;
+mod units;
 mod warm;
 
 pub use blocks::MIN_PAGES;
 pub use keeper::{KeepError, Keeper};
-pub use process::Trouble;
-pub use report::{ProcessReport, Report};
+pub use report::{ProcessReport, Report, Trouble};
 pub use room::{has_room_for_a_task, is_memory_short};
 pub use targets::{Targets, TargetsError};
-
-/// A huge page of the machines that hugefork runs on.
-const HUGE_PAGE: usize = 2 << 20;
-
-/// The pages that huge pages are made of.
-const BASE_PAGE: usize = 4096;

@@ -1,8 +1,8 @@
 //! How many blocks are collapsed a second.
 //!
 //! The faster, the longer the tails of the program: each collapse has threads wait that fault in the same mapping. The
-//! slower, the less is done by the next fork. So the blocks that a child leaves behind are spread over three quarters of the time
-//! that the program has lately left between the end of one child and its next fork.
+//! slower, the less is done by the next fork. So the blocks that a child leaves behind are spread over three quarters
+//! of the time that the program has lately left between the end of one child and its next fork.
 
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use procfs_core::process::{MMPermissions, MMapPath, MemoryMaps, Stat};
 use procfs_core::{FromBufRead, FromRead};
 
-use crate::{BASE_PAGE, HUGE_PAGE};
+use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// Tells one `exec` of a program from another: where its code and its stack begin, which the kernel draws at random.
 /// A child has its parent's until it calls `exec`.
@@ -51,6 +51,12 @@ pub(crate) fn look(pid: u32) -> Option<Look> {
         faults: stat.minflt.wrapping_add(stat.majflt),
         resident_bytes: stat.rss * BASE_PAGE as u64,
     })
+}
+
+/// Whether a number is that of a process, and not that of another thread of one.
+pub(crate) fn is_process(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Tgid:").is_some_and(|value| value.trim() == pid.to_string()))
 }
 
 /// The children that any thread of a process has made and that live, zombies included.

@@ -1,6 +1,5 @@
 //! One process: what it has forked, which of its blocks are to be collapsed, and what that came to.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,13 +10,16 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use syscalls::{Sysno, syscall4};
 
-use crate::HUGE_PAGE;
 use crate::blocks::{Pages, Survey, Worth};
 use crate::pace::Pace;
 use crate::proc::{self, Image, Look};
-use crate::report::ProcessReport;
+use crate::report::{ProcessReport, Trouble};
 use crate::room;
+use crate::units::HUGE_PAGE;
 use crate::warm::WarmPage;
+
+/// When a process is looked at again that was just found: it may be a step to a daemon, which ends at once.
+const FIRST: Duration = Duration::from_millis(4);
 
 /// How often a process is looked at that has page faults.
 const BUSY: Duration = Duration::from_millis(100);
@@ -39,44 +41,11 @@ const SCAN_SHARED: Duration = Duration::from_secs(10);
 /// After the kernel has refused, nothing is tried for so long.
 const REST: Duration = Duration::from_secs(5);
 
+/// Blocks that are passed over at once, since they are huge already or shared: 60 us each.
+const MAX_SKIPPED: usize = 16;
+
 /// After so many collapses it is asked again whether memory is short.
 const ASK_AGAIN_AFTER: u64 = 32;
-
-/// Why a process has fewer huge pages than it could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum Trouble {
-    /// It has not forked, so nothing is done.
-    NeverForked,
-    /// It has switched them off.
-    SwitchedOff,
-    /// It may not be read.
-    NotReadable,
-    /// The kernel cannot say which pages it has.
-    OldKernel,
-    /// The keeper lacks `CAP_SYS_NICE`.
-    NotAllowed,
-    /// The kernel has no huge page, or memory is short.
-    ShortOfMemory,
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Trouble::NeverForked => "has not forked; nothing is done",
-            Trouble::SwitchedOff => {
-                "has switched its huge pages off (prctl); start it so that it does not (Redis: --disable-thp no)"
-            }
-            Trouble::NotReadable => {
-                "may not be read: run hugefork as its user or as root (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH)"
-            }
-            Trouble::OldKernel => "this kernel cannot say which pages are huge; Linux 6.7 or newer can",
-            Trouble::NotAllowed => "the kernel wants CAP_SYS_NICE: run hugefork as root outside of user namespaces",
-            Trouble::ShortOfMemory => "memory is short, or in pieces: nothing is collapsed just now",
-        })
-    }
-}
 
 /// A process that is looked at.
 #[derive(Debug)]
@@ -119,7 +88,7 @@ impl Kept {
             look,
             forks: 0,
             next_look: now,
-            interval: BUSY,
+            interval: FIRST,
             pace: Pace::new(now),
             scanned: None,
             survey: Survey::default(),
@@ -176,7 +145,7 @@ impl Kept {
         let look = Look { image: self.look.image, ..look };
         let is_busy = look.faults != self.look.faults;
         let most = if look.resident_bytes < SMALL_BYTES { IDLE_AND_SMALL } else { IDLE };
-        self.interval = if is_busy { BUSY } else { (2 * self.interval).min(most) };
+        self.interval = (2 * self.interval).min(if is_busy { BUSY } else { most });
         self.next_look = now + self.interval;
         self.look = look;
         true
@@ -259,7 +228,8 @@ impl Kept {
             return self.give_up(Some(Trouble::ShortOfMemory), now);
         }
         let Some(pages) = &self.pages else { return };
-        while let Some(block) = self.pending.pop() {
+        for _ in 0..MAX_SKIPPED {
+            let Some(block) = self.pending.pop() else { break };
             let mut worth = pages.worth(block);
             if worth == Ok(Worth::Dense) {
                 advice::empty_batches();
@@ -274,9 +244,9 @@ impl Kept {
                     self.collapse(block, now);
                     break;
                 }
-                Ok(Worth::NotDense) => {}
-                // It has forked, and shares most of the others, too; or it has ended.
-                Ok(Worth::Shared) | Err(_) => self.pending.clear(),
+                Ok(Worth::NotDense | Worth::Shared) => {}
+                // It has ended.
+                Err(_) => self.pending.clear(),
             }
         }
         self.pace.note_work(now.elapsed());

@@ -1,8 +1,8 @@
 //! What is known of the processes that are kept.
 
-use serde::Serialize;
+use std::fmt;
 
-use crate::process::Trouble;
+use serde::Serialize;
 
 /// The time that a fork takes for each byte of base pages: 20 ms for a GiB (Linux 6.18, 2 CPUs of a Xeon, KVM).
 const FORK_USEC_A_GIB: u64 = 20_000;
@@ -50,5 +50,41 @@ impl ProcessReport {
     /// An estimate of the microseconds in which a fork copies the entries of the base pages, from 20 ms for a GiB.
     pub fn fork_usec(&self) -> u64 {
         self.base_bytes.saturating_mul(FORK_USEC_A_GIB) >> 30
+    }
+}
+
+/// Why a process has fewer huge pages than it could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Trouble {
+    /// It has not forked, so nothing is done.
+    NeverForked,
+    /// It has switched them off.
+    SwitchedOff,
+    /// It may not be read.
+    NotReadable,
+    /// The kernel cannot say which pages it has.
+    OldKernel,
+    /// The keeper lacks `CAP_SYS_NICE`.
+    NotAllowed,
+    /// The kernel has no huge page, or memory is short.
+    ShortOfMemory,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trouble::NeverForked => "has not forked; nothing is done",
+            Trouble::SwitchedOff => {
+                "has switched its huge pages off (prctl); start it so that it does not (Redis: --disable-thp no)"
+            }
+            Trouble::NotReadable => {
+                "may not be read: run hugefork as its user or as root (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH)"
+            }
+            Trouble::OldKernel => "this kernel cannot say which pages are huge; Linux 6.7 or newer can",
+            Trouble::NotAllowed => "the kernel wants CAP_SYS_NICE: run hugefork as root outside of user namespaces",
+            Trouble::ShortOfMemory => "memory is short, or in pieces: nothing is collapsed just now",
+        })
     }
 }

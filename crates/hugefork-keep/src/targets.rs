@@ -63,7 +63,7 @@ impl Targets {
         if pid == std::process::id() {
             return Err(TargetsError::Itself { pid });
         }
-        proc::look(pid).ok_or(TargetsError::NoProcess { pid })?;
+        proc::look(pid).filter(|_| proc::is_process(pid)).ok_or(TargetsError::NoProcess { pid })?;
         self.pids.push(pid);
         Ok(())
     }

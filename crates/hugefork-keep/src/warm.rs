@@ -12,7 +12,7 @@ use std::ptr;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use crate::HUGE_PAGE;
+use crate::units::HUGE_PAGE;
 
 /// Addresses for one huge page.
 #[derive(Debug)]

@@ -187,6 +187,37 @@ fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
 }
 
 #[test]
+fn blocks_beside_shared_ones_are_huge_again() {
+    if part().is_some() {
+        // A child that lives on shares the lower half. A page of the upper one was only read.
+        let words = filled_memory();
+        let helper = fork();
+        let own = &mut words[BLOCKS / 2 * HUGE_PAGE / 8..];
+        own.iter_mut().zip(1..).for_each(|(word, value)| *word = value);
+        // SAFETY: a page of the memory of above, whose contents nobody needs.
+        unsafe { libc::madvise(own.as_mut_ptr().cast(), 4096, libc::MADV_DONTNEED) };
+        assert_eq!(own[0], 0);
+        let child = fork();
+        say("forked");
+        kill(child);
+        say("alone");
+        assert!(own[0] == 0 && own[512..].iter().zip(513..).all(|(word, value)| *word == value));
+        kill(helper);
+        return;
+    }
+    let mut actor = Actor::start("blocks_beside_shared_ones_are_huge_again", "has a helper");
+    actor.wait_for("forked");
+    let pid = actor.pid();
+    let Some(mut keeper) = keeper_of(pid) else { return actor.end() };
+    keep_until(&mut keeper, pid, |process| process.forks == 2);
+    actor.go_on();
+    actor.wait_for("alone");
+    let report = keep_until(&mut keeper, pid, |process| process.blocks_collapsed as usize == BLOCKS / 2);
+    assert_eq!(report.blocks_refused, 0, "{report:?}");
+    actor.end();
+}
+
+#[test]
 fn a_daemon_is_followed_though_nobody_saw_its_parent() {
     if part().is_some() {
         let parent = std::process::id();

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hugefork::BuildError;
-use hugefork::seam::{Descriptor, Figures, Linux, Machine, ProgramRegion, Ranges, Zeros};
+use hugefork::seam::{Figures, Linux, Machine, ProgramRegion, Ranges, Zeros};
+use hugefork_linux::Descriptor;
 
 use crate::children::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};

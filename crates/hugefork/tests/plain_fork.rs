@@ -98,7 +98,14 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
             let builder = Pool::builder().capacity(capacity).block_size(block_size).backing(backing);
             let pool = builder.core_dump(core_dump).build().unwrap();
             let held = region_of_all_kinds(&pool);
-            let (maps, whole) = (pool_mappings(), of_whole_pool(pool_mappings(), capacity));
+            // The pool's thread may open pieces of the direct map meanwhile.
+            let at = |maps: &[MemoryMap]| maps.iter().map(|map| map.address).collect::<Vec<_>>();
+            let (maps, whole) = loop {
+                let (maps, again) = (pool_mappings(), pool_mappings());
+                if at(&maps) == at(&again) {
+                    break (maps, of_whole_pool(again, capacity));
+                }
+            };
             assert!(maps.len() >= 5, "the direct map, two in the region, one in the fork, one in the snapshot");
             for map in maps {
                 let flags = map.extension.vm_flags;

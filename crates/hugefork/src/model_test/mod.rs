@@ -365,6 +365,22 @@ fn a_page_that_was_discarded_is_in_no_later_snapshot() {
     run(SPLITTING, &[begin_of_a_history().to_vec(), rest.to_vec()].concat());
 }
 
+/// A program that chance has found: a region with freed pages has the block of a snapshot that has pages over it.
+#[test]
+fn a_page_beside_freed_ones_is_a_change_of_a_fork() {
+    let ops = [
+        Op::Create { blocks: 14, with: 0 },
+        Op::Write { region: 0, offset: 0, value: 1 },
+        Op::LazyFree { region: 0, start: 8776889264081580175, len: 7752288308500681195 },
+        Op::Fork { region: 0, with: 0 },
+        Op::Write { region: 1, offset: 6485256958043673966, value: 1 },
+        Op::Fork { region: 0, with: 0 },
+        Op::Snapshot { region: 4, with: 5 },
+        Op::Compare { newer: 0, older: 0 },
+    ];
+    run(SPLITTING, &ops);
+}
+
 /// A program that chance has found: two snapshots have one block, and pages over it only in one of them.
 #[test]
 fn pages_over_one_block_are_changes() {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Zero` | the same | zeros are compared |
 //! | `Private`, `Shared`, `Lazy` | the same | the block is compared |
-//! | `Split` | the same | as above, but dropped pages are zeros |
+//! | `Split` | the same, and dropped pages are zeros in both | as above, but dropped pages are zeros |
 //! | `CowMapped` | private pages are compared | these, and the block where no page is private |
 //! | `Revoked` | an error | an error |
 //!
@@ -167,11 +167,10 @@ impl<S: Sys> Looked<'_, S> {
         };
         match entry {
             Entry::Revoked => return Err(RegionError::Revoked),
-            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) => {
+            Entry::Split(_) if !is_the_same => self.compare_split(below, differing),
+            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) => {
                 self.compare_pages(self.piece.within.clone(), below, differing);
             }
-            Entry::Split(_) if is_the_same => {}
-            Entry::Split(_) => self.compare_split(below, differing),
             Entry::CowMapped(..) => self.compare_cow_mapping(below, differing),
         }
         Ok(())

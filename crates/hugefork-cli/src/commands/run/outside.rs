@@ -5,8 +5,8 @@
 //!      │                      └─ ends at once
 //!      └─ execve ─▶ the program, with the number, the parent, the terminal and the descriptors of the command
 //! ```
-//! The keeper is no child of the program, which would find it by `wait(2)`. Where the program is process 1 of a
-//! container, orphans become its children, and it waits for one that it does not know, as for any other orphan.
+//! The keeper is no child of the program, which would find it by `wait(2)`, and would wait for it if it waits for all.
+//! A program that orphans become children of, as of process 1 of a container, therefore has no keeper.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -20,6 +20,13 @@ use hugefork_keep::{Keeper, Targets, has_room_for_a_task};
 pub(super) fn start() -> Result<&'static str, String> {
     Keeper::check().map_err(|why| why.to_string())?;
     let own = std::process::id();
+    if adopts_orphans() {
+        return Err(
+            "the keeper would become its child, as all orphans do: run it below an init (`docker run --init`), \
+                    or keep it by `hugefork keep` beside it"
+                .to_owned(),
+        );
+    }
     if !has_room_for_a_task(own) {
         return Err("its control group has room for few more tasks: raise pids.max (systemd: TasksMax=)".to_owned());
     }
@@ -33,6 +40,14 @@ pub(super) fn start() -> Result<&'static str, String> {
         }
     }
     Ok("is kept in huge pages from outside, once it forks")
+}
+
+/// Whether orphans become children of this process, and so of the program.
+fn adopts_orphans() -> bool {
+    let mut is_subreaper: c_int = 0;
+    // SAFETY: the kernel writes a number to the one that is named.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, ptr::from_mut(&mut is_subreaper), 0, 0, 0) };
+    is_subreaper != 0 || std::process::id() == 1
 }
 
 /// Becomes the keeper, in a session of its own: what is sent to the program's process group is not for it.
@@ -62,7 +77,9 @@ fn hold_nothing_of_the_programs() {
     unsafe {
         let null = libc::open(NULL.as_ptr(), libc::O_RDWR);
         for standard in 0..=2 as c_int {
-            libc::dup2(null, standard);
+            if libc::dup2(null, standard) < 0 {
+                libc::close(standard);
+            }
         }
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
         let _ = libc::chdir(c"/".as_ptr());

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use hugefork_linux::Descriptor;
+pub(crate) use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
 use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fcntl_get_seals, ftruncate, memfd_create, seek};
@@ -252,7 +252,9 @@ impl Linux {
         let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
         let marks =
             [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
-        let count = if matches!(self.kind, Kind::ShmemHuge(_)) { 3 } else { 2 };
+        // Where each huge page is asked for, `shmem_enabled=advise` is to make none at the first touch.
+        let at_touch = matches!(self.kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)));
+        let count = if at_touch { 3 } else { 2 };
         for (advice, call) in marks.into_iter().take(count) {
             // SAFETY: the mapping is ours, and none of the advice drops contents.
             named(call, unsafe { madvise(map, self.capacity, advice) })?;
