@@ -77,12 +77,29 @@ pub(crate) fn file_name(pid: u32) -> Option<String> {
     Some(fs::read_link(format!("/proc/{pid}/exe")).ok()?.file_name()?.to_str()?.to_owned())
 }
 
+/// How many pages the kernel was told that it may take back (`MADV_FREE`), of all processes since the machine started.
+pub(crate) fn lazy_frees() -> u64 {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("pglazyfree "));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
+}
+
 /// The private, writable, anonymous mappings of a process, as far as whole blocks of 2 MiB lie in them, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mappings {
+    pub(crate) plain: Vec<Range<usize>>,
+    /// Whether some are left out: more than 2 % of their pages were freed lazily, and a collapse would make them stay.
+    pub(crate) some_are_lazy: bool,
+}
+
+/// Reads the mappings of a process. Whether pages were freed lazily only `smaps` says, for which the kernel looks at
+/// every page, 15 ms for each GiB of base pages: so it is read only if there may be some.
 ///
 /// # Errors
 /// The process may not be read, or has ended.
-pub(crate) fn plain_mappings(pid: u32) -> io::Result<Vec<Range<usize>>> {
-    let file = BufReader::new(File::open(format!("/proc/{pid}/maps"))?);
+pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
+    let file = if may_be_lazy { "smaps" } else { "maps" };
+    let file = BufReader::new(File::open(format!("/proc/{pid}/{file}"))?);
     let maps = MemoryMaps::from_buf_read(file).map_err(io::Error::other)?;
     let wanted = MMPermissions::READ | MMPermissions::WRITE | MMPermissions::PRIVATE;
     let is_plain = |path: &MMapPath| match path {
@@ -91,12 +108,18 @@ pub(crate) fn plain_mappings(pid: u32) -> io::Result<Vec<Range<usize>>> {
         MMapPath::Other(name) => name.starts_with("anon:"),
         _ => false,
     };
-    let plain = maps.into_iter().filter(|map| map.inode == 0 && map.perms.contains(wanted) && is_plain(&map.pathname));
-    let blocks = plain.map(|map| {
+    let mut found = Mappings::default();
+    for map in maps.into_iter().filter(|map| map.inode == 0 && map.perms.contains(wanted) && is_plain(&map.pathname)) {
         let (start, end) = (map.address.0 as usize, map.address.1 as usize);
-        start.next_multiple_of(HUGE_PAGE)..end / HUGE_PAGE * HUGE_PAGE
-    });
-    Ok(blocks.filter(|range| !range.is_empty()).collect())
+        let blocks = start.next_multiple_of(HUGE_PAGE)..end / HUGE_PAGE * HUGE_PAGE;
+        let bytes = |name: &str| map.extension.map.get(name).copied().unwrap_or(0);
+        if bytes("LazyFree") > bytes("Rss") / 50 {
+            found.some_are_lazy = true;
+        } else if !blocks.is_empty() {
+            found.plain.push(blocks);
+        }
+    }
+    Ok(found)
 }
 
 /// Whether a process may have huge pages: `prctl(PR_SET_THP_DISABLE)` forbids them, also those that are asked for.
@@ -118,8 +141,8 @@ mod tests {
         assert!(look.faults > 0 && look.resident_bytes > 0);
         assert!(all().any(|pid| pid == own));
         assert!(may_have_huge_pages(own));
-        let mappings = plain_mappings(own).unwrap();
-        assert!(mappings.iter().all(|range| range.start % HUGE_PAGE == 0 && range.end % HUGE_PAGE == 0));
+        let mappings = mappings(own, false).unwrap();
+        assert!(mappings.plain.iter().all(|range| range.start % HUGE_PAGE == 0 && range.end % HUGE_PAGE == 0));
     }
 
     #[test]
@@ -128,6 +151,6 @@ mod tests {
         let pid = child.id();
         assert!(children(process::id()).contains(&pid));
         child.wait().unwrap();
-        assert!(look(pid).is_none() && plain_mappings(pid).is_err() && children(pid).is_empty());
+        assert!(look(pid).is_none() && mappings(pid, false).is_err() && children(pid).is_empty());
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct Kept {
     /// When it was last scanned, and how many faults it had had.
     scanned: Option<(Instant, u64)>,
     survey: Survey,
+    /// How many pages of all processes had been freed lazily by the last scan.
+    lazy_frees: Option<u64>,
     pages: Option<Pages>,
     /// Blocks of the last scan that are still to be collapsed, the next one last.
     pending: Vec<usize>,
@@ -92,6 +94,7 @@ impl Kept {
             pace: Pace::new(now),
             scanned: None,
             survey: Survey::default(),
+            lazy_frees: None,
             pages: None,
             pending: Vec::new(),
             trouble: None,
@@ -185,13 +188,19 @@ impl Kept {
 
     fn scan(&mut self, now: Instant) {
         self.scanned = Some((now, self.look.faults));
+        let lazy_frees = proc::lazy_frees();
+        let may_be_lazy =
+            lazy_frees > 0 && (self.lazy_frees != Some(lazy_frees) || self.trouble == Some(Trouble::FreedLazily));
+        self.lazy_frees = Some(lazy_frees);
         self.trouble = None;
         let scanned = Pages::open(self.pid).and_then(|pages| {
-            let survey = pages.survey(&proc::plain_mappings(self.pid)?)?;
-            Ok((pages, survey))
+            let mappings = proc::mappings(self.pid, may_be_lazy)?;
+            let survey = pages.survey(&mappings.plain)?;
+            Ok((pages, survey, mappings.some_are_lazy))
         });
         match scanned {
-            Ok((pages, survey)) => {
+            Ok((pages, survey, some_are_lazy)) => {
+                self.trouble = some_are_lazy.then_some(Trouble::FreedLazily);
                 self.pending.clone_from(&survey.dense);
                 self.pending.reverse();
                 (self.pages, self.survey) = (Some(pages), survey);

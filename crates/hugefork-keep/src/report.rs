@@ -68,6 +68,8 @@ pub enum Trouble {
     OldKernel,
     /// The keeper lacks `CAP_SYS_NICE`.
     NotAllowed,
+    /// It has freed memory lazily, which a collapse would make stay.
+    FreedLazily,
     /// The kernel has no huge page, or memory is short.
     ShortOfMemory,
 }
@@ -84,6 +86,9 @@ impl fmt::Display for Trouble {
             }
             Trouble::OldKernel => "this kernel cannot say which pages are huge; Linux 6.7 or newer can",
             Trouble::NotAllowed => "the kernel wants CAP_SYS_NICE: run hugefork as root outside of user namespaces",
+            Trouble::FreedLazily => {
+                "has freed memory lazily (MADV_FREE), which a collapse would make stay: such mappings are left alone"
+            }
             Trouble::ShortOfMemory => "memory is short, or in pieces: nothing is collapsed just now",
         })
     }

@@ -285,6 +285,31 @@ fn a_program_that_switches_its_huge_pages_off_keeps_them_off() {
 }
 
 #[test]
+fn memory_that_was_freed_lazily_does_not_become_permanent() {
+    if part().is_some() {
+        let words = filled_memory();
+        let child = fork();
+        say("forked");
+        kill(child);
+        // SAFETY: the memory of above, whose contents nobody needs.
+        assert_eq!(unsafe { libc::madvise(words.as_mut_ptr().cast(), size_of_val(words), libc::MADV_FREE) }, 0);
+        say("freed");
+        return;
+    }
+    let mut actor = Actor::start("memory_that_was_freed_lazily_does_not_become_permanent", "frees");
+    actor.wait_for("forked");
+    let pid = actor.pid();
+    let Some(mut keeper) = keeper_of(pid) else { return actor.end() };
+    keep_until(&mut keeper, pid, |process| process.forks == 1);
+    actor.go_on();
+    actor.wait_for("freed");
+    let report = keep_until(&mut keeper, pid, |process| process.trouble == Some(Trouble::FreedLazily));
+    // Its other memory, the heap of the test, may have a block.
+    assert!(report.blocks_collapsed <= 2, "{report:?}");
+    actor.end();
+}
+
+#[test]
 fn a_process_that_becomes_another_program_begins_anew() {
     if part().is_some() {
         filled_memory();
