@@ -1,7 +1,7 @@
 """What forked workers take that only read what they share with their parent, as prefork servers have them.
 
-    python forked_workers.py                                                  # as it is
-    hugefork run --mode pool --children share -- python forked_workers.py     # the same under hugefork
+    python forked_workers.py                           # as it is
+    hugefork run --merge -- python forked_workers.py   # with equal pages merged (KSM has to run)
 
 CPython counts references, and so writes to what it reads: the kernel copies each page for each worker. Takes the number
 of workers (8), the MiB that they share (1024), and the seconds to wait after they have read all of it (10). Needs Linux,
