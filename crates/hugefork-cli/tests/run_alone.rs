@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use programs::ours::compiled;
-use programs::{Running, Scratch, can_have_a_pool, has, has_pool, output_of, taken, wait_for};
+use programs::{Running, Scratch, can_have_a_pool, has, has_pool, huge, output_of, taken, wait_for};
 
 /// Builds `source` with flags; none if that cannot be done here.
 fn built(scratch: &Scratch, name: &str, source: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -137,8 +137,7 @@ fn what_is_given_back_in_parts_goes_back() {
     let mut go_on = || std::io::Write::write_all(running.child().stdin.as_mut().unwrap(), b"\n").unwrap();
     assert_eq!(line(), "filled");
     assert!(has_pool(pid));
-    // The worker is to have made huge pages of some by now.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_for("huge pages", || (huge(pid) > 0).then_some(()));
     go_on();
     assert_eq!(line(), "dropped");
     wait_for("the memory to be given back", || (taken(pid) < 48 << 20).then_some(()));
@@ -199,23 +198,28 @@ int main(void) {
     int failed = 0;
     char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(at, 1, len);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 40; round++) {
+        // The children live until both are there and the parent has written.
         pid_t children[2];
+        int ends[2];
+        if (pipe(ends) != 0) return 99;
         for (int nth = 0; nth < 2; nth++) {
             children[nth] = fork();
             if (children[nth] < 0) failed++;
             if (children[nth] == 0) {
-                usleep(50000);
-                _exit(at[0] != 1 + round);
+                char none;
+                close(ends[1]);
+                _exit(read(ends[0], &none, 1) != 0 || at[0] != (char)(1 + round));
             }
         }
         for (size_t page = 0; page < len; page += 4096) at[page]++;
+        close(ends[0]);
+        close(ends[1]);
         for (int nth = 0; nth < 2; nth++) {
             int status = 0;
             if (children[nth] > 0) waitpid(children[nth], &status, 0);
             failed += status != 0;
         }
-        usleep(100000);
     }
     printf("%d failed\n", failed);
     return failed;

@@ -183,6 +183,8 @@ impl Kept {
     /// The children that shared its memory are gone: there is something to do.
     pub(crate) fn note_alone(&mut self, now: Instant) {
         self.pace.note_alone(now);
+        // The last scan was of shared pages, and the program may have freed some since.
+        self.pending.clear();
         self.scanned = None;
     }
 

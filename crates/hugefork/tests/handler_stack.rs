@@ -352,6 +352,12 @@ fn a_reserved_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping()
     alone(|| booked_block_shown_again(Backing::Hugetlb)).well();
 }
 
+/// Printed by a process in which the pool's thread has done what the write was to do.
+const THREAD_WAS_FIRST: &str = "the pool's thread was first";
+
+/// So many processes in a row in which the thread is first are a fault.
+const MAX_TRIES: usize = 100;
+
 /// A write that writes back a block, which the kernel refuses to show at first.
 fn write_back_shown_once_more(backing: Backing) {
     let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
@@ -375,8 +381,8 @@ fn write_back_shown_once_more(backing: Backing) {
         refusals.disarm();
     });
     let (refused, faults) = ([Kind::Remap, Kind::Look].map(|kind| refusals.refused(kind)), region.stats().faults);
-    if refused == [0, 0] {
-        return println!("not run: the pool's thread had written the block back before the fault came");
+    if (refused, faults.blocks_written_back - before.blocks_written_back) == ([0, 0], 1) {
+        return println!("{THREAD_WAS_FIRST}");
     }
     assert_eq!((refused, faults.blocks_written_back - before.blocks_written_back, faults.failed), ([1, 1], 1, 0));
     assert_eq!((region.as_mut_slice()[1 << 20], region.as_mut_slice()[3 << 20]), (2, 3));
@@ -385,7 +391,11 @@ fn write_back_shown_once_more(backing: Backing) {
 
 #[test]
 fn a_written_back_block_that_is_shown_once_more_fits_too() {
-    alone(|| write_back_shown_once_more(Backing::ShmemBase)).well();
+    // The pool's thread may write the block back before the write comes, on a busy machine.
+    let ended = (0..MAX_TRIES)
+        .map(|_| alone(|| write_back_shown_once_more(Backing::ShmemBase)))
+        .find(|ended| !ended.stdout.contains(THREAD_WAS_FIRST));
+    ended.expect("a write comes first at some time").well();
 }
 
 /// A write to a page that was dropped out of a block, which the kernel refuses to show at first.

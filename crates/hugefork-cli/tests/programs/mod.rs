@@ -174,6 +174,13 @@ pub(crate) fn taken(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// The bytes of a process that lie in huge pages of shared memory.
+pub(crate) fn huge(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
 /// Standard output of a command that succeeds and says nothing else.
 pub(crate) fn output_of(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
