@@ -1,6 +1,6 @@
-//! `hugefork keep`, and `hugefork run` without `--pool`: what a program finds of them, and what they say.
+//! `hugefork keep`, and `hugefork run` without `--pool`: their traces in a program, and their words.
 //!
-//! What is done about a program's memory is tested in `hugefork-keep`, without the command.
+//! The tests of `hugefork-keep` look at the program's memory, without the command.
 
 mod programs;
 

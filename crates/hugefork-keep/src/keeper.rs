@@ -122,13 +122,24 @@ impl Keeper {
 
     /// Waits until a process ends, a signal comes, or the time is over.
     pub fn wait(&self, time: Duration) {
-        let mut waited: Vec<_> =
-            self.processes.values().filter_map(Kept::handle).map(|handle| PollFd::new(handle, PollFlags::IN)).collect();
-        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
-        let _ = poll(&mut waited, Some(&time));
+        self.ended(time);
     }
 
-    /// What is known now.
+    /// The processes that end until the time is over, once the first does.
+    fn ended(&self, time: Duration) -> BTreeSet<u32> {
+        let (pids, mut waited): (Vec<u32>, Vec<PollFd<'_>>) = self
+            .processes
+            .values()
+            .filter_map(|kept| Some((kept.pid, PollFd::new(kept.handle()?, PollFlags::IN))))
+            .unzip();
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        if !poll(&mut waited, Some(&time)).is_ok_and(|ready| ready > 0) {
+            return BTreeSet::new();
+        }
+        pids.into_iter().zip(waited).filter(|(_, waited)| !waited.revents().is_empty()).map(|(pid, _)| pid).collect()
+    }
+
+    /// A report of the processes that live now.
     pub fn report(&self) -> Report {
         Report { schema: 1, processes: self.processes.values().map(Kept::report).collect() }
     }
@@ -170,11 +181,13 @@ impl Keeper {
 
     /// Looks at each process whose time has come, and at its children.
     fn look(&mut self, now: Instant) {
-        let due: Vec<u32> = self.processes.values().filter(|kept| kept.is_due(now)).map(|kept| kept.pid).collect();
+        let ended = self.ended(Duration::ZERO);
+        let is_due = |kept: &&Kept| kept.next_look <= now || ended.contains(&kept.pid);
+        let due: Vec<u32> = self.processes.values().filter(is_due).map(|kept| kept.pid).collect();
         for pid in due {
             let Some(kept) = self.processes.get_mut(&pid) else { continue };
             let image = kept.image();
-            if !kept.look_again(now) {
+            if !kept.look_again(ended.contains(&pid), now) {
                 self.processes.remove(&pid);
                 if image.is_known() {
                     self.ended.insert(image);

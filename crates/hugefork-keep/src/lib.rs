@@ -40,5 +40,5 @@ mod warm;
 pub use blocks::MIN_PAGES;
 pub use keeper::{KeepError, Keeper};
 pub use report::{ProcessReport, Report, Trouble};
-pub use room::{has_room_for_a_task, is_memory_short};
+pub use room::has_room_for_a_task;
 pub use targets::{Targets, TargetsError};

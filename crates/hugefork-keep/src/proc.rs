@@ -1,5 +1,5 @@
-//! What `/proc` says of a process. Each answer may be outdated when it is read: the process may have ended, or called
-//! `exec`.
+//! Questions to `/proc` about a process. Each answer may be outdated when it is read: the process may have ended, or
+//! called `exec`.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};

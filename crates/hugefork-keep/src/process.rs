@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use hugefork_linux::advice;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use syscalls::{Sysno, syscall4};
@@ -106,19 +105,9 @@ impl Kept {
         })
     }
 
-    /// What becomes readable when the process ends.
+    /// A descriptor that becomes readable when the process ends.
     pub(crate) fn handle(&self) -> Option<&OwnedFd> {
         (!self.handle_is_wrong).then_some(&self.handle)
-    }
-
-    /// Whether the process is to be looked at.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.next_look <= now || self.seems_to_have_ended()
-    }
-
-    fn seems_to_have_ended(&self) -> bool {
-        let Some(handle) = self.handle() else { return false };
-        poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     pub(crate) fn image(&self) -> Image {
@@ -133,9 +122,9 @@ impl Kept {
         !matches!(sent, Err(errno) if errno == syscalls::Errno::ESRCH)
     }
 
-    /// Looks at the process again. False if it has ended.
-    pub(crate) fn look_again(&mut self, now: Instant) -> bool {
-        self.handle_is_wrong |= self.seems_to_have_ended();
+    /// Looks at the process again. False if it has ended. `is_readable`: its handle says so.
+    pub(crate) fn look_again(&mut self, is_readable: bool, now: Instant) -> bool {
+        self.handle_is_wrong |= is_readable;
         let look = proc::look(self.pid);
         // In this order: if the process is there now, no other one of its number was looked at.
         let Some(look) = look.filter(|_| self.is_there()) else { return false };

@@ -1,4 +1,4 @@
-//! What is known of the processes that are kept.
+//! Reports about the processes that are kept.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The time that a fork takes for each byte of base pages: 20 ms for a GiB (Linux 6.18, 2 CPUs of a Xeon, KVM).
 const FORK_USEC_A_GIB: u64 = 20_000;
 
-/// All that is known of the processes that are kept.
+/// Reports about all processes that are kept.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of this shape.

@@ -11,7 +11,7 @@ const MIN_BYTES: u64 = 64 << 20;
 const MIN_TASKS: u64 = 16;
 
 /// Whether the machine, or a control group of the process, has less than 64 MiB left that nobody uses.
-pub fn is_memory_short(pid: u32) -> bool {
+pub(crate) fn is_memory_short(pid: u32) -> bool {
     let available = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
         Some(line.parse::<u64>().ok()? << 10)

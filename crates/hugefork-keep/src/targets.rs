@@ -1,4 +1,5 @@
-//! Which processes are kept: by number, by name, or by control group. Whatever these start is kept, too.
+//! The processes that are to be kept: by number, by name, or by control group. Processes that these start are kept,
+//! too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -12,8 +12,8 @@ to get it) and Linux 6.7; without them the program runs as it is, and a line say
 
 With --pool, hugefork's library is put into the program instead, and into nothing that it starts. \
 Its mappings of 2 MiB and more lie on a pool of huge pages, of which a fork(2) copies no page \
-tables: memory of jemalloc, tcmalloc and mimalloc, and what servers map themselves. What libc's \
-malloc has stays the kernel's. The program must be linked dynamically against glibc. If it is not, \
+tables: memory of jemalloc, tcmalloc and mimalloc, and a server's own mappings. Memory of libc's \
+malloc stays the kernel's. The program must be linked dynamically against glibc. If it is not, \
 or the machine has no pool for it, it runs as it is, and a line says why. So it does from the \
 moment on that it does what does not go with a pool: it filters its system calls, changes its \
 user, pins memory for devices. A child that wants to can read what its parent writes later.

@@ -1,4 +1,4 @@
-//! What the command reads of foreign programs: their files. For the tests, and for the fuzzer in fuzz/.
+//! Files of foreign programs, as the command reads them. For the tests, and for the fuzzer in fuzz/.
 
 mod elf;
 #[path = "../../src/commands/run/image.rs"]

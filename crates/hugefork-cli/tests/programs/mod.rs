@@ -55,8 +55,8 @@ impl Scratch {
         command
     }
 
-    /// As [`Scratch::run`], of a program that is ended if it takes too long: what waits for ever cannot be ended by
-    /// other signals.
+    /// As [`Scratch::run`], of a program that `timeout` kills if it takes too long: other signals do not end a
+    /// program that hangs in a fork.
     pub(crate) fn bounded(&self, options: &str) -> Command {
         let run = self.run(options);
         let mut command = Command::new("timeout");

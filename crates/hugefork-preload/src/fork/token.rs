@@ -1,4 +1,4 @@
-//! Who of the program's descendants still lives, without knowing their numbers, without `SIGCHLD`, which is the
+//! Whether descendants of a fork still live, without knowing their numbers, without `SIGCHLD`, which is the
 //! program's, and without a descriptor.
 //!
 //! Each fork makes a token, a segment of System V shared memory that is marked for removal at once. The kernel removes
@@ -19,7 +19,7 @@ use syscalls::{Errno, Sysno, syscall};
 
 use crate::BASE_PAGE;
 
-/// What a fork's descendants hold.
+/// A segment that a fork's descendants have attached.
 pub(crate) struct Token {
     pub(super) segment: c_int,
     /// An address. Nobody looks there, so the segment needs no memory.
@@ -33,7 +33,7 @@ impl Token {
         // SAFETY: names no memory.
         let segment = unsafe { syscall!(Sysno::shmget, libc::IPC_PRIVATE, BASE_PAGE, rights) }.ok()? as c_int;
         let token = Token::attach(segment);
-        // SAFETY: as above. Whoever has it attached keeps it.
+        // SAFETY: as above. It stays where it is attached.
         let _ = unsafe { syscall!(Sysno::shmctl, segment, libc::IPC_RMID, 0) };
         token
     }

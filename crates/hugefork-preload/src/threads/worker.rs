@@ -54,19 +54,31 @@ static IS_UNWANTED: AtomicU32 = AtomicU32::new(0);
 
 /// Notes where the data of this thread are, which is the first.
 pub(crate) fn note_first() {
-    #[allow(unused_assignments)] // Elsewhere, nobody says where they are.
-    let mut locals = 0_usize;
-    // SAFETY: reads a register, or the word that the kernel's and libc's agreement has there.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!("mov {}, fs:0", out(reg) locals, options(nostack, readonly, preserves_flags));
-    }
-    // SAFETY: as above.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!("mrs {}, tpidr_el0", out(reg) locals, options(nostack, nomem, preserves_flags));
-    }
-    FIRST_LOCALS.store(locals, Ordering::Relaxed);
+    FIRST_LOCALS.store(locals(), Ordering::Relaxed);
+}
+
+/// The address of the calling thread's data.
+#[cfg(target_arch = "x86_64")]
+fn locals() -> usize {
+    let locals;
+    // SAFETY: reads the first word of the thread's data, which is their address (psABI, "Thread-Local Storage").
+    unsafe { std::arch::asm!("mov {}, fs:0", out(reg) locals, options(nostack, readonly, preserves_flags)) };
+    locals
+}
+
+/// As above.
+#[cfg(target_arch = "aarch64")]
+fn locals() -> usize {
+    let locals;
+    // SAFETY: reads a register.
+    unsafe { std::arch::asm!("mrs {}, tpidr_el0", out(reg) locals, options(nostack, nomem, preserves_flags)) };
+    locals
+}
+
+/// On other architectures no thread is started.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn locals() -> usize {
+    0
 }
 
 /// Starts the thread, if it is not there. Allocates nothing. False if there can be none.
@@ -81,7 +93,7 @@ pub(crate) fn start() -> bool {
     if THREAD.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return true;
     }
-    // Who sends it away looks at the thread after he has said so.
+    // The caller of `send_away` looks for the thread after it has set the flag.
     if is_unwanted() {
         THREAD.store(0, Ordering::Release);
         return true;
@@ -192,7 +204,7 @@ fn take_a_table_of_its_own() {
         }
     }
     close_up_to(u32::MAX, flags);
-    // What it opens later gets none of the numbers that threads print to.
+    // Files that the thread opens later get none of the numbers that threads print to.
     for _ in 0..3 {
         let _ = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd);
     }
@@ -204,7 +216,7 @@ const SHORTEST_NS: i64 = 5_000_000;
 const LONGEST_NS: i64 = 160_000_000;
 const LONGEST_ALONE_NS: i64 = 640_000_000;
 
-/// What is kept for the next child goes back when nothing has happened for so long.
+/// Memory that is kept for the next child goes back after so long without work.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Until it is to leave.
@@ -232,7 +244,7 @@ fn work() {
             continue;
         }
         let mut is_shared = || is_unwanted() || STATE.with(|state| state.outstanding.count() > 0).unwrap_or(true);
-        // What somebody just works on has its turn later.
+        // Blocks that another thread works on have their turn later.
         let has_passed =
             maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
         is_to_pass &= !has_passed;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use hugefork_keep::{KeepError, Keeper, Targets, TargetsError};
+use hugefork_keep::{KeepError, Keeper, Report, Targets, TargetsError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::screen::Screen;
@@ -40,14 +40,10 @@ pub(crate) fn run(args: &KeepArgs) -> Result<ExitCode, Failure> {
             Some(time) => keeper.wait(time.min(next.saturating_duration_since(Instant::now()))),
             None => is_over = true,
         }
-        let report = keeper.report();
-        if !report.processes.is_empty() {
-            // Of processes that end, the last that was known stays.
-            last = report;
-        }
         if is_over || Instant::now() < next {
             continue;
         }
+        last = newest(&keeper, last);
         next += EACH;
         if args.json {
             print(&(serde_json::to_string(&last).context("writing JSON")? + "\n"))?;
@@ -55,6 +51,7 @@ pub(crate) fn run(args: &KeepArgs) -> Result<ExitCode, Failure> {
             screen.draw(&last)?;
         }
     }
+    last = newest(&keeper, last);
     if args.json {
         print(&(serde_json::to_string(&last).context("writing JSON")? + "\n"))?;
     } else if is_live {
@@ -63,6 +60,12 @@ pub(crate) fn run(args: &KeepArgs) -> Result<ExitCode, Failure> {
         print(&screen::table(&last))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The report of now, or the last one where all processes have ended.
+fn newest(keeper: &Keeper, last: Report) -> Report {
+    let now = keeper.report();
+    if now.processes.is_empty() { last } else { now }
 }
 
 fn targets(args: &KeepArgs) -> Result<Targets, TargetsError> {

@@ -1,4 +1,4 @@
-//! What people see of the processes that are kept.
+//! The table of the processes that are kept.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};

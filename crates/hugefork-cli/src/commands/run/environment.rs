@@ -1,4 +1,4 @@
-//! What the program finds in its environment: what was there, the library, and what the library is asked for. The
+//! The environment of the program: the command's own, the library, and the variable that switches it on. The
 //! library takes both out again before the program's `main`.
 
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ impl Environment {
     /// The one that the command was started with. libc takes variables such as `LD_LIBRARY_PATH` out of its own where
     /// the command has a capability from its file; the kernel still has them.
     pub(super) fn of_this_process() -> Environment {
-        // SAFETY: numbers alone. Whoever lacks the capability may not trace this process even so.
+        // SAFETY: numbers alone. A process without the capability may not trace this one even so.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
         match fs::read("/proc/self/environ") {
             Ok(bytes) => Environment(bytes.split(|byte| *byte == 0).filter(|one| !one.is_empty()).map(owned).collect()),

@@ -13,10 +13,10 @@ use std::ptr;
 
 use hugefork_keep::{Keeper, Targets, has_room_for_a_task};
 
-/// Starts the keeper of this process, and gives what was done, in words.
+/// Starts the keeper of this process, and says so in words.
 ///
 /// # Errors
-/// It cannot keep anything here, and why.
+/// The reason why nothing can be kept here.
 pub(super) fn start() -> Result<&'static str, String> {
     Keeper::check().map_err(|why| why.to_string())?;
     let own = std::process::id();
@@ -50,7 +50,7 @@ fn adopts_orphans() -> bool {
     is_subreaper != 0 || std::process::id() == 1
 }
 
-/// Becomes the keeper, in a session of its own: what is sent to the program's process group is not for it.
+/// Becomes the keeper, in a session of its own: signals to the program's process group do not reach it.
 fn leave_the_session_and_keep(program: u32) -> ! {
     // SAFETY: numbers alone are passed. The copy has one thread.
     let is_child = unsafe { libc::setsid() > 0 && libc::fork() == 0 };

@@ -31,7 +31,7 @@ pub(super) fn prepare(program: &Program, args: &RunArgs) -> Result<Environment, 
     Ok(Environment::of_this_process().with(&in_place.path))
 }
 
-/// What was done, in words.
+/// The first line: the program and its pool.
 fn done(program: &Program) -> String {
     let step = if program.image == program.path {
         String::new()

@@ -13,7 +13,7 @@ pub(super) fn of(program: &Program, image: &Image) -> Option<String> {
     not_loadable(image).or_else(|| secure(program)).or_else(|| watched(image))
 }
 
-/// What is in the way of a pool on this machine and in this process, for any program.
+/// The reason why no program has a pool on this machine or under this process's limits.
 pub(super) fn of_the_machine() -> Option<String> {
     let unfit = hugefork_preload::fit::why_no_pool().map(str::to_owned);
     unfit.or_else(|| ProgramMemory::new(2 << 20).err().map(|why| format!("there is no pool here: {why}")))
