@@ -60,6 +60,7 @@ int main(int count, char **arguments)
         return child(arguments[1]);
     options.name = "state";
     options.capacity = 2 * LEN;
+    options.exports = 1;
     or_end(hf_pool_create(&options, &pool));
     or_end(hf_region_create(pool, LEN, NULL, &live));
     words = hf_region_address(live);

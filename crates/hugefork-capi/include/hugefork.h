@@ -319,8 +319,9 @@ typedef struct hf_pool_options {
     size_t pressure_step;
     /* HF_SWAP_... */
     int swap;
-    /* 0. */
-    int reserved;
+    /* 1: hf_snapshot_export works, and the pool keeps a descriptor of its memory, for
+     * reading. 0: it keeps none (but of hugetlb, for reading and writing). */
+    int exports;
 } hf_pool_options;
 
 #define HF_POOL_OPTIONS_INIT \
@@ -1235,8 +1236,8 @@ void hf_changes_close(hf_changes *changes);
  * one pool for each trust domain, or take hf_snapshot_export_copy. Root, and processes of
  * the user who built the pool, can change the mode and then write.
  *
- * HF_E_NOT_EXPORTABLE: /proc is not mounted, or the process has all the descriptors that it
- * may have. HF_E_REVOKED: a part was taken away. HF_E_FORKED_CHILD.
+ * HF_E_NOT_EXPORTABLE: `exports` of the pool was 0, /proc is not mounted, or the process has
+ * all the descriptors that it may have. HF_E_REVOKED: a part was taken away. HF_E_FORKED_CHILD.
  */
 int hf_snapshot_export(const hf_snapshot *snapshot, hf_export **out);
 

@@ -36,7 +36,7 @@ pub(crate) struct hf_pool_options {
     pressure_window_us: u64,
     pressure_step: usize,
     swap: c_int,
-    reserved: c_int,
+    exports: c_int,
 }
 
 // SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers, and pointers that may be null.
@@ -65,10 +65,15 @@ impl hf_pool_options {
             .commit(chosen(self.commit)?)
             .core_dump(chosen(self.core_dump)?)
             .swap(chosen(self.swap)?);
-        if self.reserved != 0 {
-            let why = "`reserved` of hf_pool_options is not 0: begin with HF_POOL_OPTIONS_INIT";
-            return Err(Failure::bad_value(why.to_owned()));
-        }
+        builder = match self.exports {
+            0 => builder,
+            1 => builder.exports(true),
+            other => {
+                let why =
+                    format!("`exports` of hf_pool_options is {other}: take 0 or 1, or begin with HF_POOL_OPTIONS_INIT");
+                return Err(Failure::bad_value(why));
+            }
+        };
         // SAFETY: the caller's promise.
         if let Some(name) = unsafe { string(self.name) } {
             builder = builder.name(name.to_string_lossy());

@@ -38,6 +38,7 @@ const METHODS: &[(&str, &str)] = &[
     ("PoolBuilder::commit", "commit"),
     ("PoolBuilder::core_dump", "core_dump"),
     ("PoolBuilder::swap", "swap"),
+    ("PoolBuilder::exports", "exports"),
     ("PoolBuilder::obtain_ahead", "obtain_ahead"),
     ("PoolBuilder::zeroed_stock", "zeroed_high"),
     ("PoolBuilder::reclaim_under_pressure", "reclaim_under_pressure"),

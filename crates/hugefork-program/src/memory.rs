@@ -285,7 +285,13 @@ impl<S: Machine> ProgramMemory<S> {
         fits
     }
 
-    /// What has happened so far.
+    /// How many bytes of blocks the program or its children have, which copies may be made of, and how many nobody has,
+    /// whose memory is kept for those. Unlike [`ProgramMemory::counts`] it takes no system call.
+    pub fn held_and_kept(&self) -> (usize, usize) {
+        self.region.held_and_kept()
+    }
+
+    /// What has happened so far. It takes some milliseconds for each GiB.
     pub fn counts(&self) -> ProgramCounts {
         let Figures { pages_written_back, promoted, memory, kept, .. } = self.region.figures();
         ProgramCounts {

@@ -25,7 +25,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, reclaim_under_pressure))]
+    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, exports, reclaim_under_pressure))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -40,6 +40,7 @@ impl Pool {
         zeroed_cpu_percent: Option<u32>,
         core_dump: bool,
         swap: bool,
+        exports: bool,
         reclaim_under_pressure: bool,
     ) -> Result<Pool, Failure> {
         let commits = [("on_demand", Commit::OnDemand), ("upfront", Commit::Upfront)];
@@ -51,7 +52,8 @@ impl Pool {
             .fallback(if strict { Fallback::Refused } else { Fallback::Allowed })
             .commit(choose("commit", commit, &commits)?)
             .core_dump(if core_dump { CoreDump::Included } else { CoreDump::LeftOut })
-            .swap(if swap { Swap::Allowed } else { Swap::Refused });
+            .swap(if swap { Swap::Allowed } else { Swap::Refused })
+            .exports(exports);
         if let Some(bytes) = obtain_ahead {
             builder = builder.obtain_ahead(bytes);
         }

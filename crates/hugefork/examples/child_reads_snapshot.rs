@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Run by the tests, too, with arguments that lead the child here.
 pub(crate) fn parent(arguments: &[OsString]) -> Result<(), Box<dyn Error>> {
-    let pool = Pool::builder().name("state").capacity(2 * LEN).build()?;
+    let pool = Pool::builder().name("state").capacity(2 * LEN).exports(true).build()?;
     let mut state = pool.region(LEN)?;
     for (nth, word) in state.as_mut_slice().chunks_exact_mut(8).enumerate().step_by(3) {
         word.copy_from_slice(&(nth as u64).to_ne_bytes());

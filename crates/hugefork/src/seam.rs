@@ -273,7 +273,14 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.counters.blocks_promoted.load(Ordering::Relaxed)
     }
 
-    /// What has happened so far.
+    /// How many bytes of blocks somebody holds, and how many are kept for copies: nobody holds those, and they have
+    /// memory. It takes no system call.
+    pub fn held_and_kept(&self) -> (usize, usize) {
+        let (size, frames) = (self.0.pool().block_size, &self.0.pool().frames);
+        (size.len_of(frames.len() - frames.available()), size.len_of(frames.used_and_free()))
+    }
+
+    /// What has happened so far. The kernel counts the memory page by page, some milliseconds for each GiB.
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::alone::alone;
 use common::forked::check_fork_dies_of_access_to;
 use common::{BACKINGS, Over, built};
-use hugefork::{Backing, CopyGrain, Pool, PressureWatch, Region, RegionOptions};
+use hugefork::{Backing, CopyGrain, ErrorCode, Pool, PoolBuilder, PressureWatch, Region, RegionOptions};
 use rustix::fs::{MemfdFlags, SeekFrom, fcntl_get_seals, fstat, ftruncate, memfd_create, seek};
 use rustix::io::{FdFlags, fcntl_getfd, pread, pwrite};
 
@@ -26,9 +26,14 @@ const LOST: &str = "the program has closed or replaced";
 /// Numbers that the library has, if the process may have as many.
 const HIGH: RawFd = 900;
 
+/// With all the descriptors that a pool ever has.
 fn pool(backing: Backing) -> Option<Pool> {
     let watch = PressureWatch::new().stall(Duration::from_secs(2), Duration::from_secs(2));
-    built(Pool::builder().name("test").capacity(BLOCKS * BLOCK).backing(backing).reclaim_under_pressure(watch), backing)
+    built(builder(backing).exports(true).reclaim_under_pressure(watch), backing)
+}
+
+fn builder(backing: Backing) -> PoolBuilder {
+    Pool::builder().name("test").capacity(BLOCKS * BLOCK).backing(backing)
 }
 
 /// All kinds of regions, in use, so that all descriptors are open that the engine ever opens.
@@ -320,6 +325,42 @@ fn the_engines_descriptors_have_high_numbers_and_exec_closes_them() {
                 assert_eq!(fcntl_getfd(file), Ok(FdFlags::CLOEXEC), "{:?}", what());
             }
             drop(exports);
+        }
+    })
+    .well();
+}
+
+/// Those of pools' memory, and whether each can be written to.
+fn of_memory() -> Vec<bool> {
+    let named = |number: &RawFd| fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+    let all = open_numbers().into_iter().filter(|number| named(number).to_str().unwrap().contains("memfd:hugefork"));
+    // SAFETY: only looked at.
+    all.map(|number| unsafe { libc::fcntl(number, libc::F_GETFL) } & libc::O_ACCMODE != libc::O_RDONLY).collect()
+}
+
+#[test]
+fn a_pool_keeps_no_descriptor_of_its_memory_but_for_exports_and_hugetlb() {
+    alone(|| {
+        for backing in BACKINGS {
+            let Some(pool) = built(builder(backing), backing) else { continue };
+            let used = Used::new(pool);
+            let kept = if backing == Backing::Hugetlb { vec![true] } else { vec![] };
+            assert_eq!(of_memory(), kept, "{backing}");
+            let stats = used.pool.stats();
+            assert!(
+                stats.bytes_base.zip(stats.bytes_huge).is_some_and(|(base, huge)| base + huge >= BLOCK),
+                "{stats:?}"
+            );
+            let refused = used.regions[0].snapshot().unwrap().export().map(drop).unwrap_err();
+            assert!(refused.to_string().contains("build the pool with exports(true)"), "{refused}");
+            assert_eq!(refused.code(), ErrorCode::NotExportable);
+            drop(used);
+            let used = Used::new(built(builder(backing).exports(true), backing).unwrap());
+            assert_eq!(of_memory(), [backing == Backing::Hugetlb], "{backing}");
+            let export = used.regions[0].snapshot().unwrap().export().unwrap();
+            assert_eq!(of_memory(), [backing == Backing::Hugetlb, false], "{backing}");
+            drop((export, used));
+            assert!(of_memory().is_empty());
         }
     })
     .well();

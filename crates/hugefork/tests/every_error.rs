@@ -265,7 +265,7 @@ fn failed<T>(result: Result<T, impl Error + 'static>) -> Failed {
 }
 
 fn pool(blocks: usize) -> Pool {
-    let builder = Pool::builder().name("test").capacity(blocks * BLOCK).block_size(BlockSize::MIB_2);
+    let builder = Pool::builder().exports(true).name("test").capacity(blocks * BLOCK).block_size(BlockSize::MIB_2);
     builder.backing(Backing::ShmemBase).build().unwrap()
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::alone::alone;
 use common::forked::{check_fork, in_fork};
 use common::seccomp::{every, refuse, with};
-use common::{BACKINGS, Over, by_block, pool};
+use common::{BACKINGS, Over, by_block, exporting};
 use hugefork::{
     Backing, BlockSize, CopyGrain, ErrorCode, Export, Extents, ImportError, Imported, OnLimit, Pool, Region,
     RegionError, RegionOptions, Snapshot,
@@ -92,7 +92,7 @@ fn a_child_of_exec_reads_what_was_exported_and_writes_for_itself() {
                     continue;
                 }
                 // The child's writes take such pages.
-                let Some(pool) = pool(backing, 40 * BLOCK, size) else { continue };
+                let Some(pool) = exporting(backing, 40 * BLOCK, size) else { continue };
                 let mut region = region(&pool, CopyGrain::Auto);
                 let snapshot = region.snapshot().unwrap();
                 let before = snapshot.to_vec();
@@ -191,7 +191,7 @@ fn nothing_can_be_changed_through_the_descriptor() {
         // SAFETY: asks who this process is.
         let is_root = unsafe { libc::geteuid() } == 0;
         for backing in BACKINGS {
-            let Some(pool) = pool(backing, 40 * BLOCK, BlockSize::MIB_2) else { continue };
+            let Some(pool) = exporting(backing, 40 * BLOCK, BlockSize::MIB_2) else { continue };
             let mut region = region(&pool, CopyGrain::Auto);
             let snapshot = region.snapshot().unwrap();
             let before = snapshot.to_vec();
@@ -230,12 +230,12 @@ fn a_process_that_is_not_root_exports_too() {
             return;
         }
         // Built as root, and exported as somebody else.
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let snapshot = region(&pool, CopyGrain::Auto).snapshot().unwrap();
         become_nobody();
         // SAFETY: /proc of this process belongs to it again.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
-        let own = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let own = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let own = region(&own, CopyGrain::Auto).snapshot().unwrap();
         for snapshot in [snapshot, own] {
             let export = snapshot.export().unwrap();
@@ -277,7 +277,7 @@ fn a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block() {
         // Snapshots of hugetlb copy blocks.
         for backing in BACKINGS.into_iter().filter(|backing| *backing != Backing::Hugetlb) {
             for size in [BlockSize::MIB_2, BlockSize::KIB_64] {
-                let Some(pool) = pool(backing, 60 * BLOCK, size) else { continue };
+                let Some(pool) = exporting(backing, 60 * BLOCK, size) else { continue };
                 let Some((mut region, held)) = history(&pool) else {
                     println!("skipped: no snapshot holds single pages here");
                     continue;
@@ -313,7 +313,7 @@ fn a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block() {
 #[test]
 fn many_pages_take_few_mappings_and_a_copy_that_is_refused_leaves_none() {
     alone(|| {
-        let pool = Pool::builder().capacity(140 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(140 * BLOCK).exports(true).build().unwrap();
         let mut region = pool.region(64 * BLOCK).unwrap();
         region.as_mut_slice().fill(1);
         let first = region.snapshot().unwrap();
@@ -347,7 +347,7 @@ fn many_pages_take_few_mappings_and_a_copy_that_is_refused_leaves_none() {
 
 #[test]
 fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
-    let pool = Pool::builder().capacity(4 * BLOCK).build().unwrap();
+    let pool = Pool::builder().capacity(4 * BLOCK).exports(true).build().unwrap();
     let mut region = pool.region_with(4 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let (snapshot, fork) = (region.snapshot().unwrap(), region.fork_with(by_block()).unwrap());
@@ -379,7 +379,7 @@ fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
 
 #[test]
 fn a_limit_that_would_revoke_goes_on_without() {
-    let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
+    let pool = Pool::builder().capacity(16 * BLOCK).exports(true).build().unwrap();
     let mut region = pool.region_with(4 * BLOCK, by_block().max_cow_bytes(BLOCK, OnLimit::Revoke)).unwrap();
     region.as_mut_slice().fill(1);
     let snapshot = region.snapshot().unwrap();
@@ -391,7 +391,7 @@ fn a_limit_that_would_revoke_goes_on_without() {
 
 #[test]
 fn an_export_of_what_was_taken_away_is_an_error() {
-    let pool = Pool::builder().capacity(4 * BLOCK).build().unwrap();
+    let pool = Pool::builder().capacity(4 * BLOCK).exports(true).build().unwrap();
     let mut region = pool.region_with(4 * BLOCK, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let snapshot = region.snapshot().unwrap();
@@ -402,7 +402,7 @@ fn an_export_of_what_was_taken_away_is_an_error() {
 
 #[test]
 fn a_copy_is_sparse_holds_no_blocks_and_never_changes() {
-    let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+    let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
     let mut region = pool.region(16 * BLOCK).unwrap();
     region.as_mut_slice()[3 * BLOCK + 9] = 7;
     region.as_mut_slice()[8 * BLOCK..9 * BLOCK].fill(8);
@@ -462,7 +462,7 @@ fn it_goes_over_a_socket_and_outlives_the_process_that_exported_it() {
     alone(|| {
         if std::env::var_os(RECEIVER).is_some() {
             // The process that exports, and then dies.
-            let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+            let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
             let export = region(&pool, CopyGrain::Auto).snapshot().unwrap().export().unwrap();
             let text = export.extents().to_string();
             send(io::stdin().as_fd(), text.as_bytes(), export.as_fd());
@@ -483,7 +483,7 @@ fn it_goes_over_a_socket_and_outlives_the_process_that_exported_it() {
         child.wait().unwrap();
         drop(fd);
         assert_eq!(sum(), before);
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         assert_eq!(checksum(region(&pool, CopyGrain::Auto).as_mut_slice()), before);
     })
     .well();
@@ -543,7 +543,7 @@ fn a_hundred_children_take_what_they_write() {
             let _ = io::stderr().flush();
             return;
         }
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let region = region(&pool, CopyGrain::Auto);
         let snapshot = region.snapshot().unwrap();
         let export = snapshot.export().unwrap();
@@ -560,7 +560,7 @@ fn a_hundred_children_take_what_they_write() {
 fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_of_blocks() {
     alone(|| {
         for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
-            let pool = Pool::builder().capacity(24 * BLOCK).build().unwrap();
+            let pool = Pool::builder().capacity(24 * BLOCK).exports(true).build().unwrap();
             let region = region(&pool, grain);
             let words = region.as_atomic_u64s();
             let is_over = AtomicBool::new(false);
@@ -637,7 +637,7 @@ fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_o
 #[test]
 fn what_a_child_of_fork_drops_stays_with_its_parent() {
     alone(|| {
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let region = region(&pool, CopyGrain::Auto);
         let snapshot = region.snapshot().unwrap();
         let mut export = Some(snapshot.export().unwrap());
@@ -662,7 +662,7 @@ fn what_a_child_of_fork_drops_stays_with_its_parent() {
 #[test]
 fn each_call_that_is_refused_is_an_error_and_holds_nothing() {
     alone(|| {
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let region = region(&pool, CopyGrain::Auto);
         let snapshot = region.snapshot().unwrap();
         let free = pool.stats().blocks_free;
@@ -706,7 +706,7 @@ fn each_call_that_is_refused_is_an_error_and_holds_nothing() {
 fn a_pool_whose_memory_cannot_be_guarded_is_no_worse_and_cannot_be_exported() {
     alone(|| {
         refuse(every(libc::SYS_fchmod, libc::EPERM));
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let snapshot = region(&pool, CopyGrain::Auto).snapshot().unwrap();
         let error = snapshot.export().map(drop).unwrap_err();
         assert!(error.to_string().contains("fchmod"), "{error}");
@@ -719,7 +719,7 @@ fn a_pool_whose_memory_cannot_be_guarded_is_no_worse_and_cannot_be_exported() {
 #[test]
 fn mappings_that_are_refused_are_an_error_and_leave_none() {
     alone(|| {
-        let pool = Pool::builder().capacity(40 * BLOCK).build().unwrap();
+        let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let snapshot = region(&pool, CopyGrain::Auto).snapshot().unwrap();
         let (bytes, export) = (snapshot.to_vec(), snapshot.export().unwrap());
         let maps = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();

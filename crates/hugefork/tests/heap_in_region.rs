@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::alloc::System;
 
 use common::alone::alone;
-use common::{BACKINGS, pool};
+use common::{BACKINGS, exporting};
 use hugefork::{
     Backing, BlockSize, CopyGrain, Extents, Imported, Pool, PressureWatch, Region, RegionOptions, Reserve, ZeroedStock,
 };
@@ -147,7 +147,7 @@ fn churn(kept: &mut Vec<Vec<u8>>, round: usize) {
 
 fn cut_the_heap(grain: CopyGrain) {
     for backing in BACKINGS {
-        let Some(pool) = pool(backing, 256 * BLOCK, BlockSize::MIB_2) else { continue };
+        let Some(pool) = exporting(backing, 256 * BLOCK, BlockSize::MIB_2) else { continue };
         let heap = heap_in(&pool, 64 * BLOCK, grain);
         let mut kept = Vec::new();
         for round in 0..40 {
@@ -228,8 +228,10 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
 }
 
 fn do_all_while_the_heap_is_cut(grain: CopyGrain) {
-    let base =
-        |blocks: usize, size| Pool::builder().capacity(blocks * BLOCK).block_size(size).backing(Backing::ShmemBase);
+    let base = |blocks: usize, size| {
+        let builder = Pool::builder().capacity(blocks * BLOCK).block_size(size).exports(true);
+        builder.backing(Backing::ShmemBase)
+    };
     let heap = heap_in(&base(512, BlockSize::KIB_64).build().unwrap(), 128 * BLOCK, grain);
     std::thread::scope(|scope| {
         for size in [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4] {

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use common::alone::alone;
 use common::refusals::Random;
-use common::{Over, pool};
+use common::{Over, exporting};
 use hugefork::{Backing, BlockSize, ErrorCode, Extents, ImportError, Imported};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create, open,
@@ -185,7 +185,7 @@ fn pages_that_an_exporter_takes_back_are_an_error() {
 fn an_export_that_is_gone_is_an_error() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     alone(|| {
-        let Some(pool) = pool(Backing::Hugetlb, 4 * MIB_2, BlockSize::MIB_2) else { return };
+        let Some(pool) = exporting(Backing::Hugetlb, 4 * MIB_2, BlockSize::MIB_2) else { return };
         let mut region = pool.region(MIB_2).unwrap();
         region.as_mut_slice().fill(1);
         let export = region.snapshot().unwrap().export().unwrap();

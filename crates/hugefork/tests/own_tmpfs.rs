@@ -69,7 +69,8 @@ fn is_never() -> bool {
 
 /// A pool in a tmpfs, under any setting: it is asked not to be swapped.
 fn pool(blocks: usize) -> Pool {
-    let builder = Pool::builder().capacity(blocks * BLOCK).swap(Swap::Refused).fallback(Fallback::Refused);
+    let builder =
+        Pool::builder().capacity(blocks * BLOCK).swap(Swap::Refused).fallback(Fallback::Refused).exports(true);
     let pool = builder.build().unwrap();
     assert_eq!((pool.backing(), pool.fallback_reason()), (Granted::ShmemOwnTmpfs, None));
     pool

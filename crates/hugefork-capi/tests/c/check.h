@@ -50,6 +50,7 @@ static inline hf_pool *pool_of(size_t capacity)
     hf_pool *pool;
     options.name = "test";
     options.capacity = capacity;
+    options.exports = 1;
     WELL(hf_pool_create(&options, &pool));
     return pool;
 }

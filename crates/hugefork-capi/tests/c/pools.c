@@ -37,7 +37,7 @@ static void refusals(void)
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.swap = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
-    bad = good, bad.reserved = 1;
+    bad = good, bad.exports = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.core_dump = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));

@@ -65,11 +65,11 @@ fn save_memory() {
         return;
     }
     LOOKED.store(now, Ordering::Relaxed);
-    let matters = with(|engine| (engine.is_shared(), engine.counts()));
-    let Some((_, counts)) = matters.filter(|(is_shared, counts)| *is_shared || counts.kept > 0) else {
+    let matters = with(|engine| (engine.is_shared(), engine.held_and_kept()));
+    let Some((_, (held, _))) = matters.filter(|(is_shared, (_, kept))| *is_shared || *kept > 0) else {
         return IS_SHORT.store(false, Ordering::Relaxed);
     };
-    let shortage = shortage(counts.memory - counts.kept);
+    let shortage = shortage(held as u64);
     IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
     with(|engine| engine.save_memory(shortage > Shortage::None));
     if shortage == Shortage::Here {

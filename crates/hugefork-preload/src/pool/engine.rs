@@ -14,8 +14,9 @@ use hugefork_program::{Inherited, ProgramMemory};
 use super::dumps;
 use super::stack::Stack;
 use super::state::{END, ROLE, Role, START};
-use crate::fork::{copies, token};
-use crate::proc::{groups, mappings, usage};
+use crate::fit;
+use crate::fork::copies;
+use crate::proc::{mappings, usage};
 use crate::threads::lock::{Guarded, Tried};
 use crate::threads::signals;
 
@@ -199,11 +200,8 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
 /// The engine's first memory in this process. None where it cannot work: then the library steps aside without a word.
 pub(super) fn begin(memory: &mut Memory) {
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
-    let new = if pins_memory() || !token::can_be_made() || !groups::has_room(0) {
-        None
-    } else {
-        ProgramMemory::new(total).ok()
-    };
+    let is_unfit = pins_memory() || fit::why_no_pool().is_some();
+    let new = if is_unfit { None } else { ProgramMemory::new(total).ok() };
     let Some(engine) = new else {
         ROLE.store(Role::Without as u8, Ordering::Release);
         return;

@@ -19,6 +19,7 @@ class Pool:
         zeroed_cpu_percent: int | None,
         core_dump: bool,
         swap: bool,
+        exports: bool,
         reclaim_under_pressure: bool,
     ) -> Pool: ...
     def region(

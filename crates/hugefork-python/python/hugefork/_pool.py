@@ -77,6 +77,10 @@ class Pool:
     swap
         Whether the system may swap the memory out. False takes ``CAP_SYS_ADMIN`` and Linux 6.4, or hugetlb pages;
         where neither is there, `fallback_reason` says so, or `strict` refuses it.
+    exports
+        Whether `share` works without a copy. The pool keeps a descriptor of its memory for that, for reading. Without,
+        it keeps none (but of hugetlb pages), and no process of the same user can open the memory and write to it by way
+        of ``/proc/PID/fd``.
     reclaim_under_pressure
         Give memory back when the machine is short of it.
 
@@ -108,6 +112,7 @@ class Pool:
         zeroed_cpu_percent: int | None = None,
         core_dump: bool = False,
         swap: bool = True,
+        exports: bool = True,
         reclaim_under_pressure: bool = False,
     ) -> None:
         self._native = _native.Pool(
@@ -122,6 +127,7 @@ class Pool:
             zeroed_cpu_percent=zeroed_cpu_percent,
             core_dump=core_dump,
             swap=swap,
+            exports=exports,
             reclaim_under_pressure=reclaim_under_pressure,
         )
         _faulthandler.has_pool = True

@@ -12,7 +12,7 @@ use crate::pool::kernels;
 use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
 use crate::pool::supply;
-use crate::sys::linux::memory::Linux;
+use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
@@ -44,6 +44,7 @@ pub struct PoolBuilder {
     commit: Commit,
     pub(super) core_dump: CoreDump,
     pub(super) swap: Swap,
+    pub(super) exports: Exports,
     ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
@@ -67,6 +68,7 @@ impl Default for PoolBuilder {
             commit: Commit::default(),
             core_dump: CoreDump::default(),
             swap: Swap::default(),
+            exports: Exports::No,
             ahead: None,
             zeroed_stock: None,
             pressure: None,
@@ -156,6 +158,16 @@ impl PoolBuilder {
     /// Whether the system may swap the pool's memory out; default [`Swap::Allowed`].
     pub fn swap(mut self, swap: Swap) -> Self {
         self.swap = swap;
+        self
+    }
+
+    /// Whether snapshots of it can be [exported](crate::Snapshot::export); default `false`.
+    ///
+    /// A pool that does not keeps no descriptor of its memory, which nobody can open and write to then by way of
+    /// `/proc/PID/fd`. One that does keeps a descriptor for reading. A pool of hugetlb pages keeps one for reading and
+    /// writing either way.
+    pub fn exports(mut self, exports: bool) -> Self {
+        self.exports = if exports { Exports::Yes } else { Exports::No };
         self
     }
 

@@ -26,9 +26,9 @@ use crate::types::extents::Extents;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
 /// use std::os::fd::AsFd;
 /// use std::process::{Command, Stdio};
+/// let pool = hugefork::Pool::builder().capacity(8 << 20).exports(true).build()?;
 /// let mut state = pool.region(4 << 20)?;
 /// state.as_mut_slice()[..5].copy_from_slice(b"hello");
 /// let export = state.snapshot()?.export()?;
@@ -100,7 +100,8 @@ impl Snapshot {
     /// each block and each page over one. [`Export`] says what others can do with it, and what it keeps the pool from.
     ///
     /// # Errors
-    /// [`RegionError::NotExportable`] where `/proc` is not mounted, or the descriptors of the process are used up.
+    /// [`RegionError::NotExportable`] of a pool that was built without [`exports(true)`](crate::PoolBuilder::exports),
+    /// where `/proc` is not mounted, or the descriptors of the process are used up.
     /// [`RegionError::Revoked`] if a part was taken away. [`RegionError::ForkedChild`].
     pub fn export(&self) -> Result<Export, RegionError> {
         check_owner()?;

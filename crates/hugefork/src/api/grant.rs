@@ -160,7 +160,7 @@ impl PoolBuilder {
             CoreDump::LeftOut => Dump::LeftOut,
             CoreDump::Included => Dump::Included,
         };
-        Linux::new(kind, self.capacity, dump)
+        Linux::new(kind, self.capacity, dump, self.exports)
     }
 
     fn try_hugetlb(&self) -> Result<Linux, NotGranted> {

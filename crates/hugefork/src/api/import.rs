@@ -18,7 +18,7 @@ use crate::types::extents::{Extent, Extents};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).exports(true).build()?;
 /// # let mut state = pool.region(4 << 20)?;
 /// # state.as_mut_slice()[..5].copy_from_slice(b"hello");
 /// # let export = state.snapshot()?.export()?;

@@ -74,6 +74,7 @@ pub(crate) mod answer {
     pub(crate) const BAD_DESCRIPTOR: i32 = libc::EBADF;
     pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
     pub(crate) const NOT_READY: i32 = libc::EAGAIN;
+    pub(crate) const NOT_KEPT: i32 = libc::EOPNOTSUPP;
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
 
     // What errors are in numbers where nothing else is understood.

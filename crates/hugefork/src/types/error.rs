@@ -333,7 +333,7 @@ pub enum RegionError {
     },
     /// The pool's memory cannot be opened for reading only.
     #[error(
-        "the pool's memory cannot be opened for reading only: {source}; {}, or take export_copy, which needs neither",
+        "the pool's memory cannot be opened for reading only: {source}; {}, or take export_copy",
         way_out(*source)
     )]
     #[non_exhaustive]
@@ -486,6 +486,7 @@ pub struct ResetError {
 fn way_out(refused: SystemError) -> &'static str {
     match refused.raw_os_error() {
         answer::BAD_DESCRIPTOR => "close only descriptors that the program has opened itself",
+        answer::NOT_KEPT => "build the pool with exports(true)",
         _ => "mount /proc",
     }
 }

@@ -17,7 +17,7 @@ struct Wrong(&'static str);
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).exports(true).build()?;
 /// let mut state = pool.region(6 << 20)?;
 /// state.as_mut_slice()[2 << 20] = 1; // one block of three
 /// let export = state.snapshot()?.export()?;
@@ -63,7 +63,7 @@ pub struct Extent {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use hugefork::Extents;
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).exports(true).build()?;
 /// # let mut state = pool.region(4 << 20)?;
 /// # state.as_mut_slice()[0] = 1;
 /// # let export = state.snapshot()?.export()?;

@@ -25,6 +25,12 @@ pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> 
     built(Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing), backing)
 }
 
+/// As [`pool`], whose snapshots can be exported.
+pub(crate) fn exporting(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
+    let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).exports(true);
+    built(builder.backing(backing), backing)
+}
+
 /// As [`pool`], of any kind.
 pub(crate) fn built(builder: PoolBuilder, backing: Backing) -> Option<Pool> {
     match builder.fallback(Fallback::Refused).build() {

@@ -317,7 +317,8 @@ fn write(regions: [&Region; 2], layout: &Layout, writer: usize, watch: &Watch, o
 fn builder(plan: &Plan, layout: &Layout) -> PoolBuilder {
     let (copies, others) = if plan.is_tight { (2, 2) } else { (2 + CUTTERS * (KEPT + 2), 8) };
     let capacity = copies * layout.len + others * (layout.companion_len + plan.stage_len()) + layout.companion_len;
-    let builder = Pool::builder().name("test").capacity(capacity).block_size(plan.block).backing(plan.backing);
+    let builder =
+        Pool::builder().name("test").capacity(capacity).block_size(plan.block).backing(plan.backing).exports(true);
     if !plan.has_stock || plan.backing == Backing::Hugetlb {
         return builder;
     }

@@ -12,7 +12,6 @@
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
@@ -108,49 +107,30 @@ impl CowMappings {
         Ok(())
     }
 
-    /// As [`CowMappings::show`], but writable at once, and `fork(2)` children inherit it.
-    pub(super) fn show_to_children(
-        &self,
-        part: Part<'_>,
-        file: BorrowedFd<'_>,
-        offset: usize,
-    ) -> Result<(), SystemError> {
+    /// As [`CowMappings::show`], but writable at once, and `fork(2)` children inherit it: the template is so meanwhile.
+    /// Once it is shown, nothing that is done can fail: a writer may have had pages copied.
+    pub(super) fn show_to_children(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let moved = self.take_away(part, true);
-        let (rights, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
-        // SAFETY: the range is the caller's.
-        let mapped = unsafe { mmap(pointer(part.at()), part.len(), rights, flags, file, offset as u64) };
-        self.taken_away(moved, part, mapped.is_ok());
-        named("mmap of a private mapping", mapped).map(drop)
-    }
-
-    /// The same where the file's descriptor is gone: made of the template, which can be written meanwhile, as nobody
-    /// who writes there is to fault. Children inherit it once [`CowMappings::give_to_children`] was called.
-    #[cold]
-    pub(super) fn show_writable(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
-        self.make_ready(part.len(), offset)?;
+        let of = self.template.at().wrapping_byte_add(offset);
         // SAFETY: a part of the template, where nobody reads or writes.
-        let protect = |rights| unsafe { mprotect(self.template.at().byte_add(offset), part.len(), rights) };
-        named("mprotect of the template", protect(MprotectFlags::READ | MprotectFlags::WRITE))?;
-        let moved = self.take_away(part, true);
-        let shown = self.move_to(part.at(), part.len(), offset);
-        self.taken_away(moved, part, shown.is_ok());
-        // If the kernel refuses, `mlockall` may copy it.
-        let _ = protect(MprotectFlags::READ);
-        shown
-    }
-
-    /// Has children inherit what was shown.
-    #[cold]
-    pub(super) fn give_to_children(&self, part: Part<'_>) -> Result<(), SystemError> {
-        let at = pointer(part.at());
-        // SAFETY: the range is the caller's; none of this changes contents.
-        unsafe {
-            let _ = munlock(at, part.len());
-            let _ = madvise(at, part.len(), Advice::LinuxDoDump);
-            named("madvise(MADV_DOFORK)", madvise(at, part.len(), Advice::LinuxDoFork))
+        let protect = |rights| named("mprotect of the template", unsafe { mprotect(of, part.len(), rights) });
+        // SAFETY: a part of the template; the advice changes no contents.
+        let advise = |advice, call| named(call, unsafe { madvise(of, part.len(), advice) });
+        let ready = protect(MprotectFlags::READ | MprotectFlags::WRITE)
+            .and_then(|()| advise(Advice::LinuxDoFork, "madvise(MADV_DOFORK)"));
+        let shown = ready.and_then(|()| {
+            let moved = self.take_away(part, true);
+            let shown = self.move_to(part.at(), part.len(), offset);
+            self.taken_away(moved, part, shown.is_ok());
+            shown
+        });
+        // Where the kernel refuses these, `mlockall` may copy it, and children have addresses where nothing is used.
+        let _ = (protect(MprotectFlags::READ), advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"));
+        if shown.is_ok() {
+            // A core dump is to have it, unlike the template. SAFETY: the range is the caller's; no contents change.
+            let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
+        shown
     }
 
     /// Opens its descriptors again that the program has closed.

@@ -1,5 +1,7 @@
 //! One pool's memory: a file that is mapped once as a whole (the direct map). What regions show of it is in shown.rs.
-//! It is a memfd, or a file of a tmpfs of its own (own_tmpfs.rs).
+//! It is a memfd, or a file of a tmpfs of its own (own_tmpfs.rs). Once it is mapped, its descriptor is closed: all that
+//! is done to it goes by address. A pool that exports keeps one for reading; for hugetlb, of which the kernel makes no
+//! second mapping without the file, it stays.
 //!
 //! ```text
 //! file         | block 0 | block 1 | block 2 | …          size = capacity
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
 use hugefork_linux::parking::{self, Failure};
-use rustix::fs::{FallocateFlags, MemfdFlags, SeekFrom, fallocate, fcntl_get_seals, ftruncate, memfd_create, seek};
+use rustix::fs::{MemfdFlags, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 use rustix::process::{Resource, getrlimit};
@@ -29,7 +31,7 @@ use super::hold::{self, Holder};
 use super::mappings::FileId;
 use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
-use super::{LOST, advice, kept, named, owner, pagemap, schedule, settings, share, threads};
+use super::{LOST, advice, kept, named, owner, pagemap, residence, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
 use crate::sys::program::ProgramSys;
 use crate::sys::racing::{PageBytes, copy_page, differs as differs_racing};
@@ -39,6 +41,9 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// What fails where a reset stages private pages, and shows them again.
 const PRIVATE_PAGES: &str = "mremap of private pages";
+
+/// The answer of a pool that keeps no file.
+const NOTHING_KEPT: SystemError = SystemError::new("export of a pool that was not built for it", Errno::OPNOTSUPP);
 
 /// The call that gives memory back to the system.
 const REMOVE: &str = "madvise(MADV_REMOVE)";
@@ -104,10 +109,20 @@ pub(crate) enum Dump {
     Included,
 }
 
+/// Whether other processes may be shown the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exports {
+    No,
+    Yes,
+}
+
 /// One pool's memory on Linux.
 pub struct Linux {
-    /// The program may close it, so calls go by the direct map where they can.
-    file: Descriptor,
+    /// The file of hugetlb. For reading only, the file of a pool that exports, and where system calls are filtered.
+    file: Result<Descriptor, SystemError>,
+    /// The file that is mapped.
+    id: FileId,
+    exports: Exports,
     pub(super) direct: PoolMap,
     /// What read-only mappings are duplicates of; none for hugetlb.
     pub(super) template: Option<PoolMap>,
@@ -141,7 +156,7 @@ unsafe impl Sync for Linux {}
 impl Linux {
     /// Memory for a pool. hugetlb pages are reserved here: if this succeeds, they are there. shmem gets its memory as
     /// blocks are used, or by [`Sys::obtain`].
-    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump) -> Result<Linux, NoMemory> {
+    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump, exports: Exports) -> Result<Linux, NoMemory> {
         advice::note_filter();
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
@@ -150,8 +165,10 @@ impl Linux {
         }
         refresh_budget();
         let file = create_file(kind, capacity)?;
-        // If it is refused, an export says so.
-        let _ = share::guard(kept(&file)?);
+        if exports == Exports::Yes {
+            // If it is refused, an export says so.
+            let _ = share::guard(kept(&file)?);
+        }
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
         let cow_mappings = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
@@ -161,8 +178,11 @@ impl Linux {
         };
         let not_collapsed = AtomicU64::new(0);
         let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
+        let (device, inode) = file.file();
         let mut memory = Linux {
-            file,
+            file: Err(NOTHING_KEPT),
+            id: FileId::new(device, inode),
+            exports,
             direct,
             template: None,
             capacity,
@@ -179,31 +199,30 @@ impl Linux {
             // The kernel locks none of it, and touches none of it by itself.
             Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                let template = map_direct(arena, &memory.file, capacity, kind, Access::Read)?;
+                let template = map_direct(arena, &file, capacity, kind, Access::Read)?;
                 let map = memory.template.insert(template).at();
                 memory.mark(map)?;
             }
         }
+        memory.file = match (kind, exports) {
+            (Kind::Hugetlb { .. }, _) => Ok(file),
+            (_, Exports::Yes) => share::reopen_for_reading(&file),
+            // To ask by address takes a call that filters leave out ([`residence`]).
+            (_, Exports::No) if advice::has_filter() => share::reopen_for_reading(&file),
+            (_, Exports::No) => Err(NOTHING_KEPT),
+        };
         Ok(memory)
     }
 
-    /// The file, unless the program has closed it.
+    /// The file, if it is kept and the program has not closed it.
     pub(super) fn file(&self) -> Result<BorrowedFd<'_>, SystemError> {
-        if self.is_left.load(Ordering::Acquire) { Err(SystemError::new(LOST, Errno::BADF)) } else { kept(&self.file) }
-    }
-
-    /// Its descriptor.
-    pub(super) fn descriptor(&self) -> &Descriptor {
-        &self.file
+        self.file.as_ref().map_err(|error| *error).and_then(kept)
     }
 
     /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
     pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
         match (&self.cow_mappings, self.children) {
-            (Ok(cow_mappings), Children::HaveCowMappings) => {
-                let (device, inode) = self.file.file();
-                cow_mappings.shown(range, FileId::new(device, inode), offset)
-            }
+            (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.shown(range, self.id, offset),
             _ => Some(range.clone()),
         }
     }
@@ -230,8 +249,14 @@ impl Linux {
 
     /// A descriptor of all of the memory, for reading only.
     pub(crate) fn open_for_reading(&self) -> Result<Descriptor, SystemError> {
-        share::guard(self.file()?)?;
-        share::reopen_for_reading(&self.file)
+        match (&self.file, self.exports) {
+            (Ok(file), Exports::Yes) => {
+                share::guard(kept(file)?)?;
+                share::reopen_for_reading(file)
+            }
+            (Err(error), Exports::Yes) => Err(*error),
+            (_, Exports::No) => Err(NOTHING_KEPT),
+        }
     }
 
     /// What divides the offsets at which it can be mapped.
@@ -298,10 +323,11 @@ impl Linux {
     /// How many bytes of memory the pool has now, and how many of them are in huge pages, as seen in the direct map,
     /// through which all memory is obtained. `None` if the kernel cannot tell.
     pub(crate) fn memory(&self) -> (Option<usize>, Option<usize>) {
-        let all = self.bytes();
-        // A fork(2) child has no direct map.
-        let is_mapped = !owner::is_forked_child();
-        (all, is_mapped.then(|| pagemap::huge_bytes(self.direct_address(), self.capacity)).flatten())
+        if owner::is_forked_child() {
+            // It has no direct map.
+            return (None, None);
+        }
+        (self.bytes(), pagemap::huge_bytes(self.direct_address(), self.capacity))
     }
 }
 
@@ -472,10 +498,10 @@ impl Sys for Linux {
         }
         let removed = self.advise(offset, len, Advice::LinuxRemove, REMOVE);
         if removed == Err(SystemError::new(REMOVE, Errno::INVAL)) {
-            // The program has locked the direct map (`mlockall`).
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            let punched = fallocate(self.file()?, flags, offset as u64, len as u64);
-            return named("fallocate(FALLOC_FL_PUNCH_HOLE)", punched);
+            // The program has locked the direct map (`mlockall`). What regions show stays locked.
+            // SAFETY: our own range; this changes no contents.
+            let _ = unsafe { munlock(self.direct.at(), self.capacity) };
+            return self.advise(offset, len, Advice::LinuxRemove, REMOVE);
         }
         removed
     }
@@ -493,20 +519,12 @@ impl Sys for Linux {
 
     /// Only the memory of a program that knows of nothing comes page by page.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
-        let file = match self.children {
-            Children::HaveCowMappings => self.file().ok(),
-            Children::HaveNothing => None,
-        };
-        let Some(file) = file else { return (!range.is_empty()).then_some(range) };
-        let found = |place: SeekFrom| seek(file, place).map(|offset| offset as usize);
-        match found(SeekFrom::Data(range.start as u64)) {
-            Ok(start) if start >= range.end => None,
-            Ok(start) => {
-                let end = found(SeekFrom::Hole(start as u64)).unwrap_or(range.end);
-                Some(start..end.min(range.end))
-            }
-            Err(Errno::NXIO) => None,
-            Err(_) => (!range.is_empty()).then_some(range),
+        if self.children == Children::HaveNothing || self.is_left.load(Ordering::Acquire) {
+            return (!range.is_empty()).then_some(range);
+        }
+        match self.file() {
+            Ok(file) => residence::next_of_file(file, range),
+            Err(_) => residence::next(self.direct_address(), range),
         }
     }
 

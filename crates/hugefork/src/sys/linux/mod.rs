@@ -12,13 +12,14 @@
 //! | `hold` | holds whoever uses some addresses, system calls too |
 //! | `mappings` | whether a range is one mapping |
 //! | `mask` | keeps the program's signal handlers away |
-//! | `memory` | one pool's memfd and its direct map |
+//! | `memory` | one pool's file and its direct map |
 //! | `cow_mapping` | private mappings of a pool, in which the kernel copies single pages |
 //! | `own_tmpfs` | a file whose pages are huge whatever the setting says |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
 //! | `pressure` | sleeps until tasks wait for memory |
 //! | `program` | what a program has that knows nothing of hugefork |
+//! | `residence` | which pages of shmem have memory |
 //! | `schedule` | gives the processor to others; faults that the kernel counts |
 //! | `settings` | what the machine allows: huge pages, map count, memory |
 //! | `share` | descriptors for other processes, and mappings of such |
@@ -47,6 +48,7 @@ mod parked;
 mod pool_map;
 pub(crate) mod pressure;
 mod program;
+mod residence;
 pub(crate) mod schedule;
 pub(crate) mod settings;
 pub(crate) mod share;

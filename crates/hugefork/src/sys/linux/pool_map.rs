@@ -14,6 +14,7 @@
 //! Neighbours that are open are one mapping. Where there would be too many, what lies between two is opened as well.
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -132,6 +133,12 @@ impl PoolMap {
         let (start, end) = (first * self.piece, (end * self.piece).min(self.len));
         // SAFETY: inside of the mapping, which is ours. Whoever takes rights away says that nobody needs them.
         unsafe { mprotect(self.at.byte_add(start), end - start, rights) }
+    }
+
+    /// All that is open for good. Nothing else has memory.
+    pub(super) fn open_parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let pieces = (0..self.len.div_ceil(self.piece)).filter(|&piece| self.is_open(piece));
+        pieces.map(|piece| piece * self.piece..((piece + 1) * self.piece).min(self.len))
     }
 
     fn is_open(&self, piece: usize) -> bool {

@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use hugefork_linux::Descriptor;
-use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::fs::fstat;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
 
 use super::cow_mapping::CowMappings;
 use super::memory::{Children, Linux, pointer};
-use super::{advice, named};
+use super::{advice, named, residence};
 use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::{Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
@@ -34,12 +34,10 @@ impl Linux {
 
     /// Its descriptors.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
-        let others = self.cow_mappings.iter().flat_map(CowMappings::descriptors);
-        [self.descriptor()].into_iter().chain(others)
+        self.cow_mappings.iter().flat_map(CowMappings::descriptors)
     }
 
-    /// Opens descriptors again that the program has closed, which did not know of them. Nobody can have the pool's own
-    /// back: what needs it is done by its mappings, or not at all.
+    /// Opens descriptors again that the program has closed, which did not know of them.
     pub(crate) fn reopen(&self) {
         self.cow_mappings.iter().for_each(CowMappings::reopen);
     }
@@ -63,12 +61,15 @@ impl ProgramSys for Linux {
     }
 
     fn bytes(&self) -> Option<usize> {
-        fstat(self.file().ok()?).ok().map(|status| status.st_blocks as usize * 512)
+        match self.file() {
+            Ok(file) => fstat(file).ok().map(|status| status.st_blocks as usize * 512),
+            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct_address(), part)).sum(),
+        }
     }
 
     fn is_full(&self, offset: usize) -> bool {
-        let hole = |file| seek(file, SeekFrom::Hole(offset as u64));
-        self.file().is_ok_and(|file| hole(file).is_ok_and(|hole| hole >= (offset + HUGE_PAGE) as u64))
+        let all = offset..offset + HUGE_PAGE;
+        self.next_memory(all.clone()) == Some(all)
     }
 
     fn collapse_full(&self, offset: usize) -> bool {
@@ -164,14 +165,14 @@ impl Drop for Plain {
 mod tests {
     use rustix::mm::{MsyncFlags, msync};
 
-    use super::super::memory::{Dump, Kind};
+    use super::super::memory::{Dump, Exports, Kind};
     use super::*;
     use crate::units::BASE_PAGE;
 
     #[test]
     fn plain_memory_that_is_not_shown_goes() {
         const LEN: usize = 8 * BASE_PAGE;
-        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
         let goes = || {
             let plain = memory.plain(LEN).unwrap();
             let at = plain.at;

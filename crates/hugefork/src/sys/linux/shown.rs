@@ -44,11 +44,8 @@ impl Linux {
     /// Before [`Linux::cow_mapping`].
     pub(super) fn ready_cow_mapping(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
         match &self.cow_mappings {
-            // What children inherit is not made of the template.
-            Ok(cow_mappings) if self.children == Children::HaveNothing => {
-                refused(part, cow_mappings.make_ready(part.len(), offset))
-            }
-            Ok(_) | Err(_) => Ok(()),
+            Ok(cow_mappings) => refused(part, cow_mappings.make_ready(part.len(), offset)),
+            Err(_) => Ok(()),
         }
     }
 
@@ -56,11 +53,7 @@ impl Linux {
     pub(super) fn cow_map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         let shown = match &self.cow_mappings {
             Ok(cow_mappings) if self.children != Children::HaveNothing => {
-                if let Ok(file) = self.file() {
-                    return refused(part, cow_mappings.show_to_children(part, file, offset));
-                }
-                refused(part, cow_mappings.show_writable(part, offset))?;
-                return torn(cow_mappings.give_to_children(part));
+                return refused(part, cow_mappings.show_to_children(part, offset));
             }
             Ok(cow_mappings) => cow_mappings.show(part, offset),
             Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
@@ -165,7 +158,7 @@ mod tests {
     use crate::sys::Shows;
     use crate::sys::linux::cow_mapping::CowMappings;
     use crate::sys::linux::descriptor;
-    use crate::sys::linux::memory::{Huge, Kind};
+    use crate::sys::linux::memory::{Exports, Huge, Kind};
     use crate::sys::linux::parked::ParkedTables;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -174,7 +167,7 @@ mod tests {
     fn what_is_shown_read_only_is_never_writable() {
         const TIMES: usize = 20_000;
         for kind in [Kind::ShmemBase, Kind::ShmemHuge(Huge::BySetting)] {
-            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut).unwrap();
+            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
             memory.obtain(0, HUGE_PAGE, 0).unwrap();
             let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
             let (part, over) = (extent.part(0, HUGE_PAGE), AtomicBool::new(false));
@@ -228,7 +221,7 @@ mod tests {
     #[test]
     fn parts_of_a_gib_lie_in_one_room_if_they_come_in_order() {
         const LEN: usize = 16 << 20;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
@@ -266,7 +259,8 @@ mod tests {
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
-        let memory = Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut).unwrap().with_children().unwrap();
+        let memory =
+            Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut, Exports::No).unwrap().with_children().unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: nothing is moved out of the way");
         };
@@ -290,7 +284,7 @@ mod tests {
 
     /// Writes to some pages that are shown privately, and shows something else there, which the kernel refuses.
     fn show_nothing_else(len: usize, prepare: impl FnOnce(&Linux, Part<'_>)) {
-        let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut, Exports::No).unwrap();
         let Ok(cow_mappings) = &memory.cow_mappings else {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         };
