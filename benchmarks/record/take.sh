@@ -28,11 +28,10 @@ declare -A WHAT=(
     [writer-latency]="writer-latency --size 1GiB --densities 10,5000,500000 --epochs 1,3 --runs 5 --subjects hugefork,fork-4k,fork-thp,fork-hugetlb --time-budget 280s"
     [history]="history --size 1GiB --densities 10,100,1000 --runs 3 --subjects hugefork,fork-4k"
     [fork]="fork --size 1GiB --densities 5000 --epochs 3 --runs 5"
-    [fork-tails]="fork-tails --size 1GiB --runs 5"
 )
 # What users have: no hugetlb pages, shmem_enabled as it is (never, on most machines).
-AS_IT_IS="touch history fork fork-tails"
-ORDER="faults touch fill cow snapshot kernels lazy-free changes reset writer-latency history fork fork-tails"
+AS_IT_IS="touch history fork"
+ORDER="faults touch fill cow snapshot kernels lazy-free changes reset writer-latency history fork"
 
 usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage

@@ -2,7 +2,7 @@
 //! of them.
 
 /// What the engine says, and what the command has for it.
-const WORDS: [(&str, &str); 15] = [
+const WORDS: [(&str, &str); 16] = [
     ("take Backing::ShmemHuge", "take --backing shmem-thp"),
     (", or build the pool with Commit::Upfront", " or take a smaller --size"),
     (" (Region::reset_to)", ""),
@@ -17,7 +17,8 @@ const WORDS: [(&str, &str); 15] = [
     ("the one that `Export` gives", "the one that was exported"),
     ("its `Export`", "the export"),
     (", or take an `export_copy`", ", or export a copy"),
-    ("take export_copy, which needs neither", "export a copy"),
+    ("take export_copy", "export a copy"),
+    ("with exports(true)", "so that it exports"),
 ];
 
 /// A text of the engine for users of the command.

@@ -2,7 +2,7 @@
 //! through all of them.
 
 /// What the engine says, and what C has for it.
-const WORDS: [(&str, &str); 14] = [
+const WORDS: [(&str, &str); 15] = [
     ("Backing::ShmemHuge", "HF_BACKING_SHMEM_HUGE"),
     ("Commit::Upfront", "HF_COMMIT_UPFRONT"),
     ("Region::reset_to", "hf_region_reset_to"),
@@ -16,6 +16,7 @@ const WORDS: [(&str, &str); 14] = [
     ("keep its `Export`", "keep its hf_export"),
     ("an `export_copy`", "hf_snapshot_export_copy"),
     ("take export_copy", "take hf_snapshot_export_copy"),
+    ("exports(true)", "`exports` = 1"),
     ("the method without `_at`", "the function without `_at`"),
 ];
 

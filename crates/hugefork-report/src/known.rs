@@ -20,7 +20,7 @@ pub(crate) struct Known {
 const LIMIT: (&str, &str) = ("limit", "has nothing to clear, copy or map: the best that is possible");
 
 /// In the order in which readers ask for them.
-const KNOWN: [Known; 18] = [
+const KNOWN: [Known; 17] = [
     Known {
         name: "snapshot",
         title: "Taking a snapshot",
@@ -61,15 +61,6 @@ const KNOWN: [Known; 18] = [
         description: "fork(2) of a program, and its writes of 8 bytes while the child lives.",
         leads: &["pause"],
         explains: &[],
-        aside: &[],
-    },
-    Known {
-        name: "fork-tails",
-        title: "Writing while a child lives, a program as it is",
-        description: "Writes of 8 bytes at an even pace after fork(2), each timed alone, by a program with a CPU to \
-                      itself.",
-        leads: &["p99.9"],
-        explains: &["p50", "p99", "off_cpu"],
         aside: &[],
     },
     Known {

@@ -37,8 +37,7 @@ pub const ALL: &[&dyn Case] = &[
     &paced::Paced,
     &history::History,
     &lazy_free::LazyFree,
-    &fork::Fork::Whole,
-    &fork::Fork::Tails,
+    &fork::Fork,
     &changes::Changes,
     &reset::Reset,
 ];

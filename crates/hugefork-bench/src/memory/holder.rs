@@ -8,7 +8,6 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 
 use crate::error::BenchError;
-use crate::measure::affinity::pin;
 use crate::measure::tasks::{fork_child, wait_for};
 
 /// Exit status of a child that still saw the memory as it was at the fork.
@@ -29,18 +28,9 @@ impl Holder {
     /// # Safety
     /// `is_kept` does only what a child of a process with threads may do: no allocation, no locks, no unwinding.
     pub(crate) unsafe fn fork(is_kept: impl FnOnce() -> bool) -> Result<Holder, BenchError> {
-        // SAFETY: by contract.
-        unsafe { Holder::fork_on(None, is_kept) }
-    }
-
-    /// The same, and the child moves to this CPU before anything else.
-    ///
-    /// # Safety
-    /// As [`Holder::fork`].
-    pub(crate) unsafe fn fork_on(cpu: Option<usize>, is_kept: impl FnOnce() -> bool) -> Result<Holder, BenchError> {
         let (sleep, hold) = std::io::pipe().map_err(|error| BenchError::system("making a pipe", error))?;
         // SAFETY: the child closes and reads a descriptor and calls `is_kept`, which neither allocate nor lock.
-        let pid = unsafe { fork_child(|| live(cpu, &sleep, &hold, is_kept)) }?;
+        let pid = unsafe { fork_child(|| live(&sleep, &hold, is_kept)) }?;
         Ok(Holder { pid: Some(pid), hold: Some(hold) })
     }
 
@@ -74,9 +64,7 @@ impl Drop for Holder {
 }
 
 /// The child's life.
-fn live(cpu: Option<usize>, mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> bool) -> u32 {
-    // Where that is refused it stays with its parent, which the times show.
-    let _ = cpu.map(pin);
+fn live(mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> bool) -> u32 {
     // Its parent alone is to write.
     // SAFETY: the child leaves without destructors, so nobody closes it a second time.
     unsafe { libc::close(hold.as_raw_fd()) };

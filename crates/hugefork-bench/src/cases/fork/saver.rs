@@ -11,14 +11,12 @@ use hugefork::ByteSize;
 use crate::cases::list::List;
 use crate::cases::program::parsed;
 use crate::error::BenchError;
-use crate::measure::affinity::pin;
-use crate::measure::clock::{CpuTime, Stopwatch, now};
+use crate::measure::clock::{CpuTime, Stopwatch};
 use crate::measure::random::Random;
 use crate::measure::work::write_words;
 use crate::memory::holder::Holder;
 use crate::memory::kernel_memory::{HUGE_PAGE, PageKind};
 use crate::plan::writes::Pattern;
-use crate::results::curve::nearest_rank;
 
 /// What every word holds at first, beside its number.
 const BIAS: u64 = 7;
@@ -26,9 +24,6 @@ const BIAS: u64 = 7;
 /// Its huge pages are looked at so often, and must be the same for so many looks.
 const LOOK: Duration = Duration::from_millis(25);
 const LOOKS: usize = 10;
-
-/// How long a round takes that writes at an even pace: as long as a child lives that saves a gigabyte or two.
-pub(super) const SPAN: Duration = Duration::from_secs(1);
 
 /// Of so many neighbouring blocks, clustered writes go to one.
 const CLUSTER: usize = 16;
@@ -51,17 +46,6 @@ pub(super) struct Program {
     pub(super) pattern: Pattern,
     pub(super) rounds: usize,
     pub(super) seed: u64,
-    pub(super) pace: Pace,
-}
-
-/// How fast it writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// As fast as it can.
-    Full,
-    /// All of a round within [`SPAN`], one after the other, each timed alone. The program has the CPU `own` to itself;
-    /// its children are on `other`, where it was started.
-    Even { own: usize, other: usize },
 }
 
 impl Program {
@@ -74,20 +58,11 @@ impl Program {
         };
         let numbers = [self.size, self.writes, self.rounds].map(|number| number.to_string());
         let words = [pages.to_owned(), self.pattern.name().to_owned(), self.seed.to_string()];
-        let cpus = match self.pace {
-            Pace::Full => Vec::new(),
-            Pace::Even { own, other } => vec![own.to_string(), other.to_string()],
-        };
-        words.into_iter().chain(numbers).chain(cpus).collect()
+        words.into_iter().chain(numbers).collect()
     }
 
     fn parse(words: &[String]) -> Option<Program> {
-        let [pages, pattern, seed, size, writes, rounds, cpus @ ..] = words else { return None };
-        let pace = match cpus {
-            [] => Pace::Full,
-            [own, other] => Pace::Even { own: own.parse().ok()?, other: other.parse().ok()? },
-            _ => return None,
-        };
+        let [pages, pattern, seed, size, writes, rounds] = words else { return None };
         let pages = match pages.as_str() {
             "thp" => Pages::Of(PageKind::Thp),
             "4k" => Pages::Of(PageKind::Base),
@@ -97,20 +72,16 @@ impl Program {
         let number = |text: &str| text.parse::<usize>().ok().filter(|number| *number > 0);
         let size = number(size).filter(|size| size.is_multiple_of(HUGE_PAGE))?;
         let (writes, rounds) = (number(writes)?, number(rounds)?);
-        Some(Program { pages, size, writes, pattern: pattern.parse().ok()?, rounds, seed: seed.parse().ok()?, pace })
+        Some(Program { pages, size, writes, pattern: pattern.parse().ok()?, rounds, seed: seed.parse().ok()? })
     }
 
     /// Does all of it. Gives what its last round took.
     fn run(&self) -> Result<RoundTimes, BenchError> {
-        if let Pace::Even { own, .. } = self.pace {
-            pin(own).map_err(|errno| BenchError::system("pinning the program to a CPU", errno))?;
-        }
         let area = LibcMemory::map(self.size, self.pages)?;
         let words = self.size / 8;
         // SAFETY: new memory of our own.
         unsafe { write_words(area.start(), words, BIAS) };
         let mut list = List::new(self.writes)?;
-        let mut times = List::new(self.writes)?;
         let mut random = Random::new(self.seed);
         let mut outcome = None;
         for round in 0..self.rounds {
@@ -122,50 +93,9 @@ impl Program {
                 // SAFETY: within the area.
                 (word, unsafe { area.start().add(word).read_volatile() })
             });
-            outcome = Some(self.round(&area, list.as_slice(), times.as_mut_slice(), round)?);
+            outcome = Some(round_of(&area, list.as_slice(), round)?);
         }
         outcome.ok_or_else(|| BenchError::CannotRun("it has no round".to_owned()))
-    }
-
-    fn round(
-        &self,
-        area: &LibcMemory,
-        list: &[ListedWord],
-        times: &mut [u32],
-        round: usize,
-    ) -> Result<RoundTimes, BenchError> {
-        let start = area.start();
-        let new = |word: usize| word as u64 ^ (round as u64 + 1) << 48;
-        let mut watch = Stopwatch::default();
-        let cpu = match self.pace {
-            Pace::Full => None,
-            Pace::Even { other, .. } => Some(other),
-        };
-        // SAFETY: the child only reads and compares.
-        let fork = || unsafe {
-            // A word that is listed twice had the same contents both times.
-            Holder::fork_on(cpu, || list.iter().all(|&(word, before)| start.add(word).read_volatile() == before))
-        };
-        let (child, pause) = watch.time(fork);
-        let child = child?;
-        // SAFETY: within the area, and nobody else accesses it.
-        let write = |word: usize| unsafe { start.add(word).write_volatile(new(word)) };
-        let (tails, total) = watch.time(|| match self.pace {
-            Pace::Full => {
-                list.iter().for_each(|&(word, _)| write(word));
-                Tails::default()
-            }
-            Pace::Even { .. } => write_evenly(list, times, write),
-        });
-        child.let_go()?;
-        // SAFETY: as above.
-        let found = |word: usize| unsafe { start.add(word).read_volatile() };
-        match list.iter().find(|(word, _)| found(*word) != new(*word)) {
-            Some(&(word, _)) => {
-                Err(BenchError::WrongContents { offset: word * 8, found: found(word), expected: new(word) })
-            }
-            None => Ok(RoundTimes { pause, total, cpu: watch.cpu(), tails }),
-        }
     }
 
     /// The number of a word to write to.
@@ -192,56 +122,47 @@ pub(super) struct RoundTimes {
     pub(super) total: f64,
     /// CPU time of both.
     pub(super) cpu: CpuTime,
-    /// Zeros where writes were not timed one by one.
-    pub(super) tails: Tails,
 }
 
-/// Microseconds of single writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Tails {
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-    pub(super) p999: f64,
-    pub(super) max: f64,
-    /// The longest for which the program, which did nothing but read the clock, had no CPU between two writes.
-    pub(super) off_cpu: f64,
-}
-
-/// Writes all words within [`SPAN`], and times each. Between two of them it reads the clock.
-fn write_evenly(list: &[ListedWord], times: &mut [u32], write: impl Fn(usize)) -> Tails {
-    let started = now();
-    let (mut before, mut off_cpu) = (started, 0);
-    for ((nth, &(word, _)), time) in list.iter().enumerate().zip(&mut *times) {
-        let due = started + SPAN.as_nanos() as u64 * nth as u64 / list.len() as u64;
-        while before < due {
-            let next = now();
-            off_cpu = off_cpu.max(next - before);
-            before = next;
+/// Forks a child, writes all that is listed, and lets the child go.
+fn round_of(area: &LibcMemory, list: &[ListedWord], round: usize) -> Result<RoundTimes, BenchError> {
+    let start = area.start();
+    let new = |word: usize| word as u64 ^ (round as u64 + 1) << 48;
+    let mut watch = Stopwatch::default();
+    // SAFETY: the child only reads and compares.
+    let fork = || unsafe {
+        // A word that is listed twice had the same contents both times.
+        Holder::fork(|| list.iter().all(|&(word, before)| start.add(word).read_volatile() == before))
+    };
+    let (child, pause) = watch.time(fork);
+    let child = child?;
+    // SAFETY: within the area, and nobody else accesses it.
+    let write = |word: usize| unsafe { start.add(word).write_volatile(new(word)) };
+    let ((), total) = watch.time(|| list.iter().for_each(|&(word, _)| write(word)));
+    child.let_go()?;
+    // SAFETY: as above.
+    let found = |word: usize| unsafe { start.add(word).read_volatile() };
+    match list.iter().find(|(word, _)| found(*word) != new(*word)) {
+        Some(&(word, _)) => {
+            Err(BenchError::WrongContents { offset: word * 8, found: found(word), expected: new(word) })
         }
-        write(word);
-        let next = now();
-        *time = (next - before).try_into().unwrap_or(u32::MAX);
-        before = next;
+        None => Ok(RoundTimes { pause, total, cpu: watch.cpu() }),
     }
-    times.sort_unstable();
-    let us = |nanoseconds: u32| f64::from(nanoseconds) / 1e3;
-    let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(|part| us(nearest_rank(times, part)));
-    Tails { p50, p99, p999, max, off_cpu: off_cpu as f64 / 1e3 }
 }
 
 impl RoundTimes {
     /// Reads the line that the program prints.
     pub(super) fn parse(line: &str) -> Option<RoundTimes> {
         let numbers: Vec<f64> = line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [pause, total, user, sys, p50, p99, p999, max, off_cpu] = numbers[..] else { return None };
-        Some(RoundTimes { pause, total, cpu: CpuTime { user, sys }, tails: Tails { p50, p99, p999, max, off_cpu } })
+        let [pause, total, user, sys] = numbers[..] else { return None };
+        Some(RoundTimes { pause, total, cpu: CpuTime { user, sys } })
     }
 }
 
 impl fmt::Display for RoundTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RoundTimes { pause, total, cpu, tails: Tails { p50, p99, p999, max, off_cpu } } = self;
-        write!(f, "{pause} {total} {} {} {p50} {p99} {p999} {max} {off_cpu}", cpu.user, cpu.sys)
+        let RoundTimes { pause, total, cpu } = self;
+        write!(f, "{pause} {total} {} {}", cpu.user, cpu.sys)
     }
 }
 
@@ -321,17 +242,15 @@ mod tests {
     use super::*;
 
     fn program(pattern: Pattern) -> Program {
-        let (pages, pace) = (Pages::Of(PageKind::Base), Pace::Full);
-        Program { pages, size: 34 << 20, writes: 300, pattern, rounds: 2, seed: 5, pace }
+        let pages = Pages::Of(PageKind::Base);
+        Program { pages, size: 34 << 20, writes: 300, pattern, rounds: 2, seed: 5 }
     }
 
     #[test]
     fn words_read_back() {
         for pages in [Pages::AsTheyCome, Pages::Of(PageKind::Thp), Pages::Of(PageKind::Base)] {
-            for pace in [Pace::Full, Pace::Even { own: 3, other: 0 }] {
-                let program = Program { pages, pace, ..program(Pattern::Clustered) };
-                assert_eq!(Program::parse(&program.words()), Some(program));
-            }
+            let program = Program { pages, ..program(Pattern::Clustered) };
+            assert_eq!(Program::parse(&program.words()), Some(program));
         }
         assert!(run(&["thp".to_owned()]).is_err());
     }
@@ -342,21 +261,8 @@ mod tests {
             let line = run(&program(pattern).words()).unwrap();
             let outcome = RoundTimes::parse(&line).unwrap();
             assert!(outcome.pause > 0.0 && outcome.total > 0.0, "{line}");
-            assert_eq!((outcome.tails, RoundTimes::parse(&outcome.to_string())), (Tails::default(), Some(outcome)));
+            assert_eq!(RoundTimes::parse(&outcome.to_string()), Some(outcome));
         }
-    }
-
-    #[test]
-    fn writes_at_an_even_pace_are_timed_one_by_one() {
-        let list: Vec<ListedWord> = (0..100).map(|word| (word, 0)).collect();
-        let (written, mut times) = (std::cell::RefCell::new(Vec::new()), vec![0; 100]);
-        let started = now();
-        let tails = write_evenly(&list, &mut times, |word| written.borrow_mut().push(word));
-        let last = SPAN * 99 / 100;
-        assert!(now() - started >= last.as_nanos() as u64);
-        assert!(written.into_inner().into_iter().eq(0..100));
-        assert!(tails.p50 > 0.0 && tails.p50 <= tails.p99 && tails.p99 <= tails.p999 && tails.p999 <= tails.max);
-        assert!(times.is_sorted() && tails.off_cpu > 0.0, "{tails:?}");
     }
 
     #[test]
