@@ -5,7 +5,7 @@
 
 use core::mem::MaybeUninit;
 
-use syscalls::{Sysno, syscall4};
+use syscalls::{Sysno, syscall2, syscall4};
 
 /// Blocks all signals of this thread except `SIGSEGV` and `SIGBUS` until it is dropped. The two system calls take about
 /// 0.3 us.
@@ -72,11 +72,50 @@ impl Drop for AllBlocked {
     }
 }
 
+/// The signals that the kernel sends to a thread for a write of its own: to a pipe or socket that nobody reads, to a file
+/// that would become larger than `RLIMIT_FSIZE`, and to a terminal that another job has. The first two kill by default,
+/// the third stops.
+const OF_WRITES: KernelSet = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGTTOU - 1);
+
+/// Keeps the signals of a write away from this thread until it is dropped: the write fails instead, and a write to a
+/// terminal goes on. Those that were pending before stay so.
+///
+/// A line of the library's must end nobody, and the program's handlers of these signals know nothing of such a write.
+#[derive(Debug)]
+pub(super) struct WriteSignalsTaken {
+    before: KernelSet,
+    were_pending: KernelSet,
+}
+
+impl WriteSignalsTaken {
+    pub(super) fn new() -> WriteSignalsTaken {
+        let (mut before, mut were_pending) = (0, 0);
+        change_mask(libc::SIG_BLOCK, &OF_WRITES, &raw mut before);
+        // SAFETY: the kernel writes a set. The call cannot fail.
+        let _ = unsafe { syscall2(Sysno::rt_sigpending, (&raw mut were_pending).addr(), size_of::<KernelSet>()) };
+        WriteSignalsTaken { before, were_pending }
+    }
+}
+
+impl Drop for WriteSignalsTaken {
+    fn drop(&mut self) {
+        let own = OF_WRITES & !self.were_pending;
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let (own_at, time) = ((&raw const own).addr(), (&raw const at_once).addr());
+        // SAFETY: the kernel reads a set and a time. The call takes one signal at a time, and fails where there is none.
+        while unsafe { syscall4(Sysno::rt_sigtimedwait, own_at, 0, time, size_of::<KernelSet>()) }.is_ok() {}
+        set_mask(&self.before, core::ptr::null_mut());
+    }
+}
+
 fn set_mask(mask: &KernelSet, before: *mut KernelSet) {
-    let set = libc::SIG_SETMASK as usize;
+    change_mask(libc::SIG_SETMASK, mask, before);
+}
+
+fn change_mask(how: core::ffi::c_int, mask: &KernelSet, before: *mut KernelSet) {
     // SAFETY: the kernel reads one set and writes the other, unless that is null. The call cannot fail.
     let _ = unsafe {
-        syscall4(Sysno::rt_sigprocmask, set, (&raw const *mask).addr(), before.addr(), size_of::<KernelSet>())
+        syscall4(Sysno::rt_sigprocmask, how as usize, (&raw const *mask).addr(), before.addr(), size_of::<KernelSet>())
     };
 }
 

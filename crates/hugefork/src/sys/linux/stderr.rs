@@ -1,9 +1,11 @@
 //! Writes one line on standard error, also from the fault handler: without allocating or locking, from a buffer with
-//! one `write(2)`.
+//! one `write(2)`. No signal comes of that, whatever standard error is.
 
 use core::fmt::{self, Write};
 
 use rustix::stdio::stderr;
+
+use super::mask::WriteSignalsTaken;
 
 /// Longer lines are cut.
 const LONGEST_LINE_BYTES: usize = 400;
@@ -32,7 +34,7 @@ pub(crate) fn say(message: fmt::Arguments<'_>) {
     // One byte is kept for the newline.
     let end = line.len.min(LONGEST_LINE_BYTES - 1);
     line.bytes[end] = b'\n';
-    let _ = rustix::io::write(stderr(), &line.bytes[..=end]);
+    write_out(&line.bytes[..=end]);
 }
 
 /// Writes one line and aborts.
@@ -44,5 +46,10 @@ pub(crate) fn say_and_abort(message: fmt::Arguments<'_>) -> ! {
 
 /// Writes a line as it is, if the stack has no room for a buffer.
 pub(crate) fn say_plainly(line: &'static str) {
-    let _ = rustix::io::write(stderr(), line.as_bytes());
+    write_out(line.as_bytes());
+}
+
+fn write_out(line: &[u8]) {
+    let _signals = WriteSignalsTaken::new();
+    let _ = rustix::io::write(stderr(), line);
 }
