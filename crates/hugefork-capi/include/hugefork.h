@@ -374,8 +374,9 @@ const char *hf_pool_fallback_reason(const hf_pool *pool);
 
 /*
  * 1 if writes to what forks and snapshots share can copy single pages, 0 if they
- * copy blocks: in pools of hugetlb pages, before Linux 6.7, or if /proc/self/pagemap
- * cannot be read.
+ * copy blocks: in pools of hugetlb pages, before Linux 6.7, if /proc/self/pagemap
+ * cannot be read, or where a private mapping as large as the pool would be more than
+ * RLIMIT_DATA or vm.overcommit_memory=2 allow.
  */
 int hf_pool_has_page_grain(const hf_pool *pool);
 

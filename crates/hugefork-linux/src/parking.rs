@@ -12,6 +12,8 @@
 //! # What goes wrong
 //! * A call may be refused: a mapping too many, above all. Linux before 6.17 has unmapped the target by then, if it has
 //!   come so far. Such a hole is filled here, so that nothing else of the process comes to lie in it.
+//! * Any Linux has unmapped the target when it finds that the process has more addresses than it may have, because
+//!   somebody lowered `RLIMIT_AS`. Then nothing fills the hole. So that is asked for first ([`may_map`]).
 //! * A call for several mappings is refused by Linux before 6.17. Later ones move one after the other: others see that,
 //!   and where the call fails on the way, nothing tells what has moved. Whoever repeats it then puts what is left of
 //!   the first, which is nothing, over what has come. So there is a call for each mapping, where the kernel tells them
@@ -25,7 +27,8 @@ use core::ffi::c_void;
 use core::ptr;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, MsyncFlags, ProtFlags, mmap_anonymous, mremap_fixed, msync};
+use rustix::mm::{MapFlags, MremapFlags, MsyncFlags, ProtFlags, mmap_anonymous, mremap_fixed, msync, munmap};
+use syscalls::{Sysno, syscall4};
 
 use crate::PAGE;
 use crate::procmap_query::Maps;
@@ -35,17 +38,48 @@ use crate::procmap_query::Maps;
 /// this makes another, in one step.
 ///
 /// # Errors
-/// The kernel refuses: `EFAULT` for several mappings. What was at `to` may be gone.
+/// The kernel refuses: `EFAULT` for several mappings. What was at `to` may be gone. `ENOMEM` if the process has all the
+/// addresses that it may have; nothing has changed then.
 ///
 /// # Safety
 /// Both ranges are the caller's, `len` bytes long, and do not overlap. Nobody needs what is at `to`, or at `from` any
 /// more.
 pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    may_map()?;
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: by contract.
     match unsafe { mremap_fixed(pointer(from), len, len, flags, pointer(to)) } {
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
+    }
+}
+
+/// Whether the process may have more addresses: `RLIMIT_AS`, which somebody may lower below what it has. A call that
+/// replaces a mapping is refused then, too, and may have unmapped that before it is. It takes some 0.1 us, or 1 us
+/// where there is a limit.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn may_map() -> Result<(), Errno> {
+    const RLIMIT_AS: usize = 9;
+    const UNLIMITED: u64 = u64::MAX;
+    let (mut limit, this_process) = ([UNLIMITED; 2], 0);
+    // SAFETY: the kernel writes two words, unless it refuses to tell.
+    let _ = unsafe { syscall4(Sysno::prlimit64, this_process, RLIMIT_AS, 0, (&raw mut limit).addr()) };
+    if limit[0] == UNLIMITED { Ok(()) } else { map_a_page() }
+}
+
+#[cold]
+#[inline(never)] // Not on the stack where there is no limit.
+fn map_a_page() -> Result<(), Errno> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new mapping, wherever the kernel has room; nobody else knows of it.
+    match unsafe { mmap_anonymous(ptr::null_mut(), PAGE, ProtFlags::empty(), flags) } {
+        // SAFETY: made just now.
+        Ok(at) => unsafe { munmap(at, PAGE) },
+        Err(Errno::NOMEM) => Err(Errno::NOMEM),
+        // Such as for what is locked of it (`mlockall`).
+        Err(_) => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Snapshots and resets of several regions at one moment.
 
 use super::operations::check_cut;
-use super::pool::check_owner;
+use super::pool::check_owner_and_addresses;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::mem::pinned::PinnedBox;
@@ -54,7 +54,7 @@ impl Region {
     /// # Panics
     /// If a region is named twice.
     pub fn snapshot_all_with(regions: &[&Region], options: RegionOptions) -> Result<Vec<Snapshot>, RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
@@ -118,7 +118,8 @@ impl Region {
     /// # Panics
     /// If a region is named twice.
     pub fn reset_all(pairs: &[(&Region, &Snapshot)]) -> Result<(), ResetError> {
-        let may_reset = check_owner().and_then(|()| check_cut(pairs.iter().map(|(region, _)| region.core())));
+        let may_reset =
+            check_owner_and_addresses().and_then(|()| check_cut(pairs.iter().map(|(region, _)| region.core())));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         let is_twice = is_any_twice(pairs.iter().map(|(region, _)| *region));
         assert!(!is_twice, "a region is named twice: it can go back to one snapshot");

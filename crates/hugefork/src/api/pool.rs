@@ -15,7 +15,7 @@ use crate::pool::worker::Worker;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::owner;
+use crate::sys::linux::{may_map, owner};
 use crate::types::backing::Granted;
 use crate::types::error::RegionError;
 use crate::units::BlockSize;
@@ -70,7 +70,9 @@ impl Pool {
 
     /// Whether writes to what forks and snapshots share can copy single pages ([`CopyGrain`](crate::CopyGrain)): not in
     /// pools of hugetlb pages, of which the kernel copies whole ones, and not before Linux 6.7 or without a readable
-    /// `/proc/self/pagemap`. Then they copy blocks. [`Pool::no_page_grain`] says why.
+    /// `/proc/self/pagemap`. Nor where a private mapping as large as the pool would be more than `RLIMIT_DATA` or
+    /// `vm.overcommit_memory=2` allow, which count all of it. Then they copy blocks, as single writes do where such a
+    /// limit is lowered later. [`Pool::no_page_grain`] says why.
     pub fn has_page_grain(&self) -> bool {
         self.core.sys.has_cow_mappings()
     }
@@ -187,6 +189,13 @@ impl Pool {
         }
         Err(RegionError::AnotherPool { pool: self.name().to_owned(), other: other.name().to_owned() })
     }
+}
+
+/// As [`check_owner`], for calls that take memory for tables and lists: a process that may have no more addresses
+/// (`RLIMIT_AS`) would abort for want of it.
+pub(crate) fn check_owner_and_addresses() -> Result<(), RegionError> {
+    check_owner()?;
+    Ok(may_map()?)
 }
 
 /// Regions stay with the process that made them.

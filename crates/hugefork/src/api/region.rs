@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::operations::check_cut;
 use super::pinned::{OwnedPin, Pinned};
-use super::pool::{Pool, check_owner};
+use super::pool::{Pool, check_owner, check_owner_and_addresses};
 use super::routed::Routed;
 use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
@@ -328,7 +328,7 @@ impl Region {
     /// # Errors
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         check_cut([self.core()].into_iter())?;
         let core =
             before_any_is_lost(|| self.core().freeze_for_fork(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
@@ -351,7 +351,7 @@ impl Region {
     /// [`RegionError::System`], [`RegionError::ForkedChild`]. Then some pages are left to the next fork or snapshot.
     /// With operations also [`RegionError::InsideOperation`]: cuts, and all who want to enter, would wait for this.
     pub fn prepare_snapshot(&self) -> Result<(), RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         check_cut([self.core()].into_iter())?;
         self.core().prepare_snapshot()
     }
@@ -374,7 +374,7 @@ impl Region {
     /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options
     /// limit what copies may cost: a snapshot is not written to.
     pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
@@ -472,7 +472,7 @@ impl Region {
     /// [`RegionError::NotReservable`]: all is as the snapshot, but a region with a reservation could not set blocks
     /// aside again in place of those that its forks and snapshots keep.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
-        let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
+        let may_reset = check_owner_and_addresses().and_then(|()| check_cut([self.core()].into_iter()));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset_to(snapshot.core())
     }
@@ -510,7 +510,7 @@ impl Pool {
     /// # Errors
     /// Those of [`Pool::region`], and [`RegionError::NotReservable`].
     pub fn region_with(&self, len: usize, options: RegionOptions) -> Result<Region, RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         self.block_size().check_len(len)?;
         if len > self.capacity() {
             return Err(RegionError::LargerThanPool { pool: self.name().to_owned(), len, capacity: self.capacity() });
@@ -533,7 +533,7 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
     pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
-        check_owner()?;
+        check_owner_and_addresses()?;
         let core = before_any_is_lost(|| self.core().duplicate(), |frozen| RegionCore::of_snapshot(&frozen, options))?;
         Ok(Region::new(self.pool().clone(), core))
     }

@@ -7,7 +7,7 @@ use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::linux::signal;
 use crate::sys::linux::stderr::{say, say_plainly};
-use crate::sys::{Sys, SystemError};
+use crate::sys::{Sys, SystemError, answer};
 
 /// Says that an access cannot be completed, and that `SIGBUS` for it cannot be raised.
 pub(super) fn unraisable(address: usize, error: SystemError) {
@@ -77,7 +77,9 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
              region allows (max_cow_bytes); drop one or raise the limit (SIGBUS)"
         )),
         Unresolved::Unmappable(error) => {
-            say(format_args!("pool `{name}`: the write to {address:#x} cannot be mapped: {error} (SIGBUS)"))
+            let is_memory = error.raw_os_error() == answer::OUT_OF_MEMORY;
+            let advice = if is_memory { "; raise RLIMIT_AS (ulimit -v) if it was lowered, or free memory" } else { "" };
+            say(format_args!("pool `{name}`: the write to {address:#x} cannot be mapped: {error}{advice} (SIGBUS)"));
         }
     }
 }

@@ -180,7 +180,8 @@ impl<S: Sys> RegionCore<S> {
         // To write it back or copy it, it would be write-protected for a moment, and a system call that writes would
         // fail.
         let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.prepared.has(index);
-        let mut needed = if stays { OnWrite::AllowPageWrites } else { self.needed(entry, Grain::Block) };
+        let by_block = self.needed(entry, Grain::Block);
+        let mut needed = if stays { OnWrite::AllowPageWrites } else { by_block };
         if needed == OnWrite::Nothing {
             // Another thread was faster.
             return Ok(Resolution::Raced);
@@ -199,7 +200,14 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowWrites => fault.reuse(&publishing, entry),
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
-            OnWrite::CowMap | OnWrite::AllowPageWrites => fault.by_page(&publishing, entry, limit),
+            OnWrite::CowMap | OnWrite::AllowPageWrites => match fault.by_page(&publishing, entry, limit) {
+                // The kernel may refuse a private mapping that can be written where it grants a shared one: RLIMIT_DATA
+                // and vm.overcommit_memory=2 count all of its pages, written or not.
+                Err(Unresolved::Unmappable(_)) if by_block == OnWrite::Copy && what.may_be_by_page() => {
+                    fault.copy(publishing, limit)
+                }
+                resolved => resolved,
+            },
             OnWrite::WriteBack => fault.write_back(publishing),
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),

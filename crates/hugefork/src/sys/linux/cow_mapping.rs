@@ -25,7 +25,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mpro
 use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
-use super::memory::{Dump, give_up, pointer};
+use super::memory::{Dump, NoPageGrain, give_up, pointer};
 use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, pagemap, track_writes};
@@ -57,7 +57,7 @@ impl CowMappings {
         capacity: usize,
         align: usize,
         dump: Dump,
-    ) -> Result<CowMappings, SystemError> {
+    ) -> Result<CowMappings, NoPageGrain> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on its drop gives the addresses back.
@@ -67,19 +67,30 @@ impl CowMappings {
         let mappings = Mappings::open(at);
         let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
         let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder, tracker };
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let file = kept(file)?;
-        // SAFETY: the range was just taken.
-        let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) };
-        named("mmap of the pool, private", mapped)?;
-        // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
-        // SAFETY: our own range; this changes no contents.
-        let _ = unsafe { munlock(pointer(at), capacity) };
+        let map = || {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: the range was just taken.
+            let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) };
+            named("mmap of the pool, private", mapped)?;
+            // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
+            // SAFETY: our own range; this changes no contents.
+            let _ = unsafe { munlock(pointer(at), capacity) };
+            Ok::<_, SystemError>(())
+        };
+        // SAFETY: our own range; the advice changes no contents.
+        let advise = |advice, call| named(call, unsafe { madvise(pointer(at), capacity, advice) });
+        let leave_out_of_forks = || advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)");
+        map()?;
+        leave_out_of_forks()?;
+        // Whether as much may be written to. What the kernel has charged for the try goes with the mapping.
+        // SAFETY: our own range, where nobody writes.
+        let may_write = unsafe { mprotect(pointer(at), capacity, MprotectFlags::READ | MprotectFlags::WRITE) };
+        named("mprotect of the pool, private", may_write).map_err(NoPageGrain::TooMuchData)?;
+        map()?;
+        leave_out_of_forks()?;
         let dumped = if dump == Dump::Included { Advice::LinuxDoDump } else { Advice::LinuxDontDump };
-        for (advice, call) in [(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"), (dumped, "madvise(MADV_DONTDUMP)")] {
-            // SAFETY: as above.
-            named(call, unsafe { madvise(pointer(at), capacity, advice) })?;
-        }
+        advise(dumped, "madvise(MADV_DONTDUMP)")?;
         cow_mappings.try_out(align)?;
         Ok(cow_mappings)
     }

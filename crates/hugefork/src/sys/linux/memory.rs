@@ -99,7 +99,12 @@ pub(crate) enum NoPageGrain {
     #[error("the kernel copies whole pages of hugetlb: take Backing::ShmemHuge")]
     Hugetlb,
     #[error("{0}: Linux 6.7 and a readable /proc/self/pagemap are needed")]
-    Refused(SystemError),
+    Refused(#[from] SystemError),
+    #[error(
+        "{0}: RLIMIT_DATA (ulimit -d) and vm.overcommit_memory=2 count all of a private mapping, \
+         written or not: raise the limit above the capacity, or lower the capacity"
+    )]
+    TooMuchData(SystemError),
 }
 
 /// Whether a core dump contains the regions.
@@ -172,9 +177,7 @@ impl Linux {
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
         let cow_mappings = match kind {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
-            Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                CowMappings::open(arena, &file, capacity, kind.align(), dump).map_err(NoPageGrain::Refused)
-            }
+            Kind::ShmemHuge(_) | Kind::ShmemBase => CowMappings::open(arena, &file, capacity, kind.align(), dump),
         };
         let not_collapsed = AtomicU64::new(0);
         let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));

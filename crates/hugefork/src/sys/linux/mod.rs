@@ -62,13 +62,18 @@ pub(crate) mod valgrind;
 
 use std::os::fd::BorrowedFd;
 
-use hugefork_linux::Descriptor;
+use hugefork_linux::{Descriptor, parking};
 
 use crate::sys::SystemError;
 
 /// Names the call that failed.
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
     result.map_err(|errno| SystemError::new(call, errno))
+}
+
+/// Whether the process may have another mapping at all.
+pub(crate) fn may_map() -> Result<(), SystemError> {
+    named("mmap of a page (raise RLIMIT_AS)", parking::may_map())
 }
 
 /// Why the last call through libc failed. The fault handler restores `errno` when it is done.

@@ -20,7 +20,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap
 use std::ffi::c_void;
 
 use super::memory::{Children, Dump, Linux, pointer};
-use super::{arena, named};
+use super::{arena, may_map, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
 impl Linux {
@@ -65,6 +65,8 @@ impl Linux {
     /// Duplicates a part of `of`, a mapping of the pool.
     fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
+        // Linux before 6.17 would find that when it has unmapped what is there.
+        may_map()?;
         // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
         let mapped = unsafe { mremap_fixed(of.byte_add(offset), 0, part.len(), flags, pointer(part.at())) };
