@@ -31,7 +31,7 @@ soname=libhugefork.so.0
 
 if [ $action = uninstall ]; then
     rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
-        "$include/hugefork.h" "$share/tsan.supp"
+        "$include/hugefork.h" "$share/tsan.supp" "$share/hugefork.gdb"
     rmdir "$share" 2>/dev/null || true
     exit
 fi
@@ -55,6 +55,7 @@ ln -sf "$shared" "$lib/$soname"
 ln -sf "$soname" "$lib/libhugefork.so"
 install -m 644 "$crate/include/hugefork.h" "$include/hugefork.h"
 install -m 644 "$crate/tsan.supp" "$share/tsan.supp"
+install -m 644 "$crate/hugefork.gdb" "$share/hugefork.gdb"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/hugefork.pc.in" \
     >"$lib/pkgconfig/hugefork.pc"
 chmod 644 "$lib/pkgconfig/hugefork.pc"

@@ -62,7 +62,11 @@
  * SIGNALS. A signal handler may call hf_errno and hf_error_name, and nothing else
  * of hugefork. It may read regions, and write to what is pinned. It must not write
  * elsewhere in a region: it may have interrupted a thread inside of hugefork. A
- * thread that blocks SIGSEGV dies of its first write to a block. The first pool
+ * thread that blocks SIGSEGV, as threads of many servers block all signals, ends the
+ * process at its first write to a block, and nobody can say why. Before it writes:
+ *     sigemptyset(&set); sigaddset(&set, SIGSEGV);
+ *     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+ * A thread that makes a region or fork has it unblocked from then on. The first pool
  * installs a SIGSEGV handler, which passes on to the one before it what is not
  * hugefork's; hf_reinstall_handler is for the other order. Alternate signal stacks
  * have to have room for the handler: 5 KiB besides what the kernel puts there.

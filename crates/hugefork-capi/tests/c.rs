@@ -74,6 +74,27 @@ fn address_sanitizer_reports_the_faults_that_are_not_hugeforks() {
     assert!(said.contains("AddressSanitizer: SEGV on unknown address 0x000000000008"), "{said}");
 }
 
+#[test]
+fn gdb_stops_at_a_fault_that_is_not_hugeforks_with_the_stack_and_at_no_other() {
+    if Command::new("gdb").arg("--version").output().is_err() {
+        println!("skipped: gdb is not installed");
+        return;
+    }
+    for library in [Library::Shared, Library::Static] {
+        let program = Program::of("tests/c/foreign_fault.c", library, &format!("gdb-{library:?}")).build();
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-nx", "-batch", "-x"]).arg(folder().join("hugefork.gdb"));
+        gdb.args(["-ex", "run", "-ex", "backtrace", "-ex", "kill", "--args"]).arg(program.get_program());
+        program.get_envs().for_each(|(name, value)| _ = gdb.env(name, value.unwrap_or_default()));
+        let said = words(&gdb.output().unwrap());
+        let frame = |what: &str| said.lines().position(|line| line.starts_with('#') && line.contains(what));
+        let frames = ["hugefork_foreign_fault", "<signal handler called>", "main ("].map(frame);
+        assert!(frames.iter().all(Option::is_some) && frames.is_sorted(), "{said}");
+        // The first write of the program comes before that.
+        assert_eq!(said.matches("Breakpoint 1, ").count(), 1, "{said}");
+    }
+}
+
 /// It then keeps the handler to itself, and says nothing.
 #[test]
 fn address_sanitizer_that_lets_nobody_handle_faults_is_an_error_when_a_pool_is_made() {

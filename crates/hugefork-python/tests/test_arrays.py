@@ -8,6 +8,8 @@ import math
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -364,3 +366,35 @@ def test_regions_have_the_buffer_protocol(pool):
         assert hf.region_of(side_by_side) is region
         del side_by_side
     assert region.closed
+
+
+def test_a_thread_that_blocks_all_signals_writes_to_an_array_that_it_makes_or_once_it_takes_the_one_of_faults() -> None:
+    program = """
+import signal, threading
+import hugefork as hf
+
+pool = hf.Pool("16 MiB")
+other = pool.zeros(1 << 18)
+
+def serve(lines):
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    lines()
+
+def makes_one():
+    own = pool.zeros(1 << 18)
+    own[:] = 1
+    with hf.snapshot(own) as s:
+        own[:] = 2
+        assert s[own][0] == 1
+
+def takes_it():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})
+    other[:] = 3
+
+for lines in (makes_one, takes_it):
+    thread = threading.Thread(target=serve, args=(lines,))
+    thread.start()
+    thread.join()
+assert other[5] == 3
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -4,14 +4,15 @@ mod common;
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::fs::File;
 use std::io::pipe;
 use std::os::fd::AsRawFd;
 
 use common::alone::alone;
 use common::signals::{block, handle, handle_info};
-use hugefork::{Pool, Region};
-use libc::{SIG_DFL, SIGBUS, SIGPIPE, SIGXFSZ, siginfo_t};
+use hugefork::{CopyGrain, Pool, Region, RegionOptions};
+use libc::{SIG_DFL, SIGBUS, SIGKILL, SIGPIPE, SIGSEGV, SIGSTOP, SIGXFSZ, siginfo_t};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 const BLOCK: usize = 2 << 20;
@@ -111,6 +112,149 @@ fn a_signal_that_was_pending_before_the_line_stays_so() {
         assert_eq!(unsafe { libc::raise(SIGPIPE) }, 0);
         break_standard_error();
         write_to_the_full_pool();
+    })
+    .well();
+}
+
+/// The one line that a process wrote beside Rust's own.
+#[track_caller]
+fn check_line(said: &str, parts: &[&str]) {
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("hugefork: ")).collect();
+    assert!(lines.len() == 1 && parts.iter().all(|part| lines[0].contains(part)), "{parts:?} in {said}");
+}
+
+fn pool() -> Pool {
+    Pool::builder().name("test").capacity(8 * BLOCK).build().unwrap()
+}
+
+#[test]
+fn a_write_to_a_snapshot_says_that_nobody_can() {
+    let said = alone(|| {
+        handle(SIGSEGV, SIG_DFL, 0, &[]);
+        let pool = pool();
+        let mut region = pool.region(BLOCK).unwrap();
+        region.as_mut_slice()[0] = 1;
+        let snapshot = region.snapshot().unwrap();
+        let at = snapshot.as_ptr().cast_mut();
+        // SAFETY: a fault, which ends the process.
+        unsafe { at.add(3).write_volatile(1) };
+    })
+    .by(SIGSEGV);
+    check_line(&said, &["pool `test`", "lies in a snapshot", "make a fork", "SIGSEGV"]);
+}
+
+#[test]
+fn an_access_behind_a_region_says_how_far() {
+    let said = alone(|| {
+        handle(SIGSEGV, SIG_DFL, 0, &[]);
+        let region = pool().region(BLOCK).unwrap();
+        // SAFETY: as above.
+        unsafe { region.as_mut_ptr().wrapping_add(BLOCK + 5).write_volatile(1) };
+    })
+    .by(SIGSEGV);
+    check_line(&said, &["pool `test`", "lies 5 bytes behind the end of a region of 2097152 bytes", "SIGSEGV"]);
+}
+
+#[test]
+fn an_access_to_what_was_dropped_says_that_nothing_is_there() {
+    let said = alone(|| {
+        handle(SIGSEGV, SIG_DFL, 0, &[]);
+        let (pool, at) = (pool(), {
+            let region = pool().region(BLOCK).unwrap();
+            region.as_mut_ptr()
+        });
+        // SAFETY: as above.
+        unsafe { at.write_volatile(1) };
+        drop(pool);
+    })
+    .by(SIGSEGV);
+    check_line(&said, &["in no region or snapshot", "dropped or closed", "SIGSEGV"]);
+}
+
+/// Rust's own handler restores the default, and the access is repeated.
+#[test]
+fn in_a_program_with_rusts_own_handler_such_a_line_comes_once_too() {
+    let said = alone(|| {
+        let region = pool().region(BLOCK).unwrap();
+        // SAFETY: as above.
+        unsafe { region.as_mut_ptr().wrapping_add(BLOCK).read_volatile() };
+    })
+    .by(SIGSEGV);
+    check_line(&said, &["0 bytes behind the end of a region"]);
+}
+
+/// As threads of many servers do.
+fn block_all() {
+    block(&(1..32).filter(|signal| ![SIGKILL, SIGSTOP].contains(signal)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_thread_that_blocks_all_signals_may_write_to_a_region_that_it_makes() {
+    alone(|| {
+        let pool = pool();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                block_all();
+                let mut region = pool.region(BLOCK).unwrap();
+                region.as_mut_slice()[0] = 1;
+                let snapshot = region.snapshot().unwrap();
+                region.as_mut_slice()[0] = 2;
+                block_all();
+                let mut fork = snapshot.fork().unwrap();
+                fork.as_mut_slice()[0] = 3;
+                assert_eq!((snapshot[0], region.as_mut_slice()[0], fork.as_mut_slice()[0]), (1, 2, 3));
+            });
+        });
+    })
+    .well();
+}
+
+/// As the documentation says: the kernel delivers it nothing.
+#[test]
+fn a_thread_that_blocks_all_signals_ends_the_process_at_its_first_write() {
+    let said = alone(|| {
+        let mut region = pool().region(BLOCK).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                block_all();
+                region.as_mut_slice()[0] = 1;
+            });
+        });
+    })
+    .by(SIGSEGV);
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_thread_that_blocks_all_signals_may_write_where_calls_wait_and_all_is_populated() {
+    alone(|| {
+        let options = RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true);
+        let (pool, over) = (pool(), AtomicBool::new(false));
+        let region = match pool.region_with(2 * BLOCK, options) {
+            Ok(region) if pool.has_page_grain() => region,
+            other => return println!("skipped: {:?}", other.err()),
+        };
+        region.populate().unwrap();
+        let words = region.as_atomic_u64s();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                block_all();
+                for round in 1.. {
+                    words.iter().step_by(512).for_each(|word| word.store(round, Ordering::Relaxed));
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let mut held = Vec::new();
+            for round in 0..30 {
+                held.push(region.snapshot().unwrap());
+                if round % 3 == 2 {
+                    held.remove(0);
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
     })
     .well();
 }

@@ -13,6 +13,9 @@ Functions take arrays of a pool, or views of them. Sizes are bytes, or text such
 at once; whatever takes long lets other threads of Python run. A child of ``os.fork()`` has no pools: its calls raise
 `ForkedChildError`, and a touch of an array ends it with a line that says why. The first fork of a process that has arrays
 warns.
+
+A thread that blocks all signals, as those of uWSGI (``--threads``) do, ends the process at its first write to an array. It
+has to call ``signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})`` before, or to make an array itself.
 """
 
 from __future__ import annotations

@@ -50,6 +50,12 @@ use crate::types::snapshot_id::SnapshotId;
 /// any memory, the program sees to it that no two threads write the same bytes at once. [`Region::as_atomic_u64s`] and
 /// [`Region::writers`] do that by their types.
 ///
+/// A thread that blocks all signals, as threads of many servers do, ends the process at its first write to a block, by
+/// a bare `SIGSEGV`: the kernel delivers no blocked signal for a fault, so nobody can say why. Have it unblock
+/// `SIGSEGV` (`pthread_sigmask`) before it writes; a thread that makes a region or fork has it unblocked from then on.
+/// Where that cannot be, and the process may handle faults of system calls, a region with [`RegionOptions::calls_wait`]
+/// that is [populated](Region::populate) takes no signal for a write, until some of it is discarded or lazily freed.
+///
 /// # Signal handlers
 /// A signal handler may read a region, and may read and write what is [pinned](Region::pin). It must not call methods
 /// or write elsewhere: it may have interrupted a thread that holds a lock which the write needs.

@@ -8,6 +8,7 @@ use crate::fault::route::Routes;
 use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
 use crate::region::state::RegionCore;
+use crate::sys::linux::mask::allow_faults;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::types::error::RegionError;
@@ -25,6 +26,8 @@ impl Routed {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
         }
+        // Who makes a region is about to write there.
+        allow_faults();
         EngineArc::new(Routed { core: Some(core), pool })
     }
 

@@ -57,10 +57,19 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     }
     let (region, offset) = match routes.find(address) {
         Some((Owner::Region(region), offset)) => (region, offset),
-        Some((Owner::Snapshot(snapshot), offset)) => {
-            return snapshot.is_revoked_at(offset) && raise_revoked(snapshot.pool(), fault);
+        Some((Owner::Snapshot(snapshot), offset)) if snapshot.is_revoked_at(offset) => {
+            return raise_revoked(snapshot.pool(), fault);
         }
-        None => return false,
+        Some((Owner::Snapshot(snapshot), _)) => {
+            if fault.is_write() {
+                report::of_snapshot(snapshot.pool(), address);
+            }
+            return false;
+        }
+        None => {
+            report::of_nobody(routes.find_before(address), address);
+            return false;
+        }
     };
     if !fault.is_write() {
         // A read of a region faults only where a block was taken away.

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::route::Owner;
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::linux::signal;
@@ -32,6 +33,46 @@ pub(super) fn of_parent(address: usize) {
     ));
 }
 
+/// Says that a program has written to a snapshot.
+#[cold]
+pub(super) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, address: usize) {
+    if is_new(address) {
+        say(format_args!(
+            "pool `{}`: {address:#x} lies in a snapshot, to which nobody can write; make a fork of it to write there \
+             (SIGSEGV)",
+            pool.name
+        ));
+    }
+}
+
+/// Says that nothing is at an address, and who ends before it.
+#[cold]
+pub(super) fn of_nobody(before: Option<(Owner<'_>, usize)>, address: usize) {
+    if !is_new(address) {
+        return;
+    }
+    match before {
+        Some((owner, behind)) => say(format_args!(
+            "pool `{}`: {address:#x} lies {behind} bytes behind the end of a {} of {} bytes; correct the index (SIGSEGV)",
+            owner.pool().name,
+            match owner {
+                Owner::Region(_) => "region",
+                Owner::Snapshot(_) => "snapshot",
+            },
+            owner.len(),
+        )),
+        None => say(format_args!(
+            "{address:#x} lies in no region or snapshot: what was there was dropped or closed, or the address is wrong; \
+             use addresses only while their region lives (SIGSEGV)"
+        )),
+    }
+}
+
+/// Whether the last line was about another address: an earlier handler may have the access repeated.
+fn is_new(address: usize) -> bool {
+    SAID.swap(address, Ordering::Relaxed) != address
+}
+
 /// Says that the stack has no room for the handler.
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
@@ -45,7 +86,7 @@ static SAID: AtomicUsize = AtomicUsize::new(0);
 /// Says why an access to `address` cannot be completed, and what would have prevented it. A handler may restore the
 /// default action and repeat the access, to die of it, as Rust's own does. Then this says nothing the second time.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
-    if SAID.swap(address, Ordering::Relaxed) == address && signal::is_bus_error_default() {
+    if !is_new(address) && signal::is_bus_error_default() {
         return;
     }
     let name = &pool.name;

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use crate::mem::{self, EngineBox};
+use crate::pool::core::PoolCore;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::SystemError;
@@ -26,6 +27,22 @@ const SNAPSHOT: usize = 1;
 pub(crate) enum Owner<'a> {
     Region(&'a RegionCore<Linux>),
     Snapshot(&'a SnapshotCore<Linux>),
+}
+
+impl Owner<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Owner::Region(region) => region.len(),
+            Owner::Snapshot(snapshot) => snapshot.len(),
+        }
+    }
+
+    pub(super) fn pool(&self) -> &PoolCore<Linux> {
+        match self {
+            Owner::Region(region) => region.pool(),
+            Owner::Snapshot(snapshot) => snapshot.pool(),
+        }
+    }
 }
 
 /// To whom each slot of the arena belongs.
@@ -82,19 +99,31 @@ impl Routes {
     ///
     /// The reference is valid while the program keeps the region or snapshot, which it must while it uses it.
     pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
+        let (owner, offset) = self.of_slot(address)?;
+        (offset < owner.len()).then_some((owner, offset))
+    }
+
+    /// Whose end `address` lies behind, and how many bytes.
+    pub(crate) fn find_before(&self, address: usize) -> Option<(Owner<'_>, usize)> {
+        let (owner, offset) = self.of_slot(address)?;
+        let behind = offset.checked_sub(owner.len())?;
+        Some((owner, behind))
+    }
+
+    /// Who has the slot of `address`, and how far that lies from where the owner begins.
+    fn of_slot(&self, address: usize) -> Option<(Owner<'_>, usize)> {
         let slot = self.owners.get(self.arena.slot_of(address)?)?.load(Ordering::Acquire);
         let plain = slot.map_addr(|address| address & !SNAPSHOT);
-        let (owner, base, len) = if slot == plain {
+        let (owner, base) = if slot == plain {
             // SAFETY: null, or a region that stays in place until it is forgotten.
             let region = unsafe { slot.cast::<RegionCore<Linux>>().as_ref() }?;
-            (Owner::Region(region), region.addresses.base(), region.len())
+            (Owner::Region(region), region.addresses.base())
         } else {
             // SAFETY: without the mark, this is the address of a snapshot that stays in place until it is forgotten.
             let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() }?;
-            (Owner::Snapshot(snapshot), snapshot.view()?, snapshot.len())
+            (Owner::Snapshot(snapshot), snapshot.view()?)
         };
-        let offset = address.checked_sub(base)?;
-        (offset < len).then_some((owner, offset))
+        Some((owner, address.checked_sub(base)?))
     }
 
     /// Whether `address` lies in the arena.

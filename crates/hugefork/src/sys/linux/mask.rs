@@ -40,6 +40,12 @@ impl Drop for SignalsBlocked {
     }
 }
 
+/// Has this thread take the signal of its first writes, if it had blocked that: the kernel ends a process that faults
+/// with `SIGSEGV` blocked, and nobody can say why. Blocked, the signal is of no use to anybody.
+pub(crate) fn allow_faults() {
+    change_mask(libc::SIG_UNBLOCK, &(1 << (libc::SIGSEGV - 1)), core::ptr::null_mut());
+}
+
 /// What the kernel has for a set of signals: bit *n* - 1 for signal *n*.
 type KernelSet = u64;
 
@@ -72,9 +78,9 @@ impl Drop for AllBlocked {
     }
 }
 
-/// The signals that the kernel sends to a thread for a write of its own: to a pipe or socket that nobody reads, to a file
-/// that would become larger than `RLIMIT_FSIZE`, and to a terminal that another job has. The first two kill by default,
-/// the third stops.
+/// The signals that the kernel sends to a thread for a write of its own: to a pipe or socket that nobody reads, to a
+/// file that would become larger than `RLIMIT_FSIZE`, and to a terminal that another job has. The first two kill by
+/// default, the third stops.
 const OF_WRITES: KernelSet = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGTTOU - 1);
 
 /// Keeps the signals of a write away from this thread until it is dropped: the write fails instead, and a write to a
@@ -102,7 +108,8 @@ impl Drop for WriteSignalsTaken {
         let own = OF_WRITES & !self.were_pending;
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (own_at, time) = ((&raw const own).addr(), (&raw const at_once).addr());
-        // SAFETY: the kernel reads a set and a time. The call takes one signal at a time, and fails where there is none.
+        // It takes one signal at a time, and fails where there is none.
+        // SAFETY: the kernel reads a set and a time.
         while unsafe { syscall4(Sysno::rt_sigtimedwait, own_at, 0, time, size_of::<KernelSet>()) }.is_ok() {}
         set_mask(&self.before, core::ptr::null_mut());
     }
