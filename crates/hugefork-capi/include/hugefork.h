@@ -94,6 +94,16 @@
  * why. When a SIGBUS handler returns, the write is tried again; another thread may
  * have made room by then.
  *
+ * MAPPINGS at the addresses of regions and snapshots are hugefork's: read and write
+ * there, and change nothing by madvise, mprotect, mremap, munmap or mmap with
+ * MAP_FIXED. The kernel refuses little of it. MADV_DONTNEED and MADV_GUARD_INSTALL
+ * lose what was written after a snapshot, MADV_REMOVE makes zeros of snapshots and
+ * forks, MADV_DOFORK gives children memory that changes, and a protection is gone with
+ * the next snapshot or first write. An allocator gives memory back by
+ * hf_region_discard in place of MADV_DONTNEED or MADV_REMOVE, and by
+ * hf_region_lazy_free in place of MADV_FREE. mlock, MADV_WILLNEED, MADV_COLD,
+ * MADV_PAGEOUT and MADV_POPULATE_READ harm nothing.
+ *
  * MALLOC. The library keeps handles and texts in memory of malloc(3), and what the
  * fault handler uses in memory of its own. So the program's heap may lie in a
  * region.

@@ -66,6 +66,16 @@ use crate::types::snapshot_id::SnapshotId;
 /// that fork and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while
 /// nobody forks or snapshots the region. System calls that read from a region always work.
 ///
+/// # Mappings
+/// What lies at the addresses of regions and snapshots is hugefork's: change nothing there by `madvise`, `mprotect`,
+/// `mremap`, `munmap` or `mmap` with `MAP_FIXED`. The kernel refuses little of it. `MADV_DONTNEED` and
+/// `MADV_GUARD_INSTALL` lose what was written after a snapshot, `MADV_REMOVE` makes zeros of snapshots and forks,
+/// `MADV_DOFORK` gives children memory that changes, and a protection is gone with the next snapshot or first write.
+/// Give memory back by [`Region::discard`] in place of `MADV_DONTNEED` or `MADV_REMOVE`, and by [`Region::lazy_free`]
+/// in place of `MADV_FREE`. `mlock`, `MADV_WILLNEED`, `MADV_COLD`, `MADV_PAGEOUT` and `MADV_POPULATE_READ` harm
+/// nothing. In debug builds, where the kernel tells which pages were written, a fork or snapshot panics if it finds
+/// that some are gone.
+///
 /// # When the pool is full
 /// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks
 /// or snapshots share the block that is written to, hugefork takes it away from those without a reservation, and the

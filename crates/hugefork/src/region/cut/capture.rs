@@ -188,6 +188,53 @@ impl<S: Sys> RegionCore<S> {
         Ok(true)
     }
 
+    /// In debug builds, checks that captured pages to which nobody has written since show what was captured. The
+    /// program may have dropped some by `madvise`, which the kernel does not refuse. Not in the engine's own tests,
+    /// which count calls.
+    pub(super) fn check_captured(&self) {
+        if cfg!(test) || !cfg!(debug_assertions) || !self.captured.are_tracked() {
+            return;
+        }
+        for index in (0..self.table.len()).map(EntryIndex).filter(|&index| self.captured.pages_of(index) > 0) {
+            let Some(last) = self.captured.last(index) else { continue };
+            let mut gone = EngineVec::with_capacity_in(last.len(), Own);
+            self.find_gone(index, &last, &mut gone);
+            let count = gone.len();
+            assert!(
+                count == 0,
+                "{count} pages of the block at {:#x} are not what was written there: give memory of a region back by \
+                 `discard` or `lazy_free`, not by `madvise`, and pin what is written past the page table",
+                self.addresses.base() + self.bytes_of(&(index.0..index.0 + 1)).start,
+            );
+        }
+    }
+
+    /// Lists the pages of the last set that show something else, though they have their marks. A write takes the mark
+    /// away first, so the marks are looked at last.
+    fn find_gone(&self, index: EntryIndex, last: &PageSet<S>, gone: &mut EngineVec<usize>) {
+        let _signals = SignalsBlocked::new();
+        let _window = self.table.lock(index);
+        let entry = self.table.get(index);
+        if !self.captured.has_all_marked(index) || !entry.is_cow_mapping() || entry.block() != Some(last.base) {
+            return;
+        }
+        let (only, sys) = (index.0..index.0 + 1, &self.pool().sys);
+        let shown = |at: &usize| self.addresses.part(&(*at..*at + BASE_PAGE));
+        let bytes = self.bytes_of(&only);
+        gone.extend(bytes.clone().step_by(BASE_PAGE).filter(|at| {
+            let slot = last.slot_of((at - bytes.start) / BASE_PAGE);
+            // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+            slot.is_some_and(|slot| unsafe { sys.shown_differs(shown(at), last.bytes(slot)) })
+        }));
+        let looked = self.each_unmarked(&mut [PageRun::default(); PAGES_AT_ONCE], &only, |_, written| {
+            gone.retain(|at| !written.contains(at));
+            Ok(())
+        });
+        if looked.is_err() {
+            gone.clear();
+        }
+    }
+
     /// Has the last set of a block for this cut, if nobody has written to the block since that was made. True if so.
     fn keeps_last(&self, index: EntryIndex, is_kept: impl Fn(Entry) -> bool) -> bool {
         let _signals = SignalsBlocked::new();
