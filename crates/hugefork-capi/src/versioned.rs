@@ -36,7 +36,7 @@ unsafe fn size<T: Versioned>(at: *const T) -> Result<usize, Failure> {
     let size = unsafe { at.cast::<usize>().read_unaligned() };
     if !(T::FIRST..=MOST).contains(&size) {
         let text =
-            format!("a {} of {size} bytes: set `size` to sizeof({}), {} bytes", T::TYPE, T::TYPE, size_of::<T>());
+            format!("a {} whose `size` is {size}: set it to sizeof({}), {} bytes", T::TYPE, T::TYPE, size_of::<T>());
         return Err(Failure::bad_struct(text));
     }
     Ok(size)

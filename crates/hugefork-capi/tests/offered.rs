@@ -72,6 +72,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::discard", "hf_region_discard"),
     ("Region::lazy_free", "hf_region_lazy_free"),
     ("Region::cancel_lazy_free", "hf_region_cancel_lazy_free"),
+    ("Snapshot::export_copy_with", "a call of C ends with its process"),
     ("Region::pin", "a pin of C borrows nothing"),
     ("Region::pin_owned", "hf_region_pin"),
     ("Region::observe", "hf_region_observe"),

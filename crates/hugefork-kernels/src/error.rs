@@ -80,7 +80,8 @@ impl fmt::Display for KernelError {
                 )
             }
             KernelError::BadWindow(bytes) => {
-                write!(f, "a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
+                let unit = if *bytes == 1 { "byte" } else { "bytes" };
+                write!(f, "a window of {bytes} {unit} is not a positive multiple of 4KiB: use for example 128KiB")
             }
             KernelError::CannotCopy(primitive) => {
                 write!(f, "{primitive} only clears: to copy use ")?;

@@ -29,7 +29,7 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 #[non_exhaustive]
 pub enum SizeError {
     /// It is no power of two from 4 KiB to 1 GiB.
-    #[error("{bytes} bytes is not a block size: take a power of two from 4KiB to 1GiB")]
+    #[error("{} is not a block size: take a power of two from 4KiB to 1GiB", Bytes(*.bytes))]
     #[non_exhaustive]
     NotABlockSize {
         /// The size that was asked for.
@@ -44,8 +44,8 @@ pub enum SizeError {
     },
     /// It is no whole number of blocks.
     #[error(
-        "{bytes} bytes is not a whole number of {block_size} blocks: the next multiple is {} bytes",
-        bytes.checked_next_multiple_of(block_size.bytes()).unwrap_or(usize::MAX - block_size.bytes() + 1)
+        "{} is not a whole number of {block_size} blocks: the next multiple is {} bytes",
+        Bytes(*.bytes), bytes.next_multiple_of(block_size.bytes())
     )]
     #[non_exhaustive]
     NotAMultiple {
@@ -201,6 +201,15 @@ impl FromStr for ByteSize {
         };
         let number: usize = digits.trim().parse().map_err(|_| unreadable())?;
         number.checked_mul(1 << shift).map(ByteSize).ok_or_else(unreadable)
+    }
+}
+
+/// A number of bytes within a sentence.
+pub(crate) struct Bytes(pub(crate) usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 1 { f.write_str("1 byte") } else { write!(f, "{} bytes", self.0) }
     }
 }
 

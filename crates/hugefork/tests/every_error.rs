@@ -362,6 +362,21 @@ fn every_error_comes_about_and_says_what_to_do() {
     .well();
 }
 
+#[test]
+fn one_byte_is_one_byte() {
+    let region = region(1);
+    let one_byte: [Failed; 4] = [
+        failed(BlockSize::new(1)),
+        failed(pool(1).region(1)),
+        failed(region.values_of::<u8>(0..1)),
+        failed(Kernel::new(Order::Hybrid, Primitive::PORTABLE).with_window(1)),
+    ];
+    for error in one_byte {
+        let said = error.to_string();
+        assert!(said.contains("1 byte") && !said.contains("1 bytes"), "{said}");
+    }
+}
+
 /// What failed on the way says so: errors around another have its message, and how far it came.
 #[test]
 fn errors_around_others_say_how_far_it_came_and_what_to_do() {

@@ -5,6 +5,8 @@ mod common;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use common::alone::alone;
 use common::by_block;
@@ -86,18 +88,18 @@ fn sizes_that_cannot_be_are_refused() {
     }
     let zero = build(0).unwrap_err();
     assert!(matches!(zero, BuildError::Capacity(SizeError::Zero { .. })), "{zero}");
-    for (capacity, next) in [(1, BLOCK), (BLOCK + 4096, 2 * BLOCK), (usize::MAX, usize::MAX - BLOCK + 1)] {
+    for (capacity, next) in [(1, BLOCK), (BLOCK + 4096, 2 * BLOCK)] {
         let error = build(capacity).unwrap_err();
         assert!(matches!(error, BuildError::Capacity(SizeError::NotAMultiple { .. })), "{error}");
         assert!(error.to_string().contains(&format!("next multiple is {next} ")), "{error}");
     }
     let pool = build(2 * BLOCK).unwrap();
     assert!(matches!(pool.region(0), Err(RegionError::Length(SizeError::Zero { .. }))));
-    for len in [1, BLOCK - 1, BLOCK + 4096, usize::MAX] {
+    for len in [1, BLOCK - 1, BLOCK + 4096] {
         let error = pool.region(len).unwrap_err();
         assert!(matches!(error, RegionError::Length(SizeError::NotAMultiple { .. })), "{len}: {error}");
     }
-    for len in [3 * BLOCK, usize::MAX - BLOCK + 1] {
+    for len in [3 * BLOCK, 2 * BLOCK + 1, usize::MAX - BLOCK + 1, usize::MAX] {
         let error = pool.region(len).unwrap_err();
         assert!(matches!(error, RegionError::LargerThanPool { .. }), "{len}: {error}");
         assert!(error.to_string().contains("pool `test`"), "{error}");
@@ -107,8 +109,9 @@ fn sizes_that_cannot_be_are_refused() {
 
 #[test]
 fn a_capacity_beyond_the_machine_is_refused() {
-    let huge = usize::MAX - BLOCK + 1;
-    assert!(matches!(build(huge), Err(BuildError::TooManyBlocks { .. })));
+    for huge in [usize::MAX - BLOCK + 1, usize::MAX] {
+        assert!(matches!(build(huge), Err(BuildError::TooManyBlocks { .. })));
+    }
     let largest = Pool::builder().block_size(BlockSize::GIB_1).capacity(1 << 57);
     for commit in [Commit::OnDemand, Commit::Upfront] {
         for backing in [Backing::Auto, Backing::Hugetlb, Backing::ShmemBase] {
@@ -131,7 +134,9 @@ fn ranges_outside_of_a_region_are_refused() {
     #[allow(clippy::reversed_empty_ranges)]
     for range in [0..2 * BLOCK + 1, 2 * BLOCK..2 * BLOCK + 1, 5..4, usize::MAX..usize::MAX, 1..usize::MAX] {
         for result in [region.discard(range.clone()), region.prepare_write(range.clone())] {
-            assert!(matches!(result, Err(RegionError::OutOfRange { .. })), "{range:?}: {result:?}");
+            let error = result.unwrap_err();
+            assert!(matches!(error, RegionError::OutOfRange { .. }), "{range:?}: {error:?}");
+            assert_eq!(error.to_string().contains("ends before it starts"), range.start > range.end, "{error}");
         }
     }
     for empty in [0..0, 5..5, 2 * BLOCK..2 * BLOCK] {
@@ -162,6 +167,82 @@ fn too_few_hugetlb_pages_are_an_error_or_another_backing() {
     let small = Pool::builder().capacity(BLOCK).block_size(BlockSize::KIB_4).backing(Backing::Hugetlb);
     let error = small.fallback(Fallback::Refused).build().unwrap_err();
     assert!(error.to_string().contains("take blocks of"), "{error}");
+}
+
+/// What cannot be read for want of descriptors is not missing.
+#[test]
+fn a_pool_without_descriptors_says_so() {
+    alone(|| {
+        let limit = libc::rlimit { rlim_cur: 4, rlim_max: 4 };
+        // SAFETY: reads the limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+        for backing in [Backing::Hugetlb, Backing::ShmemHuge, Backing::Auto] {
+            let builder = Pool::builder().capacity(2 * BLOCK).backing(backing).fallback(Fallback::Refused);
+            if let Err(error) = builder.build() {
+                let said = error.to_string();
+                assert!(said.contains("ulimit -n") && !said.contains("has no"), "{said}");
+            }
+        }
+    })
+    .well();
+}
+
+/// A control group of version 1 or 2 that may use less than the machine has. The process is in it until this is
+/// dropped.
+struct SmallGroup {
+    before: PathBuf,
+    own: PathBuf,
+}
+
+impl SmallGroup {
+    fn enter(bytes: usize) -> Option<SmallGroup> {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let of = |controllers: &str, mount: &str, limit: &'static str| {
+            let path =
+                groups.lines().find_map(|line| line.split_once(':')?.1.strip_prefix(controllers)?.strip_prefix(":/"));
+            path.map(|path| (Path::new(mount).join(path), limit))
+        };
+        let candidates =
+            [of("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes"), of("", "/sys/fs/cgroup", "memory.max")];
+        for (before, limit) in candidates.into_iter().flatten() {
+            let own = before.join(format!("hugefork-small-{}", std::process::id()));
+            if fs::create_dir(&own).is_ok() {
+                let group = SmallGroup { before, own };
+                let limited = fs::write(group.own.join(limit), bytes.to_string());
+                match limited.and_then(|()| SmallGroup::go_to(&group.own)) {
+                    Ok(()) => return Some(group),
+                    Err(error) => println!("{}: {error}", group.own.display()),
+                }
+            }
+        }
+        println!("skipped: no control group can be made that limits memory");
+        None
+    }
+
+    fn go_to(group: &Path) -> std::io::Result<()> {
+        fs::write(group.join("cgroup.procs"), std::process::id().to_string())
+    }
+}
+
+impl Drop for SmallGroup {
+    fn drop(&mut self) {
+        let _ = SmallGroup::go_to(&self.before);
+        fs::remove_dir(&self.own).unwrap();
+    }
+}
+
+#[test]
+fn a_pool_that_a_control_group_has_no_room_for_is_refused_whatever_its_version() {
+    alone(|| {
+        let Some(_group) = SmallGroup::enter(64 * BLOCK) else { return };
+        for commit in [Commit::OnDemand, Commit::Upfront] {
+            let error = Pool::builder().capacity(65 * BLOCK).commit(commit).build().unwrap_err();
+            assert!(matches!(error, BuildError::BeyondTheMachine { .. }), "{error}");
+            assert!(error.to_string().contains("the control group (memory."), "{error}");
+        }
+        drop(build(8 * BLOCK).unwrap());
+    })
+    .well();
 }
 
 /// A pool of two blocks and a region that has used both up: one is its own, one is left to a snapshot.

@@ -401,6 +401,23 @@ fn an_export_of_what_was_taken_away_is_an_error() {
 }
 
 #[test]
+fn a_copy_says_how_far_it_is_and_what_that_raises_ends_it() {
+    const LEN: usize = 160 << 20;
+    let pool = pool(Backing::ShmemBase, LEN, BlockSize::MIB_2).unwrap();
+    let mut region = pool.region(LEN).unwrap();
+    region.as_mut_slice()[LEN - 1] = 1;
+    let snapshot = region.snapshot().unwrap();
+    let mut said = Vec::new();
+    snapshot.export_copy_with(|done| said.push(done)).unwrap();
+    assert_eq!(said, [64 << 20, 128 << 20, LEN]);
+    let ends = || snapshot.export_copy_with(|done| std::panic::resume_unwind(Box::new(done))).map(drop);
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ends)).unwrap_err();
+    assert_eq!(ended.downcast_ref::<usize>(), Some(&(64 << 20)));
+    // Nothing is held or locked.
+    assert_eq!(snapshot.export_copy().unwrap().extents().iter().len(), 1);
+}
+
+#[test]
 fn a_copy_is_sparse_holds_no_blocks_and_never_changes() {
     let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
     let mut region = pool.region(16 * BLOCK).unwrap();

@@ -383,7 +383,7 @@ impl Gated {
 
     /// What a cut has.
     fn cut(&self) -> [u32; 2] {
-        let sleep = |word: &AtomicU32, seen| {
+        let sleep = |_: &_, word: &AtomicU32, seen| {
             wait(word, seen);
             true
         };
@@ -440,7 +440,7 @@ fn a_cut_that_gives_up_leaves_the_gate_open() {
             let gated = Arc::clone(&gated);
             thread::spawn(move || gated.write(0))
         };
-        match gated.gate.close(gated.seats.iter(), |_, _| false) {
+        match gated.gate.close(gated.seats.iter(), |_, _, _| false) {
             Ok(()) => gated.gate.open(),
             Err(NotClosed::Inside(seat)) => assert!(std::ptr::eq(seat, &gated.seats[0])),
             Err(NotClosed::NoFence(())) => unreachable!("there is one"),

@@ -5,12 +5,12 @@ mod common;
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use common::alone::alone;
 use common::seccomp::{every, refuse};
-use common::wait::{this_thread, until_it_waits};
+use common::wait::{this_thread, until, until_it_waits};
 use common::{Over, pool};
 use hugefork::{Backing, BlockSize, ErrorCode, Operations, Pool, Region, RegionError};
 
@@ -285,6 +285,89 @@ fn a_thread_that_ends_has_left_whatever_it_forgot() {
     assert!(operations.leave());
     assert!(!operations.leave());
     region.snapshot().unwrap();
+}
+
+/// By the system call, as threads of other runtimes may end: none of its locals is dropped.
+#[test]
+fn a_thread_that_ends_without_its_locals_has_left_also_where_a_cut_waits_for_it_already() {
+    let region = a_pool(16).region(BLOCK).unwrap();
+    let operations = Operations::with_patience(Duration::MAX);
+    region.set_operations(&operations).unwrap();
+    for waits_first in [false, true] {
+        std::thread::scope(|scope| {
+            let (say, hear) = channel();
+            let ends = Box::into_raw(Box::new(Ends { operations: operations.clone(), has_entered: say }));
+            let mut thread = std::mem::MaybeUninit::uninit();
+            // SAFETY: `end_inside` takes what it is given.
+            let made = unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), end_inside, ends.cast()) };
+            assert_eq!(made, 0);
+            let (number, go) = hear.recv().unwrap();
+            let cut = waits_first.then(|| {
+                let (say, hear) = channel();
+                let cut = scope.spawn(|| {
+                    let say = say;
+                    say.send(this_thread()).unwrap();
+                    region.snapshot().unwrap()
+                });
+                until_it_waits(hear.recv().unwrap());
+                cut
+            });
+            go.send(()).unwrap();
+            // Not every C library can join a thread that has ended like this.
+            let task = format!("/proc/self/task/{number}");
+            until("the thread's end", || !std::path::Path::new(&task).exists());
+            region.snapshot().unwrap();
+            cut.into_iter().for_each(|cut| drop(cut.join().unwrap()));
+        });
+    }
+}
+
+/// What a thread is given that ends inside of operations.
+struct Ends {
+    operations: Operations,
+    /// It is sent the thread's number, and what the thread waits for before it ends.
+    has_entered: Sender<(i32, Sender<()>)>,
+}
+
+extern "C" fn end_inside(given: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: it was made for this thread.
+    let Ends { operations, has_entered } = *unsafe { Box::from_raw(given.cast::<Ends>()) };
+    std::mem::forget((operations.enter(), operations.enter()));
+    let (go, wait) = channel();
+    has_entered.send((this_thread(), go)).unwrap();
+    wait.recv().unwrap();
+    // SAFETY: nobody uses the stack or the locals of this thread.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    unreachable!("the thread has ended")
+}
+
+/// Its number is that of the process, and stays until all threads have ended.
+#[test]
+fn a_first_thread_that_ends_inside_has_left_while_others_go_on() {
+    alone(|| {
+        // SAFETY: the child has one thread, and uses no lock of another one.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that hangs ends with SIGALRM.
+            unsafe { libc::alarm(60) };
+            let region = a_pool(16).region(BLOCK).unwrap();
+            let operations = Operations::with_patience(Duration::MAX);
+            region.set_operations(&operations).unwrap();
+            std::mem::forget(operations.enter());
+            std::thread::spawn(move || {
+                let is_cut = region.snapshot().is_ok();
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!is_cut)) };
+            });
+            // SAFETY: nobody uses the stack or the locals of this thread.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        let mut status = 0;
+        // SAFETY: writes the status.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    })
+    .well();
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether a core dump has the contents of regions; default [`CoreDump::LeftOut`].
+    /// Whether a core dump has the contents of regions; default [`CoreDump::LeftOut`], where gdb shows zeros for them.
     pub fn core_dump(mut self, core_dump: CoreDump) -> Self {
         self.core_dump = core_dump;
         self
@@ -215,6 +215,7 @@ impl PoolBuilder {
             return Err(BuildError::ForkedChild);
         }
         self.check_sizes()?;
+        self.check_page_size(settings::other_page_size())?;
         valgrind::refuse()?;
         Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES_BYTES.start(), source })?;
         let (memory, grant) = self.find_memory()?;
@@ -265,7 +266,6 @@ impl PoolBuilder {
     }
 
     fn check_sizes(&self) -> Result<(), BuildError> {
-        self.block_size.check_len(self.capacity)?;
         let blocks = self.block_size.count(self.capacity);
         if blocks > BlockId::LIMIT {
             return Err(BuildError::TooManyBlocks { blocks, block_size: self.block_size });
@@ -283,7 +283,8 @@ impl PoolBuilder {
                 limited_by: limit.set_by,
             });
         }
-        Ok(())
+        // Last, since it names the next multiple, which would be beyond the others.
+        Ok(self.block_size.check_len(self.capacity)?)
     }
 }
 

@@ -113,16 +113,33 @@ impl Snapshot {
     }
 
     /// A copy for other processes, which shows them nothing else and which nobody can ever change. It is memory of its
-    /// own (a sealed memfd of base pages), takes some 1.6 s for each GiB, and holds no block of the pool. Pages of
+    /// own (a sealed memfd of base pages), takes some 0.3 s for each GiB, and holds no block of the pool. Pages of
     /// zeros take none.
     ///
     /// # Errors
     /// [`RegionError::Revoked`] if a part was taken away. [`RegionError::System`] if the machine has not that much
     /// memory, or the process may not have it (`RLIMIT_FSIZE`). [`RegionError::ForkedChild`].
     pub fn export_copy(&self) -> Result<Export, RegionError> {
+        self.export_copy_with(|_| {})
+    }
+
+    /// As [`Snapshot::export_copy`]. After each 64 MiB it calls `progress` with the bytes that are done.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::export_copy`].
+    ///
+    /// # Panics
+    /// If `progress` does, which ends the work; what was copied is gone then.
+    pub fn export_copy_with(&self, mut progress: impl FnMut(usize)) -> Result<Export, RegionError> {
+        const STEP: usize = 64 << 20;
         check_owner()?;
         let copy = Unsealed::new(self.len())?;
-        let extents = self.core().copy_to(|bytes, offset| Ok(copy.write(bytes, offset)?))?;
+        let tell = |done: usize| {
+            if done.is_multiple_of(STEP) || done == self.len() {
+                progress(done);
+            }
+        };
+        let extents = self.core().copy_to(|bytes, offset| Ok(copy.write(bytes, offset)?), tell)?;
         Ok(Export { file: copy.seal()?, extents, core: None, pool: self.pool().clone() })
     }
 }

@@ -14,7 +14,7 @@ use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
 use crate::types::backing::{Backing, CoreDump, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
-use crate::units::{BlockSize, ByteSize, HUGE_PAGE};
+use crate::units::{BASE_PAGE, BlockSize, ByteSize, HUGE_PAGE};
 
 /// Why the machine does not grant a backing.
 #[derive(Debug, Error)]
@@ -152,7 +152,18 @@ impl PoolBuilder {
     pub(crate) fn find_dense_memory(&self) -> Result<Linux, BuildError> {
         let unavailable =
             |why: NotGranted| BuildError::BackingUnavailable { backing: Backing::ShmemHuge, reason: why.to_string() };
+        self.check_page_size(settings::other_page_size())?;
         self.try_shmem_huge(Huge::Collapse).map(|(memory, _)| memory).map_err(unavailable)
+    }
+
+    /// An error where the kernel has other pages than those of 4 KiB, which all of the engine counts in.
+    pub(super) fn check_page_size(&self, other: Option<usize>) -> Result<(), BuildError> {
+        let Some(page) = other.map(ByteSize) else { return Ok(()) };
+        let reason = format!(
+            "hugefork works with pages of {}, and this kernel has pages of {page}: boot a kernel with pages of {0}",
+            ByteSize(BASE_PAGE)
+        );
+        Err(BuildError::BackingUnavailable { backing: self.backing, reason })
     }
 
     fn open(&self, kind: Kind) -> Result<Linux, NoMemory> {
@@ -197,14 +208,33 @@ impl PoolBuilder {
             Some(bytes) => bytes > 0,
             None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
         };
-        let setting = || settings::thp("shmem_enabled").unwrap_or_else(|| "missing: the kernel has no THP".to_owned());
+        let setting = || match settings::thp("shmem_enabled") {
+            Ok(setting) => Ok(setting.unwrap_or_else(|| "missing: the kernel has no THP".to_owned())),
+            Err(_) => Err(NotGranted::Unreadable { what: "/sys/kernel/mm/transparent_hugepage/shmem_enabled" }),
+        };
         match huge {
             Huge::BySetting if is_huge => Ok((memory, Granted::ShmemHuge)),
             Huge::OwnTmpfs(_) if is_huge => Ok((memory, Granted::ShmemOwnTmpfs)),
             Huge::Collapse if is_huge => Ok((memory, Granted::ShmemCollapsed)),
-            Huge::BySetting => Err(NotGranted::ForbiddenBySetting { setting: setting() }),
-            Huge::OwnTmpfs(_) => Err(NotGranted::NotHugeInTmpfs { setting: setting() }),
+            Huge::BySetting => Err(NotGranted::ForbiddenBySetting { setting: setting()? }),
+            Huge::OwnTmpfs(_) => Err(NotGranted::NotHugeInTmpfs { setting: setting()? }),
             Huge::Collapse => Err(NotGranted::NotCollapsed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_pages_than_those_of_4_kib_are_refused_with_a_reason() {
+        let builder = PoolBuilder::default();
+        assert_eq!(builder.check_page_size(None), Ok(()));
+        for (page, name) in [(16 << 10, "16KiB"), (64 << 10, "64KiB")] {
+            let said = builder.check_page_size(Some(page)).unwrap_err().to_string();
+            assert!(said.contains(&format!("this kernel has pages of {name}")), "{said}");
+            assert!(said.contains("boot a kernel with pages of 4KiB"), "{said}");
         }
     }
 }

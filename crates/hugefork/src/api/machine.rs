@@ -160,8 +160,8 @@ pub fn survey() -> Survey {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         memory_total: settings::memory_total().bytes,
         memory_available: settings::memory_available().bytes,
-        thp: settings::thp("enabled"),
-        shmem_thp: settings::thp("shmem_enabled"),
+        thp: settings::thp("enabled").ok().flatten(),
+        shmem_thp: settings::thp("shmem_enabled").ok().flatten(),
         hugetlb: settings::hugetlb_pools()
             .unwrap_or_default()
             .iter()

@@ -76,7 +76,7 @@ use crate::types::error::RegionError;
 /// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
 ///   this.
 /// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or
-///   until the thread ends. Cuts fail meanwhile, as for one that blocks.
+///   until the thread ends, in whatever way. Cuts fail meanwhile, as for one that blocks.
 /// * **A guard stays on its thread**: it is not `Send`. Do not hold one over an `await`.
 /// * **Signal handlers** enter no operation, and neither do observers.
 /// * **A child of `fork(2)`** has no regions, so operations mean nothing there, and nobody waits.

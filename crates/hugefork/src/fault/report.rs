@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use super::route::Owner;
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
+use crate::sys::budget::MARGIN_MAPPINGS;
 use crate::sys::linux::signal;
 use crate::sys::linux::stderr::{say, say_plainly};
 use crate::sys::{Sys, SystemError, answer};
@@ -102,9 +103,10 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
              its memory upfront (SIGBUS)"
         )),
         Unresolved::TooManyMappings => say(format_args!(
-            "pool `{name}`: the write to {address:#x} needs another mapping and all {} are in use; raise \
-             vm.max_map_count or take larger blocks (SIGBUS)",
-            pool.sys.budget().limit(),
+            "pool `{name}`: the write to {address:#x} needs more mappings, and the process has {} of {} (vm.max_map_count), \
+             {MARGIN_MAPPINGS} of which stay for the rest of the program; raise that limit or take larger blocks (SIGBUS)",
+            pool.sys.budget().of_process(),
+            pool.sys.budget().most(),
         )),
         // The write faults again.
         Unresolved::NotYet => {}

@@ -47,7 +47,7 @@ impl<S: Sys> Addresses<S> {
             pool.sys.refresh_budget();
         }
         if !budget.fits(needed) {
-            return Err(RegionError::TooManyMappings { needed, used: budget.used(), limit: budget.limit() });
+            return Err(RegionError::too_many_mappings(needed, budget));
         }
         let extent = pool.sys.claim(len, pool.block_size.bytes()).map_err(|error| match error.raw_os_error() {
             answer::OUT_OF_MEMORY => RegionError::OutOfAddresses { len },

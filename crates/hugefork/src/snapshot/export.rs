@@ -36,10 +36,11 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// Hands runs of pages that are not zeros to `write`, each with its offset, and returns where some are: stretches
-    /// of 2 MiB, or of a block if that is smaller.
+    /// of 2 MiB, or of a block if that is smaller. Calls `progress` after each with the bytes that are done, zeros too.
     pub(crate) fn copy_to(
         &self,
         mut write: impl FnMut(&[u8], usize) -> Result<(), RegionError>,
+        mut progress: impl FnMut(usize),
     ) -> Result<Extents, RegionError> {
         let mut extents = Extents::new(self.len(), BASE_PAGE);
         let len = self.pool().block_size.bytes().min(HUGE_PAGE);
@@ -48,6 +49,7 @@ impl<S: Sys> SnapshotCore<S> {
             if self.copy_some(start, len, &mut write)? {
                 extents.push(Extent::new(start, start, len));
             }
+            progress(start + len);
         }
         Ok(extents)
     }

@@ -201,10 +201,7 @@ impl<S: Sys> SnapshotCore<S> {
     fn refused(&self, refused: Refused) -> RegionError {
         match refused {
             Refused::Call(error) => RegionError::System(error),
-            Refused::TooManyMappings => {
-                let budget = self.pool().sys.budget();
-                RegionError::TooManyMappings { needed: 2, used: budget.used(), limit: budget.limit() }
-            }
+            Refused::TooManyMappings => RegionError::too_many_mappings(2, self.pool().sys.budget()),
         }
     }
 

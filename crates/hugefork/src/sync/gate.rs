@@ -47,8 +47,8 @@ pub(crate) enum Fences {
     Full,
 }
 
-/// A thread's place at a gate: how deep it is inside. Only this thread changes it. It lies alone in its lines of the
-/// cache, since processors fetch these in pairs.
+/// A thread's place at a gate: how deep it is inside. Only this thread changes it, and after its end the thread that
+/// closes. It lies alone in its lines of the cache, since processors fetch these in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Seat {
@@ -152,12 +152,12 @@ impl Gate {
 
     /// Lets nobody in until [`Gate::open`], and waits until all are out. One thread at a time may do so, and `seats`
     /// are those of all threads that have one when they are looked at: who gets one later finds the gate closed.
-    /// `sleep` is given a word and its value, and sleeps while it has that, or returns false if it has waited for long
-    /// enough.
+    /// `sleep` is given a seat, its word and the value of that. It sleeps while the word has that value, or returns
+    /// false if it has waited for long enough.
     pub(crate) fn close<'a>(
         &self,
         seats: impl Iterator<Item = &'a Seat>,
-        sleep: impl Fn(&AtomicU32, u32) -> bool,
+        sleep: impl Fn(&Seat, &AtomicU32, u32) -> bool,
     ) -> Result<(), NotClosed<'a>> {
         self.state.store(CLOSED, Ordering::Relaxed);
         let fenced = heavy_fence(self.fences).map_err(NotClosed::NoFence);
@@ -179,11 +179,11 @@ impl Gate {
 }
 
 /// Waits until nobody is inside by this seat.
-fn wait_for(seat: &Seat, sleep: impl Fn(&AtomicU32, u32) -> bool) -> Option<()> {
+fn wait_for(seat: &Seat, sleep: impl Fn(&Seat, &AtomicU32, u32) -> bool) -> Option<()> {
     loop {
         match seat.depth.load(Ordering::Acquire) {
             0 => return Some(()),
-            depth if !sleep(&seat.depth, depth) => return None,
+            depth if !sleep(seat, &seat.depth, depth) => return None,
             _ => {}
         }
     }

@@ -100,7 +100,7 @@ fn a_cut_has_all_of_each_operation_or_nothing_of_it() {
                 });
             }
             for _ in 0..500 {
-                let sleep = |word: &_, seen| {
+                let sleep = |_: &_, word: &_, seen| {
                     super::wait(word, seen);
                     true
                 };

@@ -3,25 +3,44 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+/// Mappings that regions leave to the rest of the program.
+pub(crate) const MARGIN_MAPPINGS: usize = 1024;
+
 /// The limit of the process, and how much of it the engine uses.
 #[derive(Debug)]
 pub(crate) struct MappingBudget {
-    /// What all regions may use together: the kernel's limit less a margin and less what the rest of the program has.
-    limit: AtomicUsize,
+    /// What the kernel allows the process.
+    most: AtomicUsize,
+    /// What the rest of the program has.
+    others: AtomicUsize,
+    /// What all regions have.
     used: AtomicUsize,
 }
 
 impl MappingBudget {
-    pub(crate) const fn new(limit: usize) -> MappingBudget {
-        MappingBudget { limit: AtomicUsize::new(limit), used: AtomicUsize::new(0) }
+    pub(crate) const fn new(most: usize) -> MappingBudget {
+        MappingBudget { most: AtomicUsize::new(most), others: AtomicUsize::new(0), used: AtomicUsize::new(0) }
     }
 
-    pub(crate) fn set_limit(&self, limit: usize) {
-        self.limit.store(limit, Ordering::Relaxed);
+    /// The kernel allows `most`, of which the rest of the program has `others`.
+    pub(crate) fn set(&self, most: usize, others: usize) {
+        self.most.store(most, Ordering::Relaxed);
+        self.others.store(others, Ordering::Relaxed);
     }
 
+    /// What all regions may have together.
     pub(crate) fn limit(&self) -> usize {
-        self.limit.load(Ordering::Relaxed)
+        self.most().saturating_sub(self.others.load(Ordering::Relaxed) + MARGIN_MAPPINGS)
+    }
+
+    /// What the kernel allows the process (`vm.max_map_count`).
+    pub(crate) fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// What the process has, the regions' and those of the rest of the program when they were last counted.
+    pub(crate) fn of_process(&self) -> usize {
+        self.others.load(Ordering::Relaxed) + self.used()
     }
 
     pub(crate) fn used(&self) -> usize {

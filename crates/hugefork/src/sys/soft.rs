@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::budget::MappingBudget;
+use super::budget::{MARGIN_MAPPINGS, MappingBudget};
 use super::{Access, Merging, PageRun, Part, Scanned, Shows};
 use crate::sync;
 use crate::sync::atomic::AtomicU32;
@@ -272,7 +272,7 @@ impl SoftMmu {
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
         let cow_mappings = false;
-        let (budget, state) = (MappingBudget::new(mappings), Mutex::new(state));
+        let (budget, state) = (MappingBudget::new(mappings.saturating_add(MARGIN_MAPPINGS)), Mutex::new(state));
         SoftMmu {
             memory,
             layout,

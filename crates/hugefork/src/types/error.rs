@@ -21,9 +21,11 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::backing::Backing;
+use crate::sys::budget::{MARGIN_MAPPINGS, MappingBudget};
 use crate::sys::linux::pressure::PressureError;
+use crate::sys::linux::settings::DEFAULT_MAP_COUNT;
 use crate::sys::{SystemError, answer};
-use crate::units::{BlockSize, ByteSize, SizeError};
+use crate::units::{BlockSize, ByteSize, Bytes, SizeError};
 
 /// Why a pool could not be built. The message says what to change.
 ///
@@ -149,7 +151,7 @@ pub enum RegionError {
         capacity: usize,
     },
     /// A range that is not inside.
-    #[error("range {start}..{end} is not inside 0..{len}: take one that is")]
+    #[error("range {start}..{end} {}", outside(*.start, *.end, *.len))]
     #[non_exhaustive]
     OutOfRange {
         /// First byte.
@@ -163,7 +165,7 @@ pub enum RegionError {
     #[error(
         "bytes {start}..{end} are no slice of {of}: {}",
         if *.size == 0 { "it takes no bytes".to_owned() } else {
-            format!("take a range that starts at a multiple of {align} and is a multiple of {size} bytes long")
+            format!("take a range that starts at a multiple of {align} and is a multiple of {} long", Bytes(*.size))
         }
     )]
     #[non_exhaustive]
@@ -181,8 +183,8 @@ pub enum RegionError {
     },
     /// Values that threads were to share, which are no whole words of 8 bytes.
     #[error(
-        "values of {of} take {size} bytes, and what threads share are whole words of 8: take arrays or structures of them \
-         that are, or Region::writers_of, which gives each thread a part"
+        "values of {of} take {}, and what threads share are whole words of 8: take arrays or structures of them that are, or \
+         Region::writers_of, which gives each thread a part", Bytes(*.size)
     )]
     #[non_exhaustive]
     NotWords {
@@ -312,16 +314,17 @@ pub enum RegionError {
     },
     /// The process would have more mappings than `vm.max_map_count` allows.
     #[error(
-        "{needed} more mappings do not fit: {used} of {limit} are in use; raise the limit \
-         (sysctl -w vm.max_map_count={}), take larger blocks, or drop forks and snapshots", .limit * 4
+        "{needed} more mappings do not fit: the process has {used} of {limit} (vm.max_map_count), {MARGIN_MAPPINGS} of \
+         which stay for the rest of the program; raise the limit (sysctl -w vm.max_map_count={}), take larger blocks, or \
+         drop forks and snapshots", .limit.saturating_mul(4).max(DEFAULT_MAP_COUNT)
     )]
     #[non_exhaustive]
     TooManyMappings {
         /// Mappings this call needs.
         needed: usize,
-        /// Mappings in use, as counted.
+        /// Mappings that the process has, as counted.
         used: usize,
-        /// The limit of the process.
+        /// What the kernel allows the process (`vm.max_map_count`).
         limit: usize,
     },
     /// The part of the address space set aside for regions is used up.
@@ -363,7 +366,7 @@ pub enum RegionError {
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("after {done} bytes of the range: {reason}{}", hint(.reason))]
+#[error("after {} of the range: {reason}{}", Bytes(*.done), hint(.reason))]
 #[non_exhaustive]
 pub struct TransferError {
     /// Bytes at the start of the range that were read or written all the same.
@@ -399,7 +402,8 @@ pub enum ImportError {
     NotAnExport,
     /// A descriptor of a file that ends before the extents do.
     #[error(
-        "the file has {len} bytes, and the extents reach to {needed}: take the extents and the descriptor of one export"
+        "the file has {}, and the extents reach to {needed}: take the extents and the descriptor of one export",
+        Bytes(*.len as usize)
     )]
     #[non_exhaustive]
     TooShort {
@@ -442,7 +446,7 @@ pub enum ImportError {
         source: SystemError,
     },
     /// A range that is not inside.
-    #[error("range {start}..{end} is not inside 0..{len}: take one that is")]
+    #[error("range {start}..{end} {}", outside(*.start, *.end, *.len))]
     #[non_exhaustive]
     OutOfRange {
         /// First byte.
@@ -491,6 +495,15 @@ fn way_out(refused: SystemError) -> &'static str {
     }
 }
 
+/// What is wrong with a range, and what to do.
+fn outside(start: usize, end: usize, len: usize) -> String {
+    if start > end {
+        "ends before it starts: give its start first".to_owned()
+    } else {
+        format!("is not inside 0..{len}: take one that is")
+    }
+}
+
 /// What to do about the answers that say the least.
 fn hint(reason: &RegionError) -> &'static str {
     match reason {
@@ -533,6 +546,11 @@ impl RegionError {
             return Err(RegionError::OutOfRange { start: range.start, end: range.end, len });
         }
         Ok(())
+    }
+
+    /// A call needs more mappings than `budget` has left.
+    pub(crate) fn too_many_mappings(needed: usize, budget: &MappingBudget) -> RegionError {
+        RegionError::TooManyMappings { needed, used: budget.of_process(), limit: budget.most() }
     }
 
     fn kind(&self) -> ErrorKind {

@@ -19,6 +19,18 @@ fn container(root: &Root) -> Check {
     })
 }
 
+/// How control groups limit memory: the files of a group with its limit and with what it uses.
+struct Version {
+    limit: &'static str,
+    used: &'static str,
+    groups: fn(&Root) -> Vec<String>,
+}
+
+const VERSIONS: [Version; 2] = [
+    Version { limit: "memory.max", used: "memory.current", groups },
+    Version { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", groups: groups_of_version_1 },
+];
+
 /// The directories of this process's control group in version 2, and of the groups above it.
 fn groups(root: &Root) -> Vec<String> {
     let text = root.text("/proc/self/cgroup").unwrap_or_default();
@@ -26,44 +38,50 @@ fn groups(root: &Root) -> Vec<String> {
     // Where version 1 is mounted too, version 2 is one level down.
     let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     let mount = mounts.into_iter().find(|mount| root.at(&format!("{mount}/cgroup.controllers")).exists());
-    let Some(mount) = mount else { return Vec::new() };
+    mount.map(|mount| and_above(mount, own)).unwrap_or_default()
+}
+
+/// The same in version 1, of the groups that limit memory.
+fn groups_of_version_1(root: &Root) -> Vec<String> {
+    let text = root.text("/proc/self/cgroup").unwrap_or_default();
+    let own = text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|one| one == "memory").then(|| path.trim_start_matches('/'))
+    });
+    own.map(|own| and_above("/sys/fs/cgroup/memory", own)).unwrap_or_default()
+}
+
+/// The group `own` below a mount, and those above it.
+fn and_above(mount: &str, own: &str) -> Vec<String> {
     let own = format!("/{}", own.trim_end_matches('/'));
     let ends = own.match_indices('/').map(|(at, _)| at).chain([own.len()]);
     ends.map(|end| format!("{mount}{}", &own[..end])).collect()
 }
 
-/// The tightest limit of that name, and the group that has it.
-fn tightest(root: &Root, file: &str) -> Option<(u64, String)> {
+/// The tightest limit in the files of that name in `groups`, and the group that has it.
+fn tightest(root: &Root, groups: Vec<String>, file: &str) -> Option<(u64, String)> {
     let limit = |group: String| Some((root.number(&format!("{group}/{file}"))?, group));
-    groups(root).into_iter().filter_map(limit).min()
+    groups.into_iter().filter_map(limit).min()
 }
 
 fn memory(root: &Root) -> Check {
     let about = About("memory-limit", "when pools take more, the OOM killer ends the program");
-    if let Some((limit, group)) = tightest(root, "memory.max") {
-        let used = root.number(&format!("{group}/memory.current")).unwrap_or(0);
-        let left = limit.saturating_sub(used);
-        let found = format!("{} (memory.max), {} of it left", size(limit), size(left));
-        return if left < 64 << 20 { about.warn(found) } else { about.pass(found) };
-    }
-    let text = root.text("/proc/self/cgroup").unwrap_or_default();
-    let version_1 = text.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        controllers.split(',').any(|one| one == "memory").then(|| path.trim_end_matches('/'))
+    // In version 1, no limit is a very large one.
+    let most = i64::MAX as u64 >> 1;
+    let found = VERSIONS.iter().filter_map(|version| {
+        let (limit, group) = tightest(root, (version.groups)(root), version.limit)?;
+        (limit < most).then_some((limit, group, version))
     });
-    let limit = version_1.and_then(|path| root.number(&format!("/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")));
-    match limit {
-        Some(limit) if limit < root.memory("MemTotal").unwrap_or(0) => about.warn(format!(
-            "{}, set in cgroup version 1, which hugefork does not read: keep pools smaller",
-            size(limit)
-        )),
-        _ => about.pass("none"),
-    }
+    let Some((limit, group, version)) = found.min_by_key(|(limit, ..)| *limit) else { return about.pass("none") };
+    let used = root.number(&format!("{group}/{}", version.used)).unwrap_or(0);
+    let left = limit.saturating_sub(used);
+    let found = format!("{} ({}), {} of it left", size(limit), version.limit, size(left));
+    if left < 64 << 20 { about.warn(found) } else { about.pass(found) }
 }
 
 fn hugetlb(root: &Root) -> Check {
     let about = About("hugetlb-limit", "the first use of a hugetlb block beyond it is a SIGBUS");
-    let Some((limit, _)) = tightest(root, "hugetlb.2MB.max") else { return about.pass("none") };
+    let Some((limit, _)) = tightest(root, groups(root), "hugetlb.2MB.max") else { return about.pass("none") };
     let pages = limit / (2 << 20);
     let found = format!("{pages} pages of 2 MiB (hugetlb.2MB.max)");
     let pool = root.number("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").unwrap_or(0);

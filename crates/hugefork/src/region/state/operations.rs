@@ -30,8 +30,11 @@ use crate::sys::Sys;
 use crate::sys::linux::{barrier, threads};
 use crate::types::error::RegionError;
 
-/// Whoever waits for longer looks again in between: the kernel knows no time as long as `Duration::MAX`.
+/// A cut that waits for longer looks again in between: the kernel knows no time as long as `Duration::MAX`.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// A cut that waits for a thread asks as often whether that has ended, since nobody wakes the cut then.
+const LOOKS_AFTER_THREAD: Duration = Duration::from_millis(10);
 
 /// A thread's seat, which belongs to one thread at a time, and is used again when that has ended.
 #[derive(Default)]
@@ -184,6 +187,13 @@ impl OperationsCore {
         }
     }
 
+    /// The thread of the seat has ended without [`OperationsCore::vacate`]: by the system call, say, which drops none
+    /// of its locals. Its operations are over.
+    fn leave_for_good(&self, seat: &ThreadSeat) {
+        self.gate.leave_for_good(&seat.seat);
+        seat.is_taken.store(false, Ordering::Release);
+    }
+
     #[inline]
     pub(crate) fn enter(&self, seat: &ThreadSeat) {
         self.gate.enter(&seat.seat);
@@ -205,10 +215,14 @@ impl OperationsCore {
         let begun = self.closes(called)?;
         // A thread that takes a seat behind those that are looked at finds the gate closed.
         let seats = (0..).map_while(|nth| self.seat(nth)).map(|seat| &seat.seat);
-        let closed = self.gate.close(seats, |word, seen| {
+        let closed = self.gate.close(seats, |seat, word, seen| {
+            if let Some(ended) = self.of_ended_thread(seat) {
+                self.leave_for_good(ended);
+                return true;
+            }
             let left = self.left_since(begun);
             if !left.is_zero() {
-                wait_at_most(word, seen, left.min(LONGEST_SLEEP));
+                wait_at_most(word, seen, left.min(LOOKS_AFTER_THREAD));
             }
             !left.is_zero()
         });
@@ -249,6 +263,13 @@ impl OperationsCore {
                 Closing::Cut => self.is_free.wait(room).unwrap_or_else(PoisonError::into_inner),
             };
         }
+    }
+
+    /// The seat, if the thread that is inside by it has ended.
+    fn of_ended_thread(&self, seat: &Seat) -> Option<&ThreadSeat> {
+        let is_it = |taken: &&EngineBox<ThreadSeat>| ptr::eq(&raw const taken.seat, seat);
+        let taken = self.room().seats.iter().find(is_it).map(|taken| self.stays(taken))?;
+        threads::has_ended(taken.thread.load(Ordering::Relaxed)).then_some(taken)
     }
 
     /// How much longer is waited by one who waits since then.

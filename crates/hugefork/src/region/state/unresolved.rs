@@ -53,10 +53,7 @@ impl<S: Sys> RegionCore<S> {
         match reason {
             Unresolved::PoolFull | Unresolved::NotYet => pool.full(),
             Unresolved::OutOfMemory(source) => RegionError::OutOfMemory { pool: pool.name.clone(), source },
-            Unresolved::TooManyMappings => {
-                let budget = pool.sys.budget();
-                RegionError::TooManyMappings { needed: 2, used: budget.used(), limit: budget.limit() }
-            }
+            Unresolved::TooManyMappings => RegionError::too_many_mappings(2, pool.sys.budget()),
             Unresolved::Unmappable(error) => RegionError::System(error),
             Unresolved::Revoked => RegionError::Revoked,
             Unresolved::CowLimit(_) => RegionError::CowLimit {

@@ -404,10 +404,8 @@ pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), System
 
 /// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin.
 pub(crate) fn refresh_budget() {
-    const MARGIN_MAPPINGS: usize = 1024;
-    let limit = settings::map_count_limit();
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
-    BUDGET.set_limit(limit.saturating_sub(others + MARGIN_MAPPINGS));
+    BUDGET.set(settings::map_count_limit(), others);
 }
 
 pub(super) fn pointer(address: usize) -> *mut c_void {

@@ -1,6 +1,7 @@
 //! What the machine allows, according to `/proc` and `/sys`. It is read when pools are built and by `machine::survey`,
 //! never in a fault.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
@@ -71,8 +72,15 @@ pub(crate) fn choice(text: &str) -> Option<&str> {
 }
 
 /// The chosen word of `transparent_hugepage/NAME`; `None` if the kernel has no THP.
-pub(crate) fn thp(name: &str) -> Option<String> {
-    choice(&fs::read_to_string(Path::new(THP).join(name)).ok()?).map(str::to_owned)
+///
+/// # Errors
+/// It is there and cannot be read, such as for want of descriptors.
+pub(crate) fn thp(name: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(Path::new(THP).join(name)) {
+        Ok(text) => Ok(choice(&text).map(str::to_owned)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The hugetlb pool of one page size.
@@ -95,30 +103,35 @@ impl HugetlbPool {
 /// All hugetlb pools, small pages first. Empty if the kernel has no hugetlb.
 ///
 /// # Errors
-/// The folder is there and cannot be read, such as for want of descriptors.
+/// The folder, or a file in it, is there and cannot be read, such as for want of descriptors.
 pub(crate) fn hugetlb_pools() -> io::Result<Vec<HugetlbPool>> {
     let entries = match fs::read_dir("/sys/kernel/mm/hugepages") {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut pools: Vec<HugetlbPool> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let kib: usize =
-                entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let read = |name: &str| number(entry.path().join(name));
-            Some(HugetlbPool {
-                page: kib << 10,
-                total: read("nr_hugepages")?,
-                free: read("free_hugepages")?,
-                reserved: read("resv_hugepages")?,
-                overcommit: read("nr_overcommit_hugepages")?.saturating_sub(read("surplus_hugepages")?),
-            })
-        })
-        .collect();
+    let mut pools = Vec::new();
+    for entry in entries {
+        pools.extend(hugetlb_pool(&entry?.path())?);
+    }
     pools.sort_by_key(|pool| pool.page);
     Ok(pools)
+}
+
+/// What a folder of `/sys/kernel/mm/hugepages` says; `None` if its name has no page size.
+fn hugetlb_pool(folder: &Path) -> io::Result<Option<HugetlbPool>> {
+    let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB"));
+    let Some(kib) = name.and_then(|kib| kib.parse::<usize>().ok()) else { return Ok(None) };
+    let read = |name: &str| -> io::Result<usize> {
+        fs::read_to_string(folder.join(name))?.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
+    };
+    Ok(Some(HugetlbPool {
+        page: kib << 10,
+        total: read("nr_hugepages")?,
+        free: read("free_hugepages")?,
+        reserved: read("resv_hugepages")?,
+        overcommit: read("nr_overcommit_hugepages")?.saturating_sub(read("surplus_hugepages")?),
+    }))
 }
 
 /// A limit on memory, in bytes, and who sets it.
@@ -131,46 +144,117 @@ pub(crate) struct MemoryLimit {
 /// The most memory that a pool could ever have: what the machine has, or what the control group may use.
 pub(crate) fn memory_total() -> MemoryLimit {
     let machine = meminfo().map_or(usize::MAX, |info| (info.mem_total + info.swap_total) as usize);
-    smaller(machine, "this machine's memory", cgroup("memory.max").unwrap_or(usize::MAX))
+    let of_machine = MemoryLimit { bytes: machine, set_by: "this machine's memory" };
+    smallest(groups(Path::new("/")).iter().filter_map(Group::limit))
+        .filter(|limit| limit.bytes < machine)
+        .unwrap_or(of_machine)
 }
 
 /// The memory that is available now.
 pub(crate) fn memory_available() -> MemoryLimit {
     let machine = meminfo().and_then(|info| info.mem_available).map_or(usize::MAX, |bytes| bytes as usize);
-    let group =
-        cgroup("memory.max").map_or(usize::MAX, |max| max.saturating_sub(cgroup("memory.current").unwrap_or(0)));
-    smaller(machine, "the memory that is free now", group)
+    let of_machine = MemoryLimit { bytes: machine, set_by: "the memory that is free now" };
+    smallest(groups(Path::new("/")).iter().filter_map(Group::left))
+        .filter(|limit| limit.bytes < machine)
+        .unwrap_or(of_machine)
 }
 
-fn smaller(machine: usize, machine_name: &'static str, group: usize) -> MemoryLimit {
-    if group < machine {
-        MemoryLimit { bytes: group, set_by: "the control group (memory.max)" }
-    } else {
-        MemoryLimit { bytes: machine, set_by: machine_name }
+fn smallest(limits: impl Iterator<Item = MemoryLimit>) -> Option<MemoryLimit> {
+    limits.min_by_key(|limit| limit.bytes)
+}
+
+/// A control group that this process is in, or one above it, whose limits hold for it as well.
+#[derive(Debug, PartialEq, Eq)]
+struct Group {
+    folder: PathBuf,
+    version: Version,
+}
+
+/// How control groups limit memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Group {
+    /// The most that it may use; `None` if it has no limit, or is not there. In version 1 that is a limit of 2^63.
+    fn limit(&self) -> Option<MemoryLimit> {
+        let (file, set_by) = match self.version {
+            Version::One => ("memory.limit_in_bytes", "the control group (memory.limit_in_bytes)"),
+            Version::Two => ("memory.max", "the control group (memory.max)"),
+        };
+        Some(MemoryLimit { bytes: number(self.folder.join(file))?, set_by })
+    }
+
+    /// What it may use beside what it uses.
+    fn left(&self) -> Option<MemoryLimit> {
+        let file = match self.version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        };
+        let limit = self.limit()?;
+        let used = number(self.folder.join(file)).unwrap_or(0);
+        Some(MemoryLimit { bytes: limit.bytes.saturating_sub(used), ..limit })
     }
 }
 
-/// Not by std's files: a thread of the pool asks, and the program may close or replace a low number just then.
-fn meminfo() -> Option<procfs::Meminfo> {
-    let file = Descriptor::keep_of_proc(c"/proc/meminfo", OFlags::RDONLY).ok()?;
-    let mut text = [0; BASE_PAGE];
-    let len = pread(file.get().ok()?, &mut text, 0).ok()?;
-    procfs::Meminfo::from_buf_read(&text[..len]).ok()
+/// The control groups whose limits of memory hold for this process, as the machine below `root` has them, its own
+/// first. In a container, its own may be missing: the groups above it are then those of the container.
+fn groups(root: &Path) -> Vec<Group> {
+    let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let of_line = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let (version, mounts): (_, &[&str]) = match controllers {
+            "" => (Version::Two, &V2_MOUNTS),
+            _ if format!(",{controllers},").contains(",memory,") => (Version::One, &["sys/fs/cgroup/memory"]),
+            _ => return None,
+        };
+        let mount = mounts.iter().map(|mount| root.join(mount)).find(|mount| mount.exists())?;
+        let own = mount.join(path.trim_start_matches('/'));
+        let above = own.ancestors().take_while(|folder| folder.starts_with(&mount));
+        Some(above.map(|folder| Group { folder: folder.to_owned(), version }).collect::<Vec<_>>())
+    };
+    text.lines().filter_map(of_line).flatten().collect()
 }
 
-/// The value in a memory file of this process's control group; `None` if there is none or it says `max`.
-fn cgroup(file: &str) -> Option<usize> {
-    number(group_file(file)?)
+/// Where control groups of version 2 are: one level down if version 1 is mounted, too.
+const V2_MOUNTS: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
+
+/// Not by std's files: a thread of the pool asks, and the program may close or replace a low number just then.
+fn meminfo() -> Option<procfs::Meminfo> {
+    procfs::Meminfo::from_buf_read(&start_of(c"/proc/meminfo")?[..]).ok()
+}
+
+/// The first 4 KiB of a file of `/proc`.
+fn start_of(path: &CStr) -> Option<Vec<u8>> {
+    let file = Descriptor::keep_of_proc(path, OFlags::RDONLY).ok()?;
+    let mut text = vec![0; BASE_PAGE];
+    let len = pread(file.get().ok()?, &mut text, 0).ok()?;
+    text.truncate(len);
+    Some(text)
+}
+
+/// Whether the first thread of the process has ended, as far as the kernel tells.
+pub(crate) fn has_first_thread_ended() -> bool {
+    start_of(c"/proc/self/stat").is_some_and(|stat| matches!(state_in(&stat), Some(b'Z' | b'X')))
+}
+
+/// The state in what `stat` says of a thread. Its name, in brackets before that, may hold anything.
+fn state_in(stat: &[u8]) -> Option<u8> {
+    let behind_name = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(behind_name + 2).copied()
 }
 
 /// A file of this process's control group, version 2; `None` if it has none.
 pub(crate) fn group_file(file: &str) -> Option<PathBuf> {
-    let line = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = line.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    // Beside version 1 it is mounted one level down.
-    let mut candidates =
-        ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].iter().map(|at| Path::new(at).join(group).join(file));
-    candidates.find(|path| path.exists())
+    let own = groups(Path::new("/")).into_iter().find(|group| group.version == Version::Two)?;
+    Some(own.folder.join(file)).filter(|path| path.exists())
+}
+
+/// The size of the kernel's pages, if it is not [`BASE_PAGE`].
+pub(crate) fn other_page_size() -> Option<usize> {
+    Some(rustix::param::page_size()).filter(|size| *size != BASE_PAGE)
 }
 
 fn number(path: impl AsRef<Path>) -> Option<usize> {
@@ -227,11 +311,95 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_thread_is_found_behind_its_name() {
+        assert_eq!(state_in(b"12 (a) Z) b) S 1 12 12\n"), Some(b'S'));
+        assert_eq!((state_in(b"12 (cut off)"), state_in(b"")), (None, None));
+        assert!(!has_first_thread_ended());
+    }
+
+    #[test]
     fn this_machine_says_what_it_allows() {
         assert!(map_count_limit() > 100);
         assert!(map_count().unwrap() > 3);
         assert!(memory_total().bytes > 1 << 26);
         assert!(memory_available().bytes <= memory_total().bytes);
+    }
+
+    /// Files of another machine, removed at the end.
+    struct Machine(PathBuf);
+
+    impl Machine {
+        fn new(name: &str, files: &[(&str, &str)]) -> Machine {
+            let root = std::env::temp_dir().join(format!("hugefork-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            Machine(root)
+        }
+
+        /// The smallest limit, and the least that is left.
+        fn memory(&self) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
+            let groups = groups(&self.0);
+            let least = |of: fn(&Group) -> Option<MemoryLimit>| smallest(groups.iter().filter_map(of));
+            (least(Group::limit), least(Group::left))
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn limit(bytes: usize, file: &str) -> Option<MemoryLimit> {
+        let set_by = ["the control group (memory.max)", "the control group (memory.limit_in_bytes)"];
+        let set_by = set_by.into_iter().find(|set_by| set_by.contains(file)).unwrap();
+        Some(MemoryLimit { bytes, set_by })
+    }
+
+    #[test]
+    fn limits_of_groups_above_hold_too() {
+        let machine = Machine::new(
+            "above",
+            &[
+                ("proc/self/cgroup", "0::/one/two/three\n"),
+                ("sys/fs/cgroup/one/memory.max", "3000\n"),
+                ("sys/fs/cgroup/one/memory.current", "2999\n"),
+                ("sys/fs/cgroup/one/two/memory.max", "2000\n"),
+                ("sys/fs/cgroup/one/two/memory.current", "100\n"),
+                ("sys/fs/cgroup/one/two/three/memory.max", "max\n"),
+                ("sys/fs/cgroup/other/memory.max", "1\n"),
+            ],
+        );
+        assert_eq!(machine.memory(), (limit(2000, "memory.max"), limit(1, "memory.max")));
+    }
+
+    #[test]
+    fn limits_of_version_1_are_read() {
+        let groups = "12:cpu,cpuacct:/own\n7:memory:/jobs/own\n0::/own\n";
+        let files = [
+            ("proc/self/cgroup", groups),
+            ("sys/fs/cgroup/unified/own/memory.pressure", ""),
+            ("sys/fs/cgroup/cpu,cpuacct/own/memory.limit_in_bytes", "1"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "5000"),
+            ("sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "8000"),
+            ("sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "100"),
+            ("sys/fs/cgroup/memory/jobs/own/memory.limit_in_bytes", "4000"),
+            ("sys/fs/cgroup/memory/jobs/own/memory.usage_in_bytes", "96"),
+        ];
+        let file = "memory.limit_in_bytes";
+        assert_eq!(Machine::new("v1", &files).memory(), (limit(4000, file), limit(3904, file)));
+        // In a container, the group of that name is the host's, and what is mounted is the container's.
+        let container = [
+            ("proc/self/cgroup", "7:memory:/docker/0123\n"),
+            files[3],
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "700"),
+        ];
+        assert_eq!(Machine::new("v1-container", &container).memory(), (limit(700, file), limit(700, file)));
+        assert_eq!(Machine::new("no-groups", &[("proc/self/cgroup", "3:cpu:/\n")]).memory(), (None, None));
     }
 
     #[test]

@@ -21,6 +21,8 @@ use hugefork_linux::Descriptor;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::thread::set_name;
 
+use super::settings;
+
 /// As many as std's threads have.
 const STACK_BYTES: usize = 2 << 20;
 
@@ -139,9 +141,39 @@ pub(crate) fn own_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// Whether the thread of this process that had this number has ended. If a filter refuses to tell, it has not.
+///
+/// The first thread keeps its number until all others have ended, so the kernel has to be asked for its state.
+pub(crate) fn has_ended(number: u32) -> bool {
+    let process = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: asks whether the thread is there, and sends nothing.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, number, 0) };
+    if sent != 0 {
+        return io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
+    }
+    process.unsigned_abs() == number && settings::has_first_thread_ended()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_has_ended_once_it_is_joined() {
+        let (say, hear) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            say.send(own_number()).unwrap();
+            std::thread::park();
+        });
+        let number = hear.recv().unwrap();
+        assert!(!has_ended(number) && !has_ended(own_number()) && !has_ended(std::process::id()));
+        thread.thread().unpark();
+        thread.join().unwrap();
+        // The kernel lets who joins go on a moment before the thread is gone.
+        while !has_ended(number) {
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn a_thread_of_the_program_is_seen() {
