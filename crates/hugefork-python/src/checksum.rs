@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
+use crate::interrupt::BETWEEN_SIGNALS;
 
 /// So many bytes are read at once: they stay in the CPU's cache until they are looked at.
 const AT_ONCE: usize = 256 << 10;
-/// So many are read before Python looks after signals.
-const BETWEEN_SIGNALS: u64 = 64 << 20;
 
 /// The CRC-32 of zlib of a whole file.
 #[pyfunction]
@@ -19,7 +18,7 @@ pub(crate) fn crc32_of_file(py: Python<'_>, path: PathBuf) -> Result<u32, Failur
     let mut file = File::open(path)?;
     let (mut hasher, mut bytes) = (crc32fast::Hasher::new(), vec![0; AT_ONCE]);
     loop {
-        let mut part = (&mut file).take(BETWEEN_SIGNALS);
+        let mut part = (&mut file).take(BETWEEN_SIGNALS as u64);
         let is_over = py.detach(|| -> std::io::Result<bool> {
             while part.limit() > 0 {
                 let count = part.read(&mut bytes)?;

@@ -7,6 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
+use crate::interrupt::{interruptible, look_after_signals};
 use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
@@ -23,7 +24,11 @@ impl Export {
     #[new]
     fn new(py: Python<'_>, snapshot: PyRef<'_, RegionSnapshot>, copy: bool) -> Result<Export, Failure> {
         let snapshot = snapshot.get()?;
-        let export = py.detach(|| if copy { snapshot.export_copy() } else { snapshot.export() })?;
+        let export = if copy {
+            interruptible(py, || snapshot.export_copy_with(|_| look_after_signals(|_| Ok(()))))?
+        } else {
+            py.detach(|| snapshot.export())?
+        };
         Ok(Export { export: Shared::new("export", export) })
     }
 

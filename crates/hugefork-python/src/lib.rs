@@ -11,6 +11,7 @@
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
 //! | `checksum` | that of the files of a checkpoint |
+//! | `interrupt` | Ctrl-C in calls that take long |
 //! | `stats` | figures, as dictionaries |
 //! | `allocator` | numpy's memory from a pool (NEP 49) |
 //!
@@ -20,6 +21,7 @@ mod allocator;
 mod checksum;
 mod export;
 mod failure;
+mod interrupt;
 mod operations;
 mod options;
 mod pin;

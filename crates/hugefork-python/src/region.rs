@@ -3,7 +3,6 @@
 use std::ffi::c_int;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use hugefork::{RegionError, RegionOptions};
@@ -13,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::failure::Failure;
+use crate::interrupt::{interruptible, look_after_signals};
 use crate::operations::Operations;
 use crate::options::{advice, region_options};
 use crate::pin::Pin;
@@ -131,21 +131,9 @@ impl Region {
     fn populate(&self, py: Python<'_>, threads: usize, progress: Option<Py<PyAny>>) -> Result<(), Failure> {
         let region = self.get()?;
         let tell = |done: usize| {
-            let told = Python::attach(|py| {
-                py.check_signals()?;
-                progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done,)).map(drop))
-            });
-            // The one way to end the work of all threads.
-            told.unwrap_or_else(|error| resume_unwind(Box::new(error)));
+            look_after_signals(|py| progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done,)).map(drop)));
         };
-        let came = py.detach(|| catch_unwind(AssertUnwindSafe(|| region.populate_with(threads, tell))));
-        match came {
-            Ok(came) => Ok(came?),
-            Err(panic) => match panic.downcast::<PyErr>() {
-                Ok(error) => Err((*error).into()),
-                Err(panic) => resume_unwind(panic),
-            },
-        }
+        interruptible(py, || region.populate_with(threads, tell))
     }
 
     fn prepare_write(&self, py: Python<'_>, start: usize, stop: usize) -> Result<(), Failure> {

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::failure::Failure;
+use crate::interrupt::BETWEEN_SIGNALS;
 use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 
@@ -101,12 +102,16 @@ impl RegionSnapshot {
         }
         let snapshot = self.get()?;
         let (address, len) = (to.buf_ptr().addr(), to.len_bytes());
-        py.detach(|| {
-            let to = std::ptr::with_exposed_provenance_mut(address);
-            // SAFETY: the buffer stays while it is held, is writable, and its owner sees to it that nobody uses it
-            // meanwhile, as with any call that fills a buffer.
-            snapshot.read_at(offset, unsafe { std::slice::from_raw_parts_mut(to, len) })
-        })?;
+        for done in (0..len).step_by(BETWEEN_SIGNALS) {
+            py.detach(|| {
+                let to = std::ptr::with_exposed_provenance_mut(address + done);
+                // SAFETY: the buffer stays while it is held, is writable, and its owner sees to it that nobody uses it
+                // meanwhile, as with any call that fills a buffer.
+                let to = unsafe { std::slice::from_raw_parts_mut(to, BETWEEN_SIGNALS.min(len - done)) };
+                snapshot.read_at(offset.saturating_add(done), to)
+            })?;
+            py.check_signals()?;
+        }
         Ok(())
     }
 

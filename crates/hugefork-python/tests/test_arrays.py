@@ -251,6 +251,43 @@ except KeyboardInterrupt:
     assert done.stdout == "32\n", done.stderr
 
 
+COPIES = """
+import ctypes, functools, operator
+from hugefork import _native
+
+a = hf.Pool("512 MiB").empty(192 << 20, "u1")
+a[:] = 1
+snapshot = hf.snapshot(a)
+(region, part), = snapshot._parts.values()
+
+def after_ctrl_c(call):
+    # Ctrl-C comes right before the call: no line of Python, which would raise it, is between them.
+    calls, came = [ctypes.pythonapi.PyErr_SetInterrupt, call], []
+    try:
+        came.extend(map(operator.call, calls))
+    except KeyboardInterrupt:
+        return len(came)
+"""
+
+
+def test_ctrl_c_ends_a_copy_out_of_a_snapshot(run):
+    done = run(COPIES + """
+to = np.zeros(192 << 20, "u1")
+print(after_ctrl_c(functools.partial(part.read_at, 0, to)), to[0], to[-1])
+print(int(snapshot.copy(a).sum()) == a.size)
+""")
+    assert done.stdout == "1 1 0\nTrue\n", done.stderr
+
+
+def test_ctrl_c_ends_a_copy_for_other_processes(run):
+    done = run(COPIES + """
+print(after_ctrl_c(functools.partial(_native.Export, part, True)))
+with hf.share(snapshot, copy=True) as shared:
+    print(int(next(iter(shared)).sum()) == a.size)
+""")
+    assert done.stdout == "1\nTrue\n", done.stderr
+
+
 def test_what_is_no_array_of_a_pool_is_refused(pool):
     for call in (hf.snapshot, hf.fork, hf.stats, hf.pin, hf.lazy_free, hf.region_of):
         with pytest.raises(ValueError, match="lies in no pool"):

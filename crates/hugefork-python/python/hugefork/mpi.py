@@ -9,6 +9,13 @@
     save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=save)      # later: only what has changed since
     w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank gets its own back
 
+Where MPI receives into an array of a pool, pin it: Open MPI reads large messages of ranks on the same machine by a
+system call (``process_vm_readv``), which fails where the array is not writable yet. It prints ``Read -1, expected N,
+errno = 14`` then, and what was received is not there::
+
+    with hf.pin(w):                                          # or hf.prepare_write(w) after each snapshot of it
+        MPI.COMM_WORLD.Recv(w, source=0)
+
 All ranks call `save` at the same place of the program. They wait for each other, and each takes a snapshot before any
 goes on: what one sends after the call, no other has received before it. A message that is under way, sent before the
 call and received after it, is in neither.

@@ -115,7 +115,7 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
                 flat[start:stop] = new[at : at + stop - start]
                 at += stop - start
             if at != new.size:
-                raise ValueError(f"{at} bytes have changed, and there are {new.size}")
+                raise ValueError(f"{at} byte(s) have changed, and there are {new.size}")
     except (CheckpointError, OSError, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.

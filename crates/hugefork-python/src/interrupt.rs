@@ -1,0 +1,38 @@
+//! Ctrl-C in long calls: Python looks after signals now and then.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use pyo3::prelude::*;
+
+use crate::failure::Failure;
+
+/// So many bytes are copied before Python looks after signals.
+pub(crate) const BETWEEN_SIGNALS: usize = 64 << 20;
+
+/// A call without the interpreter's lock, which [`look_after_signals`] may end.
+pub(crate) fn interruptible<T: Send, E: Send>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
+    match py.detach(|| catch_unwind(AssertUnwindSafe(call))) {
+        Ok(came) => Ok(came?),
+        Err(panic) => match panic.downcast::<PyErr>() {
+            Ok(error) => Err((*error).into()),
+            Err(panic) => resume_unwind(panic),
+        },
+    }
+}
+
+/// Within [`interruptible`], on any of its threads: looks after signals, and then calls `then`. The exception of either
+/// ends the call.
+pub(crate) fn look_after_signals(then: impl FnOnce(Python<'_>) -> PyResult<()>) {
+    let looked = Python::attach(|py| {
+        py.check_signals()?;
+        then(py)
+    });
+    // The one way to end the work of all threads.
+    looked.unwrap_or_else(|error| resume_unwind(Box::new(error)));
+}
