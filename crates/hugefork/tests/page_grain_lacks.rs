@@ -78,6 +78,8 @@ fn a_kernel_that_does_not_say_which_pages_are_private() {
         for errno in [libc::EINVAL, libc::ENOTTY, libc::EPERM] {
             refuse(no_scan(errno));
             SHMEM.iter().for_each(|&backing| check_blocks_alone(&pool(backing), "ioctl(PAGEMAP_SCAN)"));
+            let why = pool(Backing::ShmemBase).no_page_grain().unwrap();
+            assert!(!why.contains("error "), "{why}");
         }
     })
     .well();

@@ -89,9 +89,10 @@ pub(crate) mod answer {
 
 /// The answers that hugefork's calls get, and the most common ones of transfers. libc may allocate for its messages.
 #[rustfmt::skip]
-const ANSWERS: [(i32, &str, &str); 30] = [
+const ANSWERS: [(i32, &str, &str); 36] = [
     (libc::EPERM, "EPERM", "operation not permitted"),
     (libc::ENOENT, "ENOENT", "no such file or directory"),
+    (libc::ESRCH, "ESRCH", "no such process or thread"),
     (libc::EINTR, "EINTR", "interrupted by a signal"),
     (libc::EIO, "EIO", "input/output error"),
     (libc::ENXIO, "ENXIO", "no such device or address"),
@@ -103,10 +104,12 @@ const ANSWERS: [(i32, &str, &str); 30] = [
     (libc::EBUSY, "EBUSY", "busy"),
     (libc::EEXIST, "EEXIST", "exists already"),
     (libc::ENODEV, "ENODEV", "no such device"),
+    (libc::ENOTDIR, "ENOTDIR", "is no directory"),
     (libc::EISDIR, "EISDIR", "is a directory"),
     (libc::EINVAL, "EINVAL", "invalid argument"),
     (libc::ENFILE, "ENFILE", "too many open files in the system"),
     (libc::EMFILE, "EMFILE", "too many open files in the process: raise RLIMIT_NOFILE, ulimit -n"),
+    (libc::ENOTTY, "ENOTTY", "not known to this kernel, or not for such a file"),
     (libc::EFBIG, "EFBIG", "file too large: raise RLIMIT_FSIZE, ulimit -f, or take another file system"),
     (libc::ENOSPC, "ENOSPC", "no space left"),
     (libc::ESPIPE, "ESPIPE", "has no offsets"),
@@ -115,9 +118,12 @@ const ANSWERS: [(i32, &str, &str); 30] = [
     (libc::ENOSYS, "ENOSYS", "not known to this kernel"),
     (libc::EOVERFLOW, "EOVERFLOW", "value too large"),
     (libc::EOPNOTSUPP, "EOPNOTSUPP", "not supported"),
+    (libc::EMSGSIZE, "EMSGSIZE", "message too long"),
+    (libc::ENOBUFS, "ENOBUFS", "no buffer space left"),
     (libc::ENOTCONN, "ENOTCONN", "not connected"),
     (libc::ECONNRESET, "ECONNRESET", "connection reset"),
     (libc::ETIMEDOUT, "ETIMEDOUT", "timed out"),
+    (libc::ESTALE, "ESTALE", "the file is gone from its server"),
     (libc::EDQUOT, "EDQUOT", "quota exceeded"),
     (libc::EHWPOISON, "EHWPOISON", "the memory is broken"),
 ];

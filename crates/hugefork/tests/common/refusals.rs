@@ -261,7 +261,9 @@ const MAKES_UP_FOR_ALL: u32 = 5000;
 
 impl Supervisor {
     fn run(mut self, listener: RawFd) {
-        let first = libc::sched_param { sched_priority: 1 };
+        // SAFETY: all zeroes is one.
+        let mut first: libc::sched_param = unsafe { std::mem::zeroed() };
+        first.sched_priority = 1;
         // So that nobody waits long for it; without the right it works, too.
         // SAFETY: reads the parameter.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };

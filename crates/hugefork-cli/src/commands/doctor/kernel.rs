@@ -14,6 +14,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
     let pressure: Option<&Result<PathBuf, PressureError>> = survey.map(|survey| &survey.pressure);
     vec![
         linux(root),
+        page_size(survey.map(|_| rustix::param::page_size() as u64)),
         page_grain(root, survey.map(|survey| survey.no_page_grain.as_deref().map_or(Ok(()), Err))),
         system_calls(survey),
         run_pool(survey.map(|_| no_program_memory()).as_ref().map(Option::as_deref)),
@@ -39,6 +40,21 @@ fn release(root: &Root) -> Option<(String, (u32, u32))> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     Some((release, version))
+}
+
+/// The only size of pages that the engine works with.
+const PAGE: u64 = 4 << 10;
+
+/// `found`: the size of this kernel's pages.
+fn page_size(found: Option<u64>) -> Check {
+    let about = About("page-size", "hugefork works with pages of 4 KiB alone");
+    match found {
+        None => about.skip(NOT_TRIED),
+        Some(PAGE) => about.pass("4 KiB"),
+        Some(other) => {
+            about.fail(format!("{} KiB: no pool can be built; boot a kernel with pages of 4 KiB", other >> 10))
+        }
+    }
 }
 
 /// The first kernel that says which pages of a mapping are private (`PAGEMAP_SCAN`).
@@ -127,6 +143,14 @@ fn virtual_machine(root: &Root) -> Check {
 mod tests {
     use super::super::check::Status;
     use super::*;
+
+    #[test]
+    fn other_pages_than_those_of_4_kib_are_a_failure() {
+        assert_eq!(page_size(Some(4096)).status, Status::Pass);
+        let other = page_size(Some(16 << 10));
+        assert!(other.status == Status::Fail && other.found.starts_with("16 KiB: "), "{}", other.found);
+        assert_eq!(page_size(None).status, Status::Skip);
+    }
 
     #[test]
     fn a_lack_of_page_grain_is_told_with_its_reason() {

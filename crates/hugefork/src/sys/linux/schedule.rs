@@ -60,7 +60,9 @@ fn usage(who: libc::c_int) -> Option<libc::rusage> {
 
 /// Lets everything else on the machine run before this thread from now on.
 pub(crate) fn lower_priority() {
-    let parameters = libc::sched_param { sched_priority: 0 };
+    // Other C libraries have more fields.
+    // SAFETY: all zeroes is one.
+    let parameters = unsafe { core::mem::zeroed::<libc::sched_param>() };
     // If the kernel refuses, the thread keeps the program's priority, within its share of a processor.
     // SAFETY: changes only the scheduling class of the calling thread.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
