@@ -266,10 +266,13 @@ enum hf_fallback {
 /* When a pool gets its memory from the system. */
 enum hf_commit {
     HF_COMMIT_ON_DEMAND = 0, /* when a block is first used, or shortly before */
-    HF_COMMIT_UPFRONT = 1    /* all of it at once, some 50 ms a GiB */
+    HF_COMMIT_UPFRONT = 1    /* all of it at once, 240 to 300 ms for each GiB */
 };
 
-/* Whether a core dump has the contents of regions. */
+/*
+ * Whether a core dump has the contents of regions. Where it has not, gdb may show zeros in
+ * their place: to look at regions in dumps, include them.
+ */
 enum hf_core_dump {
     HF_CORE_DUMP_LEFT_OUT = 0,
     HF_CORE_DUMP_INCLUDED = 1 /* 1 us more for each fault */
@@ -343,8 +346,8 @@ typedef struct hf_pool_options {
 
 /*
  * Builds a pool. The first one of a process also installs the SIGSEGV handler, and
- * measures for some 7 ms how blocks are cleared and copied fastest. Takes 50 ms for
- * each GiB with HF_COMMIT_UPFRONT.
+ * measures for some 7 ms how blocks are cleared and copied fastest. Takes 240 to 300 ms
+ * for each GiB with HF_COMMIT_UPFRONT.
  *
  * HF_E_ZERO_SIZE, HF_E_NOT_A_MULTIPLE, HF_E_NOT_A_BLOCK_SIZE, HF_E_TOO_MANY_BLOCKS:
  * the sizes cannot be. HF_E_BEYOND_THE_MACHINE: the machine or container has less.
@@ -918,9 +921,9 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * regions there is hf_region_reset_all. What is pinned stays where it is and gets the old
  * bytes. What was lazily freed is taken back.
  *
- * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 us each while
- * they are in the cache, and 0.8 us if not; the next writes to them take no fault. If the
- * process has other threads, hugefork's own not counted, these are held: 50 us, and 3 to 4 us
+ * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 to 0.8 us
+ * each if they were written before the last reset, too, and 11 to 19 us if not; the next
+ * writes to them take no fault. If the process has other threads, hugefork's own not counted, these are held: 50 us, and 3 to 4 us
  * for each page. Blocks that were copied, discarded or written for the first time take some
  * microseconds for each run of neighbours. Besides, some nanoseconds for each block of the
  * region, and 10 to 50 us for each GiB if pages were copied since the last reset.
@@ -1259,7 +1262,7 @@ int hf_snapshot_export(const hf_snapshot *snapshot, hf_export **out);
 /*
  * As hf_snapshot_export, of a copy, which shows others nothing else and which nobody can
  * ever change, not even root (F_SEAL_WRITE, fcntl(2)). It is memory of its own in pages of
- * 4 KiB, takes some 1.6 s for each GiB, and holds no block of the pool. Pages of zeros take
+ * 4 KiB, takes some 0.3 s for each GiB, and holds no block of the pool. Pages of zeros take
  * none.
  *
  * HF_E_REVOKED: a part was taken away. HF_E_SYSTEM: the machine has not that much memory, or

@@ -92,3 +92,35 @@ fn names_are_found() {
     assert_eq!(items_in(text).collect::<Vec<_>>(), ["Pool", "full_of"]);
     assert!(is_there("sys/mod.rs") && is_there("hugefork-kernels/src/order.rs") && !is_there("gone.rs"));
 }
+
+/// A text without line breaks, marks of comments and links.
+fn flowing(text: &str) -> String {
+    let without_marks = |line: &str| line.trim().trim_start_matches(['/', '*', '!', '#']).to_owned();
+    let words = text.lines().map(without_marks).collect::<Vec<_>>().join(" ").replace('[', "");
+    let mut parts = words.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let flowing = parts.fold(first, |all, part| all + part.split_once(')').map_or(part, |(_, rest)| rest));
+    flowing.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The rows of a table: what, its figure, and files.
+fn quoted_figures(measurements: &str) -> Vec<(&str, Vec<&str>)> {
+    let section = measurements.split("\n## Figures that other documents quote\n").nth(1).expect("the section");
+    let rows = section.split("\n## ").next().unwrap_or_default().lines().filter(|line| line.starts_with('|')).skip(2);
+    let columns = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
+    columns.map(|row| (row[1], row[2].split('`').skip(1).step_by(2).collect())).collect()
+}
+
+#[test]
+fn figures_are_quoted_as_they_stand_in_measurements() {
+    let measurements = fs::read_to_string(root().join("docs/measurements.md")).unwrap();
+    let figures = quoted_figures(&measurements);
+    assert!(figures.len() >= 4);
+    for (figure, files) in figures {
+        assert!(!files.is_empty(), "{figure}");
+        for file in files {
+            let text = flowing(&fs::read_to_string(root().join(file)).unwrap());
+            assert!(text.contains(figure), "{file} does not say `{figure}`, as docs/measurements.md does");
+        }
+    }
+}

@@ -79,7 +79,8 @@ def populate(array: Array, *, threads: int = 1, progress: Callable[[int], Any] |
 
 def prepare_write(array: Array) -> None:
     """Makes an array without gaps writable now, so that system calls can write there (``file.readinto(a)``,
-    ``socket.recv_into(a)``) until the next fork or snapshot of it. Raises what `populate` raises."""
+    ``socket.recv_into(a)``, ``dataset.read_direct(a)`` of h5py) until the next fork or snapshot of it. Raises what
+    `populate` raises."""
     region, start, stop = range_of(array)
     region.prepare_write(start, stop)
 
@@ -100,7 +101,8 @@ def prepare_snapshot(*arrays: Array) -> None:
 
 def pin(array: Array) -> _native.Pin:
     """Keeps an array without gaps writable and where it is: for system calls that write, also while others take
-    snapshots, and for devices. Ends with ``with hugefork.pin(a):``, `Pin.release`, or when it is collected.
+    snapshots, and for devices. Libraries make such calls, too: MPI where it receives (`hugefork.mpi`), h5py in
+    ``dataset.read_direct(a)``. Ends with ``with hugefork.pin(a):``, `Pin.release`, or when it is collected.
 
     Raises TooManyPinsError, and what `populate` raises.
     """
@@ -212,8 +214,8 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
     """Sets arrays back to what they were in a snapshot, at the cost of what was written since. All memory of each array
     goes back, whatever the view shows of it; arrays and views of it stay where they are, and so does the snapshot.
 
-    Pages of 4 KiB that were written since take some 0.2 to 0.8 us each, and up to 4 us where other threads run. Those
-    may write meanwhile: a write comes before the reset and is gone, or after it and stays. Several arrays go back as one
+    Pages of 4 KiB that were written since take 0.2 to 0.8 us each if they were written before the last reset, too, and
+    11 to 19 us if not; some 4 us more where other threads run. Those may write meanwhile: a write comes before the reset and is gone, or after it and stays. Several arrays go back as one
     consistent cut: if a write is gone, so is every write that happened before it, in whichever thread and array. Threads
     that only read may see one array back before another.
 

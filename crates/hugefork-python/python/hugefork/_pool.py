@@ -62,7 +62,7 @@ class Pool:
     strict
         Fail rather than take another backing than the one that was asked for.
     commit
-        ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, some 50 ms for each GiB.
+        ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, 240 to 300 ms for each GiB.
     obtain_ahead
         Bytes of free blocks that a thread gets memory for before they are used; by default 32 MiB, and none in pools of
         less than 128 MiB. Up to four times as many while pages are written that a snapshot may have to hold. It gives
@@ -73,7 +73,7 @@ class Pool:
     zeroed_cpu_percent
         The most CPU time that this thread may take, in percent of one CPU.
     core_dump
-        Whether core dumps have the contents.
+        Whether core dumps have the contents. Without, gdb may show **zeros** in place of arrays.
     swap
         Whether the system may swap the memory out. False takes ``CAP_SYS_ADMIN`` and Linux 6.4, or hugetlb pages;
         where neither is there, `fallback_reason` says so, or `strict` refuses it.
