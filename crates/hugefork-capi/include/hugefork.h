@@ -766,6 +766,10 @@ int hf_region_cancel_lazy_free(hf_region *region, size_t offset, size_t len, siz
 /*
  * Makes the blocks that the range touches writable and keeps them where they are until
  * the pin is closed: for DMA, for io_uring's fixed buffers, for system calls that write.
+ * What is written to pinned pages (4 KiB; of hugetlb, blocks) while a fork, a snapshot or
+ * a reset is made may be in it or not, word by word; with writes elsewhere, also to other
+ * pages of these blocks, it is of one moment. Only the pinned pages stay writable at
+ * every moment: a system call that writes beside them meanwhile fails with EFAULT.
  * A fork or snapshot copies a pinned block at once, 0.1 ms for each 2 MiB. A pin keeps
  * the memory of its region, even if the region is closed before.
  *
@@ -1025,7 +1029,9 @@ int hf_region_get_fault_stats(const hf_region *region, hf_fault_stats *stats);
  * Reads from a descriptor into a range until it is full or the file ends. Other threads
  * may fork and snapshot the region meanwhile: unlike read(2) into a region, this neither
  * fails nor returns early because of it. A call that a signal interrupts is made again.
- * `done` gets the bytes that were read, also if the call fails; it may be NULL. Not for
+ * A snapshot that is taken meanwhile has some of the bytes of the range; what is stored
+ * outside of its pages (of hugetlb, its blocks) is of one moment. `done` gets the bytes
+ * that were read, also if the call fails; it may be NULL. Not for
  * descriptors that deliver messages (datagram sockets, eventfd, ...), which lose what
  * could not be copied.
  *

@@ -18,7 +18,7 @@ use crate::mem::EngineArc;
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
 /// let region = pool.region(2 << 20)?;
 /// let pin = region.pin(0..4096)?;
-/// let _saved = region.snapshot()?; // the pinned block stays writable, the snapshot has a copy of it
+/// let _saved = region.snapshot()?; // the pinned page stays writable, the snapshot has a copy of it
 /// // SAFETY: the range is pinned, and nobody else uses it.
 /// let buffer = unsafe { std::slice::from_raw_parts_mut(pin.as_mut_ptr(), pin.range().len()) };
 /// std::fs::File::open("/dev/zero")?.read_exact(buffer)?; // no `EFAULT`
@@ -37,7 +37,8 @@ impl<'a> Pinned<'a> {
         Pinned { region, range }
     }
 
-    /// The pinned bytes of the region. The blocks that they touch are pinned as a whole.
+    /// The pinned bytes of the region. The blocks that they touch stay where they are as a whole; the pages that they
+    /// touch stay writable.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
@@ -113,7 +114,8 @@ impl OwnedPin {
         OwnedPin { region, range }
     }
 
-    /// The pinned bytes of the region. The blocks that they touch are pinned as a whole.
+    /// The pinned bytes of the region. The blocks that they touch stay where they are as a whole; the pages that they
+    /// touch stay writable.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }

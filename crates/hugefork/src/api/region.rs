@@ -275,9 +275,17 @@ impl Region {
 
     /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is
     /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers), and for system calls that
-    /// write. A fork or snapshot copies a pinned block at once instead of sharing it, which takes some 0.1 ms longer
-    /// for each 2 MiB; reclaim leaves it alone. What the physical user writes while a fork or snapshot is taken may be
-    /// in it or not.
+    /// write.
+    ///
+    /// **What is written to pinned pages while a fork, a snapshot or a reset is made may be in it or not, word by
+    /// word**: of two writes to pinned pages it may have the second and lack the first, whoever makes them, stores too.
+    /// With writes elsewhere they are of one moment, also with those to other pages of the same blocks. Pages are those
+    /// of 4 KiB that `range` touches; of hugetlb pools, whole blocks.
+    ///
+    /// Those pages stay writable at every moment. The other pages of their blocks do not: while a cut is made, a system
+    /// call that writes there fails with `EFAULT`, as elsewhere in the region. A fork or snapshot copies a pinned block
+    /// at once instead of sharing it, which takes some 0.1 ms longer for each 2 MiB, and two mappings more meanwhile
+    /// for each run of pinned pages; reclaim leaves it alone.
     ///
     /// A pin is a write that goes on: lazy free skips pinned blocks. A block can have 255 pins at a time.
     ///
@@ -375,8 +383,9 @@ impl Region {
     /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
     /// until somebody looks at it.
     ///
-    /// It is one moment of every thread's *writes*. Of an operation that takes several, a `put` of a key and a value,
-    /// it may have some and lack the others: [`Operations`](crate::Operations) keep that away.
+    /// It is one moment of every thread's *writes*, but for those to [pinned](Region::pin) pages. Of an operation that
+    /// takes several, a `put` of a key and a value, it may have some and lack the others:
+    /// [`Operations`](crate::Operations) keep that away.
     ///
     /// # Errors
     /// Those of [`Region::fork`].

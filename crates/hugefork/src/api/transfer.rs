@@ -37,9 +37,12 @@ impl Region {
     /// Other threads may fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`],
     /// this neither fails nor returns early because of it. A call that a signal interrupts is made again.
     ///
+    /// **A snapshot that is taken meanwhile has some of the bytes of `range`**, in no order. Whatever others store
+    /// outside of the pages that `range` touches (of hugetlb, the blocks) is of one moment all the same.
+    ///
     /// # What it costs others
     /// Nothing while it waits for a pipe or stream socket (TCP, Unix). While it reads any other descriptor, it
-    /// [pins](Region::pin) a few blocks of the range at a time, and a snapshot taken then copies those.
+    /// [pins](Region::pin) up to 2 MiB of the range at a time, and a snapshot taken then copies their blocks.
     ///
     /// # What is lost
     /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region, it gives to the next
@@ -50,7 +53,7 @@ impl Region {
     ///
     /// # Races
     /// The kernel writes as another thread would. Keep others from using the range meanwhile, as with
-    /// [`Region::as_mut_ptr`]. A snapshot that is taken meanwhile has some of the bytes.
+    /// [`Region::as_mut_ptr`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

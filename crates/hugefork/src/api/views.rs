@@ -33,8 +33,10 @@ impl Region {
     /// All bytes as atomic words of 8 bytes, for any number of threads that read and write, beside others that fork and
     /// snapshot. A first write faults as any other.
     ///
-    /// A fork or snapshot never has a part of a word, and if it has a write, it has every write that happened before.
-    /// [`Region::read_from`] and [`Region::discard`] change bytes, not words.
+    /// A fork or snapshot never has a part of a word, and if it has a write, it has every write that happened before:
+    /// unless both went to pages that somebody has [pinned](Region::pin), or reads a file into
+    /// ([`Region::read_from`]) just then. Of these it may have any words. (In hugetlb pools that is so of the blocks of
+    /// such pages.) [`Region::read_from`] and [`Region::discard`] change bytes, not words.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -342,21 +342,70 @@ fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
     everywhere!(row, 4);
 }
 
-/// System calls may write to pinned blocks while a snapshot is being taken, so no write-protection covers them.
+/// System calls may write to pinned pages while a snapshot is being taken, so no write-protection covers them. It
+/// covers the pages beside them, where it can, so that these are of one moment with all else.
 #[test]
-fn a_pinned_block_is_never_write_protected() {
+fn a_pinned_page_is_never_write_protected_and_those_beside_it_are_while_they_are_copied() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let region = world.written(3);
-        region.pin(G::BLOCK..G::BLOCK + 1).unwrap();
-        world.pool.sys.watch(region.addresses.base() + G::BLOCK..region.addresses.base() + 2 * G::BLOCK);
-        let snapshot = region.snapshot();
-        region.lazy_free(0..3 * G::BLOCK).unwrap();
-        assert!(!world.pool.sys.was_protected(), "not even for a moment");
-        assert_eq!(kept_by(&snapshot), vec![0..3 * G::PAGES]);
-        region.unpin(&(G::BLOCK..G::BLOCK + 1));
+        let pinned = G::BLOCK + BASE_PAGE..G::BLOCK + 2 * BASE_PAGE;
+        region.pin(pinned.start + 5..pinned.end - 7).unwrap();
+        let is_divisible = world.pool.sys.merging() == Merging::Merge;
+        let block = G::BLOCK..2 * G::BLOCK;
+        let beside = [block.start..pinned.start, pinned.end..block.end];
+        for (watched, is_beside) in beside.map(|pages| (pages, true)).into_iter().chain([(pinned.clone(), false)]) {
+            let base = region.addresses.base();
+            world.pool.sys.watch(base + watched.start..base + watched.end);
+            let snapshot = region.snapshot();
+            assert_eq!(world.pool.sys.was_protected(), is_beside && is_divisible, "{watched:?}");
+            world.pool.sys.watch(base + watched.start..base + watched.end);
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!(world.pool.sys.was_protected(), is_beside && is_divisible, "{watched:?}, in a reset");
+            let there = region.read(watched.start).unwrap();
+            assert!(world.pool.sys.store(base + watched.start, there).is_ok(), "all are writable afterwards");
+            assert_eq!(kept_by(&snapshot), vec![0..3 * G::PAGES]);
+            world.pool.sys.watch(base + pinned.start..base + pinned.end);
+            region.lazy_free(0..3 * G::BLOCK).unwrap();
+            assert!(!world.pool.sys.was_protected(), "not even for a moment");
+        }
+        region.unpin(&(pinned.start + 5..pinned.end - 7));
     }
     run::<Soft>(6, row);
     run::<SoftHugetlb>(6, row);
+}
+
+/// The kernel may refuse to give the right to write back to pages beside pinned ones. Whoever writes there asks again.
+#[test]
+fn pages_beside_pinned_ones_that_did_not_get_their_right_back_get_it_at_the_next_write_or_pin() {
+    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
+        let region = world.written(1);
+        region.pin(0..1).unwrap();
+        let ways: [fn(&RegionCore<SoftMmu>, usize); 4] = [
+            |region, at| G::store(region, at, 9),
+            |region, at| region.prepare_write(at..at + 1).unwrap(),
+            |region, at| region.prepare_blocks(at..at + 1).unwrap(),
+            |region, at| {
+                region.pin(at..at + 1).unwrap();
+                region.unpin(&(at..at + 1));
+            },
+        ];
+        for way in ways {
+            // The pages beside are protected with one call, and the next two are to open the block.
+            world.pool.sys.fail(Some((Call::Protect, 1)));
+            world.pool.sys.fail_next(Call::Protect);
+            let snapshot = region.snapshot();
+            assert!(!world.pool.sys.failure_pending());
+            let last = region.addresses.base() + G::BLOCK - 1;
+            assert!(world.pool.sys.store(last, 8).is_err() && region.pins.may_lack_right());
+            assert!(world.pool.sys.store(region.addresses.base(), 8).is_ok(), "the pinned page");
+            way(&region, G::BLOCK - 1);
+            assert!(world.pool.sys.store(last, 9).is_ok());
+            assert!(matches!(region.entry(0), Entry::Private(_)));
+            drop(snapshot);
+        }
+        region.unpin(&(0..1));
+    }
+    run::<Soft>(4, row);
 }
 
 /// Notes what it is told, and which block is there at that moment. It runs in the fault handler, so it does not

@@ -1,11 +1,12 @@
-//! How often each block of a region is pinned.
+//! How often each block of a region is pinned, and each of its pages.
 
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use super::locked::Locked;
 use crate::mem::{self, EngineBox};
+use crate::ranges::runs;
 use crate::units::EntryIndex;
 
 /// Whether a block is pinned.
@@ -15,16 +16,40 @@ pub(crate) enum Pinned {
     No,
 }
 
-/// How often each block of a region is pinned: a byte for each, allocated at the first pin.
+/// How often each block of a region is pinned, and how often each page: a byte for each, allocated at the first pin.
+///
+/// A block stays where it is for as long as one of its pages is pinned. Only the pinned pages stay writable at every
+/// moment, so that the others can be kept as they are while the block is copied.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
-    counts: OnceLock<EngineBox<[AtomicU8]>>,
+    counts: OnceLock<Counts>,
+    /// Whether the kernel has refused to give the right to write back to pages beside pinned ones.
+    lacks_right: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Counts {
+    blocks: EngineBox<[AtomicU8]>,
+    /// Of each block so many pages in a row.
+    pages: EngineBox<[AtomicU8]>,
+    pages_of_a_block: usize,
+}
+
+impl Counts {
+    fn pages_of(&self, index: EntryIndex) -> &[AtomicU8] {
+        let first = index.0 * self.pages_of_a_block;
+        &self.pages[first..first + self.pages_of_a_block]
+    }
 }
 
 impl Pins {
-    /// Makes room for the counts of `entries` entries. Allocates, so no lock may be held.
-    pub(crate) fn prepare(&self, entries: usize) {
-        self.counts.get_or_init(|| mem::zeroed(entries));
+    /// Makes room for the counts of `entries` entries. What can be protected of a block by itself are so many pages, or
+    /// nothing but the whole block if that is 0. Allocates, so no lock may be held.
+    pub(crate) fn prepare(&self, entries: usize, pages_of_a_block: usize) {
+        self.counts.get_or_init(|| {
+            let pages = mem::zeroed(entries * pages_of_a_block);
+            Counts { blocks: mem::zeroed(entries), pages, pages_of_a_block }
+        });
     }
 
     /// Whether any block was ever pinned.
@@ -35,7 +60,7 @@ impl Pins {
     /// Whether the block at `index` is pinned.
     #[inline]
     pub(crate) fn has(&self, index: EntryIndex) -> bool {
-        self.counts.get().is_some_and(|counts| counts[index.0].load(Ordering::Relaxed) > 0)
+        self.counts.get().is_some_and(|counts| counts.blocks[index.0].load(Ordering::Relaxed) > 0)
     }
 
     /// As [`Pins::has`], in the terms of transition.rs.
@@ -55,23 +80,55 @@ impl Pins {
         })
     }
 
+    /// The pinned ones of `entries`, in order. The caller holds a lock that keeps pins as they are.
+    pub(crate) fn pinned(&self, entries: Range<usize>) -> impl Iterator<Item = EntryIndex> + '_ {
+        let entries = if self.are_used() { entries } else { 0..0 };
+        entries.map(EntryIndex).filter(|index| self.has(*index))
+    }
+
+    /// The runs of pages of a pinned block that are not pinned themselves, as far as they can be protected. The caller
+    /// holds a lock that keeps pins as they are.
+    pub(crate) fn pages_beside(&self, index: EntryIndex) -> impl Iterator<Item = Range<usize>> + '_ {
+        let pages = self.counts.get().map_or(&[][..], |counts| counts.pages_of(index));
+        runs(0..pages.len(), |page| pages[page].load(Ordering::Relaxed) == 0)
+    }
+
     /// Bytes that the counts take.
     pub(crate) fn bytes(&self) -> usize {
-        self.counts.get().map_or(0, |counts| counts.len())
+        self.counts.get().map_or(0, |counts| counts.blocks.len() + counts.pages.len())
     }
 
-    /// Adds a pin. False if no more can be counted.
-    pub(crate) fn add(&self, _locked: Locked<'_>, index: EntryIndex) -> bool {
+    /// Adds a pin of these pages of a block. False if no more can be counted.
+    pub(crate) fn add(&self, _locked: Locked<'_>, index: EntryIndex, pages: Range<usize>) -> bool {
         let Some(counts) = self.counts.get() else { return false };
-        let more = counts[index.0].load(Ordering::Relaxed).checked_add(1);
-        more.inspect(|&more| counts[index.0].store(more, Ordering::Relaxed)).is_some()
+        let block = &counts.blocks[index.0];
+        let Some(more) = block.load(Ordering::Relaxed).checked_add(1) else { return false };
+        block.store(more, Ordering::Relaxed);
+        // None is pinned more often than its block.
+        for page in counts.pages_of(index).get(pages).unwrap_or_default() {
+            page.store(page.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        }
+        true
     }
 
-    /// Takes a pin off.
-    pub(crate) fn remove(&self, _locked: Locked<'_>, index: EntryIndex) {
-        if let Some(counts) = self.counts.get() {
-            let count = &counts[index.0];
+    /// Takes a pin of these pages off.
+    pub(crate) fn remove(&self, _locked: Locked<'_>, index: EntryIndex, pages: Range<usize>) {
+        let Some(counts) = self.counts.get() else { return };
+        let pages = counts.pages_of(index).get(pages).unwrap_or_default();
+        for count in pages.iter().chain([&counts.blocks[index.0]]) {
             count.store(count.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         }
+    }
+
+    /// Notes that pages beside pinned ones may not be writable though their block is `Private`.
+    #[cold]
+    pub(crate) fn note_lack_of_right(&self) {
+        self.lacks_right.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a block that is `Private` may have pages that are not writable.
+    #[inline]
+    pub(crate) fn may_lack_right(&self) -> bool {
+        self.lacks_right.load(Ordering::Relaxed)
     }
 }

@@ -34,7 +34,7 @@ use crate::units::{BASE_PAGE, EntryIndex};
 
 /// After so many looks at what is written meanwhile, all is write-protected: in each, writers have found a block that
 /// was not yet.
-const MOST_PASSES: usize = 16;
+pub(super) const MOST_PASSES: usize = 16;
 
 impl<S: Sys> RegionCore<S> {
     /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
@@ -271,13 +271,16 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives copies of pinned blocks to `frozen`, after all other blocks were protected. So if a write is in the cut,
-    /// every write that happened before it is too, unless both went to pinned blocks.
+    /// Whether any of its pages are pinned. Under the lock that keeps pins as they are.
+    pub(super) fn has_pins(&self) -> bool {
+        self.pins.pinned(0..self.table.len()).next().is_some()
+    }
+
+    /// Gives copies of pinned blocks to `frozen`, after all else was protected, the pages beside pinned ones too. So if
+    /// a write is in the cut, every write that happened before it is too, unless both went to pinned pages (or blocks,
+    /// where these cannot be protected in parts).
     fn copy_pinned(&self, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
-        if !self.pins.are_used() {
-            return Ok(());
-        }
-        for index in entries.map(EntryIndex).filter(|index| self.pins.has(*index)) {
+        for index in self.pins.pinned(entries) {
             if let Some(block) = self.table.get(index).block() {
                 let copy = self.pool().copy_of(block, Reserved::No)?;
                 frozen.entries.set(index, Entry::Shared(copy, Origin::Parent));

@@ -31,6 +31,7 @@ use std::sync::atomic::Ordering;
 
 use self::ahead::{Look, Written};
 use self::capture::Spare;
+use self::freeze::MOST_PASSES;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
@@ -319,13 +320,17 @@ fn share_each<S: Sys>(
 ///
 /// Whoever writes to what no pass has found has a page fault. So there is no need for a look if others had none since
 /// all were captured, nor for another one if they had none since the last began.
+///
+/// Where pages are pinned, which are copied after that moment, nobody may go on to those from a write that the cut does
+/// not have. So all else is write-protected then.
 fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
     let each = || parts.iter().zip(alone).enumerate();
     // Each is asked.
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
     let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
-    let mut are_any = stay_writable && are_more_faults();
-    for passes in 0.. {
+    let are_pinned = parts.iter().any(|part| part.region.has_pins());
+    let mut are_any = stay_writable && (are_more_faults() || are_pinned);
+    for passes in if are_pinned { MOST_PASSES } else { 0 }.. {
         if !are_any {
             break;
         }

@@ -7,6 +7,7 @@
 //! | `allow_writes`, `write_protect`, `write_protect_all` | gives CoW mappings the right to write, and takes it away |
 //! | `holds` | keeps writers off by having them wait |
 //! | `each_visible` | which entries writers see |
+//! | `see_to_right` | makes a block writable that counts as such |
 //! | `cow_mappings` | which entries are shown so |
 //! | `patched`, `next_patched`, `count_private`, `private_page_count` | where there are private pages |
 //! | `each_private`, `copy_private`, `copy_private_by`, `drop_private` | finds them, copies them, drops them |
@@ -21,6 +22,7 @@
 //! Nothing here takes a block, and nobody gives one up. What cannot go on without one is left to the caller:
 //! `write_back_run` says which CoW mappings it has written back, and the others need a copy.
 
+mod beside_pins;
 mod cow_mapping;
 mod quiesce;
 mod write_back;

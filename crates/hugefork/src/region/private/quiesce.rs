@@ -41,6 +41,8 @@ pub(in crate::region) struct Quiesced<'a, S: Sys> {
     /// Those whose writers are to be resumed.
     entries: Range<usize>,
     place: Place,
+    /// The entries whose pages beside pinned ones are closed.
+    closed: Range<usize>,
     /// Where it is counted for how long they waited who used what is parked, and since when.
     timed: Option<(&'a Recording, u64)>,
 }
@@ -58,7 +60,7 @@ pub(in crate::region) enum Locks<'a> {
 impl<'a, S: Sys> Quiesced<'a, S> {
     /// Keeps nobody off yet. But to drop it resumes the writers of `entries`.
     pub(in crate::region) fn new(region: &'a RegionCore<S>, locks: Locks<'a>, entries: Range<usize>) -> Self {
-        Quiesced { region, locks, entries, place: Place::Own, timed: None }
+        Quiesced { region, locks, entries, place: Place::Own, closed: 0..0, timed: None }
     }
 
     /// As in [`Quiesced::new`], for other entries. None is parked.
@@ -77,7 +79,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         let since = region.pool().sys.now();
         let place = region.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
         let timed = (place == Place::Parked).then_some((held, since));
-        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, timed })
+        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, closed: 0..0, timed })
     }
 
     /// Keeps writers off a run of CoW mappings, which go on counting as writable: they are to be so when it is done.
@@ -103,7 +105,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     }
 
     /// Keeps writers off all its entries, whatever they are: they wait where the kernel is to copy from a snapshot on,
-    /// or else fault.
+    /// or else fault. Of pinned blocks, the pinned pages stay writable and no others.
     ///
     /// They are protected whatever they say, since an earlier failure may have left some writable. Two kinds are left
     /// out, because each call waits for whoever gets memory for the process just then, 4 ms for 2 MiB in a virtual
@@ -111,6 +113,8 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     /// `references`, which were protected when another holder got them.
     pub(in crate::region) fn keep_all_off(&mut self, references: u32) -> Result<(), Unresolved> {
         let (region, entries) = (self.region, self.entries.clone());
+        self.closed = entries.clone();
+        self.locked(|locked| region.close_beside_pins(locked, entries.clone()))?;
         if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
             self.place = Place::Parked;
             return self.locked(|locked| region.protect_split(locked, entries));
@@ -163,8 +167,15 @@ impl<'a, S: Sys> Quiesced<'a, S> {
 
     /// Ends: something else is shown at the entries, or what was parked is there again.
     pub(in crate::region) fn done(mut self) {
+        self.open();
         self.resume();
         self.entries = 0..0;
+    }
+
+    /// Gives the right to write to pages beside pinned ones back.
+    fn open(&mut self) {
+        let closed = mem::take(&mut self.closed);
+        self.locked(|locked| self.region.open_beside_pins(locked, closed));
     }
 
     /// Wakes those who wait. Nothing is parked any more.
@@ -181,6 +192,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     /// writable by its state again, and the next write there sees to it that it is.
     #[cold]
     pub(in crate::region) fn fail(&mut self) {
+        self.open();
         self.unpark();
         let entries = mem::take(&mut self.entries);
         self.locked(|locked| self.region.protect_failed_in(locked, entries));

@@ -262,7 +262,7 @@ impl<S: Sys> Reset<'_, S> {
         count(&region.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Gives a pinned block the bytes of `from`, or zeros. Others may write to it meanwhile, past the page table.
+    /// Gives a pinned block the bytes of `from`, or zeros. Others may write to its pinned pages meanwhile.
     fn copy_in_place(&mut self, index: EntryIndex, from: Option<BlockId>) {
         let (pool, len) = (self.region.pool(), self.region.pool().block_size.bytes());
         let Some(to) = self.region.table.get(index).block() else { return };

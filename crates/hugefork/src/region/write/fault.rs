@@ -184,6 +184,7 @@ impl<S: Sys> RegionCore<S> {
         let mut needed = if stays { OnWrite::AllowPageWrites } else { by_block };
         if needed == OnWrite::Nothing {
             // Another thread was faster.
+            self.see_to_right(Locked::windows(&window, &publishing), index)?;
             return Ok(Resolution::Raced);
         }
         let mut fault = Fault::new(self, &window, index, target);

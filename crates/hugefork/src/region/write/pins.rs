@@ -1,10 +1,12 @@
 //! Pins: blocks whose physical memory somebody uses without going through the page table.
 //!
-//! A pinned block is `Private` to its region at every moment: it stays where it is, and it stays writable.
+//! A pinned block is `Private` to its region at every moment, and stays where it is. The pinned pages of it stay
+//! writable. Where a block can be protected in parts, no others do while it is copied (private/beside_pins.rs).
 //!
 //! | operation | what becomes of a pinned block |
 //! |---|---|
-//! | fork, snapshot | get a copy of it at once; the write-protection leaves it out |
+//! | fork, snapshot | get a copy of it at once; the write-protection leaves the pinned pages out |
+//! | reset | gives it the snapshot's bytes where it is; likewise |
 //! | `lazy_free` | skips it: no fault sees what the holder of a pin writes, so its writes go on |
 //! | `discard` | sets it to zero where it is |
 //! | reclaim, split, revocation | never meet one: they work on `Lazy` blocks and those of the parent |
@@ -14,35 +16,46 @@ use std::ops::Range;
 
 use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
-use crate::sys::Sys;
+use crate::sys::{Merging, Sys};
 use crate::table::Locked;
 use crate::table::transition::{OnPin, on_pin};
 use crate::types::error::RegionError;
-use crate::units::EntryIndex;
+use crate::units::{BASE_PAGE, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
     /// Makes the blocks that `range` touches writable and pins them. Pins all of them or none.
     pub(crate) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
         let entries = self.touched(&range);
-        self.pins.prepare(self.table.len());
-        for index in entries.clone() {
-            if let Err(error) = self.pin_block(EntryIndex(index)) {
-                self.unpin_entries(entries.start..index);
+        let size = self.pool().block_size;
+        let divides = self.pool().sys.merging() == Merging::Merge && size.bytes() > BASE_PAGE;
+        self.pins.prepare(self.table.len(), if divides { size.bytes() / BASE_PAGE } else { 0 });
+        for index in entries.clone().map(EntryIndex) {
+            if let Err(error) = self.pin_block(index, self.pages_at(index, &range)) {
+                self.unpin_entries(entries.start..index.0, &range);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    fn pin_block(&self, index: EntryIndex) -> Result<(), RegionError> {
+    /// The pages of a block that `range` touches.
+    fn pages_at(&self, index: EntryIndex, range: &Range<usize>) -> Range<usize> {
+        let block = self.bytes_of(&(index.0..index.0 + 1));
+        let (start, end) = (range.start.max(block.start) - block.start, range.end.min(block.end) - block.start);
+        start / BASE_PAGE..end.div_ceil(BASE_PAGE)
+    }
+
+    fn pin_block(&self, index: EntryIndex, pages: Range<usize>) -> Result<(), RegionError> {
         loop {
             self.make_own(index)?;
             let _signals = SignalsBlocked::new();
             let window = self.table.lock(index);
             let publishing = self.lock.shared();
             match on_pin(self.table.get(index).state()).1 {
-                OnPin::Count if self.pins.add(Locked::windows(&window, &publishing), index) => return Ok(()),
+                OnPin::Count if self.pins.add(Locked::windows(&window, &publishing), index, pages.clone()) => {
+                    return Ok(());
+                }
                 OnPin::Count => return Err(RegionError::TooManyPins),
                 // A snapshot has shared it meanwhile. The loop tries again.
                 OnPin::WriteFirst => {}
@@ -52,15 +65,15 @@ impl<S: Sys> RegionCore<S> {
 
     /// Takes a pin off the blocks that `range` touches.
     pub(crate) fn unpin(&self, range: &Range<usize>) {
-        self.unpin_entries(self.touched(range));
+        self.unpin_entries(self.touched(range), range);
     }
 
-    fn unpin_entries(&self, entries: Range<usize>) {
+    fn unpin_entries(&self, entries: Range<usize>, range: &Range<usize>) {
         for index in entries.map(EntryIndex) {
             let _signals = SignalsBlocked::new();
             let window = self.table.lock(index);
             let publishing = self.lock.shared();
-            self.pins.remove(Locked::windows(&window, &publishing), index);
+            self.pins.remove(Locked::windows(&window, &publishing), index, self.pages_at(index, range));
         }
     }
 }

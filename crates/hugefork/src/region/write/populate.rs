@@ -24,7 +24,8 @@ impl<S: Sys> RegionCore<S> {
 
     /// Makes every block in `range` the region's own, so that no write to it faults until the next fork or snapshot.
     pub(crate) fn prepare_blocks(&self, range: Range<usize>) -> Result<(), RegionError> {
-        self.make_each_own(range, |entry| !matches!(entry, Entry::Private(_)))
+        let may_lack_right = self.pins.may_lack_right();
+        self.make_each_own(range, |entry| !matches!(entry, Entry::Private(_)) || may_lack_right)
     }
 
     /// Sees to it that no write in `range` faults until the next fork, snapshot or reset. What others hold too is shown
@@ -75,6 +76,7 @@ impl<S: Sys> RegionCore<S> {
                 self.prepared.add(locked, next..end);
                 next = end;
             } else if matches!(get(next), Entry::Private(_)) {
+                self.see_to_right(locked, EntryIndex(next))?;
                 next += 1;
             } else {
                 break;
