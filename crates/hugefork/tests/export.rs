@@ -403,7 +403,7 @@ fn an_export_of_what_was_taken_away_is_an_error() {
 #[test]
 fn a_copy_says_how_far_it_is_and_what_that_raises_ends_it() {
     const LEN: usize = 160 << 20;
-    let pool = pool(Backing::ShmemBase, LEN, BlockSize::MIB_2).unwrap();
+    let pool = exporting(Backing::ShmemBase, LEN, BlockSize::MIB_2).unwrap();
     let mut region = pool.region(LEN).unwrap();
     region.as_mut_slice()[LEN - 1] = 1;
     let snapshot = region.snapshot().unwrap();
