@@ -38,7 +38,8 @@ fn never() -> PressureWatch {
 
 /// A pool that watches. If the kernel takes no trigger from this process, prints that and returns `None`.
 fn watching(blocks: usize, watch: PressureWatch) -> Option<Pool> {
-    let pool = builder(blocks).reclaim_under_pressure(watch).build().unwrap();
+    // With a descriptor, of which the kernel tells the memory.
+    let pool = builder(blocks).exports(true).reclaim_under_pressure(watch).build().unwrap();
     let trigger = File::options().read(true).write(true).open(SYSTEM).and_then(|mut file| {
         // Each trigger needs a file of its own.
         file.write_all(b"some 2000000 2000000\0")

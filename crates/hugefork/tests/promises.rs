@@ -13,7 +13,7 @@ use std::sync::mpsc::channel;
 use common::alone::alone;
 use common::signals::handle;
 use common::wait::{this_thread, until_it_waits};
-use common::{BACKINGS, by_block, pool};
+use common::{BACKINGS, by_block, exporting, pool};
 use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, Snapshot};
 use libc::{SIGBUS, SIGINT};
 use physical::{Device, memory};
@@ -211,7 +211,7 @@ fn ctrl_c_ends_a_process_whose_call_stalls() {
 fn a_device_and_the_region_see_each_others_writes_through_a_pin() {
     alone(|| {
         for backing in BACKINGS {
-            let Some(pool) = pool(backing, 6 * BLOCK, BlockSize::MIB_2) else { continue };
+            let Some(pool) = exporting(backing, 6 * BLOCK, BlockSize::MIB_2) else { continue };
             let region = pool.region(2 * BLOCK).unwrap();
             region.populate().unwrap();
             let pin = region.pin(BLOCK + 5..BLOCK + 6).unwrap();
@@ -280,7 +280,7 @@ fn trim_gives_the_memory_of_free_blocks_back() {
             (Backing::ShmemBase, BlockSize::KIB_64),
             (Backing::ShmemBase, BlockSize::KIB_4),
         ] {
-            let Some(pool) = pool(backing, 8 * BLOCK, size) else { continue };
+            let Some(pool) = exporting(backing, 8 * BLOCK, size) else { continue };
             let mut region = pool.region(8 * BLOCK).unwrap();
             region.as_mut_slice().fill(1);
             assert_eq!(memory(), 8 * BLOCK);
@@ -327,7 +327,7 @@ fn reclaiming_a_part_of_a_block_gives_the_memory_of_its_pages_back() {
             (Backing::ShmemBase, BlockSize::MIB_2),
             (Backing::ShmemBase, BlockSize::KIB_64),
         ] {
-            let Some(pool) = pool(backing, 2 * BLOCK, size) else { continue };
+            let Some(pool) = exporting(backing, 2 * BLOCK, size) else { continue };
             let mut region = pool.region(2 * BLOCK).unwrap();
             region.as_mut_slice().fill(1);
             let part = 3 * PAGE..10 * PAGE;

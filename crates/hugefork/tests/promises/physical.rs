@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// The memory of the only pool of this process.
+/// The memory of the only pool of this process, which exports: so there is a descriptor of it.
 fn memfd() -> File {
     let is_pool = |path: &std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:hugefork"))
