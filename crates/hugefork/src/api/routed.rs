@@ -26,7 +26,7 @@ impl Routed {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
         }
-        // Who makes a region is about to write there.
+        // The thread is about to write there.
         allow_faults();
         EngineArc::new(Routed { core: Some(core), pool })
     }

@@ -46,7 +46,7 @@ pub(super) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, address: usize) {
     }
 }
 
-/// Says that nothing is at an address, and who ends before it.
+/// Says that nothing is at an address, and which region or snapshot ends before it.
 #[cold]
 pub(super) fn of_nobody(before: Option<(Owner<'_>, usize)>, address: usize) {
     if !is_new(address) {

@@ -103,14 +103,14 @@ impl Routes {
         (offset < owner.len()).then_some((owner, offset))
     }
 
-    /// Whose end `address` lies behind, and how many bytes.
+    /// The region or snapshot that ends before `address`, and the bytes in between.
     pub(crate) fn find_before(&self, address: usize) -> Option<(Owner<'_>, usize)> {
         let (owner, offset) = self.of_slot(address)?;
         let behind = offset.checked_sub(owner.len())?;
         Some((owner, behind))
     }
 
-    /// Who has the slot of `address`, and how far that lies from where the owner begins.
+    /// The owner of the slot of `address`, and the distance of `address` from the owner's beginning.
     fn of_slot(&self, address: usize) -> Option<(Owner<'_>, usize)> {
         let slot = self.owners.get(self.arena.slot_of(address)?)?.load(Ordering::Acquire);
         let plain = slot.map_addr(|address| address & !SNAPSHOT);

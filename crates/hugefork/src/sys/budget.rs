@@ -9,11 +9,11 @@ pub(crate) const MARGIN_MAPPINGS: usize = 1024;
 /// The limit of the process, and how much of it the engine uses.
 #[derive(Debug)]
 pub(crate) struct MappingBudget {
-    /// What the kernel allows the process.
+    /// The limit of the kernel for the process.
     most: AtomicUsize,
-    /// What the rest of the program has.
+    /// Those of the rest of the program.
     others: AtomicUsize,
-    /// What all regions have.
+    /// Those of all regions.
     used: AtomicUsize,
 }
 
@@ -28,17 +28,17 @@ impl MappingBudget {
         self.others.store(others, Ordering::Relaxed);
     }
 
-    /// What all regions may have together.
+    /// Those that all regions may have together.
     pub(crate) fn limit(&self) -> usize {
         self.most().saturating_sub(self.others.load(Ordering::Relaxed) + MARGIN_MAPPINGS)
     }
 
-    /// What the kernel allows the process (`vm.max_map_count`).
+    /// The limit of the kernel for the process (`vm.max_map_count`).
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// What the process has, the regions' and those of the rest of the program when they were last counted.
+    /// Those of the process: the regions', and those of the rest of the program when they were last counted.
     pub(crate) fn of_process(&self) -> usize {
         self.others.load(Ordering::Relaxed) + self.used()
     }

@@ -324,7 +324,7 @@ pub enum RegionError {
         needed: usize,
         /// Mappings that the process has, as counted.
         used: usize,
-        /// What the kernel allows the process (`vm.max_map_count`).
+        /// The limit of the kernel for the process (`vm.max_map_count`).
         limit: usize,
     },
     /// The part of the address space set aside for regions is used up.

@@ -1,9 +1,9 @@
 //! Pages beside pinned ones. A pinned block stays writable while it is copied for a snapshot, or gets the bytes of one
 //! in a reset; but only its pinned pages have to. The others are closed meanwhile, as all other memory of the region
-//! is: so whoever writes there waits, and the cut is one moment for all pages that are not pinned.
+//! is: so a thread that writes there waits, and the cut is one moment for all pages that are not pinned.
 //!
 //! A block says `Private` meanwhile. If the kernel refuses to give the right to write back, the pins note that, and
-//! whoever comes to such a block tries again.
+//! the next thread at such a block tries again.
 
 use std::ops::Range;
 

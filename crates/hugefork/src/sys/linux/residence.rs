@@ -21,7 +21,7 @@ use crate::units::BASE_PAGE;
 const AT_ONCE: usize = 512;
 
 /// The first run of bytes with memory among `range`, offsets from `base`, where the file is mapped. The kernel tells
-/// who owns the file, or may write to it; for others all of it has memory.
+/// the owner of the file, and a process that may write to it; for others all of it has memory.
 pub(super) fn next(base: usize, range: Range<usize>) -> Option<Range<usize>> {
     if is_filtered() {
         return (!range.is_empty()).then_some(range);

@@ -118,7 +118,7 @@ pub(crate) fn hugetlb_pools() -> io::Result<Vec<HugetlbPool>> {
     Ok(pools)
 }
 
-/// What a folder of `/sys/kernel/mm/hugepages` says; `None` if its name has no page size.
+/// The contents of a folder of `/sys/kernel/mm/hugepages`; `None` if its name has no page size.
 fn hugetlb_pool(folder: &Path) -> io::Result<Option<HugetlbPool>> {
     let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB"));
     let Some(kib) = name.and_then(|kib| kib.parse::<usize>().ok()) else { return Ok(None) };
@@ -187,7 +187,7 @@ impl Group {
         Some(MemoryLimit { bytes: number(self.folder.join(file))?, set_by })
     }
 
-    /// What it may use beside what it uses.
+    /// The rest of its limit, beside the memory in use.
     fn left(&self) -> Option<MemoryLimit> {
         let file = match self.version {
             Version::One => "memory.usage_in_bytes",

@@ -65,7 +65,7 @@ impl Linux {
     /// Duplicates a part of `of`, a mapping of the pool.
     fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // Linux before 6.17 would find that when it has unmapped what is there.
+        // Linux before 6.17 would find that after it has unmapped the old mapping.
         may_map()?;
         // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
