@@ -107,9 +107,10 @@ fn bad_windows_say_what_a_window_is() {
     for bytes in [0, 1, SUBPAGE - 1, SUBPAGE + 1, usize::MAX] {
         let error = kernel.with_window(bytes).unwrap_err();
         assert_eq!(error, KernelError::BadWindow(bytes));
+        let unit = if bytes == 1 { "byte" } else { "bytes" };
         assert_eq!(
             error.to_string(),
-            format!("a window of {bytes} bytes is not a positive multiple of 4KiB: use for example 128KiB")
+            format!("a window of {bytes} {unit} is not a positive multiple of 4KiB: use for example 128KiB")
         );
     }
     assert_eq!(refused("hybrid/portable@5KiB").0, KernelError::BadWindow(5 << 10));

@@ -254,7 +254,10 @@ pub(crate) fn group_file(file: &str) -> Option<PathBuf> {
 
 /// The size of the kernel's pages, if it is not [`BASE_PAGE`].
 pub(crate) fn other_page_size() -> Option<usize> {
-    Some(rustix::param::page_size()).filter(|size| *size != BASE_PAGE)
+    // rustix would read where valgrind has nothing mapped.
+    // SAFETY: a number is asked for.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|size| *size != BASE_PAGE)
 }
 
 fn number(path: impl AsRef<Path>) -> Option<usize> {
