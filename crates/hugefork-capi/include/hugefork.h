@@ -928,9 +928,10 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  * Pages that were written (HF_COPY_GRAIN_PAGE) get their old bytes back in 0.2 to 0.8 us
  * each if they were written before the last reset, too, and 11 to 19 us if not; the next
  * writes to them take no fault. If the process has other threads, hugefork's own not
- * counted, these are held: 50 us, and 3 to 4 us for each page. Blocks that were copied, discarded or written for the first time take some
- * microseconds for each run of neighbours. Besides, some nanoseconds for each block of the
- * region, and 10 to 50 us for each GiB if pages were copied since the last reset.
+ * counted, these are held: 50 us, and 3 to 4 us for each page. Blocks that were copied, discarded
+ * or written for the first time take some microseconds for each run of neighbours. Besides, some
+ * nanoseconds for each block of the region, and 10 to 50 us for each GiB if pages were copied
+ * since the last reset.
  *
  * `done` gets the bytes at the start of the region that are as the snapshot, also if the
  * call fails; it may be NULL.
