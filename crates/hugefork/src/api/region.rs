@@ -498,7 +498,7 @@ impl Region {
     /// [`RegionError::NotReservable`]: all is as the snapshot, but a region with a reservation could not set blocks
     /// aside again in place of those that its forks and snapshots keep.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
-        let may_reset = check_owner_and_addresses().and_then(|()| check_cut([self.core()].into_iter()));
+        let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset_to(snapshot.core())
     }
