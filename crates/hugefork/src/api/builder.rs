@@ -163,9 +163,9 @@ impl PoolBuilder {
 
     /// Whether snapshots of it can be [exported](crate::Snapshot::export); default `false`.
     ///
-    /// A pool that does not keeps no descriptor of its memory, which nobody can open and write to then by way of
-    /// `/proc/PID/fd`. One that does keeps a descriptor for reading, as does any pool of a process whose system calls are filtered
-    /// (seccomp). A pool of hugetlb pages keeps one for reading and writing either way.
+    /// By default the pool keeps no descriptor of its memory, so nobody can open that by way of `/proc/PID/fd` and
+    /// write to it. A pool that exports keeps a descriptor for reading, as does any pool of a process whose system
+    /// calls are filtered (seccomp). A pool of hugetlb pages keeps one for reading and writing either way.
     pub fn exports(mut self, exports: bool) -> Self {
         self.exports = if exports { Exports::Yes } else { Exports::No };
         self
