@@ -2,7 +2,7 @@
 //! handler, on the thread that writes, so that what is cleared or copied is in the cache of that core.
 
 use super::report;
-use super::route::{Owner, Routes};
+use super::route::{Found, Owner, Routes};
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::SystemError;
@@ -56,18 +56,22 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
         return false;
     }
     let (region, offset) = match routes.find(address) {
-        Some((Owner::Region(region), offset)) => (region, offset),
-        Some((Owner::Snapshot(snapshot), offset)) if snapshot.is_revoked_at(offset) => {
+        Found::Within(Owner::Region(region), offset) => (region, offset),
+        Found::Within(Owner::Snapshot(snapshot), offset) if snapshot.is_revoked_at(offset) => {
             return raise_revoked(snapshot.pool(), fault);
         }
-        Some((Owner::Snapshot(snapshot), _)) => {
+        Found::Within(Owner::Snapshot(snapshot), _) => {
             if fault.is_write() {
                 report::of_snapshot(snapshot.pool(), address);
             }
             return false;
         }
-        None => {
-            report::of_nobody(routes.find_before(address), address);
+        Found::Behind(bytes) => {
+            report::of_what_is_behind(bytes, address);
+            return false;
+        }
+        Found::Nobody => {
+            report::of_nobody(address);
             return false;
         }
     };

@@ -3,7 +3,6 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::route::Owner;
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::budget::MARGIN_MAPPINGS;
@@ -46,26 +45,24 @@ pub(super) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, address: usize) {
     }
 }
 
-/// Says that nothing is at an address, and which region or snapshot ends before it.
+/// Says that a region or a snapshot ends before an address. Neither is looked at: another thread may drop it just then.
 #[cold]
-pub(super) fn of_nobody(before: Option<(Owner<'_>, usize)>, address: usize) {
-    if !is_new(address) {
-        return;
+pub(super) fn of_what_is_behind(bytes: usize, address: usize) {
+    if is_new(address) {
+        say(format_args!(
+            "{address:#x} lies {bytes} bytes behind the end of a region or snapshot; correct the index (SIGSEGV)"
+        ));
     }
-    match before {
-        Some((owner, behind)) => say(format_args!(
-            "pool `{}`: {address:#x} lies {behind} bytes behind the end of a {} of {} bytes; correct the index (SIGSEGV)",
-            owner.pool().name,
-            match owner {
-                Owner::Region(_) => "region",
-                Owner::Snapshot(_) => "snapshot",
-            },
-            owner.len(),
-        )),
-        None => say(format_args!(
-            "{address:#x} lies in no region or snapshot: what was there was dropped or closed, or the address is wrong; \
-             use addresses only while their region lives (SIGSEGV)"
-        )),
+}
+
+/// Says that nothing is at an address.
+#[cold]
+pub(super) fn of_nobody(address: usize) {
+    if is_new(address) {
+        say(format_args!(
+            "{address:#x} lies in no region or snapshot: the one that was there was dropped or closed, or the address is \
+             wrong; use addresses only while their region lives (SIGSEGV)"
+        ));
     }
 }
 

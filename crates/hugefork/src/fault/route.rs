@@ -1,54 +1,53 @@
-//! To whom an address belongs: the table from the arena's slots to regions and snapshots.
+//! The owners of addresses: the table from the arena's slots to regions and snapshots.
 //!
 //! ```text
 //! arena   | slot | slot | slot | slot | …
 //!         └── region A ──┘ gap  └─ B ─┘
-//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot: one load, no lock
+//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, and the pages of the slot that it has:
+//!                                                 one load, no lock
 //! ```
+//! Only an owner whose page is touched is looked at: the program keeps it. An access behind the end may come while
+//! another thread drops the owner, so that is told by the table alone.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
 use crate::mem::{self, EngineBox};
-use crate::pool::core::PoolCore;
 use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::SystemError;
-use crate::sys::linux::arena::Arena;
+use crate::sys::linux::arena::{Arena, SLOT_BYTES};
 use crate::sys::linux::memory::Linux;
+use crate::units::BASE_PAGE;
 
 static ROUTES: OnceLock<Routes> = OnceLock::new();
 
 /// The addresses of snapshots are even. This bit marks them.
 const SNAPSHOT: usize = 1;
 
-/// To whom an address belongs.
+/// The pages that an owner has of a slot lie above its address, which takes fewer bits.
+const PAGES_FROM_BIT: u32 = 48;
+
+/// The owner of an address.
 pub(crate) enum Owner<'a> {
     Region(&'a RegionCore<Linux>),
     Snapshot(&'a SnapshotCore<Linux>),
 }
 
-impl Owner<'_> {
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Owner::Region(region) => region.len(),
-            Owner::Snapshot(snapshot) => snapshot.len(),
-        }
-    }
-
-    pub(super) fn pool(&self) -> &PoolCore<Linux> {
-        match self {
-            Owner::Region(region) => region.pool(),
-            Owner::Snapshot(snapshot) => snapshot.pool(),
-        }
-    }
+/// What the table says of an address.
+pub(crate) enum Found<'a> {
+    /// Its owner, and the offset there.
+    Within(Owner<'a>, usize),
+    /// So many bytes behind the end of a region or a snapshot, which another thread may drop just then.
+    Behind(usize),
+    Nobody,
 }
 
-/// To whom each slot of the arena belongs.
+/// The owner of each slot of the arena.
 pub(crate) struct Routes {
     arena: &'static Arena,
-    /// Null, the address of a region, or the address of a snapshot with the bit [`SNAPSHOT`].
+    /// Null; or the address of a region, or that of a snapshot with the bit [`SNAPSHOT`], and the pages above it.
     owners: EngineBox<[AtomicPtr<()>]>,
 }
 
@@ -90,40 +89,43 @@ impl Routes {
     }
 
     fn fill(&self, base: usize, len: usize, owner: *mut ()) {
+        assert_eq!(owner.addr() >> PAGES_FROM_BIT, 0, "an address of a process has at most 47 bits");
+        let mut rest = len;
         for slot in &self.owners[self.arena.slots_of(base, len)] {
-            slot.store(owner, Ordering::Release);
+            let bytes = rest.min(SLOT_BYTES);
+            rest -= bytes;
+            let marked = owner.map_addr(|address| address | (bytes / BASE_PAGE) << PAGES_FROM_BIT);
+            slot.store(if owner.is_null() { owner } else { marked }, Ordering::Release);
         }
     }
 
-    /// To whom `address` belongs, and the offset there. This is one load, for the fault handler.
+    /// The owner of `address`, and the offset there. This is one load, for the fault handler.
     ///
     /// The reference is valid while the program keeps the region or snapshot, which it must while it uses it.
-    pub(crate) fn find(&self, address: usize) -> Option<(Owner<'_>, usize)> {
-        let (owner, offset) = self.of_slot(address)?;
-        (offset < owner.len()).then_some((owner, offset))
-    }
-
-    /// The region or snapshot that ends before `address`, and the bytes in between.
-    pub(crate) fn find_before(&self, address: usize) -> Option<(Owner<'_>, usize)> {
-        let (owner, offset) = self.of_slot(address)?;
-        let behind = offset.checked_sub(owner.len())?;
-        Some((owner, behind))
-    }
-
-    /// The owner of the slot of `address`, and the distance of `address` from the owner's beginning.
-    fn of_slot(&self, address: usize) -> Option<(Owner<'_>, usize)> {
-        let slot = self.owners.get(self.arena.slot_of(address)?)?.load(Ordering::Acquire);
-        let plain = slot.map_addr(|address| address & !SNAPSHOT);
-        let (owner, base) = if slot == plain {
-            // SAFETY: null, or a region that stays in place until it is forgotten.
-            let region = unsafe { slot.cast::<RegionCore<Linux>>().as_ref() }?;
+    pub(crate) fn find(&self, address: usize) -> Found<'_> {
+        let Some((slot, within)) = self.arena.slot_of(address) else { return Found::Nobody };
+        let owner = self.owners.get(slot).map_or(ptr::null_mut(), |owner| owner.load(Ordering::Acquire));
+        if owner.is_null() {
+            return Found::Nobody;
+        }
+        let end = (owner.addr() >> PAGES_FROM_BIT) * BASE_PAGE;
+        if within >= end {
+            return Found::Behind(within - end);
+        }
+        let plain = owner.map_addr(|address| address & ((1 << PAGES_FROM_BIT) - 1) & !SNAPSHOT);
+        let (found, base) = if owner.addr() & SNAPSHOT == 0 {
+            // SAFETY: a region that stays in place until it is forgotten, and the program uses one of its pages.
+            let Some(region) = (unsafe { plain.cast::<RegionCore<Linux>>().as_ref() }) else { return Found::Nobody };
             (Owner::Region(region), region.addresses.base())
         } else {
-            // SAFETY: without the mark, this is the address of a snapshot that stays in place until it is forgotten.
-            let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() }?;
-            (Owner::Snapshot(snapshot), snapshot.view()?)
+            // SAFETY: as above; without the mark, this is the address of a snapshot.
+            let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() };
+            let Some((snapshot, base)) = snapshot.and_then(|snapshot| Some((snapshot, snapshot.view()?))) else {
+                return Found::Nobody;
+            };
+            (Owner::Snapshot(snapshot), base)
         };
-        Some((owner, address.checked_sub(base)?))
+        Found::Within(found, address - base)
     }
 
     /// Whether `address` lies in the arena.

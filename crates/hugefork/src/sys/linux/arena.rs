@@ -30,7 +30,7 @@ use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
 /// The size of a slot.
-const SLOT_BYTES: usize = 64 << 20;
+pub(crate) const SLOT_BYTES: usize = 64 << 20;
 
 /// The arena starts at a multiple of the largest block size.
 const ALIGN_BYTES: usize = 1 << 30;
@@ -157,10 +157,11 @@ impl Arena {
         start..start + slots_of(len)
     }
 
-    /// The slot of `address`, if it lies in the arena. The fault handler calls this.
-    pub(crate) fn slot_of(&self, address: usize) -> Option<usize> {
-        let slot = address.checked_sub(self.base)? / SLOT_BYTES;
-        (slot < self.slots).then_some(slot)
+    /// The slot of `address`, and the offset there, if it lies in the arena. The fault handler calls this.
+    pub(crate) fn slot_of(&self, address: usize) -> Option<(usize, usize)> {
+        let offset = address.checked_sub(self.base)?;
+        let slot = offset / SLOT_BYTES;
+        (slot < self.slots).then_some((slot, offset % SLOT_BYTES))
     }
 
     /// All addresses that it has of the kernel.
