@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use common::alone::alone;
 use common::wait::until;
-use common::{Over, pool};
-use hugefork::{Backing, BlockSize, Region, RegionOptions, Snapshot};
+use common::{Over, may_hold, pool};
+use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions, Snapshot};
 
 const PAGE: usize = 4096;
 const CUTS: usize = 150;
@@ -229,6 +229,55 @@ fn pinned_pages_stay_writable_for_system_calls_while_the_others_are_closed() {
             drop(pins);
             // All of it is writable again, and nothing is left of the mappings.
             region.as_atomic_u64s().iter().step_by(PAGE / 8).for_each(|word| word.store(1, Ordering::Relaxed));
+            assert_eq!(region.stats().faults.failed, 0);
+        }
+    })
+    .well();
+}
+
+/// Another thread's read of a file pins, too, of which the one that makes calls knows nothing.
+#[test]
+fn where_calls_wait_none_fails_beside_pins() {
+    alone(|| {
+        for (backing, block_size) in DIVISIBLE {
+            let block = block_size.bytes();
+            let Some(pool) = pool(backing, 64 * block, block_size) else { continue };
+            let options = RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true);
+            let (region, places) = (pool.region_with(4 * block, options).unwrap(), places(block));
+            region.as_atomic_u64s().iter().step_by(PAGE / 8).for_each(|word| word.store(0, Ordering::Relaxed));
+            if !may_hold() {
+                return println!("skipped: nobody can be made to wait");
+            }
+            let pin = region.pin(0..1).unwrap();
+            let [zeros, file] = ["/dev/zero", "/proc/self/exe"].map(|path| File::open(path).unwrap());
+            let (rounds, calls, over) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let _over = Over(&over);
+                let (region, calls, over) = (&region, &calls, &over);
+                scope.spawn(|| store(region, &places, &rounds, over));
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        assert_eq!(region.read_from_at(&file, 12 * PAGE..13 * PAGE, 0), Ok(PAGE));
+                    }
+                });
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        // SAFETY: within the region, and nobody else uses the page.
+                        let read =
+                            unsafe { libc::pread(fd(&zeros), region.as_mut_ptr().add(10 * PAGE).cast(), PAGE, 0) };
+                        assert_eq!(read, PAGE as isize, "{}", std::io::Error::last_os_error());
+                        calls.fetch_add(1, Ordering::Release);
+                    }
+                });
+                check_cuts(region, &places, &rounds);
+                let saved = region.snapshot().unwrap();
+                for _ in 0..CUTS {
+                    let before = calls.load(Ordering::Acquire);
+                    region.reset_to(&saved).unwrap();
+                    until("a call", || calls.load(Ordering::Acquire) > before);
+                }
+            });
+            drop(pin);
             assert_eq!(region.stats().faults.failed, 0);
         }
     })

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use common::alone::alone;
 use common::seccomp::{every, refuse, with};
-use common::{Over, pool};
+use common::{Over, may_hold, pool};
 use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
 use hugefork_linux::userfaultfd::USERFAULTFD_IOC_NEW;
 
@@ -25,17 +25,6 @@ const KEPT: usize = 2;
 enum Calls {
     Wait,
     MayFail,
-}
-
-/// Whether this process may handle the faults of system calls.
-fn may_hold() -> bool {
-    // SAFETY: the descriptor that it returns is closed below, or with the process.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
-    if fd >= 0 {
-        // SAFETY: it is ours.
-        assert_eq!(unsafe { libc::close(fd as i32) }, 0);
-    }
-    fd >= 0 || File::open("/dev/userfaultfd").is_ok()
 }
 
 /// It is not random, but in step with nothing.

@@ -201,30 +201,27 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// Has whoever uses these entries wait, system calls too. What they show, memory in a row or one CoW mapping, is
+    /// Has those wait who use these bytes, system calls too. What they show, memory in a row or one CoW mapping, is
     /// parked from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
     /// are mappings enough.
-    pub(crate) fn park(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
-        let bytes = self.bytes_of(entries);
-        match self.addresses.parked(&bytes) {
-            Some(parked) => self.pool().sys.hold(self.addresses.part(&bytes), parked).is_ok(),
+    pub(crate) fn park(&self, _locked: Locked<'_>, bytes: &Range<usize>) -> bool {
+        match self.addresses.parked(bytes) {
+            Some(parked) => self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok(),
             None => false,
         }
     }
 
-    /// Shows what is parked of these entries where it belongs.
-    pub(crate) fn unpark(&self, _locked: Locked<'_>, entries: &Range<usize>) {
-        let bytes = self.bytes_of(entries);
-        if let Some(parked) = self.addresses.parked(&bytes) {
-            self.pool().sys.unpark(self.addresses.part(&bytes), parked);
+    /// Shows what is parked of these bytes where it belongs.
+    pub(crate) fn unpark(&self, _locked: Locked<'_>, bytes: &Range<usize>) {
+        if let Some(parked) = self.addresses.parked(bytes) {
+            self.pool().sys.unpark(self.addresses.part(bytes), parked);
         }
     }
 
-    /// Wakes those who wait for these entries, of which none is parked any more.
-    pub(crate) fn resume(&self, entries: &Range<usize>) {
-        let bytes = self.bytes_of(entries);
-        if let Some(parked) = self.addresses.parked(&bytes) {
-            self.pool().sys.resume(self.addresses.part(&bytes), parked);
+    /// Wakes those who wait for these bytes, of which none is parked any more.
+    pub(crate) fn resume(&self, bytes: &Range<usize>) {
+        if let Some(parked) = self.addresses.parked(bytes) {
+            self.pool().sys.resume(self.addresses.part(bytes), parked);
         }
     }
 

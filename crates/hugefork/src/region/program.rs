@@ -164,12 +164,12 @@ impl<S: ProgramSys> RegionCore<S> {
             while next < held {
                 let run = self.alike(next, held);
                 next = run.end;
-                self.site().unpark(locked, &run);
+                self.site().unpark(locked, &self.bytes_of(&run));
             }
         }
         drop(publishing);
         if held > entries.start {
-            self.site().resume(&(entries.start..held));
+            self.site().resume(&self.bytes_of(&(entries.start..held)));
         }
         handed
     }

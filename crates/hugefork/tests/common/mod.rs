@@ -25,6 +25,17 @@ pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> 
     built(Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing), backing)
 }
 
+/// Whether this process may handle the faults of system calls.
+pub(crate) fn may_hold() -> bool {
+    // SAFETY: the descriptor that it returns is closed below, or with the process.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+    if fd >= 0 {
+        // SAFETY: it is ours.
+        assert_eq!(unsafe { libc::close(fd as i32) }, 0);
+    }
+    fd >= 0 || std::fs::File::open("/dev/userfaultfd").is_ok()
+}
+
 /// As [`pool`], whose snapshots can be exported.
 pub(crate) fn exporting(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
     let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).exports(true);

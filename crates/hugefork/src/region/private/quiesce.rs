@@ -41,8 +41,8 @@ pub(in crate::region) struct Quiesced<'a, S: Sys> {
     /// Those whose writers are to be resumed.
     entries: Range<usize>,
     place: Place,
-    /// The entries whose pages beside pinned ones are closed.
-    closed: Range<usize>,
+    /// Where the pages beside pinned ones are, while they are closed.
+    beside_pins: Option<Place>,
     /// Where it is counted for how long they waited who used what is parked, and since when.
     timed: Option<(&'a Recording, u64)>,
 }
@@ -60,7 +60,7 @@ pub(in crate::region) enum Locks<'a> {
 impl<'a, S: Sys> Quiesced<'a, S> {
     /// Keeps nobody off yet. But to drop it resumes the writers of `entries`.
     pub(in crate::region) fn new(region: &'a RegionCore<S>, locks: Locks<'a>, entries: Range<usize>) -> Self {
-        Quiesced { region, locks, entries, place: Place::Own, closed: 0..0, timed: None }
+        Quiesced { region, locks, entries, place: Place::Own, beside_pins: None, timed: None }
     }
 
     /// As in [`Quiesced::new`], for other entries. None is parked.
@@ -79,7 +79,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         let since = region.pool().sys.now();
         let place = region.keep_writers_off(Locked::windows(windows, &publishing), &entries)?;
         let timed = (place == Place::Parked).then_some((held, since));
-        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, closed: 0..0, timed })
+        Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, beside_pins: None, timed })
     }
 
     /// Keeps writers off a run of CoW mappings, which go on counting as writable: they are to be so when it is done.
@@ -105,7 +105,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     }
 
     /// Keeps writers off all its entries, whatever they are: they wait where the kernel is to copy from a snapshot on,
-    /// or else fault. Of pinned blocks, the pinned pages stay writable and no others.
+    /// or else fault. Of pinned blocks, the pinned pages stay writable and no others (beside_pins.rs).
     ///
     /// They are protected whatever they say, since an earlier failure may have left some writable. Two kinds are left
     /// out, because each call waits for whoever gets memory for the process just then, 4 ms for 2 MiB in a virtual
@@ -113,10 +113,17 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     /// `references`, which were protected when another holder got them.
     pub(in crate::region) fn keep_all_off(&mut self, references: u32) -> Result<(), Unresolved> {
         let (region, entries) = (self.region, self.entries.clone());
-        self.closed = entries.clone();
-        self.locked(|locked| region.close_beside_pins(locked, entries.clone()))?;
         if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
             self.place = Place::Parked;
+        }
+        let are_parked =
+            self.place == Place::Parked && self.locked(|locked| region.park_beside_pins(locked, entries.clone()));
+        let place = if are_parked { Place::Parked } else { Place::Own };
+        self.beside_pins = Some(place);
+        if !are_parked {
+            self.locked(|locked| region.protect_beside_pins(locked, entries.clone()))?;
+        }
+        if self.place == Place::Parked {
             return self.locked(|locked| region.protect_split(locked, entries));
         }
         let frames = &region.pool().frames;
@@ -167,21 +174,25 @@ impl<'a, S: Sys> Quiesced<'a, S> {
 
     /// Ends: something else is shown at the entries, or what was parked is there again.
     pub(in crate::region) fn done(mut self) {
-        self.open();
         self.resume();
         self.entries = 0..0;
     }
 
-    /// Gives the right to write to pages beside pinned ones back.
+    /// Opens the pages beside pinned ones again.
     fn open(&mut self) {
-        let closed = mem::take(&mut self.closed);
-        self.locked(|locked| self.region.open_beside_pins(locked, closed));
+        let Some(place) = self.beside_pins.take() else { return };
+        let entries = self.entries.clone();
+        self.locked(|locked| match place {
+            Place::Parked => self.region.unpark_beside_pins(locked, entries),
+            Place::Own | Place::Staging => self.region.allow_beside_pins(locked, entries),
+        });
     }
 
-    /// Wakes those who wait. Nothing is parked any more.
+    /// Wakes those who wait. Nothing is parked any more but pages beside pinned ones.
     fn resume(&mut self) {
+        self.open();
         if mem::replace(&mut self.place, Place::Own) == Place::Parked {
-            self.region.site().resume(&self.entries);
+            self.region.site().resume(&self.region.bytes_of(&self.entries));
             if let Some((held, since)) = self.timed.take() {
                 held.record(self.region.pool().sys.now().saturating_sub(since));
             }
@@ -212,7 +223,9 @@ impl<S: Sys> RegionCore<S> {
     /// that cannot be done: then they are to be write-protected.
     pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
         // Two mappings more here, and two for the parking.
-        self.addresses.can_hold() && self.pool().sys.budget().fits(4) && self.site().park(locked, entries)
+        self.addresses.can_hold()
+            && self.pool().sys.budget().fits(4)
+            && self.site().park(locked, &self.bytes_of(entries))
     }
 
     /// Keeps writers off CoW mappings, in the one way or the other. Returns where their pages are.
@@ -301,11 +314,11 @@ impl<S: Sys> RegionCore<S> {
             return false;
         }
         for one in self.mappings(entries.clone()) {
-            if !site.park(locked, &one) {
+            if !site.park(locked, &self.bytes_of(&one)) {
                 let parked = entries.start..one.start;
                 self.unpark_each(locked, parked.clone());
                 if !parked.is_empty() {
-                    site.resume(&parked);
+                    site.resume(&self.bytes_of(&parked));
                 }
                 return false;
             }
@@ -314,7 +327,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     fn unpark_each(&self, locked: Locked<'_>, entries: Range<usize>) {
-        self.mappings(entries).for_each(|one| self.site().unpark(locked, &one));
+        self.mappings(entries).for_each(|one| self.site().unpark(locked, &self.bytes_of(&one)));
     }
 
     /// The entries that writers may write to or read: neither pinned nor taken away.
