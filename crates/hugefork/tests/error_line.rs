@@ -5,11 +5,11 @@ mod common;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::pipe;
 use std::os::fd::AsRawFd;
 
-use common::alone::alone;
+use common::alone::{alone, with_one_thread};
 use common::signals::{block, handle, handle_info};
 use hugefork::{CopyGrain, Pool, Region, RegionOptions};
 use libc::{SIG_DFL, SIGBUS, SIGKILL, SIGPIPE, SIGSEGV, SIGSTOP, SIGXFSZ, siginfo_t};
@@ -78,6 +78,31 @@ fn a_line_for_which_a_file_may_not_grow_ends_nobody() {
         // SAFETY: reads `none`.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &none) }, 0);
         second.as_mut_slice()[0] = 1;
+    })
+    .well();
+}
+
+/// Its number is 2 by chance: it has closed what was there.
+#[test]
+fn a_file_in_which_the_program_keeps_data_gets_no_line() {
+    alone(|| {
+        let path = std::env::temp_dir().join(format!("hugefork-error-line-{}", std::process::id()));
+        let open = |options: &mut OpenOptions| options.open(&path).unwrap();
+        let bytes_after_the_line = |file: File| {
+            with_one_thread(|| {
+                handle_info(SIGBUS, end_well);
+                take_for_standard_error(&file);
+                write_to_the_full_pool();
+            });
+            file.metadata().unwrap().len()
+        };
+        let data = open(OpenOptions::new().read(true).write(true).create_new(true));
+        assert_eq!(bytes_after_the_line(data), 0);
+        assert!(bytes_after_the_line(open(OpenOptions::new().read(true).append(true))) > 0);
+        assert!(bytes_after_the_line(open(OpenOptions::new().write(true).truncate(true))) > 0);
+        let without_name = open(OpenOptions::new().read(true).write(true).truncate(true));
+        std::fs::remove_file(&path).unwrap();
+        assert!(bytes_after_the_line(without_name) > 0);
     })
     .well();
 }

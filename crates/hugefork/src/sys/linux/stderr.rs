@@ -1,8 +1,13 @@
 //! Writes one line on standard error, also from the fault handler: without allocating or locking, from a buffer with
 //! one `write(2)`. No signal comes of that, whatever standard error is.
+//!
+//! A program that has closed 0 to 2 may have a file of its own under the number 2: a database, say, in which the line
+//! would stand for data. Shells and programs open a log for writing alone, or for appending, or have it unlinked
+//! (pytest). So a file of another kind is the program's own, and nothing is written there.
 
 use core::fmt::{self, Write};
 
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use rustix::stdio::stderr;
 
 use super::mask::WriteSignalsTaken;
@@ -49,7 +54,21 @@ pub(crate) fn say_plainly(line: &'static str) {
     write_out(line.as_bytes());
 }
 
+/// Whether what has the number 2 keeps data of the program: a file or device that can be read, too, without appending.
+fn is_of_the_program() -> bool {
+    let (Ok(stat), Ok(flags)) = (fstat(stderr()), fcntl_getfl(stderr())) else { return false };
+    let has_name = stat.st_nlink > 0;
+    let keeps_data = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => has_name,
+        kind => kind == FileType::BlockDevice,
+    };
+    keeps_data && flags & OFlags::RWMODE == OFlags::RDWR && !flags.contains(OFlags::APPEND)
+}
+
 fn write_out(line: &[u8]) {
+    if is_of_the_program() {
+        return;
+    }
     let _signals = WriteSignalsTaken::new();
     let _ = rustix::io::write(stderr(), line);
 }
