@@ -555,7 +555,7 @@ typedef struct hf_fault_stats {
 } hf_fault_stats;
 
 /*
- * Fills in what the pool has and what happened so far. The kernel counts `bytes_huge`
+ * Fills in counts, and bytes of memory. The kernel counts `bytes_huge`
  * for it: 0.04 ms for each GiB in huge pages, 1.6 ms in pages of 4 KiB, and no mapping
  * changes meanwhile.
  *
@@ -1030,9 +1030,9 @@ int hf_region_get_fault_stats(const hf_region *region, hf_fault_stats *stats);
  * Reads from a descriptor into a range until it is full or the file ends. Other threads
  * may fork and snapshot the region meanwhile: unlike read(2) into a region, this neither
  * fails nor returns early because of it. A call that a signal interrupts is made again.
- * A snapshot that is taken meanwhile has some of the bytes of the range; what is stored
- * outside of its pages (of hugetlb, its blocks) is of one moment. `done` gets the bytes
- * that were read, also if the call fails; it may be NULL. Not for
+ * A snapshot that is taken meanwhile has some of the bytes of the range; other pages (of
+ * hugetlb, other blocks) are of one moment. `done` gets the bytes that were read, also
+ * if the call fails; it may be NULL. Not for
  * descriptors that deliver messages (datagram sockets, eventfd, ...), which lose what
  * could not be copied.
  *

@@ -18,8 +18,10 @@
 //!   and where the call fails on the way, nothing tells what has moved. Whoever repeats it then puts what is left of
 //!   the first, which is nothing, over what has come. So there is a call for each mapping, where the kernel tells them
 //!   apart ([`Maps`], Linux 6.11).
-//! * Pages that cannot come back are lost to whoever needs them at the place. It is tried once more. Then the caller
-//!   has to end the process, whose memory is gone.
+//! * Pages that cannot come back are lost to whoever needs them at the place. It is tried once more, with the mapping
+//!   moved as well, which no limit of addresses or data refuses (`RLIMIT_AS`, `RLIMIT_DATA`): a limit may have been
+//!   lowered since they were taken. What it leaves is a hole, which only `RLIMIT_AS` keeps from being filled. Then the
+//!   caller has to end the process.
 //!
 //! [`mremap(2)`](https://man7.org/linux/man-pages/man2/mremap.2.html)
 
@@ -38,8 +40,8 @@ use crate::procmap_query::Maps;
 /// this makes another, in one step.
 ///
 /// # Errors
-/// The kernel refuses: `EFAULT` for several mappings. What was at `to` may be gone. `ENOMEM` if the process has all the
-/// addresses that it may have; nothing has changed then.
+/// The kernel refuses: `EFAULT` for several mappings. The earlier contents of `to` may be gone. `ENOMEM` if the process
+/// has all the addresses that it may have; nothing has changed then.
 ///
 /// # Safety
 /// Both ranges are the caller's, `len` bytes long, and do not overlap. Nobody needs what is at `to`, or at `from` any
@@ -52,6 +54,30 @@ pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(),
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     }
+}
+
+/// As [`move_page_tables`], and the mapping goes with its pages; nothing can be read or written where it was. No limit
+/// of addresses or data refuses that.
+///
+/// # Errors
+/// As there; or there is a hole at `from` now, since `RLIMIT_AS` is lower than what the process has.
+///
+/// # Safety
+/// As there.
+#[cold]
+unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: by contract.
+    match unsafe { mremap_fixed(pointer(from), len, len, MremapFlags::MAYMOVE, pointer(to)) } {
+        Ok(_) => fill(from, len),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What a call moves.
+#[derive(Clone, Copy)]
+enum Moves {
+    Pages,
+    PagesAndMapping,
 }
 
 /// Whether the process may have more addresses: `RLIMIT_AS`, which somebody may lower below what it has. A call that
@@ -129,7 +155,7 @@ pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
 pub enum Failure {
     /// The kernel has refused. They are where they were.
     Refused(Errno),
-    /// Some are parked, and the kernel has refused twice to move them back.
+    /// The kernel has refused twice to move them back, or left a hole where they were parked.
     Lost(Errno),
 }
 
@@ -174,7 +200,7 @@ impl<'a> Parking<'a> {
     /// # Errors
     /// The kernel refuses. What was taken by then is back, or lost.
     pub fn take(&self) -> Result<(), Failure> {
-        match self.shift(self.place, self.parked, 0, self.len) {
+        match self.shift(Moves::Pages, self.place, self.parked, 0, self.len) {
             Ok(()) => Ok(()),
             Err((taken, errno)) => match self.bring_some_back(taken) {
                 Ok(()) => Err(Failure::Refused(errno)),
@@ -212,11 +238,11 @@ impl<'a> Parking<'a> {
     /// The first `len` bytes.
     #[inline(never)] // Not on the stack of a take that succeeds.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
-        let brought = match self.shift(self.parked, self.place, 0, len) {
+        let brought = match self.shift(Moves::Pages, self.parked, self.place, 0, len) {
             Ok(()) => return Ok(()),
             Err((brought, _)) => brought,
         };
-        match self.shift(self.parked, self.place, brought, len) {
+        match self.shift(Moves::PagesAndMapping, self.parked, self.place, brought, len) {
             Ok(()) => Ok(()),
             Err((_, errno)) => Err(errno),
         }
@@ -224,7 +250,7 @@ impl<'a> Parking<'a> {
 
     /// Moves bytes `at..end` of what is at `from`. Kernels that do not tell where a mapping ends are asked for halves:
     /// neighbours that could be one are not always. A failure says where.
-    fn shift(&self, from: usize, to: usize, mut at: usize, end: usize) -> Result<(), (usize, Errno)> {
+    fn shift(&self, what: Moves, from: usize, to: usize, mut at: usize, end: usize) -> Result<(), (usize, Errno)> {
         let mut most = end - at;
         while at < end {
             let piece = match self.maps {
@@ -232,7 +258,13 @@ impl<'a> Parking<'a> {
                 None => most,
             };
             // SAFETY: as `new` demands.
-            match unsafe { move_page_tables(from + at, to + at, piece) } {
+            let moved = unsafe {
+                match what {
+                    Moves::Pages => move_page_tables(from + at, to + at, piece),
+                    Moves::PagesAndMapping => move_mapping(from + at, to + at, piece),
+                }
+            };
+            match moved {
                 Ok(()) => {
                     at += piece;
                     most = end - at;
@@ -354,6 +386,33 @@ mod tests {
         assert_eq!(ground.seen(ground.place()), written());
         // SAFETY: as above.
         unsafe { munlock(ground.all, LEN) }.unwrap();
+    }
+
+    /// Private mappings count as data, and a second one is refused. Other tests do not have the limit: it is this
+    /// process's own.
+    #[test]
+    fn pages_come_back_where_the_process_may_have_no_more_data() {
+        const CHILD: &str = "HUGEFORK_LINUX_TEST_LIMIT";
+        if std::env::var_os(CHILD).is_none() {
+            let test = "parking::tests::pages_come_back_where_the_process_may_have_no_more_data";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
+            return assert!(ended.success(), "{ended}");
+        }
+        let Some(ground) = Ground::new() else { return };
+        let parking = ground.parking(None);
+        parking.take_at_once().unwrap();
+        limit_data([PAGE as u64, u64::MAX]);
+        let back = parking.bring_back();
+        limit_data([u64::MAX; 2]);
+        assert_eq!((back, ground.seen(ground.place())), (Ok(()), written()));
+        assert!(is_mapped(ground.parked(), LEN));
+    }
+
+    fn limit_data(limit: [u64; 2]) {
+        const RLIMIT_DATA: usize = 2;
+        // SAFETY: the kernel reads two words.
+        unsafe { syscall4(Sysno::prlimit64, 0, RLIMIT_DATA, (&raw const limit).addr(), 0) }.unwrap();
     }
 
     /// The second half is not there, and the first has moved when the kernel finds that.

@@ -54,7 +54,7 @@ pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) faults: u64,
 }
 
-/// What has happened so far to a [`ProgramMemory`].
+/// Counts of a [`ProgramMemory`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -291,7 +291,7 @@ impl<S: Machine> ProgramMemory<S> {
         self.region.held_and_kept()
     }
 
-    /// What has happened so far. It takes some milliseconds for each GiB.
+    /// Counts, and bytes of memory. It takes some milliseconds for each GiB.
     pub fn counts(&self) -> ProgramCounts {
         let Figures { pages_written_back, promoted, memory, kept, .. } = self.region.figures();
         ProgramCounts {

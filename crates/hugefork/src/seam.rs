@@ -58,7 +58,7 @@ pub struct FullBlock<S: Machine> {
     block: BlockId,
 }
 
-/// What has happened so far, and bytes of memory.
+/// Counts, and bytes of memory.
 pub struct Figures {
     /// Pages that writers had copied, and that went back into their blocks.
     pub pages_written_back: u64,
@@ -280,7 +280,7 @@ impl<S: Machine> ProgramRegion<S> {
         (size.len_of(frames.len() - frames.available()), size.len_of(frames.used_and_free()))
     }
 
-    /// What has happened so far. The kernel counts the memory page by page, some milliseconds for each GiB.
+    /// Counts. The kernel counts the memory page by page, some milliseconds for each GiB.
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {

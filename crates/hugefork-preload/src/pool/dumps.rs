@@ -1,4 +1,4 @@
-//! What a core dump has of a program under `run --pool`.
+//! The contents of a core dump of a program under `run --pool`.
 //!
 //! While children live, and in them, the program's memory is a private mapping of the pool's file. Of such the kernel
 //! dumps only mappings of which something was written since they were made, unless bit 2 of the process's filter is

@@ -102,8 +102,8 @@ def prepare_snapshot(*arrays: Array) -> None:
 def pin(array: Array) -> _native.Pin:
     """Keeps an array without gaps writable and where it is: for system calls that write, also while others take
     snapshots, and for devices. Libraries make such calls, too: MPI where it receives (`hugefork.mpi`), h5py in
-    ``dataset.read_direct(a)``. What is written to pinned pages while a snapshot is taken or the array is reset may be in
-    it or not, word by word; what is written elsewhere is of one moment. Ends with ``with hugefork.pin(a):``,
+    ``dataset.read_direct(a)``. A snapshot or reset has each word of pinned pages as it is before or after a write
+    meanwhile; all other pages are of one moment. Ends with ``with hugefork.pin(a):``,
     `Pin.release`, or when it is collected.
 
     Raises TooManyPinsError, and what `populate` raises.

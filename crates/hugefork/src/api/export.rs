@@ -129,7 +129,7 @@ impl Snapshot {
     /// Those of [`Snapshot::export_copy`].
     ///
     /// # Panics
-    /// If `progress` does, which ends the work; what was copied is gone then.
+    /// If `progress` does, which ends the work; the copy is gone then.
     pub fn export_copy_with(&self, mut progress: impl FnMut(usize)) -> Result<Export, RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;

@@ -139,7 +139,7 @@ impl Pool {
         Ok(self.core.trim()?)
     }
 
-    /// What the pool has and what happened so far. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04
+    /// Counts, and bytes of memory. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04
     /// ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and no mapping changes meanwhile.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;

@@ -67,7 +67,7 @@ use crate::types::snapshot_id::SnapshotId;
 /// nobody forks or snapshots the region. System calls that read from a region always work.
 ///
 /// # Mappings
-/// What lies at the addresses of regions and snapshots is hugefork's: change nothing there by `madvise`, `mprotect`,
+/// Memory at the addresses of regions and snapshots is hugefork's: change nothing there by `madvise`, `mprotect`,
 /// `mremap`, `munmap` or `mmap` with `MAP_FIXED`. The kernel refuses little of it. `MADV_DONTNEED` and
 /// `MADV_GUARD_INSTALL` lose what was written after a snapshot, `MADV_REMOVE` makes zeros of snapshots and forks,
 /// `MADV_DOFORK` gives children memory that changes, and a protection is gone with the next snapshot or first write.
@@ -509,7 +509,7 @@ impl Region {
         self.core().habits.advise(advice);
     }
 
-    /// What the region has and what happened so far. Takes some nanoseconds a block.
+    /// Counts, and bytes of memory. Takes some nanoseconds a block.
     pub fn stats(&self) -> RegionStats {
         RegionStats::of(self.core())
     }

@@ -374,7 +374,7 @@ fn a_pinned_page_is_never_write_protected_and_those_beside_it_are_while_they_are
     run::<SoftHugetlb>(6, row);
 }
 
-/// The kernel may refuse to give the right to write back to pages beside pinned ones. Whoever writes there asks again.
+/// The kernel may refuse to give the right to write back to pages beside pinned ones. The next write there asks again.
 #[test]
 fn pages_beside_pinned_ones_that_did_not_get_their_right_back_get_it_at_the_next_write_or_pin() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

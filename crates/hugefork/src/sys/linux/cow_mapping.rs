@@ -310,7 +310,10 @@ impl CowMappings {
     fn move_once(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         // SAFETY: `offset` lies in the template, which stays as it is, since nobody writes there; the new range is the
         // caller's.
-        named("mremap of a private mapping", unsafe { move_page_tables(self.template.at().addr() + offset, at, len) })
+        let moved = unsafe { move_page_tables(self.template.at().addr() + offset, at, len) };
+        let may_be_a_limit = moved == Err(Errno::NOMEM);
+        let what = "mremap of a private mapping";
+        named(if may_be_a_limit { "mremap of a private mapping (raise RLIMIT_DATA)" } else { what }, moved)
     }
 
     #[cold]
