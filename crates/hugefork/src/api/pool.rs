@@ -115,7 +115,8 @@ impl Pool {
     /// Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing is left. Returns how many
     /// bytes it has dropped. The blocks are free then, and still have their memory: [`Pool::trim`] gives that back to
     /// the system. Blocks of zeros that [a reset](crate::Region::reset_to) has given to snapshots, and that regions
-    /// have left, come first and count: nothing is lost by them.
+    /// have left, come first and count, and so do pages that were captured for snapshots that are gone: nothing is lost
+    /// by them, but the next snapshot copies such pages again.
     ///
     /// What is pinned, or what a fork or snapshot shares, stays as it is and stays lazily freed. The call takes time in
     /// proportion to what it drops.

@@ -13,6 +13,7 @@ use super::maintenance::Maintenance;
 use super::placements::Placements;
 use super::slots::Slots;
 use super::stock::Stock;
+use super::unheld::Captures;
 use crate::mem::EngineArc;
 use crate::stats::counters::Registry;
 use crate::sys::{Sys, SystemError};
@@ -39,6 +40,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) placements: EngineArc<Placements>,
     pub(crate) maintenance: Maintenance,
     pub(crate) slots: Slots,
+    pub(crate) captures: Captures,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -67,6 +69,7 @@ impl<S: Sys> PoolCore<S> {
             placements: EngineArc::new(Placements::new(blocks)),
             maintenance: Maintenance::default(),
             slots: Slots::default(),
+            captures: Captures::default(),
         }
     }
 

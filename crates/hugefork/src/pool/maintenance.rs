@@ -99,6 +99,13 @@ impl Maintenance {
         }
     }
 
+    /// Wakes the thread: somebody waits for it. The fault handler calls this.
+    pub(super) fn wake(&self) {
+        if self.parker.is_asleep() {
+            self.parker.wake();
+        }
+    }
+
     /// Notes that a cut has captured all pages that were private.
     pub(crate) fn note_cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
@@ -152,9 +159,12 @@ impl<S: Sys> PoolCore<S> {
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let (mut looked, mut at_cut) = (seen, seen);
         self.tells_from(self.sys.now(), seen, self.sys.sleeps());
+        self.captures.shortage.set_served(true);
         while !maintenance.parker.is_over() {
+            self.answer_shortage();
             if maintenance.cow_mappings() == 0 {
-                maintenance.parker.sleep_unless(|| maintenance.cow_mappings() > 0);
+                let is_work = || maintenance.cow_mappings() > 0 || self.captures.shortage.is_asked();
+                maintenance.parker.sleep_unless(is_work);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 (looked, at_cut) = (seen, seen);
             } else if quiet > QUIET_LOOKS {
@@ -173,6 +183,9 @@ impl<S: Sys> PoolCore<S> {
             self.ahead.note_captures(&self.frames, self.block_size.count(pages * BASE_PAGE));
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
+            if is_nudged {
+                self.captures.drop_useless(&self.frames);
+            }
             let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
             if is_due {
@@ -187,6 +200,7 @@ impl<S: Sys> PoolCore<S> {
             }
             last = self.sys.minor_faults();
         }
+        self.captures.shortage.set_served(false);
     }
 
     /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.
@@ -229,6 +243,7 @@ impl<S: Sys> PoolCore<S> {
     fn work_and_rest<T>(&self, work: impl FnOnce() -> T) -> T {
         let maintenance = &self.maintenance;
         let may_rest = maintenance.is_paced() && !maintenance.is_short();
+        self.answer_shortage();
         let begun = may_rest.then(|| self.sys.cpu_time());
         let done = work();
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);

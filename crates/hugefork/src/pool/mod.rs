@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `ahead`, `supply` | how much memory is got before it is needed, and the thread that gets it |
 //! | `bits` | the free blocks, found without a look at each |
+//! | `captured`, `unheld` | the pages that the last snapshots of regions were given, and who drops them |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
@@ -22,6 +23,7 @@
 pub(crate) mod ab_tests;
 pub(crate) mod ahead;
 mod bits;
+pub(crate) mod captured;
 pub(crate) mod core;
 pub(crate) mod frames;
 #[cfg(test)]
@@ -38,5 +40,6 @@ pub(crate) mod shortage;
 pub(crate) mod slots;
 pub(crate) mod stock;
 pub(crate) mod supply;
+mod unheld;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -58,7 +58,7 @@ impl<S: Sys> PoolCore<S> {
     fn try_to_reserve(&self, count: usize) -> bool {
         let _signals = SignalsBlocked::new();
         while self.frames.reserve(count).is_none() {
-            if self.drop_some_lazy() == Found::None {
+            if self.drop_some_lazy() == Found::None && self.drop_unheld() == 0 {
                 return false;
             }
         }

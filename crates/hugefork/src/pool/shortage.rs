@@ -1,6 +1,7 @@
 //! Reclaim makes room in a full pool, and trim gives memory that it does not need back to the system.
 //!
 //! ```text
+//!   drop_unheld pages that were captured for snapshots that are gone ─▶ likewise (unheld.rs)
 //!   drop_zeros  blocks of zeros that only a snapshot holds ─▶ free blocks, of this pool still
 //!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ likewise
 //!               (of one region: region/free/reclaim.rs)
@@ -80,11 +81,12 @@ impl<S: Sys> PoolCore<S> {
         // This makes the search look at everything, whether something has changed or not.
         self.frames.note_change();
         self.recall_lazy(self.frames.changes());
-        let zeros = self.drop_zeros();
-        let zeros = Dropped { blocks: zeros, bytes: self.block_size.len_of(zeros) };
+        // Those lose nothing.
+        let first = self.drop_unheld() + self.drop_zeros();
+        let first = Dropped { blocks: first, bytes: self.block_size.len_of(first) };
         let mut look = usize::MAX;
-        let lazy = self.drop_in_line(bytes.saturating_sub(zeros.bytes), what, &mut look);
-        Dropped { blocks: zeros.blocks + lazy.blocks, bytes: zeros.bytes + lazy.bytes }
+        let lazy = self.drop_in_line(bytes.saturating_sub(first.bytes), what, &mut look);
+        Dropped { blocks: first.blocks + lazy.blocks, bytes: first.bytes + lazy.bytes }
     }
 
     /// Takes the blocks of zeros back that only a snapshot holds, which loses nothing by it. Returns how many. Signals
@@ -92,6 +94,23 @@ impl<S: Sys> PoolCore<S> {
     pub(crate) fn drop_zeros(&self) -> usize {
         let visit = self.holders.visit();
         visit.family.members().map(Holder::drop_zeros).sum()
+    }
+
+    /// Drops what was captured for snapshots that are gone. Returns how many blocks came back. Not for faults.
+    pub(crate) fn drop_unheld(&self) -> usize {
+        let before = self.slots.given_back();
+        self.captures.drop_unheld(&self.frames);
+        self.slots.given_back().wrapping_sub(before)
+    }
+
+    /// The same for a fault that holds no lock: the pool's thread does it. True if there may be a free block now.
+    pub(crate) fn have_unheld_dropped(&self) -> bool {
+        self.captures.shortage.ask(|| self.maintenance.wake()) && self.frames.available() > 0
+    }
+
+    /// Does what faults wait for, if any do. For the pool's thread.
+    pub(super) fn answer_shortage(&self) {
+        self.captures.shortage.answer(|| self.captures.drop_unheld(&self.frames));
     }
 
     /// Drops what waits in line, beginning with the region whose first window has waited longest.

@@ -6,6 +6,7 @@
 //! A slot is a base page of a block of the pool. A block goes back to the pool with its last slot. One that is used in
 //! part stays, and its free slots are the next to be given out: the lowest first, so that the highest get empty.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{EngineVec, Own};
@@ -42,11 +43,12 @@ struct SlotBlock {
 /// The blocks of a pool that are given out in slots, in order.
 pub(crate) struct Slots {
     blocks: Mutex<EngineVec<SlotBlock>>,
+    given_back: AtomicUsize,
 }
 
 impl Default for Slots {
     fn default() -> Slots {
-        Slots { blocks: Mutex::new(EngineVec::new_in(Own)) }
+        Slots { blocks: Mutex::new(EngineVec::new_in(Own)), given_back: AtomicUsize::new(0) }
     }
 }
 
@@ -133,9 +135,15 @@ impl Slots {
                 held.next = held.next.min(at);
                 if held.used == 0 {
                     release(blocks.remove(of).block);
+                    self.given_back.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
+    }
+
+    /// How many blocks have come back so far.
+    pub(super) fn given_back(&self) -> usize {
+        self.given_back.load(Ordering::Relaxed)
     }
 
     /// How many slots some set has, and how many blocks they lie in.

@@ -32,9 +32,13 @@ impl<S: Sys> RegionCore<S> {
             drop(region);
             frozen.complete()?;
         };
+        if let Some(captured) = frozen.captured.get() {
+            let _ = region.captured_of_parent.set(captured.clone());
+        }
         let reserved = pool.reserve(options.reserve, frozen.entries.len())?;
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
+        let turn = region.take_turn();
         let mut dirty = region.dirty_list(0, frozen);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
@@ -59,6 +63,7 @@ impl<S: Sys> RegionCore<S> {
         drop(alone);
         drop(dirty);
         drop(signals);
+        drop(turn);
         shown?;
         taken.map_err(|reason| region.error(reason))?;
         Ok(region)

@@ -86,7 +86,9 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn maintain_and_promote(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
         // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
         // its windows.
-        drop(self.freezing.try_lock()?);
+        if self.captured.freezing.is_taken() {
+            return None;
+        }
         // A reset must not meet a write-back half done.
         let _not_beside_a_reset = self.maintenance.lock();
         let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
@@ -200,7 +202,7 @@ impl<S: Sys> RegionCore<S> {
     fn leave_all_to_writers(&self) {
         // No snapshot may begin until all is write-protected: one that did would not look at what is write-protected
         // after its own look.
-        let Some(_no_snapshot) = self.freezing.try_lock() else { return };
+        let Some(_no_snapshot) = self.captured.freezing.try_lock() else { return };
         self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());

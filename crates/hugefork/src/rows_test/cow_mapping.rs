@@ -502,7 +502,7 @@ fn no_snapshot_begins_while_all_cow_mappings_are_left_to_writers() {
                 assert!(!region.are_alike(0));
             });
             until_it_waits(told.recv().unwrap());
-            assert!(region.freezing.try_lock().is_none(), "a snapshot may begin");
+            assert!(region.captured.freezing.try_lock().is_none(), "a snapshot may begin");
             region.write(at(BLOCKS - 1, 0), 8);
             drop(last);
             region.snapshot()

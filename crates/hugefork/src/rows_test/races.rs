@@ -137,7 +137,7 @@ fn what_is_lazily_freed_while_its_other_holder_goes_is_all_accounted_for() {
 /// Gives a region operations while `cut` of it waits for its turn, and enters one then. It writes to two blocks.
 fn given_operations_while_it_waits<G: Ground>(region: &Region<G>, cut: impl FnOnce() + Send) {
     let operations = &HeldOperations::new(Duration::MAX);
-    let turn = region.freezing.lock();
+    let turn = region.captured.freezing.lock();
     let ((tell, told), (tell_giver, told_giver), (go_on, may_go_on)) = (channel(), channel(), channel());
     let is_inside = &AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -12,6 +12,7 @@ use super::pages::LockedPages;
 use crate::mapping::addresses::Addresses;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::{self, EngineArc, EngineBox};
+use crate::pool::captured::Captured;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Seat;
 use crate::pool::lineage::{Derived, RegionId};
@@ -84,6 +85,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) keeping: Keeping,
     /// The pages over blocks that others hold too, which changes under the lock; nothing, if there never were any.
     pub(super) pages: LockedPages<S>,
+    /// What was captured of its region.
+    pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     placement: OnceLock<Placement>,
     /// Where the pool lists it.
@@ -125,6 +128,7 @@ impl<S: Sys> SnapshotCore<S> {
             from: Place::default(),
             keeping,
             pages: LockedPages::default(),
+            captured: OnceLock::new(),
             placement: OnceLock::new(),
             seat: Seat::default(),
         });
@@ -147,6 +151,11 @@ impl<S: Sys> SnapshotCore<S> {
         if let Some(placement) = placement {
             let _ = self.placement.set(placement);
         }
+    }
+
+    /// Has what was captured of its region dropped when nobody needs it any more.
+    pub(crate) fn keep_captured(&self, captured: &EngineArc<Captured<S>>) {
+        let _ = self.captured.set(captured.clone());
     }
 
     /// Whether any of its blocks was taken away.
@@ -239,6 +248,7 @@ impl<S: Sys> SnapshotCore<S> {
         let source = Some(&self.parent);
         let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping);
         copy.from.set(self.from.get());
+        self.captured.get().into_iter().for_each(|captured| copy.keep_captured(captured));
         if self.has_room_for_pages() {
             copy.make_room_for_pages();
         }
@@ -273,7 +283,9 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         if closed.is_ok() {
             let changes = pool.frames.changes();
             self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
+            self.pages.give_up(&pool);
             if pool.frames.changes() != changes {
+                self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
                 // Somebody is alone with a block now.
                 pool.maintenance.nudge();
             }

@@ -15,7 +15,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Site};
 use crate::mapping::edges::Shown;
 use crate::mem::{EngineArc, EngineVec, Own};
-use crate::pool::core::Shortage;
+use crate::pool::core::{PoolCore, Shortage};
 use crate::pool::page_set::PageSet;
 use crate::pool::shortage::Found;
 use crate::sync::SignalsBlocked;
@@ -61,6 +61,16 @@ impl<S: Sys> LockedPages<S> {
 
     fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: Sys> LockedPages<S> {
+    /// Gives all sets up.
+    pub(super) fn give_up(&mut self, pool: &PoolCore<S>) {
+        if self.has_room() {
+            *self = LockedPages::default();
+            pool.captures.note_unheld();
+        }
     }
 }
 
@@ -129,7 +139,7 @@ impl<S: Sys> SnapshotCore<S> {
                 }
                 Err(Shortage::Blocks) => {
                     let _signals = SignalsBlocked::new();
-                    if self.pool().drop_some_lazy() == Found::None {
+                    if self.pool().drop_some_lazy() == Found::None && self.pool().drop_unheld() == 0 {
                         return Err(self.pool().full());
                     }
                 }
@@ -152,8 +162,12 @@ impl<S: Sys> SnapshotCore<S> {
             let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
             self.parent.freed(usize::from(pool.release(unused)));
             self.parent.freed(usize::from(pool.release(base)));
-            // The pages are dropped when no lock is held.
-            return exchanged.map(|_| Ok(())).map_err(|refused| self.refused(refused));
+            // No lock is held.
+            return exchanged
+                .map(drop)
+                .inspect(|()| pool.captures.note_unheld())
+                .map(Ok)
+                .map_err(|refused| self.refused(refused));
         }
         self.parent.freed(usize::from(pool.release(base)));
         Ok(copied.map(drop))

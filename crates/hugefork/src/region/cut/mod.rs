@@ -130,7 +130,7 @@ impl<S: Sys> RegionCore<S> {
 
     fn drops_some_lazy(&self) -> bool {
         let _signals = SignalsBlocked::new();
-        self.pool().drop_some_lazy() != Found::None
+        self.pool().drop_some_lazy() != Found::None || self.pool().drop_unheld() > 0
     }
 }
 
@@ -258,6 +258,7 @@ fn cut<S: Sys>(
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
     let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
+    frozen.keep_captured(&region.captured);
     if region.captured.lock().are_any() {
         frozen.make_room_for_pages();
     }

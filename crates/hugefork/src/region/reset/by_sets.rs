@@ -1,5 +1,5 @@
 //! A reset where pages are held beside blocks: the snapshot's sets (pool/page_set.rs) say which bytes its pages have,
-//! and those that were captured of the region (state/captured.rs) which it has itself.
+//! and those that were captured of the region (pool/captured.rs) which it has itself.
 //!
 //! | the region's entry | what is put back |
 //! |---|---|

@@ -32,8 +32,6 @@ pub(crate) struct Accounts {
     pub(crate) writers: Writers,
     /// How often CoW mappings with private pages were write-protected outside of snapshots.
     pub(crate) write_protected: AtomicUsize,
-    /// How often somebody has taken the region's turn to be snapshotted, prepared for that, or reset.
-    pub(super) turns: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
     /// Whether an entry may be `CowMapped` whose pages cannot be written, because a call has failed.
@@ -57,7 +55,6 @@ impl Accounts {
             calls_wait: options.calls_wait,
             writers: options.writers,
             write_protected: AtomicUsize::new(0),
-            turns: AtomicUsize::new(0),
             origin: Place::default(),
             unsure: AtomicBool::new(false),
         }

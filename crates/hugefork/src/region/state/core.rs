@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::accounts::Accounts;
-use super::captured::Captured;
 use super::density::Density;
 use super::dirty_list::LockedDirtyList;
 use super::history::Habits;
@@ -25,10 +24,11 @@ use crate::mapping::change::{Refused, Remapped, Site};
 use crate::mapping::edges::Shown;
 use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
+use crate::pool::captured::{Captured, Turn};
 use crate::pool::core::PoolCore;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
-use crate::sync::{RegionLock, WordGuard, WordLock};
+use crate::sync::{RegionLock, WordLock};
 use crate::sys::{PageRun, Shows, Sys};
 use crate::table::pins::Pins;
 use crate::table::transition::{Held, OnDrop, on_drop};
@@ -47,9 +47,6 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
-    /// Held while a fork or snapshot is taken, or the region is reset, so that two of them do not undo each other's
-    /// write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
-    pub(crate) freezing: WordLock,
     /// Held while the pool's thread looks after CoW mappings, and by a reset, which may hold no windows.
     pub(in crate::region) maintenance: WordLock,
     pub(crate) accounts: Accounts,
@@ -58,24 +55,14 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) density: Density,
     pub(in crate::region) prepared: Prepared,
     pub(in crate::region) dirty_list: LockedDirtyList,
-    pub(crate) captured: Captured<S>,
+    pub(crate) captured: EngineArc<Captured<S>>,
+    /// What was captured of the region that a fork was made of.
+    pub(in crate::region) captured_of_parent: OnceLock<EngineArc<Captured<S>>>,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     /// What cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
     pub(in crate::region) placement: PlacementHint,
-}
-
-/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
-pub(in crate::region) struct Turn<'a> {
-    number: usize,
-    _guard: WordGuard<'a>,
-}
-
-impl Turn<'_> {
-    pub(in crate::region) fn number(&self) -> usize {
-        self.number
-    }
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -112,7 +99,6 @@ impl<S: Sys> RegionCore<S> {
             addresses,
             table: Table::new(count, pool.block_size),
             lock: RegionLock::default(),
-            freezing: WordLock::default(),
             maintenance: WordLock::default(),
             accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
@@ -120,7 +106,8 @@ impl<S: Sys> RegionCore<S> {
             density: Density::new(count, pool.block_size),
             prepared: Prepared::default(),
             dirty_list: LockedDirtyList::default(),
-            captured: Captured::new(count, pool.block_size),
+            captured: EngineArc::new(Captured::new(count, pool.block_size)),
+            captured_of_parent: OnceLock::new(),
             counters: pool.registry.register(),
             observer: OnceLock::new(),
             operations: OnceLock::new(),
@@ -128,20 +115,20 @@ impl<S: Sys> RegionCore<S> {
         });
         // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region, parent) };
+        region.captured.share_with(&pool.captures);
         region
     }
 
     /// Holds all locks of the region, as threads do that are in calls and faults.
     #[cfg(test)]
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
-        let calls = (self.freezing.lock(), self.dirty_list.lock(), self.maintenance.lock());
+        let calls = (self.captured.freezing.lock(), self.dirty_list.lock(), self.maintenance.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
     pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
-        let guard = self.freezing.lock();
-        Turn { number: self.accounts.turns.fetch_add(1, Ordering::Relaxed), _guard: guard }
+        self.captured.take_turn(&self.pool().captures, &self.pool().frames)
     }
 
     /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
@@ -312,6 +299,9 @@ impl<S: Sys> Drop for RegionCore<S> {
             // The blocks may still be mapped, so nobody may get them again.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
+        // Snapshots of it may live on.
+        self.captured.withdraw_from(&pool.captures);
+        self.captured_of_parent.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
         pool.maintenance.count(-self.accounts.cow_mappings.load(Ordering::Relaxed).cast_signed());
         pool.maintenance.nudge();
         pool.registry.retire(&self.counters);

@@ -14,7 +14,6 @@
 //! | `error` | what a call returns where a fault prints a line |
 
 mod accounts;
-mod captured;
 mod core;
 mod density;
 mod dirty_list;
@@ -26,7 +25,7 @@ mod split;
 mod store;
 mod unresolved;
 
-pub(super) use self::core::Turn;
+pub(super) use crate::pool::captured::Turn;
 pub(super) use dirty_list::{DirtyList, NoRoom, Page};
 
 pub(crate) use self::core::RegionCore;

@@ -416,8 +416,9 @@ impl Sys for SoftMmu {
     unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
         assert!(part.len() == BASE_PAGE, "one page is copied");
         let (state, number) = (self.state(), part.at() / BASE_PAGE);
-        // Who writes to a page whose writes are tracked takes its mark away.
-        let is_told = state.tracked.contains(&number);
+        // A write to a tracked page takes its mark away. Once anything is tracked, a page that is not, since it was
+        // shown a moment ago, counts as written at each look, so the pause finds it.
+        let is_told = !state.tracked.is_empty();
         assert!(is_told || !state.may_be_written(number), "copied what somebody may write to, and nobody is told");
         // SAFETY: by contract.
         unsafe { state.copy_private(number, to) };

@@ -3,13 +3,28 @@
 //!
 //! They change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
 //! pages there are.
+//!
+//! They hold blocks of the pool, so they may not outlive their use:
+//!
+//! | a set | goes |
+//! |---|---|
+//! | whose block only the region holds, or shows no more | with the snapshot or fork that has left the region alone |
+//! | that no snapshot has any more | when blocks are short (unheld.rs) |
+//!
+//! The next snapshot puts the pages of the former back into their block, and copies those of the latter anew.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use allocator_api2::unsize_box;
+
+use super::frames::Frames;
+use super::page_set::PageSet;
+use super::unheld::{Captures, Keeper};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
-use crate::pool::page_set::PageSet;
+use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
@@ -27,6 +42,12 @@ const MADE: u32 = 1 << 28;
 
 const FLAGS: u32 = CURRENT | OUTDATED | BEGUN | MADE;
 
+/// Wanted are the sets that are of no use to the region.
+const USELESS: u32 = 1;
+
+/// Wanted are the sets that no snapshot has.
+const UNHELD: u32 = 2;
+
 /// What was captured of a block.
 struct Block<S: Sys> {
     set: EngineArc<PageSet<S>>,
@@ -34,9 +55,42 @@ struct Block<S: Sys> {
     cut: u64,
 }
 
+/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
+pub(crate) struct Turn<'a> {
+    number: usize,
+    captured: &'a dyn Keeper,
+    pool: (&'a Captures, &'a Frames),
+    guard: Option<WordGuard<'a>>,
+}
+
+impl Turn<'_> {
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let (captures, frames) = self.pool;
+        drop(self.guard.take());
+        // There may be new sets, and nobody could drop those that there were.
+        captures.note_unheld();
+        self.captured.settle(frames);
+    }
+}
+
 /// What was captured of the blocks of a region.
 pub(crate) struct Captured<S: Sys> {
+    /// Held while a fork or snapshot of the region is taken, or the region is reset, so that two of them do not undo
+    /// each other's write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
+    pub(crate) freezing: WordLock,
+    /// Which sets somebody wants to be dropped: whoever has the turn does so when he gives it up.
+    wanted: AtomicU32,
+    /// How many have had the turn, or have dropped sets.
+    turns: AtomicUsize,
     sets: Mutex<Sets<S>>,
+    /// Whether there ever was room for any set.
+    has_room: AtomicBool,
     /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since,
     /// [`OUTDATED`], [`BEGUN`] and [`MADE`].
     pages: EngineBox<[AtomicU32]>,
@@ -52,7 +106,7 @@ pub(crate) struct Captured<S: Sys> {
 const MAX_COPIES: usize = 4;
 
 /// The sets, while they are looked at.
-pub(in crate::region) struct Sets<S: Sys> {
+pub(crate) struct Sets<S: Sys> {
     blocks: EngineVec<Option<Block<S>>>,
     cut: u64,
     /// What a reset has put others in the place of.
@@ -61,34 +115,70 @@ pub(in crate::region) struct Sets<S: Sys> {
 
 impl<S: Sys> Captured<S> {
     /// Nothing, of `count` blocks.
-    pub(super) fn new(count: usize, size: BlockSize) -> Captured<S> {
+    pub(crate) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
         Captured {
+            freezing: WordLock::default(),
+            wanted: AtomicU32::new(0),
+            turns: AtomicUsize::new(0),
             sets: Mutex::new(sets),
+            has_room: AtomicBool::new(false),
             pages: mem::zeroed(count),
             are_tracked: AtomicBool::new(false),
             copies_left: AtomicUsize::new(0),
         }
     }
 
-    pub(in crate::region) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
+    /// Drops the sets that are wanted, unless somebody has the turn.
+    fn settle_for(&self, wanted: u32, frames: &Frames) {
+        self.wanted.fetch_or(wanted, Ordering::SeqCst);
+        // Either whoever gives the turn up sees what is wanted, or it is free here.
+        fence(Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) != 0 {
+            let Some(turn) = self.freezing.try_lock() else { return };
+            self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
+            drop(turn);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// In the region's turn.
+    fn drop_wanted(&self, wanted: u32, frames: &Frames) {
+        let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
+        let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
+            wanted & USELESS != 0 && is_useless(index, set) || wanted & UNHELD != 0 && set.owners() == 1
+        };
+        let (mut sets, mut are_any) = (self.lock(), false);
+        for (index, of) in sets.blocks.iter_mut().enumerate() {
+            if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
+                (*of, are_any) = (None, true);
+                self.pages[index].store(0, Ordering::Relaxed);
+            }
+        }
+        if are_any {
+            // A cut that waits for operations is to look anew.
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
-    pub(in crate::region) fn pages_of(&self, index: EntryIndex) -> usize {
+    pub(crate) fn pages_of(&self, index: EntryIndex) -> usize {
         self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
     }
 
     /// Whether all private pages of a block that have a mark are as its set says: as there, or as in the block below if
     /// they are not there. All pages of the set are private.
-    pub(in crate::region) fn has_all_marked(&self, index: EntryIndex) -> bool {
+    pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & (MADE | OUTDATED) == MADE)
     }
 
     /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
-    pub(in crate::region) fn may_change(&self, entries: Range<usize>) {
+    pub(crate) fn may_change(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {
             if pages.load(Ordering::Relaxed) & CURRENT != 0 {
                 pages.fetch_and(!CURRENT, Ordering::Relaxed);
@@ -96,44 +186,44 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    pub(in crate::region) fn are_tracked(&self) -> bool {
+    pub(crate) fn are_tracked(&self) -> bool {
         self.are_tracked.load(Ordering::Relaxed)
     }
 
-    pub(in crate::region) fn set_tracked(&self, are_tracked: bool) {
+    pub(crate) fn set_tracked(&self, are_tracked: bool) {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
     /// Whether a block may be copied for this cut because it has many private pages.
-    pub(in crate::region) fn may_copy(&self) -> bool {
+    pub(crate) fn may_copy(&self) -> bool {
         self.copies_left.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that one is copied.
-    pub(in crate::region) fn note_copy(&self) {
+    pub(crate) fn note_copy(&self) {
         let left = self.copies_left.load(Ordering::Relaxed);
         self.copies_left.store(left.saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Has the pages of all further blocks captured, because writers wait.
-    pub(in crate::region) fn copy_no_more(&self) {
+    pub(crate) fn copy_no_more(&self) {
         self.copies_left.store(0, Ordering::Relaxed);
     }
 
     /// Whether there are any, or have been.
-    pub(in crate::region) fn are_any(&self) -> bool {
+    pub(crate) fn are_any(&self) -> bool {
         self.lock().are_any()
     }
 
     /// Whether a block was write-protected when it was captured, and nobody was let write since. Under the lock of its
     /// window.
-    pub(in crate::region) fn is_current(&self, index: EntryIndex) -> bool {
+    pub(crate) fn is_current(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0)
     }
 
     /// Has the last set of a block over `base`, to which nobody has written since, for this cut too. False if there is
     /// none. Under the lock of its window.
-    pub(in crate::region) fn keep_last(&self, index: EntryIndex, base: BlockId) -> bool {
+    pub(crate) fn keep_last(&self, index: EntryIndex, base: BlockId) -> bool {
         let mut sets = self.lock();
         let cut = sets.cut;
         let of = sets.blocks.get_mut(index.0).and_then(Option::as_mut);
@@ -152,7 +242,7 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    pub(in crate::region) fn is_outdated(&self, index: EntryIndex) -> bool {
+    pub(crate) fn is_outdated(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
     }
 
@@ -173,7 +263,7 @@ impl<S: Sys> Captured<S> {
     }
 
     /// Nothing is captured of a block any more.
-    pub(in crate::region) fn forget(&self, index: EntryIndex) {
+    pub(crate) fn forget(&self, index: EntryIndex) {
         let mut sets = self.lock();
         let set = sets.blocks.get_mut(index.0).and_then(Option::take);
         if let Some(pages) = self.pages.get(index.0) {
@@ -185,29 +275,31 @@ impl<S: Sys> Captured<S> {
 
     /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
     /// last set tells what was private when it was made.
-    pub(in crate::region) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
+    pub(crate) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
         let now = BEGUN | if is_protected { CURRENT } else { 0 };
         self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
     }
 
     /// The set of a block, for whatever cut it was made.
-    pub(in crate::region) fn last(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
+    pub(crate) fn last(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
         self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
     }
 
     /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current, and if
     /// pages were dropped, it is outdated.
-    pub(in crate::region) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
+    pub(crate) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
         self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
         let mut sets = self.lock();
         let cut = sets.cut;
+        self.has_room.store(true, Ordering::Relaxed);
         sets.make_room(self.pages.len());
         sets.blocks[index.0] = Some(Block { set, cut });
     }
 
     /// Makes room for [`Captured::replace`], once for each block. Allocates.
-    pub(in crate::region) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         let (mut sets, count) = (self.lock(), self.pages.len());
+        self.has_room.store(true, Ordering::Relaxed);
         sets.make_room(count);
         if sets.replaced.capacity() < count {
             sets.replaced = EngineVec::with_capacity_in(count, Own);
@@ -216,7 +308,7 @@ impl<S: Sys> Captured<S> {
 
     /// The pages over a block are as in this set now, or it is not known what they are. Under the region lock; nothing
     /// is allocated or dropped.
-    pub(in crate::region) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
+    pub(crate) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         let mut sets = self.lock();
         let Sets { blocks, cut, replaced } = &mut *sets;
         let (Some(of), Some(pages)) = (blocks.get_mut(index.0), self.pages.get(index.0)) else { return };
@@ -225,13 +317,69 @@ impl<S: Sys> Captured<S> {
     }
 
     /// Drops the sets that were replaced.
-    pub(in crate::region) fn drop_replaced(&self) {
+    pub(crate) fn drop_replaced(&self) {
         let mut sets = self.lock();
         if !sets.replaced.is_empty() {
             let replaced = std::mem::replace(&mut sets.replaced, EngineVec::new_in(Own));
             drop(sets);
             drop(replaced);
         }
+    }
+}
+
+impl<S: Sys> EngineArc<Captured<S>> {
+    /// Lets whoever is short of blocks have those of sets that no snapshot has.
+    pub(crate) fn share_with(&self, captures: &Captures) {
+        captures.add(self.another());
+    }
+
+    /// Drops all sets: the region goes.
+    pub(crate) fn withdraw_from(&self, captures: &Captures) {
+        captures.remove(self);
+        let _turn = self.freezing.lock();
+        self.lock().blocks = EngineVec::new_in(Own);
+        self.pages.iter().for_each(|pages| pages.store(0, Ordering::Relaxed));
+    }
+
+    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
+        let guard = self.freezing.lock();
+        let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
+    }
+
+    /// Drops the sets whose pages can go back into their blocks, since only the region holds those, and what is
+    /// outdated. If somebody has the turn, he does so when he gives it up.
+    pub(crate) fn drop_useless(&self, frames: &Frames) {
+        if self.has_room() {
+            self.settle_for(USELESS, frames);
+        }
+    }
+}
+
+impl<S: Sys> Keeper for EngineArc<Captured<S>> {
+    fn address(&self) -> usize {
+        ptr::from_ref::<Captured<S>>(self).addr()
+    }
+
+    fn another(&self) -> EngineBox<dyn Keeper> {
+        unsize_box!(EngineBox::new_in(self.clone(), Own))
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room.load(Ordering::Relaxed)
+    }
+
+    fn drop_unheld(&self, frames: &Frames) {
+        self.settle_for(UNHELD, frames);
+    }
+
+    fn drop_useless(&self, frames: &Frames) {
+        EngineArc::<Captured<S>>::drop_useless(self, frames);
+    }
+
+    fn settle(&self, frames: &Frames) {
+        self.settle_for(0, frames);
     }
 }
 
@@ -243,18 +391,18 @@ impl<S: Sys> Sets<S> {
     }
 
     /// Whether there are any.
-    pub(in crate::region) fn are_any(&self) -> bool {
+    pub(crate) fn are_any(&self) -> bool {
         !self.blocks.is_empty()
     }
 
     /// The set of a block that was captured for this cut.
-    pub(in crate::region) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
+    pub(crate) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
     }
 
     /// The set of a block, for whatever cut it was made.
-    pub(in crate::region) fn of_any_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
+    pub(crate) fn of_any_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.set.base == base).then(|| of.set.clone())
     }

@@ -1,0 +1,147 @@
+//! What was captured of the regions of a pool (captured.rs), and how it is dropped where no snapshot has it any more.
+//!
+//! ```text
+//!   a call that finds no block ─▶ drop_unheld
+//!   a fault                    ─▶ asks the pool's thread, and waits ─▶ answer_shortage ─▶ drop_unheld
+//! ```
+//! A fault may not free memory, so the thread that looks after CoW mappings does that for it (shortage.rs). What that
+//! thread waits for has no holder that may fault.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::frames::Frames;
+use crate::mem::{EngineBox, EngineVec, Own};
+use crate::sync::{WaitQueue, WordLock};
+
+/// Something that owns what was captured of a region, on whatever [`Sys`](crate::sys::Sys).
+pub(super) trait Keeper: Send + Sync {
+    /// Tells it from others.
+    fn address(&self) -> usize;
+
+    /// Another owner of the same.
+    fn another(&self) -> EngineBox<dyn Keeper>;
+
+    /// Whether there may be sets. Looks at no lock.
+    fn has_room(&self) -> bool;
+
+    /// Drops the sets that no snapshot has. If somebody has the turn, he does so when he gives it up.
+    fn drop_unheld(&self, frames: &Frames);
+
+    /// Drops the sets that are of no use to the region. If somebody has the turn, he does so when he gives it up.
+    fn drop_useless(&self, frames: &Frames);
+
+    /// Drops what others wanted to be dropped while somebody had the turn.
+    fn settle(&self, frames: &Frames);
+}
+
+/// What was captured of the regions of a pool.
+pub(crate) struct Captures {
+    regions: Mutex<EngineVec<EngineBox<dyn Keeper>>>,
+    pub(super) shortage: Shortage,
+}
+
+/// How faults that find no block have the pool's thread drop sets.
+#[derive(Default)]
+pub(super) struct Shortage {
+    /// Whether there may be sets that no snapshot has.
+    may_be_unheld: AtomicBool,
+    /// Held while they are dropped.
+    dropping: WordLock,
+    asked: AtomicU32,
+    answered: AtomicU32,
+    answers: WaitQueue,
+    /// Whether there is somebody to answer.
+    is_served: AtomicBool,
+}
+
+impl Shortage {
+    /// Notes that there may be sets that no snapshot has.
+    pub(super) fn note_unheld(&self) {
+        self.may_be_unheld.store(true, Ordering::SeqCst);
+    }
+
+    /// Has the pool's thread drop them, and waits for it. False if there were none, or nobody to do so. The fault
+    /// handler calls this, and holds no lock.
+    pub(super) fn ask(&self, wake: impl FnOnce()) -> bool {
+        let are_none = !self.may_be_unheld.load(Ordering::SeqCst) && !self.dropping.is_taken();
+        if are_none || !self.is_served.load(Ordering::SeqCst) {
+            return false;
+        }
+        let ticket = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        wake();
+        let is_answered = || self.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
+        self.answers.until(|| (is_answered() || !self.is_served.load(Ordering::SeqCst)).then_some(()));
+        true
+    }
+
+    /// Calls `drop_them` if somebody waits for that.
+    pub(super) fn answer(&self, drop_them: impl FnOnce()) {
+        if self.is_asked() {
+            let until = self.asked.load(Ordering::SeqCst);
+            drop_them();
+            self.answered.store(until, Ordering::SeqCst);
+            self.answers.ring();
+        }
+    }
+
+    /// Whether somebody waits for the pool's thread.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::SeqCst)
+    }
+
+    /// Notes that the pool's thread answers from now on, or no more.
+    pub(super) fn set_served(&self, is_served: bool) {
+        self.is_served.store(is_served, Ordering::SeqCst);
+        self.answers.ring();
+    }
+}
+
+impl Default for Captures {
+    fn default() -> Captures {
+        Captures { regions: Mutex::new(EngineVec::new_in(Own)), shortage: Shortage::default() }
+    }
+}
+
+impl Captures {
+    fn lock(&self) -> MutexGuard<'_, EngineVec<EngineBox<dyn Keeper>>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, captured: EngineBox<dyn Keeper>) {
+        self.lock().push(captured);
+    }
+
+    pub(super) fn remove(&self, captured: &dyn Keeper) {
+        let mut regions = self.lock();
+        let at = regions.iter().rposition(|other| other.address() == captured.address());
+        let removed = at.map(|at| regions.swap_remove(at));
+        drop(regions);
+        drop(removed);
+    }
+
+    /// Calls `each` for all regions that were captured of, without a lock.
+    fn each(&self, each: impl Fn(&dyn Keeper)) {
+        let mut found = EngineVec::new_in(Own);
+        found.extend(self.lock().iter().filter(|captured| captured.has_room()).map(|captured| captured.another()));
+        found.iter().for_each(|captured: &EngineBox<dyn Keeper>| each(&**captured));
+    }
+
+    /// Notes that a snapshot has given up its sets.
+    pub(crate) fn note_unheld(&self) {
+        self.shortage.note_unheld();
+    }
+
+    /// Drops the sets that no snapshot has.
+    pub(super) fn drop_unheld(&self, frames: &Frames) {
+        let _dropping = self.shortage.dropping.lock();
+        if self.shortage.may_be_unheld.swap(false, Ordering::SeqCst) {
+            self.each(|captured| captured.drop_unheld(frames));
+        }
+    }
+
+    /// Drops the sets that are of no use to their regions.
+    pub(super) fn drop_useless(&self, frames: &Frames) {
+        self.each(|captured| captured.drop_useless(frames));
+    }
+}
