@@ -180,7 +180,6 @@ enum hf_error {
     HF_E_TOO_MANY_MAPPINGS = -1104,   /* more mappings than vm.max_map_count allows */
     HF_E_POOL_FULL = -1105,           /* the pool has no free block */
     HF_E_NOT_RESERVABLE = -1106,      /* the pool has too few blocks to reserve */
-    HF_E_COW_LIMIT = -1107,           /* forks and snapshots hold as much as is allowed */
     HF_E_TOO_MANY_PINS = -1108,       /* a block has 255 pins already */
     HF_E_REVOKED = -1201,             /* part of a fork or snapshot was taken away */
     HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
@@ -579,14 +578,6 @@ enum hf_reserve {
     HF_RESERVE_FULL = 1  /* one for each block; of a fork or snapshot nothing is revoked */
 };
 
-/* What a write does that would make forks and snapshots hold more than is allowed. */
-enum hf_on_limit {
-    HF_ON_LIMIT_NO_LIMIT = 0, /* there is no limit */
-    HF_ON_LIMIT_REVOKE = 1,   /* takes the block away from those without a reservation */
-    HF_ON_LIMIT_STALL = 2,    /* waits until a fork or snapshot is closed */
-    HF_ON_LIMIT_FAIL = 3      /* fails as if the pool were full: one line, and SIGBUS */
-};
-
 /*
  * What a write copies that finds its block held by a fork or snapshot too.
  *
@@ -618,16 +609,17 @@ typedef struct hf_region_options {
     int reserve;
     /* HF_COPY_GRAIN_...; means nothing to a snapshot. */
     int copy_grain;
-    /* HF_ON_LIMIT_...; HF_ON_LIMIT_NO_LIMIT: `max_cow_bytes` has to be 0. */
-    int on_limit;
     /* 1: system calls that write wait while pages that the kernel has copied go back into
      * blocks and while a snapshot is taken, and do not fail with EFAULT. Readers wait,
      * too, for some 0.25 ms. The process has to be allowed to handle the faults of calls:
      * CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1, or access to /dev/userfaultfd.
      * Without that right they may fail all the same. */
     int calls_wait;
+    /* 0. */
+    int unused;
     /* The most bytes that forks and snapshots of the region may hold beside it, rounded
-     * up to blocks. */
+     * up to blocks; 0: no limit. A write that would exceed it takes its block away from
+     * those without a reservation. */
     size_t max_cow_bytes;
 } hf_region_options;
 
@@ -693,7 +685,7 @@ int hf_region_populate_with(hf_region *region, size_t threads,
  * 0.3 ms for each GiB. Otherwise it is copied here, 0.1 ms for each 2 MiB. Never written
  * blocks get their memory.
  *
- * HF_E_OUT_OF_RANGE, HF_E_COW_LIMIT, and those of hf_region_populate.
+ * HF_E_OUT_OF_RANGE, and those of hf_region_populate.
  */
 int hf_region_prepare_write(hf_region *region, size_t offset, size_t len);
 

@@ -1,9 +1,9 @@
 //! The constants, and what they choose. They are named after the variants of the engine that they stand for, but for
-//! `HF_ON_LIMIT_NO_LIMIT` and `HF_CHANGES_…`, which stand for none.
+//! `HF_CHANGES_…`, which stand for none.
 
 use std::ffi::{CStr, c_char, c_int};
 
-use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, OnLimit, Reserve, Swap};
+use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, Reserve, Swap};
 
 use crate::failure::Failure;
 
@@ -63,13 +63,6 @@ choices! {
     Reserve, "reservation" {
         HF_RESERVE_NONE = 0 => Reserve::None,
         HF_RESERVE_FULL = 1 => Reserve::Full,
-    }
-    Option<OnLimit>, "on_limit" {
-        // No limit, which is not a variant of the engine's.
-        HF_ON_LIMIT_NO_LIMIT = 0 => None,
-        HF_ON_LIMIT_REVOKE = 1 => Some(OnLimit::Revoke),
-        HF_ON_LIMIT_STALL = 2 => Some(OnLimit::Stall),
-        HF_ON_LIMIT_FAIL = 3 => Some(OnLimit::Fail),
     }
     CopyGrain, "copy grain" {
         HF_COPY_GRAIN_AUTO = 0 => CopyGrain::Auto,

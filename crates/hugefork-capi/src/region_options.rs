@@ -15,8 +15,8 @@ pub(crate) struct hf_region_options {
     size: usize,
     reserve: c_int,
     copy_grain: c_int,
-    on_limit: c_int,
     calls_wait: c_int,
+    unused: c_int,
     max_cow_bytes: usize,
 }
 
@@ -38,12 +38,8 @@ pub(crate) unsafe fn read(options: *const hf_region_options) -> Result<RegionOpt
         0 | 1 => options.calls_wait(asked.calls_wait == 1),
         other => return Err(Failure::bad_value(format!("`calls_wait` is {other}: set it to 0 or 1"))),
     };
-    match chosen(asked.on_limit)? {
-        Some(on_limit) => Ok(options.max_cow_bytes(asked.max_cow_bytes, on_limit)),
-        None if asked.max_cow_bytes == 0 => Ok(options),
-        None => {
-            let text = "`max_cow_bytes` without `on_limit`: say what a write does at the limit".to_owned();
-            Err(Failure::bad_value(text))
-        }
+    if asked.unused != 0 {
+        return Err(Failure::bad_value(format!("`unused` is {}: set it to 0", asked.unused)));
     }
+    Ok(if asked.max_cow_bytes > 0 { options.max_cow_bytes(asked.max_cow_bytes) } else { options })
 }

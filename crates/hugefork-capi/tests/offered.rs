@@ -162,7 +162,7 @@ const STRUCTS: [(&str, &str, &str); 7] = [
 ];
 
 /// What is chosen from, and how its constants begin.
-const CHOICES: [(&str, &str); 10] = [
+const CHOICES: [(&str, &str); 9] = [
     ("Backing", "HF_BACKING"),
     ("Granted", "HF_GRANTED"),
     ("Fallback", "HF_FALLBACK"),
@@ -170,7 +170,6 @@ const CHOICES: [(&str, &str); 10] = [
     ("CoreDump", "HF_CORE_DUMP"),
     ("Swap", "HF_SWAP"),
     ("Reserve", "HF_RESERVE"),
-    ("OnLimit", "HF_ON_LIMIT"),
     ("CopyGrain", "HF_COPY_GRAIN"),
     ("Advice", "HF_ADVICE"),
 ];

@@ -1,6 +1,6 @@
 //! What Python chooses in words.
 
-use hugefork::{Advice, CopyGrain, OnLimit, RegionOptions, Reserve};
+use hugefork::{Advice, CopyGrain, RegionOptions, Reserve};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -13,16 +13,13 @@ pub(crate) fn choose<T: Copy>(what: &str, word: &str, from: &[(&str, T)]) -> PyR
     })
 }
 
-/// What a region, fork or snapshot is promised and may cost. A write that waits until a snapshot is dropped
-/// (`OnLimit::Stall`) is not offered: it would hold the interpreter's lock, so no other thread could drop one.
+/// What a region, fork or snapshot is promised and may cost.
 pub(crate) fn region_options(
     reserve: bool,
     max_cow_bytes: Option<usize>,
-    on_limit: &str,
     copy_grain: &str,
     calls_wait: bool,
 ) -> PyResult<RegionOptions> {
-    let on_limit = choose("on_limit", on_limit, &[("revoke", OnLimit::Revoke), ("fail", OnLimit::Fail)])?;
     let grains = [("auto", CopyGrain::Auto), ("page", CopyGrain::Page), ("block", CopyGrain::Block)];
     let options = RegionOptions::new().reserve(if reserve { Reserve::Full } else { Reserve::None }).copy_grain(choose(
         "copy_grain",
@@ -30,7 +27,7 @@ pub(crate) fn region_options(
         &grains,
     )?);
     let options = options.calls_wait(calls_wait);
-    Ok(max_cow_bytes.map_or(options, |bytes| options.max_cow_bytes(bytes, on_limit)))
+    Ok(max_cow_bytes.map_or(options, |bytes| options.max_cow_bytes(bytes)))
 }
 
 pub(crate) fn advice(word: &str) -> PyResult<Advice> {

@@ -71,19 +71,17 @@ impl Pool {
         Ok(Pool { pool: Shared::new("pool", pool) })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
-    #[pyo3(signature = (nbytes, *, reserve, max_cow_bytes, on_limit, copy_grain, calls_wait))]
+    #[pyo3(signature = (nbytes, *, reserve, max_cow_bytes, copy_grain, calls_wait))]
     fn region(
         &self,
         py: Python<'_>,
         nbytes: usize,
         reserve: bool,
         max_cow_bytes: Option<usize>,
-        on_limit: &str,
         copy_grain: &str,
         calls_wait: bool,
     ) -> Result<Region, Failure> {
-        let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain, calls_wait)?;
+        let options = region_options(reserve, max_cow_bytes, copy_grain, calls_wait)?;
         let pool = self.pool.get()?;
         Ok(Region::new(py.detach(|| pool.region_with(nbytes, options))?))
     }

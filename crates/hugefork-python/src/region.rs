@@ -250,7 +250,7 @@ pub(crate) fn snapshot_all(
     reserve: bool,
 ) -> Result<Vec<RegionSnapshot>, Failure> {
     let regions = regions.iter().map(|region| region.get()).collect::<Result<Vec<_>, _>>()?;
-    let options = region_options(reserve, None, "revoke", "auto", false)?;
+    let options = region_options(reserve, None, "auto", false)?;
     let made = py.detach(|| {
         let regions: Vec<&hugefork::Region> = regions.iter().map(|region| &**region).collect();
         hugefork::Region::snapshot_all_with(&regions, options)
@@ -281,17 +281,16 @@ enum Source {
 
 /// Forks of several regions and snapshots. The regions, none of them twice, are forked as they are at one moment.
 #[pyfunction]
-#[pyo3(signature = (sources, *, reserve, max_cow_bytes, on_limit, copy_grain, calls_wait))]
+#[pyo3(signature = (sources, *, reserve, max_cow_bytes, copy_grain, calls_wait))]
 pub(crate) fn fork_all(
     py: Python<'_>,
     sources: Vec<Bound<'_, PyAny>>,
     reserve: bool,
     max_cow_bytes: Option<usize>,
-    on_limit: &str,
     copy_grain: &str,
     calls_wait: bool,
 ) -> Result<Vec<Region>, Failure> {
-    let options = region_options(reserve, max_cow_bytes, on_limit, copy_grain, calls_wait)?;
+    let options = region_options(reserve, max_cow_bytes, copy_grain, calls_wait)?;
     let sources = sources.iter().map(source).collect::<Result<Vec<_>, _>>()?;
     let forks = py.detach(|| {
         loop {

@@ -107,8 +107,8 @@ def test_sizes_and_words_of_other_types_are_refused():
         hf.Pool("100 TiB")
     with pytest.raises(hf.NotABlockSizeError):
         hf.Pool("8 MiB", block_size=3000)
-    with pytest.raises(ValueError, match="revoke, fail"):
-        hf.Pool("8 MiB").empty(1, on_limit="stall")
+    with pytest.raises(ValueError, match="auto, page, block"):
+        hf.Pool("8 MiB").empty(1, copy_grain="byte")
 
 
 def test_every_error_of_the_engine_has_its_class():

@@ -80,7 +80,7 @@ def test_forks_go_their_own_way(pool):
     assert again[0, 0] == 1 and s[a][0, 0] == 0
     mixed = hf.fork(s[a], b, a)
     assert [part.shape for part in mixed] == [(2, 3), (4,), (2, 3)]
-    assert hf.fork(branch, reserve=True, copy_grain="page", max_cow_bytes="4 MiB", on_limit="fail")[0, 0] == 9
+    assert hf.fork(branch, reserve=True, copy_grain="page", max_cow_bytes="4 MiB")[0, 0] == 9
 
 
 def test_the_same_array_twice_is_one_region(pool):

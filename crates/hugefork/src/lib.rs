@@ -126,7 +126,7 @@ pub use types::code::ErrorCode;
 pub use types::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
 pub use types::extents::{Extent, Extents};
 pub use types::observer::Observer;
-pub use types::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
+pub use types::options::{CopyGrain, RegionOptions, Reserve};
 pub use types::snapshot_id::SnapshotId;
 pub use units::{BlockSize, ByteSize, SizeError};
 

@@ -19,7 +19,7 @@ use hugefork::kernels::{Kernel, KernelError, Order, Primitive, PrimitiveName};
 use hugefork::machine::PressureError;
 use hugefork::{
     Backing, BlockSize, BuildError, ByteSize, Commit, ErrorCode, Extents, Fallback, ImportError, Imported, Observer,
-    OnLimit, Operations, Pool, Region, RegionError, RegionOptions, Reserve, ResetError, SizeError,
+    Operations, Pool, Region, RegionError, RegionOptions, Reserve, ResetError, SizeError,
 };
 
 const BLOCK: usize = 2 << 20;
@@ -39,7 +39,7 @@ const fn case(name: &'static str, advice: &'static str, provoke: fn() -> Failed)
     Case { name, advice, provoke }
 }
 
-const CASES: [Case; 51] = [
+const CASES: [Case; 50] = [
     case("SizeError::NotABlockSize", "take a power of two", || failed(BlockSize::new(3))),
     case("SizeError::Zero", "take at least one block", || {
         let Err(RegionError::Length(error)) = pool(4).region(0) else { panic!("a region of nothing") };
@@ -105,14 +105,8 @@ const CASES: [Case; 51] = [
         let _all = written(&pool, 2);
         failed(pool.region_with(BLOCK, RegionOptions::new().reserve(Reserve::Full)))
     }),
-    case("RegionError::CowLimit", "drop one, or raise the limit", || {
-        let region = pool(8).region_with(2 * BLOCK, by_block().max_cow_bytes(BLOCK, OnLimit::Fail)).unwrap();
-        region.populate().unwrap();
-        let _snapshot = region.snapshot().unwrap();
-        failed(region.prepare_write(0..2 * BLOCK))
-    }),
     case("RegionError::LimitOnSnapshot", "leave it out", || {
-        failed(region(1).snapshot_with(RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Fail)))
+        failed(region(1).snapshot_with(RegionOptions::new().max_cow_bytes(BLOCK)))
     }),
     case("RegionError::Revoked", "make it with Reserve::Full", || {
         let mut region = written(&pool(2), 2);

@@ -14,8 +14,8 @@ use common::forked::{check_fork, in_fork};
 use common::seccomp::{every, refuse, with};
 use common::{BACKINGS, Over, by_block, exporting};
 use hugefork::{
-    Backing, BlockSize, CopyGrain, ErrorCode, Export, Extents, ImportError, Imported, OnLimit, Pool, Region,
-    RegionError, RegionOptions, Snapshot,
+    Backing, BlockSize, CopyGrain, ErrorCode, Export, Extents, ImportError, Imported, Pool, Region, RegionError,
+    RegionOptions, Snapshot,
 };
 
 const PAGE: usize = 4096;
@@ -380,7 +380,7 @@ fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
 #[test]
 fn a_limit_that_would_revoke_goes_on_without() {
     let pool = Pool::builder().capacity(16 * BLOCK).exports(true).build().unwrap();
-    let mut region = pool.region_with(4 * BLOCK, by_block().max_cow_bytes(BLOCK, OnLimit::Revoke)).unwrap();
+    let mut region = pool.region_with(4 * BLOCK, by_block().max_cow_bytes(BLOCK)).unwrap();
     region.as_mut_slice().fill(1);
     let snapshot = region.snapshot().unwrap();
     let export = snapshot.export().unwrap();

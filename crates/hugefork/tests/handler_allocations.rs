@@ -13,7 +13,7 @@ use common::alone::{Ended, alone};
 use common::seccomp::{every, refuse, with};
 use common::signals::{give_up, handle, handle_info};
 use common::{BACKINGS, by_block, pool};
-use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionOptions, Snapshot};
+use hugefork::{Backing, BlockSize, Pool, Region, Snapshot};
 use libc::{SIGABRT, SIGBUS, SIGSEGV};
 
 const PAGE: usize = 4096;
@@ -285,20 +285,6 @@ fn a_write_that_finds_the_pool_full() {
         write(&full.pool().region(BLOCK).unwrap(), 0);
     });
     assert!(line(ended, SIGBUS).contains("is full"));
-}
-
-#[test]
-fn a_write_that_would_cost_too_much() {
-    let ended = alone(|| {
-        default_for(SIGBUS);
-        let options = RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Fail);
-        let region = small_pool(8).region_with(2 * BLOCK, options).unwrap();
-        region.populate().unwrap();
-        let _snapshot = region.snapshot().unwrap();
-        write(&region, 0);
-        write(&region, BLOCK);
-    });
-    assert!(line(ended, SIGBUS).contains("max_cow_bytes"));
 }
 
 #[test]

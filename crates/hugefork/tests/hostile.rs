@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::alone::alone;
 use common::forked::in_fork;
 use common::{BACKINGS, pool};
-use hugefork::{Backing, BlockSize, BuildError, OnLimit, Pool, Region, RegionOptions, Reserve};
+use hugefork::{Backing, BlockSize, BuildError, Pool, Region, RegionOptions, Reserve};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
@@ -142,7 +142,7 @@ fn every_read_into_a_pinned_range_is_whole() {
 #[test]
 fn a_limit_is_felt_only_while_somebody_holds_what_it_counts() {
     let pool = Pool::builder().name("test").capacity(16 * BLOCK).build().unwrap();
-    let mut region = pool.region_with(2 * BLOCK, RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Fail)).unwrap();
+    let mut region = pool.region_with(2 * BLOCK, RegionOptions::new().max_cow_bytes(BLOCK)).unwrap();
     region.as_mut_slice().fill(1);
     let fork = region.fork().unwrap();
     for round in 0..4 {

@@ -8,14 +8,12 @@ mod physical;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
-use std::sync::mpsc::channel;
 
 use common::alone::alone;
 use common::signals::handle;
-use common::wait::{this_thread, until_it_waits};
 use common::{BACKINGS, by_block, exporting, pool};
-use hugefork::{Backing, BlockSize, OnLimit, Pool, Region, RegionError, RegionOptions, Reserve, Snapshot};
-use libc::{SIGBUS, SIGINT};
+use hugefork::{Backing, BlockSize, Pool, Region, RegionError, RegionOptions, Reserve};
+use libc::SIGBUS;
 use physical::{Device, memory};
 
 const PAGE: usize = 4096;
@@ -106,7 +104,7 @@ fn a_store_to_a_revoked_fork_is_a_bus_error_and_one_line() {
 #[test]
 fn a_snapshot_with_a_limit_is_refused_and_changes_nothing() {
     let region = small_pool(4).region(2 * BLOCK).unwrap();
-    let options = RegionOptions::new().max_cow_bytes(BLOCK, OnLimit::Stall);
+    let options = RegionOptions::new().max_cow_bytes(BLOCK);
     let refused = region.snapshot_with(options).map(drop);
     assert_eq!(refused, Err(RegionError::LimitOnSnapshot));
     assert!(refused.unwrap_err().to_string().contains("leave it out"));
@@ -128,83 +126,6 @@ fn a_snapshot_with_a_reservation_is_read_to_the_end() {
     };
     region.as_mut_slice().fill(2);
     assert!(!snapshot.is_revoked() && snapshot.iter().all(|&byte| byte == 1));
-}
-
-/// A region of three blocks whose snapshot costs as much as it may.
-fn at_its_limit(on_limit: OnLimit) -> (Region, Snapshot) {
-    let pool = small_pool(8);
-    let region = pool.region_with(3 * BLOCK, RegionOptions::new().max_cow_bytes(BLOCK, on_limit)).unwrap();
-    region.populate().unwrap();
-    let snapshot = region.snapshot().unwrap();
-    region.prepare_write(0..1).unwrap();
-    assert_eq!(region.stats().cow_bytes, BLOCK);
-    (region, snapshot)
-}
-
-#[test]
-fn a_write_beyond_max_cow_bytes_is_a_bus_error_where_it_is_to_fail() {
-    let ended = alone(|| {
-        handle(SIGBUS, libc::SIG_DFL, 0, &[]);
-        let (mut region, _snapshot) = at_its_limit(OnLimit::Fail);
-        region.as_mut_slice()[BLOCK] = 1;
-    });
-    check_one_line(&ended.by(SIGBUS), &["pool `test`", "max_cow_bytes", "drop one or raise the limit", "(SIGBUS)"]);
-}
-
-#[test]
-fn a_write_that_stalls_goes_on_when_another_thread_drops_the_snapshot() {
-    let (mut region, snapshot) = at_its_limit(OnLimit::Stall);
-    std::thread::scope(|scope| {
-        let (tell, told) = channel();
-        let region = &mut region;
-        let writer = scope.spawn(move || {
-            tell.send(this_thread()).unwrap();
-            region.as_mut_slice()[BLOCK] = 1;
-        });
-        until_it_waits(told.recv().unwrap());
-        assert!(!writer.is_finished(), "it did not wait");
-        assert_eq!(load(&snapshot, BLOCK), 0);
-        drop(snapshot);
-    });
-    assert_eq!((region.as_mut_slice()[BLOCK], region.stats().cow_bytes), (1, 0));
-    assert_eq!(region.stats().faults.failed, 0, "a write that waits has not failed");
-}
-
-/// Sends Ctrl-C to this thread once it stalls. No other thread could take the signal.
-fn interrupt_what_stalls() {
-    // SAFETY: no arguments.
-    let (process, thread) = (unsafe { libc::getpid() }, this_thread());
-    std::thread::spawn(move || {
-        until_it_waits(thread);
-        // SAFETY: sends a signal to a thread of this process.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGINT) }, 0);
-    });
-}
-
-#[test]
-fn ctrl_c_ends_a_process_whose_write_stalls() {
-    let ended = alone(|| {
-        handle(SIGINT, libc::SIG_DFL, 0, &[]);
-        let (mut region, _snapshot) = at_its_limit(OnLimit::Stall);
-        println!("stalls");
-        interrupt_what_stalls();
-        region.as_mut_slice()[BLOCK] = 1;
-    });
-    assert!(ended.stdout.contains("stalls"), "{ended}");
-    assert_eq!(ended.by(SIGINT), "");
-}
-
-#[test]
-fn ctrl_c_ends_a_process_whose_call_stalls() {
-    let ended = alone(|| {
-        handle(SIGINT, libc::SIG_DFL, 0, &[]);
-        let (region, _snapshot) = at_its_limit(OnLimit::Stall);
-        println!("stalls");
-        interrupt_what_stalls();
-        region.prepare_write(BLOCK..2 * BLOCK).unwrap();
-    });
-    assert!(ended.stdout.contains("stalls"), "{ended}");
-    assert_eq!(ended.by(SIGINT), "");
 }
 
 #[test]

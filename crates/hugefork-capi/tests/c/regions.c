@@ -118,11 +118,9 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
     options.reserve = HF_RESERVE_NONE, options.copy_grain = 3;
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
-    options.copy_grain = HF_COPY_GRAIN_AUTO, options.on_limit = 4;
+    options.copy_grain = HF_COPY_GRAIN_AUTO, options.unused = 1;
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
-    options.on_limit = HF_ON_LIMIT_NO_LIMIT, options.max_cow_bytes = 1;
-    FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
-    options.max_cow_bytes = 0, options.calls_wait = 2;
+    options.unused = 0, options.calls_wait = 2;
     FAILS(HF_E_BAD_VALUE, made(pool, BLOCK, &options));
     options.calls_wait = 0, options.size = 8;
     FAILS(HF_E_BAD_STRUCT, made(pool, BLOCK, &options));
@@ -136,7 +134,7 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_POOL_FULL, hf_region_populate_with(region, 2, NULL, NULL));
     FAILS(HF_E_POOL_FULL, hf_region_prepare_write(region, 0, 1));
     hf_region_close(all);
-    options.reserve = HF_RESERVE_NONE, options.on_limit = HF_ON_LIMIT_REVOKE, options.max_cow_bytes = BLOCK;
+    options.reserve = HF_RESERVE_NONE, options.max_cow_bytes = BLOCK;
     FAILS(HF_E_LIMIT_ON_SNAPSHOT, hf_region_snapshot(region, &options, &snapshot));
     CHECK(snapshot == NULL);
 
@@ -182,18 +180,9 @@ static void limits(hf_pool *pool)
     hf_region_options options = HF_REGION_OPTIONS_INIT;
     hf_region *region;
     hf_snapshot *saved;
-    options.on_limit = HF_ON_LIMIT_FAIL;
     options.max_cow_bytes = BLOCK;
     options.copy_grain = HF_COPY_GRAIN_BLOCK;
-    WELL(hf_region_create(pool, 2 * BLOCK, &options, &region));
-    memset(bytes_of(region), 1, 2 * BLOCK);
-    WELL(hf_region_snapshot(region, NULL, &saved));
-    FAILS(HF_E_COW_LIMIT, hf_region_prepare_write(region, 0, 2 * BLOCK));
-    CHECK(hf_last_errno() == EDQUOT);
-    hf_snapshot_close(saved);
-    hf_region_close(region);
     /* The first block is copied, the second is taken away from the snapshot. */
-    options.on_limit = HF_ON_LIMIT_REVOKE;
     WELL(hf_region_create(pool, 2 * BLOCK, &options, &region));
     memset(bytes_of(region), 1, 2 * BLOCK);
     WELL(hf_region_snapshot(region, NULL, &saved));
@@ -217,8 +206,6 @@ static void grains(hf_pool *pool)
         hf_fault_stats faults;
         unsigned char byte;
         options.copy_grain = grain;
-        /* Nothing waits as long as nothing is copied beyond the limit. */
-        options.on_limit = HF_ON_LIMIT_STALL;
         options.max_cow_bytes = 2 * BLOCK;
         WELL(hf_region_create(pool, BLOCK, &options, &region));
         memset(bytes_of(region), 1, BLOCK);

@@ -75,7 +75,6 @@ static void several(hf_pool *pool)
     regions[2] = regions[0];
     FAILS(HF_E_BAD_VALUE, hf_region_snapshot_all(regions, 3, NULL, saved));
     options.max_cow_bytes = 2 * MIB;
-    options.on_limit = HF_ON_LIMIT_REVOKE;
     FAILS(HF_E_LIMIT_ON_SNAPSHOT, hf_region_snapshot_all(regions, 2, &options, saved));
     hf_region_close(regions[0]);
     hf_region_close(regions[1]);

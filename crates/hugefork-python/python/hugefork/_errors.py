@@ -18,7 +18,6 @@ __all__ = [
     "BeyondTheMachineError",
     "CheckpointError",
     "ClosedError",
-    "CowLimitError",
     "ForkedChildError",
     "HugeforkError",
     "InsideOperationError",
@@ -182,10 +181,6 @@ class NotReservableError(OutOfBlocksError):
     """The pool has too few blocks to reserve."""
 
 
-class CowLimitError(UsedUpError):
-    """Forks and snapshots hold as much as the region allows (``max_cow_bytes``)."""
-
-
 class TooManyPinsError(UsedUpError):
     """A block has as many pins as can be counted."""
 
@@ -259,7 +254,6 @@ _CLASSES: dict[str, type[HugeforkError]] = {
     "too_many_mappings": TooManyMappingsError,
     "pool_full": PoolFullError,
     "not_reservable": NotReservableError,
-    "cow_limit": CowLimitError,
     "too_many_pins": TooManyPinsError,
     "revoked": RevokedError,
     "already_observed": AlreadyObservedError,

@@ -23,7 +23,7 @@ class Pool:
         reclaim_under_pressure: bool,
     ) -> Pool: ...
     def region(
-        self, nbytes: int, *, reserve: bool, max_cow_bytes: int | None, on_limit: str, copy_grain: str, calls_wait: bool
+        self, nbytes: int, *, reserve: bool, max_cow_bytes: int | None, copy_grain: str, calls_wait: bool
     ) -> Region: ...
     @property
     def name(self) -> str: ...
@@ -149,7 +149,6 @@ def fork_all(
     *,
     reserve: bool,
     max_cow_bytes: int | None,
-    on_limit: str,
     copy_grain: str,
     calls_wait: bool,
 ) -> list[Region]: ...

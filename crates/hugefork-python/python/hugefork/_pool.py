@@ -13,12 +13,11 @@ from ._arrays import Array, bytes_of, checked_dtype, checked_shape, region_place
 from ._errors import in_words_of_python
 from ._stats import PoolStats
 
-__all__ = ["CopyGrain", "OnLimit", "Pool", "Size", "parse_size"]
+__all__ = ["CopyGrain", "Pool", "Size", "parse_size"]
 
 Size = int | str
 """A number of bytes, or words for one: ``"512 MiB"``, ``"8GiB"``, ``"64k"``. Units are powers of two."""
 
-OnLimit = Literal["revoke", "fail"]
 CopyGrain = Literal["auto", "page", "block"]
 
 
@@ -140,7 +139,6 @@ class Pool:
         order: Literal["C", "F"] = "C",
         reserve: bool = False,
         max_cow_bytes: Size | None = None,
-        on_limit: OnLimit = "revoke",
         copy_grain: CopyGrain = "auto",
         calls_wait: bool = False,
         operations: _native.Operations | None = None,
@@ -153,9 +151,9 @@ class Pool:
             As those of `numpy.empty`; a dtype with Python objects is refused.
         reserve
             Set blocks aside, so that no first write finds the pool full.
-        max_cow_bytes, on_limit
-            The most bytes that forks and snapshots of it may hold beside it, and what a write does that would exceed
-            that: ``"revoke"`` takes its block away from them, ``"fail"`` fails with `SIGBUS`.
+        max_cow_bytes
+            The most bytes that forks and snapshots of it may hold beside it. A write that would exceed that takes its
+            block away from those without a reservation.
         copy_grain
             What a write copies that finds its block shared with a fork or snapshot: pages of 4 KiB, blocks, or what is
             cheaper.
@@ -181,7 +179,6 @@ class Pool:
             max(1, -(-nbytes // block)) * block,
             reserve=reserve,
             max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
-            on_limit=on_limit,
             copy_grain=copy_grain,
             calls_wait=calls_wait,
         )
@@ -215,7 +212,6 @@ class Pool:
             parse_size(size),
             reserve=reserve,
             max_cow_bytes=None,
-            on_limit="revoke",
             copy_grain=copy_grain,
             calls_wait=calls_wait,
         )

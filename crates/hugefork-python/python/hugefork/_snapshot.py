@@ -10,7 +10,7 @@ import numpy as np
 from . import _native
 from ._arrays import Array, Place, place_of, region_place
 from ._errors import ClosedError
-from ._pool import CopyGrain, OnLimit, Size, in_words, parse_size
+from ._pool import CopyGrain, Size, in_words, parse_size
 
 __all__ = ["Snapshot", "fork", "snapshot"]
 
@@ -173,7 +173,6 @@ def fork(
     *,
     reserve: bool = ...,
     max_cow_bytes: Size | None = ...,
-    on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
     calls_wait: bool = ...,
 ) -> Array: ...
@@ -185,7 +184,6 @@ def fork(
     *more: Array,
     reserve: bool = ...,
     max_cow_bytes: Size | None = ...,
-    on_limit: OnLimit = ...,
     copy_grain: CopyGrain = ...,
     calls_wait: bool = ...,
 ) -> tuple[Array, ...]: ...
@@ -193,7 +191,6 @@ def fork(
     *arrays: Array,
     reserve: bool = False,
     max_cow_bytes: Size | None = None,
-    on_limit: OnLimit = "revoke",
     copy_grain: CopyGrain = "auto",
     calls_wait: bool = False,
 ) -> Array | tuple[Array, ...]:
@@ -204,7 +201,7 @@ def fork(
     ----------
     arrays
         Arrays of pools, views of them, or arrays of snapshots. The copies have the same shapes, types and strides.
-    reserve, max_cow_bytes, on_limit, copy_grain, calls_wait
+    reserve, max_cow_bytes, copy_grain, calls_wait
         As those of `Pool.empty`, for the copies.
 
     Raises
@@ -228,7 +225,6 @@ def fork(
         list(holders.values()),
         reserve=reserve,
         max_cow_bytes=None if max_cow_bytes is None else parse_size(max_cow_bytes),
-        on_limit=on_limit,
         copy_grain=copy_grain,
         calls_wait=calls_wait,
     )

@@ -221,7 +221,7 @@ impl Region {
     /// copied here, at some 0.1 ms for each 2 MiB. Never written blocks get their memory.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`], [`RegionError::CowLimit`], and those of [`Region::populate`].
+    /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
     pub fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().prepare_write(range)

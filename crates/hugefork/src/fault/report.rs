@@ -106,15 +106,11 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
             pool.sys.budget().most(),
         )),
         // The write faults again.
-        Unresolved::NotYet => {}
+        Unresolved::NotYet | Unresolved::CowLimit => {}
         Unresolved::Revoked => say(format_args!(
             "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, because its parent \
              wrote and the pool was full, or the parent's max_cow_bytes were used up; make forks and snapshots with \
              blocks reserved (SIGBUS)"
-        )),
-        Unresolved::CowLimit(_) => say(format_args!(
-            "pool `{name}`: the write to {address:#x} would copy a block, but forks and snapshots hold as much already as the \
-             region allows (max_cow_bytes); drop one or raise the limit (SIGBUS)"
         )),
         Unresolved::Unmappable(error) => {
             let is_memory = error.raw_os_error() == answer::OUT_OF_MEMORY;

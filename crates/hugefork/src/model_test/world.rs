@@ -20,7 +20,7 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sys::soft::{Call, SoftMmu};
 use crate::table::Entry;
 use crate::types::error::{RegionError, ResetError};
-use crate::types::options::{CopyGrain, OnLimit, RegionOptions, Reserve};
+use crate::types::options::{CopyGrain, RegionOptions, Reserve};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 pub(super) struct RegionModel {
@@ -75,8 +75,8 @@ fn options(with: usize, block: usize) -> RegionOptions {
     let options = RegionOptions::new().copy_grain(grain).calls_wait(waits);
     match with % 6 {
         0 => options.reserve(Reserve::Full),
-        1 => options.max_cow_bytes(block, OnLimit::Revoke),
-        2 => options.max_cow_bytes(2 * block, OnLimit::Fail),
+        1 => options.max_cow_bytes(block),
+        2 => options.max_cow_bytes(2 * block),
         _ => options,
     }
 }
@@ -132,7 +132,7 @@ impl World {
                 }
                 Err(Unresolved::TooManyMappings) => return assert!(!mmu_fits(mmu)),
                 Err(Unresolved::Revoked) => return assert!(model.is_revoked(offset, block)),
-                Err(Unresolved::CowLimit(on_limit)) => return assert_eq!(on_limit, OnLimit::Fail),
+                Err(Unresolved::CowLimit) => panic!("a limit is no error"),
                 Err(Unresolved::OutOfMemory(_) | Unresolved::Unmappable(_)) => return,
             }
         }

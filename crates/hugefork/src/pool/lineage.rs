@@ -7,15 +7,8 @@
 //! ```
 //! The last line corrects what forks of forks make inexact, because their holders are not told apart.
 
-use std::time::Duration;
-
 use crate::mem::EngineArc;
-use crate::sync;
-use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use crate::types::options::OnLimit;
-
-/// A write that has to wait for room waits for so long before it lets signals be delivered and faults again.
-const LONGEST_STALL: Duration = Duration::from_millis(10);
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The account of one region.
 #[derive(Debug)]
@@ -24,9 +17,6 @@ pub(crate) struct CowAccount {
     id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
-    /// Changes when `blocks` goes down.
-    eased: AtomicU32,
-    waiting: AtomicU32,
 }
 
 /// Tells regions apart; no value is given twice.
@@ -40,17 +30,8 @@ impl Default for CowAccount {
             id: RegionId(NEXT.fetch_add(1, Ordering::Relaxed)),
             blocks: AtomicUsize::new(0),
             derived: AtomicUsize::new(0),
-            eased: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
         }
     }
-}
-
-/// The most that a region lets its account come to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CowLimit {
-    pub(crate) blocks: usize,
-    pub(crate) on_limit: OnLimit,
 }
 
 impl CowAccount {
@@ -81,19 +62,8 @@ impl CowAccount {
         }
     }
 
-    /// Waits until the count goes down, but only for a moment.
-    pub(crate) fn wait_a_moment(&self) {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        sync::wait_at_most(&self.eased, self.eased.load(Ordering::SeqCst), LONGEST_STALL);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-
     fn ease(&self, change: impl Fn(usize) -> usize) {
         let _ = self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |blocks| Some(change(blocks)));
-        self.eased.fetch_add(1, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            sync::wake(&self.eased, u32::MAX >> 1);
-        }
     }
 }
 

@@ -10,7 +10,6 @@ use crate::Observer;
 use crate::region::free::LazyFreed;
 use crate::region::state::Unresolved;
 use crate::region::write::Resolution;
-use crate::types::options::OnLimit;
 
 #[test]
 fn a_discard_drops_private_pages_and_shows_zeros() {
@@ -196,22 +195,20 @@ fn what_is_reserved_for_a_fork_pays_for_the_block_that_it_shows_by_page() {
 #[test]
 fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
     fn row<G: Ground>(world: &World<G>) {
-        let limited = by_page().max_cow_bytes(2 * G::BLOCK, OnLimit::Fail);
+        let limited = by_page().max_cow_bytes(2 * G::BLOCK);
         let region = world.written_with(4, limited);
         let snapshot = region.snapshot();
         assert_eq!(region.accounts.cost(), 0, "nothing before the first write");
         region.write(100, 7);
         region.write(G::BLOCK + 100, 7);
         assert_eq!((region.accounts.cost(), is_cow_mapped(&region, 2)), (2, false));
-        assert_eq!(region.resolve(2 * G::BLOCK), Err(Unresolved::CowLimit(OnLimit::Fail)));
         region.write(200, 8);
         // What has become a copy costs what it did before.
         region.prepare_write(0..2 * G::BLOCK).unwrap();
-        assert_eq!(
-            (region.accounts.cost(), region.resolve(2 * G::BLOCK)),
-            (2, Err(Unresolved::CowLimit(OnLimit::Fail)))
-        );
-        assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * G::PAGES], vec![0..4 * G::PAGES]));
+        assert_eq!((region.accounts.cost(), snapshot.is_revoked()), (2, false));
+        region.write(2 * G::BLOCK, 9);
+        assert_eq!((region.accounts.cost(), snapshot.is_revoked()), (2, true));
+        assert_eq!(read_at(&snapshot, 2 * G::BLOCK), Err(RegionError::Revoked));
         drop(snapshot);
         assert_eq!(region.accounts.cost(), 0);
         let later = region.snapshot();

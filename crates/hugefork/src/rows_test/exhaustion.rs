@@ -1,11 +1,8 @@
 //! The table of reservations and exhaustion, row by row.
 
-use std::sync::mpsc::channel;
-
 use super::*;
 use crate::region::state::Unresolved;
 use crate::types::error::ResetError;
-use crate::types::options::OnLimit;
 
 /// A write that finds the pool full, as a call and as a fault.
 #[track_caller]
@@ -464,7 +461,7 @@ fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was()
 #[test]
 fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
     fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(3, limited::<G>(OnLimit::Fail));
+        let region = world.written_with(3, limited::<G>());
         let fork = region.fork(RegionOptions::new());
         region.write(100, 7);
         assert_eq!(region.accounts.cow.blocks(), 1);
@@ -484,15 +481,16 @@ fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
 #[test]
 fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
     fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(8, limited::<G>(OnLimit::Fail).reserve(Reserve::Full));
+        let region = world.written_with(8, limited::<G>().reserve(Reserve::Full));
         let snapshot = region.snapshot();
         world.pool.sys.budget().replace(0, world.pool.sys.budget().limit() / 2 + 1);
         // A stream of writes while few mappings are left.
         let written =
             (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
         world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
-        assert_eq!((written, region.accounts.cow.blocks()), (1, 1));
-        assert_eq!(kept_by(&snapshot), vec![0..8 * G::PAGES]);
+        assert_eq!((written, region.accounts.cow.blocks()), (8, 1));
+        assert_eq!(read_at(&snapshot, 0), Ok(pattern(0)));
+        (1..8).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
     }
     everywhere!(row, 20);
 }
@@ -525,14 +523,14 @@ fn without_a_mapping_left_whatever_frees_some_works() {
 }
 
 /// Copies cost one block.
-fn limited<G: Ground>(on_limit: OnLimit) -> RegionOptions {
-    RegionOptions::new().max_cow_bytes(G::BLOCK, on_limit)
+fn limited<G: Ground>() -> RegionOptions {
+    RegionOptions::new().max_cow_bytes(G::BLOCK)
 }
 
 #[test]
-fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
+fn beyond_max_cow_bytes_a_write_takes_the_block_away_and_copies_no_more() {
     fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(3, limited::<G>(OnLimit::Revoke));
+        let region = world.written_with(3, limited::<G>());
         let snapshot = region.snapshot();
         let free = world.free();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
@@ -546,52 +544,6 @@ fn beyond_max_cow_bytes_revoke_takes_the_block_away_and_copies_no_more() {
         snapshot.reserve().unwrap();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
         assert_eq!((snapshot.is_revoked(), read_at(&snapshot, 2 * G::BLOCK + 100)), (false, Ok(7)));
-    }
-    everywhere!(row, 12);
-}
-
-#[test]
-fn beyond_max_cow_bytes_fail_fails_loudly_and_leaves_the_snapshot() {
-    fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(3, limited::<G>(OnLimit::Fail));
-        let snapshot = region.snapshot();
-        region.write(100, 7);
-        assert_eq!(region.resolve(G::BLOCK + 100), Err(Unresolved::CowLimit(OnLimit::Fail)));
-        let called = region.prepare_write(G::BLOCK..2 * G::BLOCK);
-        assert!(matches!(called, Err(RegionError::CowLimit { limit, .. }) if limit == G::BLOCK), "{called:?}");
-        region.write(101, 8);
-        assert_eq!((kept_by(&snapshot), region.kept()), (vec![0..3 * G::PAGES], vec![0..3 * G::PAGES]));
-        drop(snapshot);
-        region.write(G::BLOCK + 100, 9);
-    }
-    everywhere!(row, 12);
-}
-
-#[test]
-fn beyond_max_cow_bytes_stall_waits_until_a_snapshot_is_dropped() {
-    fn row<G: Ground>(world: &World<G>) {
-        let region = world.written_with(3, limited::<G>(OnLimit::Stall));
-        let snapshot = region.snapshot();
-        region.write(100, 7);
-        std::thread::scope(|scope| {
-            let (tell, told) = channel();
-            let stalled = [true, false].map(|writes| {
-                let (region, tell) = (&region, tell.clone());
-                scope.spawn(move || {
-                    tell.send(this_thread()).unwrap();
-                    match writes {
-                        true => region.write(G::BLOCK + 100, 8),
-                        false => region.prepare_write(2 * G::BLOCK..3 * G::BLOCK).unwrap(),
-                    }
-                })
-            });
-            told.iter().take(2).for_each(|thread| assert_ne!(until_it_waits(thread), 0));
-            assert!(!stalled.iter().any(|thread| thread.is_finished()), "it did not wait");
-            assert_eq!((region.read(G::BLOCK + 100), snapshot.is_revoked()), (Some(0), false));
-            drop(snapshot);
-        });
-        assert_eq!((region.kept(), region.read(G::BLOCK + 100)), (vec![0..3 * G::PAGES], Some(8)));
-        assert_eq!(region.counters.blocks_copied.load(Ordering::Relaxed), 1, "then nothing had to be copied");
     }
     everywhere!(row, 12);
 }

@@ -3,7 +3,6 @@
 
 use super::cow_mapping::{run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
-use crate::types::options::OnLimit;
 
 const BLOCKS: usize = 3;
 
@@ -73,7 +72,7 @@ fn a_snapshot_takes_no_zeros_where_copies_are_reserved_or_it_is_shown() {
         assert_eq!(takes(plain(), false), BLOCKS);
         assert_eq!(takes(reserved(), false), 0);
         assert_eq!(takes(plain(), true), 0);
-        assert_eq!(takes(plain().max_cow_bytes(8 * G::BLOCK, OnLimit::Fail), false), 0);
+        assert_eq!(takes(plain().max_cow_bytes(8 * G::BLOCK), false), 0);
         assert_eq!(takes(plain().copy_grain(CopyGrain::Block), false), 0);
         let (region, other) = (fresh(world, plain()), fresh(world, plain()));
         let (goal, of_other) = (region.snapshot(), other.snapshot());

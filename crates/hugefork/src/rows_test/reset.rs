@@ -6,7 +6,6 @@ use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::{Pair, reset_all};
 use crate::stats::counters::FaultStats;
 use crate::types::error::ResetError;
-use crate::types::options::OnLimit;
 
 /// Runs a row beside others, who have to be held, and alone. Real memory has other threads beside it in a test.
 fn in_both_ways<G: Ground<S = SoftMmu>>(blocks: usize, row: impl Fn(&World<G>)) {
@@ -309,7 +308,7 @@ fn a_fork_with_a_reservation_has_it_again() {
 #[test]
 fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
     fn row<G: Ground>(world: &World<G>) {
-        let limit = RegionOptions::new().max_cow_bytes(2 * G::BLOCK, OnLimit::Fail);
+        let limit = RegionOptions::new().max_cow_bytes(2 * G::BLOCK);
         let region = world.written_with(3, limit);
         let snapshot = region.snapshot();
         for round in 0..12 {

@@ -79,7 +79,6 @@ pub(crate) mod answer {
 
     // What errors are in numbers where nothing else is understood.
     pub(crate) const INVALID: i32 = libc::EINVAL;
-    pub(crate) const QUOTA: i32 = libc::EDQUOT;
     pub(crate) const BUSY: i32 = libc::EBUSY;
     pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
     pub(crate) const LOST: i32 = libc::EIO;

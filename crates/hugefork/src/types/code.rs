@@ -45,7 +45,6 @@ use crate::units::SizeError;
 /// | 1104 | `too_many_mappings` | `ENOMEM` | More mappings than `vm.max_map_count` allows. |
 /// | 1105 | `pool_full` | `ENOMEM` | The pool has no free block. |
 /// | 1106 | `not_reservable` | `ENOMEM` | The pool has too few blocks to reserve. |
-/// | 1107 | `cow_limit` | `EDQUOT` | Forks and snapshots hold as much as the region allows. |
 /// | 1108 | `too_many_pins` | `EBUSY` | A block has as many pins as can be counted. |
 /// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
@@ -117,8 +116,6 @@ pub enum ErrorCode {
     PoolFull = 1105,
     /// The pool has too few blocks to reserve.
     NotReservable = 1106,
-    /// Forks and snapshots hold as much as the region allows.
-    CowLimit = 1107,
     /// A block has as many pins as can be counted.
     TooManyPins = 1108,
     /// Part of a fork or snapshot was taken away.
@@ -190,7 +187,6 @@ impl ErrorCode {
         TooManyMappings "too_many_mappings" OUT_OF_MEMORY;
         PoolFull "pool_full" OUT_OF_MEMORY;
         NotReservable "not_reservable" OUT_OF_MEMORY;
-        CowLimit "cow_limit" QUOTA;
         TooManyPins "too_many_pins" BUSY;
         Revoked "revoked" LOST;
         AlreadyObserved "already_observed" EXISTS;
@@ -303,7 +299,6 @@ impl RegionError {
             RegionError::NotAView { .. } | RegionError::NotWords { .. } => ErrorCode::NotAView,
             RegionError::PoolFull { .. } => ErrorCode::PoolFull,
             RegionError::NotReservable { .. } => ErrorCode::NotReservable,
-            RegionError::CowLimit { .. } => ErrorCode::CowLimit,
             RegionError::LimitOnSnapshot => ErrorCode::LimitOnSnapshot,
             RegionError::Revoked => ErrorCode::Revoked,
             RegionError::AnotherPool { .. } => ErrorCode::AnotherPool,

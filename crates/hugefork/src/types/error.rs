@@ -243,18 +243,6 @@ pub enum RegionError {
         /// Their size.
         block_size: BlockSize,
     },
-    /// Forks and snapshots of the region would hold more than it allows ([`OnLimit::Fail`](crate::OnLimit::Fail)).
-    #[error(
-        "forks and snapshots of this region hold {} beside it, all that it allows (max_cow_bytes): drop one, or raise the limit",
-        ByteSize(*.limit)
-    )]
-    #[non_exhaustive]
-    CowLimit {
-        /// The pool's name.
-        pool: String,
-        /// The limit in bytes.
-        limit: usize,
-    },
     /// A snapshot was to be limited in what its copies cost
     /// ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
@@ -263,7 +251,7 @@ pub enum RegionError {
     )]
     LimitOnSnapshot,
     /// The parent of this fork or snapshot has taken a part of it away: it had no other block left, or was to copy no
-    /// more ([`OnLimit::Revoke`](crate::OnLimit::Revoke)).
+    /// more ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
         "part of this fork or snapshot was taken away, since its parent wrote and the pool was full, or the parent's \
          max_cow_bytes were used up: make it with Reserve::Full, build the pool with more capacity, or raise max_cow_bytes"

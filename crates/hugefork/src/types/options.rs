@@ -34,35 +34,6 @@ pub enum Reserve {
     Full,
 }
 
-/// What a write does that would copy more than [`RegionOptions::max_cow_bytes`].
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-/// use hugefork::{OnLimit, RegionOptions};
-/// let options = RegionOptions::new().max_cow_bytes(2 << 20, OnLimit::Revoke);
-/// let mut region = pool.region_with(4 << 20, options)?;
-/// region.as_mut_slice().fill(1);
-/// let saved = region.snapshot()?;
-/// region.as_mut_slice().fill(2); // the first block is copied, the second is taken away from the snapshot
-/// assert!(saved.is_revoked());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnLimit {
-    /// Takes the block away from forks and snapshots without a reservation, so that nothing is copied for them. Those
-    /// with a reservation get their copy all the same.
-    #[default]
-    Revoke,
-    /// Waits until a fork or snapshot is dropped. Signals are delivered meanwhile. A program whose only thread waits
-    /// here waits for ever.
-    Stall,
-    /// Fails as it would if the pool were full: one line, and `SIGBUS`.
-    Fail,
-}
-
 /// What a write copies that finds its block held by a fork or snapshot too.
 ///
 /// * A *page*: the kernel copies 4 KiB for each page that is written, in 2 us, without a signal, and system calls that
@@ -103,9 +74,9 @@ pub enum CopyGrain {
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use hugefork::{OnLimit, Pool, RegionOptions, Reserve};
+/// use hugefork::{Pool, RegionOptions, Reserve};
 /// let pool = Pool::builder().capacity(32 << 20).build()?;
-/// let options = RegionOptions::new().reserve(Reserve::Full).max_cow_bytes(8 << 20, OnLimit::Revoke);
+/// let options = RegionOptions::new().reserve(Reserve::Full).max_cow_bytes(8 << 20);
 /// let region = pool.region_with(16 << 20, options)?;
 /// assert_eq!(pool.stats().blocks_reserved, 8);
 /// let saved = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full))?; // is never revoked
@@ -117,7 +88,8 @@ pub enum CopyGrain {
 #[must_use = "options do nothing until a region is made with them"]
 pub struct RegionOptions {
     pub(crate) reserve: Reserve,
-    pub(crate) limit: Option<(usize, OnLimit)>,
+    /// In bytes.
+    pub(crate) limit: Option<usize>,
     pub(crate) grain: CopyGrain,
     pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
@@ -166,12 +138,26 @@ impl RegionOptions {
     }
 
     /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
-    /// or discarded since, and that they alone still hold. `on_limit` says what a write does that would exceed it.
-    /// Forks of forks make the count inexact, see [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes).
-    /// `bytes` is rounded up to blocks. By default there is no limit. Snapshots are not written to:
-    /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
-    pub fn max_cow_bytes(mut self, bytes: usize, on_limit: OnLimit) -> RegionOptions {
-        self.limit = Some((bytes, on_limit));
+    /// or discarded since, and that they alone still hold. A write that would exceed it takes its block away from forks
+    /// and snapshots without a reservation, so that nothing is copied for them; those with a reservation get their copy
+    /// all the same. Forks of forks make the count inexact, see
+    /// [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes). `bytes` is rounded up to blocks. By default there is
+    /// no limit. Snapshots are not written to: [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+    /// use hugefork::RegionOptions;
+    /// let mut region = pool.region_with(4 << 20, RegionOptions::new().max_cow_bytes(2 << 20))?;
+    /// region.as_mut_slice().fill(1);
+    /// let saved = region.snapshot()?;
+    /// region.as_mut_slice().fill(2); // the first block is copied, the second is taken away from the snapshot
+    /// assert!(saved.is_revoked());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn max_cow_bytes(mut self, bytes: usize) -> RegionOptions {
+        self.limit = Some(bytes);
         self
     }
 }

@@ -31,7 +31,7 @@ use accounts::Accounts;
 use cutter::Cutter;
 use deeds::Tenant;
 use hugefork::{
-    Backing, BlockSize, CopyGrain, Fallback, OnLimit, Pool, PoolBuilder, Region, RegionError, RegionOptions, Reserve,
+    Backing, BlockSize, CopyGrain, Fallback, Pool, PoolBuilder, Region, RegionError, RegionOptions, Reserve,
     ZeroedStock,
 };
 use resets::{DIRECTORS, PLAYERS, Stage};
@@ -149,7 +149,7 @@ impl Plan {
 
     pub(crate) fn options(&self) -> RegionOptions {
         let options = RegionOptions::new().copy_grain(self.grain).calls_wait(self.grain == CopyGrain::Page);
-        if self.is_limited { options.max_cow_bytes(4 << 20, OnLimit::Revoke) } else { options }
+        if self.is_limited { options.max_cow_bytes(4 << 20) } else { options }
     }
 
     fn len(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::mem::EngineArc;
-use crate::pool::lineage::{CowAccount, CowLimit, Derived};
+use crate::pool::lineage::{CowAccount, Derived};
 use crate::types::options::{CopyGrain, RegionOptions, Reserve, Writers};
 use crate::types::snapshot_id::Place;
 use crate::units::BlockSize;
@@ -11,7 +11,8 @@ use crate::units::BlockSize;
 /// The counts of one region.
 pub(crate) struct Accounts {
     pub(crate) reserve: Reserve,
-    pub(crate) limit: Option<CowLimit>,
+    /// The most blocks that its account may come to.
+    pub(crate) limit: Option<usize>,
     pub(crate) cow: EngineArc<CowAccount>,
     /// For a fork: its share in the account of its parent.
     pub(crate) parent: Option<Derived>,
@@ -40,7 +41,7 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(super) fn new(options: RegionOptions, parent: Option<Derived>, size: BlockSize) -> Accounts {
-        let limit = options.limit.map(|(bytes, on_limit)| CowLimit { blocks: bytes.div_ceil(size.bytes()), on_limit });
+        let limit = options.limit.map(|bytes| bytes.div_ceil(size.bytes()));
         Accounts {
             reserve: options.reserve,
             limit,

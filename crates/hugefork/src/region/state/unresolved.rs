@@ -5,7 +5,6 @@ use crate::mapping::change::Refused;
 use crate::pool::core::Shortage;
 use crate::sys::{Sys, SystemError};
 use crate::types::error::RegionError;
-use crate::types::options::OnLimit;
 
 /// Why a block could not be made writable. What its addresses show has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,9 @@ pub(crate) enum Unresolved {
     Unmappable(SystemError),
     /// The block was taken away.
     Revoked,
-    /// The forks and snapshots of the region would hold more blocks than it allows.
-    CowLimit(OnLimit),
+    /// The forks and snapshots of the region would hold more blocks than it allows. No caller gets this: the block is
+    /// taken away from them, or they are promised it.
+    CowLimit,
 }
 
 impl From<Shortage> for Unresolved {
@@ -51,15 +51,11 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn error(&self, reason: Unresolved) -> RegionError {
         let pool = self.pool();
         match reason {
-            Unresolved::PoolFull | Unresolved::NotYet => pool.full(),
+            Unresolved::PoolFull | Unresolved::NotYet | Unresolved::CowLimit => pool.full(),
             Unresolved::OutOfMemory(source) => RegionError::OutOfMemory { pool: pool.name.clone(), source },
             Unresolved::TooManyMappings => RegionError::too_many_mappings(2, pool.sys.budget()),
             Unresolved::Unmappable(error) => RegionError::System(error),
             Unresolved::Revoked => RegionError::Revoked,
-            Unresolved::CowLimit(_) => RegionError::CowLimit {
-                pool: pool.name.clone(),
-                limit: pool.block_size.len_of(self.accounts.limit.map_or(0, |limit| limit.blocks)),
-            },
         }
     }
 }

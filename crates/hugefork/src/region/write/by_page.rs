@@ -5,7 +5,6 @@ use hugefork_kernels::Use;
 
 use super::fault::{Fault, Resolution};
 use crate::mapping::addresses::Place;
-use crate::pool::lineage::CowLimit;
 use crate::region::private::Quiesced;
 use crate::region::state::Unresolved;
 use crate::region::state::history::Stream;
@@ -53,7 +52,7 @@ impl<S: Sys> Fault<'_, S> {
 
     /// How many blocks may become CoW mappings. Where there is a limit, none is charged to it that nobody has written
     /// to.
-    fn most_cow_mapped(&self, entry: Entry, limit: Option<CowLimit>) -> Result<usize, Unresolved> {
+    fn most_cow_mapped(&self, entry: Entry, limit: Option<usize>) -> Result<usize, Unresolved> {
         if entry.is_charged() {
             // Another thread was faster.
             return Ok(1);
@@ -68,7 +67,7 @@ impl<S: Sys> Fault<'_, S> {
         &self,
         publishing: &SharedGuard<'_>,
         entry: Entry,
-        limit: Option<CowLimit>,
+        limit: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
         let most = self.most_cow_mapped(entry, limit)?;
         let (_before, _after, run) = self.alike_by_page(entry, most);

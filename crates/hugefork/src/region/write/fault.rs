@@ -22,7 +22,6 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
 use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
-use crate::pool::lineage::CowLimit;
 use crate::pool::shortage::Found;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::history::Outlook;
@@ -32,7 +31,6 @@ use crate::sync::SharedGuard;
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
 use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
-use crate::types::options::OnLimit;
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// How a write was resolved.
@@ -95,11 +93,9 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
         match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
-            Err(Unresolved::CowLimit(OnLimit::Stall)) => self.accounts.cow.wait_a_moment(),
-            Err(Unresolved::NotYet) => {}
-            resolved => return resolved,
+            Err(Unresolved::NotYet) => Ok(Resolution::Raced),
+            resolved => resolved,
         }
-        Ok(Resolution::Raced)
     }
 
     /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
@@ -127,12 +123,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Makes room if the try found none, or else counts its result. The caller holds no lock.
-    fn after(
-        &self,
-        index: EntryIndex,
-        resolved: &Result<Resolution, Unresolved>,
-        limit: &mut Option<CowLimit>,
-    ) -> Next {
+    fn after(&self, index: EntryIndex, resolved: &Result<Resolution, Unresolved>, limit: &mut Option<usize>) -> Next {
         let counter = match resolved {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
@@ -144,18 +135,17 @@ impl<S: Sys> RegionCore<S> {
                 Found::None => &self.counters.failed,
                 Found::LookAgain => return Next::ComeBack,
             },
-            Err(Unresolved::CowLimit(_)) if self.write_back_a_charged_one() => return Next::Again,
-            Err(Unresolved::CowLimit(OnLimit::Revoke)) => {
+            Err(Unresolved::CowLimit) if self.write_back_a_charged_one() => return Next::Again,
+            Err(Unresolved::CowLimit) => {
                 if !self.revoke_from_others(index) {
                     *limit = None;
                 }
                 return Next::Again;
             }
             // It has neither succeeded nor failed: it faults again.
-            Err(Unresolved::CowLimit(OnLimit::Stall) | Unresolved::NotYet) => return Next::Done,
+            Err(Unresolved::NotYet) => return Next::Done,
             Err(
-                Unresolved::CowLimit(OnLimit::Fail)
-                | Unresolved::OutOfMemory(_)
+                Unresolved::OutOfMemory(_)
                 | Unresolved::TooManyMappings
                 | Unresolved::Unmappable(_)
                 | Unresolved::Revoked,
@@ -172,7 +162,7 @@ impl<S: Sys> RegionCore<S> {
         what: Become,
         index: EntryIndex,
         target: Option<usize>,
-        limit: Option<CowLimit>,
+        limit: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
@@ -287,7 +277,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// A write to a block that others hold: makes a copy for this region alone.
-    fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<CowLimit>) -> Result<Resolution, Unresolved> {
+    fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<usize>) -> Result<Resolution, Unresolved> {
         if self.region.table.get(self.index).is_cow_mapping() {
             let (locks, only) = (Locks::Windows(self.window), self.index.0..self.index.0 + 1);
             self.quiesced = Some(Quiesced::new(self.region, locks, only));
@@ -312,11 +302,11 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     /// Checks that the forks and snapshots of this region may cost it one more copy.
-    pub(super) fn check_limit(&self, limit: Option<CowLimit>) -> Result<(), Unresolved> {
+    pub(super) fn check_limit(&self, limit: Option<usize>) -> Result<(), Unresolved> {
         let table = &self.region.table;
         match limit {
-            Some(limit) if table.get(self.index).is_owner() && self.region.accounts.cost() >= limit.blocks => {
-                Err(Unresolved::CowLimit(limit.on_limit))
+            Some(blocks) if table.get(self.index).is_owner() && self.region.accounts.cost() >= blocks => {
+                Err(Unresolved::CowLimit)
             }
             Some(_) | None => Ok(()),
         }

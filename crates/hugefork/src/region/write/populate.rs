@@ -9,7 +9,6 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
-use crate::types::options::OnLimit;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
 /// The windows that are held at once while writes are prepared.
@@ -122,7 +121,6 @@ impl<S: Sys> RegionCore<S> {
             let resolved = self.make(what, index, None);
             drop(signals);
             match resolved {
-                Err(Unresolved::CowLimit(OnLimit::Stall)) => self.accounts.cow.wait_a_moment(),
                 Err(Unresolved::NotYet) => {}
                 resolved => return resolved.map(drop).map_err(|reason| self.error(reason)),
             }
