@@ -9,8 +9,10 @@
 
 mod common;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::alone::alone;
 use common::wait::until;
@@ -280,6 +282,64 @@ fn where_calls_wait_none_fails_beside_pins() {
             drop(pin);
             assert_eq!(region.stats().faults.failed, 0);
         }
+    })
+    .well();
+}
+
+/// A pin makes a block the region's own, and a cut may come right then, when no other block is shown by page.
+#[test]
+fn a_block_that_a_pin_has_made_the_regions_own_beside_a_cut_keeps_its_bytes() {
+    alone(|| {
+        let Some(pool) = pool(Backing::ShmemBase, 64 * (2 << 20), BlockSize::MIB_2) else { return };
+        let options = RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true);
+        let region = pool.region_with(4 * (2 << 20), options).unwrap();
+        region.populate().unwrap();
+        if !may_hold() {
+            return println!("skipped: nobody can be made to wait");
+        }
+        let over = AtomicBool::new(false);
+        // Between writes the pool's thread puts pages back into blocks.
+        let pause = |us| std::thread::sleep(Duration::from_micros(us));
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            let (region, over) = (&region, &over);
+            let pages = region.len() / PAGE;
+            for thread in 0..6 {
+                scope.spawn(move || {
+                    for round in 1.. {
+                        for page in (0..pages).step_by(8) {
+                            let word = stored(region, page * PAGE + 8 * thread);
+                            let before = word.load(Ordering::Relaxed);
+                            assert_eq!(before, round - 1, "page {page} of thread {thread}");
+                            word.store(round, Ordering::Relaxed);
+                        }
+                        if round % 4 == 0 {
+                            pause(200);
+                        }
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                });
+            }
+            for _ in 0..2 {
+                scope.spawn(move || {
+                    let mut held = VecDeque::new();
+                    while !over.load(Ordering::Relaxed) {
+                        held.push_back(region.snapshot().unwrap());
+                        held.drain(..held.len().saturating_sub(3));
+                        pause(500);
+                    }
+                });
+            }
+            for nth in 0..3_000 {
+                let page = nth * 1237 % pages;
+                let pin = region.pin(page * PAGE..page * PAGE + 1).unwrap();
+                pause(300);
+                drop(pin);
+                pause(500);
+            }
+        });
     })
     .well();
 }

@@ -38,11 +38,12 @@ pub(super) const MOST_PASSES: usize = 16;
 
 impl<S: Sys> RegionCore<S> {
     /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
-    /// written back. Writers go on.
+    /// written back. Where writers are held, those locks are taken always: the last CoW mapping may have become memory
+    /// whose parking is still to be cleared, which is done without the region lock. Writers go on.
     pub(super) fn hold_all(&self) -> Quiesced<'_, S> {
         let mut windows = WindowsGuard::default();
         loop {
-            let holds_windows = self.accounts.has_cow_mappings();
+            let holds_windows = self.accounts.has_cow_mappings() || self.addresses.can_hold();
             if holds_windows {
                 windows = self.table.lock_windows(0..self.table.windows());
             }
