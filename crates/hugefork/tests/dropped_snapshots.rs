@@ -3,10 +3,11 @@
 
 mod common;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::alone::alone;
-use common::pool;
+use common::wait::until;
+use common::{Over, pool};
 use hugefork::{Backing, BlockSize, Pool, Region, RegionOptions, Reserve, Snapshot};
 
 const PAGE: usize = 4096;
@@ -174,6 +175,37 @@ fn whoever_is_short_of_blocks_has_those_of_dropped_snapshots() {
             region.reset_to(&taken[1]).unwrap();
             let again = region.snapshot().unwrap();
             (0..LEN / PAGE).for_each(|page| assert_eq!(read(&again, page), read(&taken[1], page), "page {page}"));
+        }
+    })
+    .well();
+}
+
+/// Nobody keeps them by preparing snapshots of the region at that moment.
+#[test]
+fn whoever_is_short_of_blocks_has_them_while_others_have_the_regions_turn() {
+    alone(|| {
+        let Some(pool) = pool_by_page() else { return };
+        for _ in 0..10 {
+            let region = pool.region(LEN).unwrap();
+            let held = FEW.taken(&region).swap_remove(0);
+            let other = pool.region(BLOCKS * BLOCK).unwrap();
+            let mut pages = (0..BLOCKS).map(|block| block * BLOCK / PAGE);
+            pages.by_ref().take(pool.stats().blocks_free).for_each(|page| write(&other, page, 3));
+            assert_eq!(pool.stats().blocks_free, 0);
+            let (turns, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let _over = Over(&over);
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        // It may find no block itself.
+                        let _ = region.prepare_snapshot();
+                        turns.fetch_add(1, Ordering::Release);
+                    }
+                });
+                until("a turn", || turns.load(Ordering::Acquire) > 0);
+                write(&other, pages.next().unwrap(), 3);
+            });
+            assert!(!held.is_revoked(), "a snapshot that lives has lost a block");
         }
     })
     .well();

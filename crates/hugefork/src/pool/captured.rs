@@ -130,17 +130,18 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Drops the sets that are wanted, unless somebody has the turn.
-    fn settle_for(&self, wanted: u32, frames: &Frames) {
+    /// Drops the sets that are wanted, unless somebody has the turn: false then.
+    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
         // Either whoever gives the turn up sees what is wanted, or it is free here.
         fence(Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) != 0 {
-            let Some(turn) = self.freezing.try_lock() else { return };
+            let Some(turn) = self.freezing.try_lock() else { return false };
             self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
             drop(turn);
             fence(Ordering::SeqCst);
         }
+        true
     }
 
     /// In the region's turn.
@@ -370,8 +371,8 @@ impl<S: Sys> Keeper for EngineArc<Captured<S>> {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    fn drop_unheld(&self, frames: &Frames) {
-        self.settle_for(UNHELD, frames);
+    fn drop_unheld(&self, frames: &Frames) -> bool {
+        self.settle_for(UNHELD, frames)
     }
 
     fn drop_useless(&self, frames: &Frames) {

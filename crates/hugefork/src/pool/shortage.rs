@@ -103,9 +103,18 @@ impl<S: Sys> PoolCore<S> {
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// The same for a fault that holds no lock: the pool's thread does it. True if there may be a free block now.
-    pub(crate) fn have_unheld_dropped(&self) -> bool {
-        self.captures.shortage.ask(|| self.maintenance.wake()) && self.frames.available() > 0
+    /// The same for a fault that holds no lock: the pool's thread does it. Where somebody has a region's turn, the
+    /// fault is to look again: those sets go with the turn.
+    pub(crate) fn have_unheld_dropped(&self) -> Found {
+        let shortage = &self.captures.shortage;
+        if !shortage.ask(|| self.maintenance.wake()) {
+            return Found::None;
+        }
+        match self.frames.available() {
+            0 if shortage.may_be_unheld() => Found::LookAgain,
+            0 => Found::None,
+            _ => Found::Some,
+        }
     }
 
     /// Does what faults wait for, if any do. For the pool's thread.

@@ -25,8 +25,8 @@ pub(super) trait Keeper: Send + Sync {
     /// Whether there may be sets. Looks at no lock.
     fn has_room(&self) -> bool;
 
-    /// Drops the sets that no snapshot has. If somebody has the turn, he does so when he gives it up.
-    fn drop_unheld(&self, frames: &Frames);
+    /// Drops the sets that no snapshot has. If somebody has the turn, he does so when he gives it up: false then.
+    fn drop_unheld(&self, frames: &Frames) -> bool;
 
     /// Drops the sets that are of no use to the region. If somebody has the turn, he does so when he gives it up.
     fn drop_useless(&self, frames: &Frames);
@@ -73,6 +73,11 @@ impl Shortage {
         let is_answered = || self.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
         self.answers.until(|| (is_answered() || !self.is_served.load(Ordering::SeqCst)).then_some(()));
         true
+    }
+
+    /// Whether there may be sets that no snapshot has, of regions whose turn somebody has.
+    pub(super) fn may_be_unheld(&self) -> bool {
+        self.may_be_unheld.load(Ordering::SeqCst)
     }
 
     /// Calls `drop_them` if somebody waits for that.
@@ -136,7 +141,11 @@ impl Captures {
     pub(super) fn drop_unheld(&self, frames: &Frames) {
         let _dropping = self.shortage.dropping.lock();
         if self.shortage.may_be_unheld.swap(false, Ordering::SeqCst) {
-            self.each(|captured| captured.drop_unheld(frames));
+            self.each(|captured| {
+                if !captured.drop_unheld(frames) {
+                    self.note_unheld();
+                }
+            });
         }
     }
 

@@ -91,7 +91,10 @@ impl<S: Sys> RegionCore<S> {
     /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
     pub(super) fn make_room(&self, index: EntryIndex) -> Found {
         match self.pool().drop_some_lazy() {
-            Found::None if self.pool().have_unheld_dropped() => return Found::Some,
+            Found::None => {}
+            found @ (Found::Some | Found::LookAgain) => return found,
+        }
+        match self.pool().have_unheld_dropped() {
             Found::None => {}
             found @ (Found::Some | Found::LookAgain) => return found,
         }
