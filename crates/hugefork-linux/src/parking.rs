@@ -20,7 +20,7 @@
 //!   apart ([`Maps`], Linux 6.11).
 //! * Pages that cannot come back are lost to whoever needs them at the place. It is tried once more, with the mapping
 //!   moved as well, which no limit of addresses or data refuses (`RLIMIT_AS`, `RLIMIT_DATA`): a limit may have been
-//!   lowered since they were taken. What it leaves is a hole, which only `RLIMIT_AS` keeps from being filled. Then the
+//!   lowered since they were taken. Such a move leaves a hole, which only `RLIMIT_AS` keeps from being filled. Then the
 //!   caller has to end the process.
 //!
 //! [`mremap(2)`](https://man7.org/linux/man-pages/man2/mremap.2.html)
@@ -73,7 +73,7 @@ unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> 
     }
 }
 
-/// What a call moves.
+/// The two things that a call can move.
 #[derive(Clone, Copy)]
 enum Moves {
     Pages,

@@ -13,7 +13,7 @@ pub(crate) fn choose<T: Copy>(what: &str, word: &str, from: &[(&str, T)]) -> PyR
     })
 }
 
-/// What a region, fork or snapshot is promised and may cost.
+/// The options of a region, fork or snapshot: its reservation, its limit, its grain.
 pub(crate) fn region_options(
     reserve: bool,
     max_cow_bytes: Option<usize>,

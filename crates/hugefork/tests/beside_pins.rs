@@ -298,7 +298,8 @@ fn a_block_that_a_pin_has_made_the_regions_own_beside_a_cut_keeps_its_bytes() {
             return println!("skipped: nobody can be made to wait");
         }
         let over = AtomicBool::new(false);
-        // Between writes the pool's thread puts pages back into blocks.
+        // Pauses shape the load, so that the pool's thread puts pages back meanwhile. They decide nothing: the
+        // bytes are there however fast the machine is.
         let pause = |us| std::thread::sleep(Duration::from_micros(us));
         std::thread::scope(|scope| {
             let _over = Over(&over);

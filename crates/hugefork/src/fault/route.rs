@@ -35,7 +35,7 @@ pub(crate) enum Owner<'a> {
     Snapshot(&'a SnapshotCore<Linux>),
 }
 
-/// What the table says of an address.
+/// The table's answer for an address.
 pub(crate) enum Found<'a> {
     /// Its owner, and the offset there.
     Within(Owner<'a>, usize),

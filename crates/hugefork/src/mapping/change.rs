@@ -201,7 +201,7 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// Has those wait who use these bytes, system calls too. What they show, memory in a row or one CoW mapping, is
+    /// Makes threads wait that use these bytes, system calls too. The contents, memory in a row or one CoW mapping, are
     /// parked from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
     /// are mappings enough.
     pub(crate) fn park(&self, _locked: Locked<'_>, bytes: &Range<usize>) -> bool {

@@ -82,9 +82,9 @@ impl Drop for Turn<'_> {
 /// What was captured of the blocks of a region.
 pub(crate) struct Captured<S: Sys> {
     /// Held while a fork or snapshot of the region is taken, or the region is reset, so that two of them do not undo
-    /// each other's write-backs. Whoever holds it waits for no operation: threads inside of one may wait for this.
+    /// each other's write-backs. Its holder waits for no operation: threads inside of one may wait for this.
     pub(crate) freezing: WordLock,
-    /// Which sets somebody wants to be dropped: whoever has the turn does so when he gives it up.
+    /// The kinds of sets that are to be dropped: the thread that has the turn does so when it gives the turn up.
     wanted: AtomicU32,
     /// How many have had the turn, or have dropped sets.
     turns: AtomicUsize,

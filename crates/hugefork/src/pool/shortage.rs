@@ -113,7 +113,7 @@ impl<S: Sys> PoolCore<S> {
         match self.frames.available() {
             0 if shortage.may_be_unheld() => Found::LookAgain,
             0 => Found::None,
-            _ => Found::Some,
+            1.. => Found::Some,
         }
     }
 

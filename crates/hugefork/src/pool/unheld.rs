@@ -1,11 +1,12 @@
-//! What was captured of the regions of a pool (captured.rs), and how it is dropped where no snapshot has it any more.
+//! The sets of pages that were captured of a pool's regions (captured.rs), and the ways to drop those that no snapshot
+//! has any more.
 //!
 //! ```text
 //!   a call that finds no block ─▶ drop_unheld
 //!   a fault                    ─▶ asks the pool's thread, and waits ─▶ answer_shortage ─▶ drop_unheld
 //! ```
-//! A fault may not free memory, so the thread that looks after CoW mappings does that for it (shortage.rs). What that
-//! thread waits for has no holder that may fault.
+//! A fault may not free memory, so the thread that looks after CoW mappings does that for it (shortage.rs). That
+//! thread waits for no lock whose holder may fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +36,7 @@ pub(super) trait Keeper: Send + Sync {
     fn settle(&self, frames: &Frames);
 }
 
-/// What was captured of the regions of a pool.
+/// The sets of all regions of a pool.
 pub(crate) struct Captures {
     regions: Mutex<EngineVec<EngineBox<dyn Keeper>>>,
     pub(super) shortage: Shortage,

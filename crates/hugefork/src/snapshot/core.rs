@@ -85,7 +85,7 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) keeping: Keeping,
     /// The pages over blocks that others hold too, which changes under the lock; nothing, if there never were any.
     pub(super) pages: LockedPages<S>,
-    /// What was captured of its region.
+    /// The sets that were captured of its region.
     pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
     /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
     placement: OnceLock<Placement>,

@@ -56,7 +56,7 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(in crate::region) prepared: Prepared,
     pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) captured: EngineArc<Captured<S>>,
-    /// What was captured of the region that a fork was made of.
+    /// The sets that were captured of a fork's parent.
     pub(in crate::region) captured_of_parent: OnceLock<EngineArc<Captured<S>>>,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
