@@ -210,3 +210,22 @@ fn whoever_is_short_of_blocks_has_them_while_others_have_the_regions_turn() {
     })
     .well();
 }
+
+/// A snapshot that looks for a block has its region's turn itself.
+#[test]
+fn a_snapshot_that_finds_no_block_does_not_wait_for_its_own_turn() {
+    alone(|| {
+        let Some(pool) = pool_by_page() else { return };
+        let region = pool.region(LEN).unwrap();
+        let mut taken = FEW.taken(&region);
+        // More pages than there is room for beside those that were captured, and no room for a copy of their blocks.
+        let others = (0..LEN / PAGE).filter(|page| (300..400).contains(&(page % (BLOCK / PAGE))));
+        others.for_each(|page| write(&region, page, 20));
+        let other = pool.region(pool.stats().blocks_free * BLOCK).unwrap();
+        other.populate().unwrap();
+        drop(taken.remove(1));
+        let next = region.snapshot().unwrap();
+        assert_eq!(read(&next, 300), 20);
+    })
+    .well();
+}

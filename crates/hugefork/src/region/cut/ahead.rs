@@ -293,7 +293,7 @@ impl<S: Sys> RegionCore<S> {
             };
             if is_left && !is_captured()? {
                 match when {
-                    When::BeforePause => self.make_own(first.index)?,
+                    When::BeforePause => self.make_own_in_turn(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

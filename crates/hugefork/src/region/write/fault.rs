@@ -64,6 +64,15 @@ impl Become {
     }
 }
 
+/// The turns of regions (state/core.rs) that the thread has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turns {
+    /// None: it may wait for whoever has one.
+    Free,
+    /// One at least: whoever has another may wait for this thread.
+    Taken,
+}
+
 /// What comes after a try to make a block writable.
 enum Next {
     Again,
@@ -92,7 +101,7 @@ impl<S: Sys> RegionCore<S> {
     /// and signals are delivered in between.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
-        match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset))) {
+        match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset)), Turns::Free) {
             Err(Unresolved::NotYet) => Ok(Resolution::Raced),
             resolved => resolved,
         }
@@ -105,6 +114,7 @@ impl<S: Sys> RegionCore<S> {
         what: Become,
         index: EntryIndex,
         target: Option<usize>,
+        turns: Turns,
     ) -> Result<Resolution, Unresolved> {
         let (mut what, mut limit) = (what, self.accounts.limit);
         loop {
@@ -114,7 +124,7 @@ impl<S: Sys> RegionCore<S> {
                 what = Become::WritableByPage;
                 continue;
             }
-            match self.after(index, &resolved, &mut limit) {
+            match self.after(index, &resolved, &mut limit, turns) {
                 Next::Again => {}
                 Next::Done => return resolved,
                 Next::ComeBack => return Err(Unresolved::NotYet),
@@ -123,14 +133,20 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Makes room if the try found none, or else counts its result. The caller holds no lock.
-    fn after(&self, index: EntryIndex, resolved: &Result<Resolution, Unresolved>, limit: &mut Option<usize>) -> Next {
+    fn after(
+        &self,
+        index: EntryIndex,
+        resolved: &Result<Resolution, Unresolved>,
+        limit: &mut Option<usize>,
+        turns: Turns,
+    ) -> Next {
         let counter = match resolved {
             Ok(Resolution::DemandZero) => &self.counters.demand_zero,
             Ok(Resolution::Copied) => &self.counters.copied,
             Ok(Resolution::Reused) => &self.counters.reused,
             Ok(Resolution::CowMapped) => &self.counters.cow_mapped,
             Ok(Resolution::Raced) => &self.counters.raced,
-            Err(Unresolved::PoolFull) => match self.make_room(index) {
+            Err(Unresolved::PoolFull) => match self.make_room(index, turns) {
                 Found::Some => return Next::Again,
                 Found::None => &self.counters.failed,
                 Found::LookAgain => return Next::ComeBack,

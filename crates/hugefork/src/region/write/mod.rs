@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `resolve` | resolves the write of a fault |
 //! | `populate`, `prepare_blocks`, `prepare_write` | makes blocks writable before that |
-//! | `make_own`, `try_to_make` | makes a block the region's own, for other calls |
+//! | `make_own`, `make_own_in_turn`, `try_to_make` | makes a block the region's own, for other calls |
 //! | `write_back_what_is_alone`, `end_cow_mappings` | the same, for private mappings |
 //! | `pin`, `unpin` | keeps blocks where they are |
 //! | `revoke_from_others` | takes a block away from forks and snapshots |

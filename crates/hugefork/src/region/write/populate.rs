@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::fault::Become;
+use super::fault::{Become, Turns};
 use crate::mapping::addresses::Place;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
@@ -45,7 +45,7 @@ impl<S: Sys> RegionCore<S> {
             next = self.prepare_some(next..end).map_err(|reason| self.error(reason))?;
             if next < end {
                 // It makes neighbours writable, too.
-                self.make_until_done(Become::Writable, EntryIndex(next))?;
+                self.make_until_done(Become::Writable, EntryIndex(next), Turns::Free)?;
             }
         }
         Ok(())
@@ -112,13 +112,18 @@ impl<S: Sys> RegionCore<S> {
     /// Makes a block the region's own, with all that the region sees, and writable. If the region's limit says so, it
     /// waits, and signals are delivered meanwhile.
     pub(in crate::region) fn make_own(&self, index: EntryIndex) -> Result<(), RegionError> {
-        self.make_until_done(Become::Own, index)
+        self.make_until_done(Become::Own, index, Turns::Free)
     }
 
-    fn make_until_done(&self, what: Become, index: EntryIndex) -> Result<(), RegionError> {
+    /// The same for a thread that has the region's turn.
+    pub(in crate::region) fn make_own_in_turn(&self, index: EntryIndex) -> Result<(), RegionError> {
+        self.make_until_done(Become::Own, index, Turns::Taken)
+    }
+
+    fn make_until_done(&self, what: Become, index: EntryIndex, turns: Turns) -> Result<(), RegionError> {
         loop {
             let signals = SignalsBlocked::new();
-            let resolved = self.make(what, index, None);
+            let resolved = self.make(what, index, None, turns);
             drop(signals);
             match resolved {
                 Err(Unresolved::NotYet) => {}

@@ -26,6 +26,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::fault::Turns;
 use crate::mapping::addresses::Place;
 use crate::pool::holders::{Answer, CowMappingHolder, Family, Holder, LazyHolder, Offer};
 use crate::pool::lineage::{Derived, RegionId};
@@ -89,13 +90,14 @@ fn is_snapshot(holder: &dyn Holder) -> bool {
 
 impl<S: Sys> RegionCore<S> {
     /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
-    pub(super) fn make_room(&self, index: EntryIndex) -> Found {
+    pub(super) fn make_room(&self, index: EntryIndex, turns: Turns) -> Found {
         match self.pool().drop_some_lazy() {
             Found::None => {}
             found @ (Found::Some | Found::LookAgain) => return found,
         }
         match self.pool().have_unheld_dropped() {
             Found::None => {}
+            Found::LookAgain if turns == Turns::Taken => {}
             found @ (Found::Some | Found::LookAgain) => return found,
         }
         let (asked, has_lost) = self.ask_all(index, Need::AnyBlock);
