@@ -9,6 +9,7 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::core::PoolCore;
 use super::frames::Content;
@@ -43,6 +44,15 @@ pub(crate) enum Found {
     None,
     /// None of the blocks that were looked at could be dropped, but there are more.
     LookAgain,
+}
+
+/// A write that has found no block.
+pub(crate) struct ShortOfBlocks<'a>(&'a AtomicU32);
+
+impl Drop for ShortOfBlocks<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// Free blocks go back to the system in runs of at most so much. A fault that needs one of them waits for its
@@ -115,6 +125,17 @@ impl<S: Sys> PoolCore<S> {
             0 => Found::None,
             1.. => Found::Some,
         }
+    }
+
+    /// Notes until the end of its life that a write has found no block.
+    pub(crate) fn note_writer_short_of_blocks(&self) -> ShortOfBlocks<'_> {
+        self.captures.shortage.writers.fetch_add(1, Ordering::SeqCst);
+        ShortOfBlocks(&self.captures.shortage.writers)
+    }
+
+    /// Whether writes look for blocks and have found none: nobody should take any without need.
+    pub(crate) fn are_writers_short_of_blocks(&self) -> bool {
+        self.captures.shortage.writers.load(Ordering::SeqCst) > 0
     }
 
     /// Does what faults wait for, if any do. For the pool's thread.

@@ -52,6 +52,8 @@ pub(super) struct Shortage {
     asked: AtomicU32,
     answered: AtomicU32,
     answers: WaitQueue,
+    /// How many writes look for a block and have found none.
+    pub(super) writers: AtomicU32,
     /// Whether there is somebody to answer.
     is_served: AtomicBool,
 }

@@ -241,7 +241,7 @@ impl<S: Sys> RegionCore<S> {
     /// write-protected; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
         let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
-        may_copy && !self.pool().maintenance.is_short()
+        may_copy && !self.pool().maintenance.is_short() && !self.pool().are_writers_short_of_blocks()
     }
 
     /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,

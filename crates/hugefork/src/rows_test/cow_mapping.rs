@@ -269,6 +269,19 @@ fn a_block_that_is_promoted_has_what_was_written_by_page() {
     });
 }
 
+#[test]
+fn nothing_is_promoted_into_blocks_that_a_write_has_not_found() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, _snapshot) = soon_promoted(written_by_choice(world, 2), world);
+        let short = world.pool.note_writer_short_of_blocks();
+        assert_eq!(region.maintain(0), None);
+        assert_eq!((promoted(&region), is_cow_mapped(&region, 0)), (0, true));
+        drop(short);
+        assert_eq!(region.maintain(0), None);
+        assert_eq!(promoted(&region), 1);
+    });
+}
+
 /// The software MMU lets nobody copy pages that are written to meanwhile.
 #[test]
 fn the_thread_keeps_writers_off_what_it_write_backs() {

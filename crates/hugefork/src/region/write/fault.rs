@@ -116,13 +116,17 @@ impl<S: Sys> RegionCore<S> {
         target: Option<usize>,
         turns: Turns,
     ) -> Result<Resolution, Unresolved> {
-        let (mut what, mut limit) = (what, self.accounts.limit);
+        let (mut what, mut limit, mut short) = (what, self.accounts.limit, None);
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
             if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_cow_map() {
                 // That takes no block, and nobody has to give one up.
                 what = Become::WritableByPage;
                 continue;
+            }
+            if resolved == Err(Unresolved::PoolFull) {
+                // The blocks that are free in a moment are for this write.
+                short.get_or_insert_with(|| self.pool().note_writer_short_of_blocks());
             }
             match self.after(index, &resolved, &mut limit, turns) {
                 Next::Again => {}
