@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use crate::fork::token::can_be_made;
-use crate::proc::groups::{has_room, is_limited};
+use crate::proc::limits::{has_room, is_limited};
 
 /// Why a program that is started by this process gets no pool: it is under the same limits.
 pub fn why_no_pool() -> Option<&'static str> {

@@ -3,26 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hugefork::seam::{HeldBlocks, Linux, Machine, Promotions};
+use hugefork::seam::{HeldBlocks, Linux, Machine};
 
 use crate::memory::{PLAIN, ProgramMemory};
-use crate::units::{BASE_PAGE, HUGE_PAGE};
-
-/// A look at all blocks takes a quarter of the time of so many faults for each.
-const FAULTS: u64 = 16;
-
-/// A block is promoted once so many of its pages were copied: it then takes at most a seventh more memory than its
-/// copied pages, and the copy saves the write-back of all of them.
-const PROMOTED_PAGES: usize = HUGE_PAGE / BASE_PAGE / 8 * 7;
-
-/// Promotes what is nearly all copied.
-struct Dense;
-
-impl Promotions for Dense {
-    fn may_be_promoted(&mut self, _entry: usize, pages: usize) -> bool {
-        pages >= PROMOTED_PAGES
-    }
-}
 
 /// How many forks blocks are held for, and whether some are over since the last look.
 #[derive(Debug, Default)]
@@ -84,8 +67,9 @@ impl<S: Machine> ProgramMemory<S> {
         Inherited { held, _living: Living(self.living.clone()) }
     }
 
-    /// Looks after some of what children share or shared, for about a millisecond, if there is reason to. True if more
-    /// is to be looked at at once.
+    /// Gives some of what children have shared back to the program alone, for about a millisecond, if any are gone.
+    /// True if more is to be looked at at once. While they live, nothing is done: a look at the pages takes the
+    /// processor from the program, and makes each copy of a page interrupt it.
     pub fn maintain(&mut self) -> bool {
         self.take_rests_away();
         self.region.tidy();
@@ -96,18 +80,14 @@ impl<S: Machine> ProgramMemory<S> {
         let from = match self.round {
             Some(from) => from,
             None => {
-                let faults = self.region.faults();
-                let are_many = faults.wrapping_sub(self.faults) >= FAULTS * self.region.cow_mappings() as u64;
                 let have_gone = self.living.have_gone.swap(false, Ordering::Relaxed);
-                if !are_many && !have_gone && self.living.forks.load(Ordering::Relaxed) > 0 {
+                if !have_gone && self.living.forks.load(Ordering::Relaxed) > 0 {
                     return false;
                 }
-                // What is written from now on may be where this round has been: it counts for the next.
-                self.faults = faults;
                 0
             }
         };
-        self.round = self.region.maintain(from, &mut Dense).filter(|&next| next < self.high);
+        self.round = self.region.maintain(from).filter(|&next| next < self.high);
         self.round.is_some()
     }
 

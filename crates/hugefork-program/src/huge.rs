@@ -67,9 +67,4 @@ impl<S: Machine> ProgramMemory<S> {
     pub fn trim(&mut self) -> bool {
         self.region.trim(TRIMMED_AT_ONCE)
     }
-
-    /// Whether memory is to be saved: while it is, no block is copied for a child whose pages can be.
-    pub fn save_memory(&mut self, is_short: bool) {
-        self.region.save_memory(is_short);
-    }
 }

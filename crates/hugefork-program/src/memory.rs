@@ -49,9 +49,8 @@ pub struct ProgramMemory<S: Machine = Linux> {
     rests: Vec<Range<usize>>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
-    /// Where the round goes on, and the faults that were counted after the last.
+    /// Where the round goes on.
     pub(crate) round: Option<usize>,
-    pub(crate) faults: u64,
 }
 
 /// Counts of a [`ProgramMemory`].
@@ -75,12 +74,10 @@ pub struct ProgramCounts {
     pub unseen: u64,
     /// Pages that writers had copied, and that went back into their blocks.
     pub pages_written_back: u64,
-    /// Blocks that became the program's own again while a child shared them.
-    pub promoted: u64,
     /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
     pub memory: u64,
-    /// Bytes of those that nobody holds: they are kept for the copies of the next child ([`ProgramMemory::trim`]).
-    /// Blocks that have memory in part count whole, but all of them as no more than there is.
+    /// Bytes of those that nobody holds ([`ProgramMemory::trim`]). Blocks that have memory in part count whole, but all
+    /// of them as no more than there is.
     pub kept: u64,
 }
 
@@ -147,7 +144,6 @@ impl<S: Machine> ProgramMemory<S> {
             counts: ProgramCounts::default(),
             living: Arc::default(),
             round: None,
-            faults: 0,
         }
     }
 
@@ -285,22 +281,10 @@ impl<S: Machine> ProgramMemory<S> {
         fits
     }
 
-    /// How many bytes of blocks the program or its children have, which copies may be made of, and how many nobody has,
-    /// whose memory is kept for those. Unlike [`ProgramMemory::counts`] it takes no system call.
-    pub fn held_and_kept(&self) -> (usize, usize) {
-        self.region.held_and_kept()
-    }
-
     /// Counts, and bytes of memory. It takes some milliseconds for each GiB.
     pub fn counts(&self) -> ProgramCounts {
-        let Figures { pages_written_back, promoted, memory, kept, .. } = self.region.figures();
-        ProgramCounts {
-            pages_written_back,
-            promoted,
-            memory: memory as u64,
-            kept: memory.min(kept) as u64,
-            ..self.counts
-        }
+        let Figures { pages_written_back, memory, kept } = self.region.figures();
+        ProgramCounts { pages_written_back, memory: memory as u64, kept: memory.min(kept) as u64, ..self.counts }
     }
 
     /// The entries that a range of addresses touches.

@@ -95,7 +95,6 @@ enum Op {
         full: usize,
     },
     Trim,
-    SaveMemory(bool),
     FailNext {
         call: usize,
         after: usize,
@@ -363,7 +362,6 @@ impl World {
                 }
             }
             Op::Trim => _ = self.memory.trim(),
-            Op::SaveMemory(is_short) => self.memory.save_memory(is_short),
             Op::FailNext { call, after } => {
                 self.fail_next(call % SoftMmu::CALLS, after);
             }
@@ -604,7 +602,6 @@ fn op() -> impl Strategy<Value = Op> {
         2 => seed().prop_map(|from| Op::FindFull { from }),
         2 => seed().prop_map(|full| Op::Collapse { full }),
         1 => Just(Op::Trim),
-        1 => prop::bool::ANY.prop_map(Op::SaveMemory),
     ]
 }
 
@@ -674,30 +671,6 @@ fn place(block: usize, page: usize) -> usize {
 /// The length of so many pages to [`World::range`].
 fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
-}
-
-/// A block is promoted once nearly all of its pages were copied, and goes back with the children that hold the one
-/// before.
-#[test]
-fn what_is_nearly_all_copied_is_promoted() {
-    for shape in [BY_PAGE, BY_HUGE_PAGE] {
-        let mut world = World::new(shape);
-        for op in [
-            Op::Map { pages: 1024 },
-            Op::Fill { at: place(0, 0), pages: 1024, value: 3 },
-            Op::Fork { process: 0 },
-            Op::Fill { at: place(0, 0), pages: 440, value: 4 },
-            Op::Fill { at: place(1, 0), pages: 460, value: 4 },
-            Op::Maintain { times: 3 },
-        ] {
-            world.apply(&op);
-            world.check();
-        }
-        assert_eq!(world.memory.counts().promoted, 1, "{shape:?}");
-        world.apply(&Op::End { child: 0 });
-        assert_eq!(world.memory.counts().kept, HUGE_PAGE as u64);
-        world.finish();
-    }
 }
 
 /// Part of a block gives its memory back, unless a child holds it too.

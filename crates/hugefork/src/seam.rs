@@ -14,9 +14,9 @@ use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
 use crate::pool::core::PoolCore;
 use crate::pool::frames::Content;
+use crate::pool::holders::CowMappingHolder;
 use crate::pool::stock::Stock;
 pub use crate::ranges::Ranges;
-pub use crate::region::maintain::Promotions;
 use crate::region::state::RegionCore;
 use crate::sync::SignalsBlocked;
 use crate::sys::Shows;
@@ -62,8 +62,6 @@ pub struct FullBlock<S: Machine> {
 pub struct Figures {
     /// Pages that writers had copied, and that went back into their blocks.
     pub pages_written_back: u64,
-    /// Blocks that became the region's own again while others held them.
-    pub promoted: u64,
     /// Bytes that all blocks have.
     pub memory: usize,
     /// Bytes of blocks that nobody holds and that have memory, if in part.
@@ -218,20 +216,15 @@ impl<S: Machine> ProgramRegion<S> {
     }
 
     /// Looks after some of those, from an entry on. Says where to go on.
-    pub fn maintain(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
+    pub fn maintain(&self, from: usize) -> Option<usize> {
         let _signals = SignalsBlocked::new();
-        self.0.maintain_and_promote(from, promotions)
+        self.0.maintain(from)
     }
 
     /// Does what was left for later.
     pub fn tidy(&self) {
         let _signals = SignalsBlocked::new();
         self.0.pool().sys.tidy();
-    }
-
-    /// How many page faults of the process the kernel has resolved.
-    pub fn faults(&self) -> u64 {
-        self.0.pool().sys.minor_faults()
     }
 
     /// Gives memory that nobody holds back to the system, at most so many blocks of it. True if there may be more.
@@ -244,12 +237,6 @@ impl<S: Machine> ProgramRegion<S> {
             pool.frames.put_back(block, if punched.is_ok() { Content::Fresh } else { Content::Used });
             punched.is_ok()
         })
-    }
-
-    /// Whether memory is to be saved: while it is, no block is copied whose pages can be.
-    pub fn save_memory(&self, is_short: bool) {
-        let _signals = SignalsBlocked::new();
-        self.0.pool().maintenance.tell_short(is_short);
     }
 
     /// Whether the kernel makes huge pages only of what it is asked to ([`FullBlock::collapse`]).
@@ -268,24 +255,11 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.table.get(EntryIndex(full.entry)).block() == Some(full.block)
     }
 
-    /// [`Figures::promoted`] alone, which takes no system call.
-    pub fn promoted(&self) -> u64 {
-        self.0.counters.blocks_promoted.load(Ordering::Relaxed)
-    }
-
-    /// How many bytes of blocks somebody holds, and how many are kept for copies: nobody holds those, and they have
-    /// memory. It takes no system call.
-    pub fn held_and_kept(&self) -> (usize, usize) {
-        let (size, frames) = (self.0.pool().block_size, &self.0.pool().frames);
-        (size.len_of(frames.len() - frames.available()), size.len_of(frames.used_and_free()))
-    }
-
     /// Counts. The kernel counts the memory page by page, some milliseconds for each GiB.
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {
             pages_written_back: counters.pages_written_back.load(Ordering::Relaxed),
-            promoted: self.promoted(),
             memory: pool.sys.bytes().unwrap_or(0),
             kept: pool.block_size.len_of(pool.frames.used_and_free()),
         }
@@ -323,8 +297,7 @@ impl<S: Machine> HeldBlocks<S> {
 impl<S: Machine> Drop for HeldBlocks<S> {
     fn drop(&mut self) {
         let _signals = SignalsBlocked::new();
-        // Their memory is kept for the copies that the next child makes necessary ([`ProgramRegion::trim`]): to get and
-        // clear new memory takes longer than to copy.
+        // Their memory goes back a few at a time ([`ProgramRegion::trim`]): a fork may wait for this.
         self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
     }
 }

@@ -13,7 +13,7 @@
 //! | `mlock`, `mlock2`, `mlockall` | what they name becomes the kernel's |
 //! | `pthread_attr_setstack…` | the kernel's: who joins a thread is found by a page of it |
 //!
-//! The pool moves what lies at an address to other pages: a block is promoted, a page is written back. Linux copies to
+//! The pool moves what lies at an address to other pages: a page is written back, a huge page is made. Linux copies to
 //! and from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there,
 //! and what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. Programs
 //! that pin memory in other ways are told by their libraries, before there is any (pool/engine.rs).

@@ -12,12 +12,12 @@ use super::engine::{
     MEMORY, Memory, ask, begin, close_descriptors, on_own_stack, unmap_later, unmap_plain, unmap_what_was_left, with,
     with_unless_forking, work_through,
 };
-use super::state::{END, IS_SHORT, ROLE, Role, START, role};
+use super::state::{END, ROLE, Role, START, role};
 use crate::HUGE_PAGE;
 use crate::child;
 pub(crate) use crate::child::{Emptied, Locks};
 use crate::fork::origin;
-use crate::proc::{groups, mappings};
+use crate::proc::{limits, mappings};
 use crate::switch;
 use crate::threads::lock::Tried;
 use crate::threads::signals;
@@ -56,11 +56,11 @@ pub(crate) fn map(wish: &Wish) -> Option<usize> {
         && wish.hint == 0
         && wish.rights == libc::PROT_READ | libc::PROT_WRITE
         && wish.flags & !(libc::MAP_NORESERVE | libc::MAP_POPULATE) == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    if !is_wanted || role() != Role::Owner || IS_SHORT.load(Ordering::Relaxed) {
+    if !is_wanted || role() != Role::Owner {
         return None;
     }
     // Somebody else may have set limits.
-    if groups::is_limited() {
+    if limits::is_limited() {
         return None;
     }
     let mapped = with_unless_forking(|memory| {

@@ -1,13 +1,12 @@
-//! What the worker does: it promotes, writes back, makes huge pages of what is full, and saves memory where it is
-//! short.
+//! What the worker does: it writes back what children have shared, makes huge pages of what is full, and gives memory
+//! back to the system that nobody holds any more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hugefork_program::{Full, ProgramMemory};
 
 use super::engine::{Held, MEMORY, let_others_go_first, with};
-use super::state::{IS_FORKING, IS_SHORT, Role, is_owner, role};
-use crate::proc::groups::{Shortage, shortage};
+use super::state::{IS_FORKING, Role, is_owner, role};
 use crate::proc::usage::{now_ns, page_faults};
 use crate::{BASE_PAGE, HUGE_PAGE};
 
@@ -27,9 +26,8 @@ pub(crate) fn gone(held: Held) {
     MEMORY.with(|_| drop(held));
 }
 
-/// For so long at most it is not looked who lives no more, and how short memory is.
+/// For so long at most it is not looked who lives no more.
 const AT_ONCE_NS: u64 = 5_000_000;
-const UNLOOKED_NS: u64 = 20_000_000;
 
 /// Looks after what children share or have shared.
 pub(crate) fn maintain() -> Maintained {
@@ -39,7 +37,6 @@ pub(crate) fn maintain() -> Maintained {
     let began = now_ns();
     let mut is_over = false;
     while !is_over && now_ns().wrapping_sub(began) < AT_ONCE_NS {
-        save_memory();
         // A round at most; in between, others have their turn.
         let_others_go_first();
         is_over = with(ProgramMemory::maintain) != Some(true);
@@ -53,27 +50,6 @@ pub(crate) fn maintain() -> Maintained {
         true if !is_over => Maintained::InPart,
         true => Maintained::Some,
         false => Maintained::All,
-    }
-}
-
-/// Where memory is short, no block is copied whose pages can be; and where there is hardly any left, what is kept for
-/// the next child goes back.
-fn save_memory() {
-    static LOOKED: AtomicU64 = AtomicU64::new(0);
-    let now = now_ns();
-    if now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < UNLOOKED_NS {
-        return;
-    }
-    LOOKED.store(now, Ordering::Relaxed);
-    let matters = with(|engine| (engine.is_shared(), engine.held_and_kept()));
-    let Some((_, (held, _))) = matters.filter(|(is_shared, (_, kept))| *is_shared || *kept > 0) else {
-        return IS_SHORT.store(false, Ordering::Relaxed);
-    };
-    let shortage = shortage(held as u64);
-    IS_SHORT.store(shortage == Shortage::Here, Ordering::Relaxed);
-    with(|engine| engine.save_memory(shortage > Shortage::None));
-    if shortage == Shortage::Here {
-        trim();
     }
 }
 
@@ -111,7 +87,7 @@ pub(crate) fn has_grown(is_unwanted: fn() -> bool) -> bool {
     collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0)
 }
 
-/// Nothing has happened for long: gives back what was kept for the next child.
+/// Gives memory back to the system that nobody holds any more.
 pub(crate) fn trim() {
     while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
         let_others_go_first();

@@ -5,7 +5,7 @@
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
 //! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
 //!                                                 └─▶ child: plain private memory; see Children
-//! worker ─▶ maintain: promotes what is written densely, writes back what nobody shares any more
+//! worker ─▶ maintain: writes back what nobody shares any more
 //!        ─▶ collapse_what_is_full: makes huge pages
 //! ```
 //! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it

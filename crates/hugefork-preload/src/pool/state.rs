@@ -41,10 +41,6 @@ pub(super) fn role() -> Role {
 pub(super) static START: AtomicUsize = AtomicUsize::new(0);
 pub(super) static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether memory is short while children share some. New memory is the kernel's then, in base pages: what a block is
-/// held for takes all of it, though a child needs few of its pages.
-pub(super) static IS_SHORT: AtomicBool = AtomicBool::new(false);
-
 /// Whether a thread forks just now.
 pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 

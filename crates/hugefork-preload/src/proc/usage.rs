@@ -10,18 +10,14 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn used() -> libc::rusage {
+/// Page faults of this process that needed no disk.
+pub(crate) fn page_faults() -> u64 {
     // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value; the call writes to it and cannot fail.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         let _ = syscall!(Sysno::getrusage, libc::RUSAGE_SELF, &raw mut usage);
-        usage
+        usage.ru_minflt as u64
     }
-}
-
-/// Page faults of this process that needed no disk.
-pub(crate) fn page_faults() -> u64 {
-    used().ru_minflt as u64
 }
 
 /// The machine's memory; none if the kernel does not say.

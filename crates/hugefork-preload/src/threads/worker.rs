@@ -26,9 +26,8 @@ use syscalls::{Sysno, syscall};
 
 use crate::fork::STATE;
 use crate::pool::{Maintained, Zeros};
-use crate::proc::groups::has_room;
+use crate::proc::limits::has_room;
 use crate::proc::mappings;
-use crate::proc::usage::now_ns;
 use crate::{pool, switch};
 
 /// The stack holds two pieces of files, and little else. It takes no memory before it is used.
@@ -216,12 +215,9 @@ const SHORTEST_NS: i64 = 5_000_000;
 const LONGEST_NS: i64 = 160_000_000;
 const LONGEST_ALONE_NS: i64 = 640_000_000;
 
-/// Memory that is kept for the next child goes back after so long without work.
-const PATIENCE_NS: u64 = 10_000_000_000;
-
 /// Until it is to leave.
 fn work() {
-    let (mut pause, mut is_to_pass, mut last_work) = (SHORTEST_NS, false, now_ns());
+    let (mut pause, mut is_to_pass) = (SHORTEST_NS, false);
     while !is_unwanted() && pool::is_owner() && status_of_the_program().is_none() {
         // What was held for those who are gone is given up under the lock that forks take.
         let alive = STATE.with(|state| {
@@ -235,6 +231,7 @@ fn work() {
         if !has_room(alive) {
             return withdraw();
         }
+        pool::trim();
         let maintained = pool::maintain();
         if maintained == Maintained::InPart {
             continue;
@@ -249,9 +246,7 @@ fn work() {
             maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
         is_to_pass &= !has_passed;
         if is_to_pass || has_passed || pool::has_grown(is_unwanted) {
-            (pause, last_work) = (SHORTEST_NS, now_ns());
-        } else if now_ns().saturating_sub(last_work) >= PATIENCE_NS {
-            pool::trim();
+            pause = SHORTEST_NS;
         }
         sleep(&mut pause, LONGEST_ALONE_NS);
     }

@@ -36,22 +36,6 @@ const VISIT_OF_A_PROGRAM_NS: u64 = 300_000;
 /// So many CoW mappings tell what all are like.
 const SAMPLED_COW_MAPPINGS: usize = 16;
 
-/// Who says which blocks are worth to be promoted.
-pub trait Promotions {
-    /// Whether this one is, over which there are so many private pages. It is asked of each that others hold too, once
-    /// a round, whether it is dense or not.
-    fn may_be_promoted(&mut self, entry: usize, pages: usize) -> bool;
-}
-
-/// Whatever is dense may be promoted.
-struct All;
-
-impl Promotions for All {
-    fn may_be_promoted(&mut self, _entry: usize, _pages: usize) -> bool {
-        true
-    }
-}
-
 // The caller has blocked the program's signals.
 impl<S: Sys> CowMappingHolder for RegionCore<S> {
     fn has_cow_mappings(&self) -> bool {
@@ -63,7 +47,23 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
     }
 
     fn maintain(&self, from: usize) -> Option<usize> {
-        self.maintain_and_promote(from, &mut All)
+        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
+        // its windows.
+        if self.captured.freezing.is_taken() {
+            return None;
+        }
+        // A reset must not meet a write-back half done.
+        let _not_beside_a_reset = self.maintenance.lock();
+        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
+        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
+        let (began, is_a_program) = (self.pool().sys.now(), self.accounts.writers == Writers::NeverFault);
+        let is_over = || is_a_program && self.pool().sys.now().saturating_sub(began) >= VISIT_OF_A_PROGRAM_NS;
+        let mut next = from;
+        while next < end && (next == from || !is_over()) {
+            // A call that fails leaves everything as it was, and is tried again at the next look.
+            next = self.maintain_some(next..end).unwrap_or(next + 1).max(next + 1);
+        }
+        (next < self.table.len()).then_some(next)
     }
 
     fn are_alike(&self, mean: usize) -> bool {
@@ -82,29 +82,8 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// As [`CowMappingHolder::maintain`], where somebody says what is worth to be promoted.
-    pub(crate) fn maintain_and_promote(&self, from: usize, promotions: &mut impl Promotions) -> Option<usize> {
-        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
-        // its windows.
-        if self.captured.freezing.is_taken() {
-            return None;
-        }
-        // A reset must not meet a write-back half done.
-        let _not_beside_a_reset = self.maintenance.lock();
-        let at_once = if self.pool().maintenance.is_paced() { 0 } else { LOOKED_AT_ONCE_BYTES };
-        let end = self.table.len().min(from + self.pool().block_size.count(at_once).max(1));
-        let (began, is_a_program) = (self.pool().sys.now(), self.accounts.writers == Writers::NeverFault);
-        let is_over = || is_a_program && self.pool().sys.now().saturating_sub(began) >= VISIT_OF_A_PROGRAM_NS;
-        let mut next = from;
-        while next < end && (next == from || !is_over()) {
-            // A call that fails leaves everything as it was, and is tried again at the next look.
-            next = self.maintain_some(next..end, promotions).unwrap_or(next + 1).max(next + 1);
-        }
-        (next < self.table.len()).then_some(next)
-    }
-
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
-    fn maintain_some(&self, entries: Range<usize>, promotions: &mut impl Promotions) -> Result<usize, SystemError> {
+    fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_cow_mapping() || self.prepared.has(first) {
             return Ok(entries.start + 1);
@@ -114,7 +93,9 @@ impl<S: Sys> RegionCore<S> {
             return Ok(entries.start + 1);
         }
         if self.held(entry) == Held::ByOthersToo {
-            self.maintain_shared(first, entry, self.count_not_captured(first)?, promotions);
+            if self.may_promote() {
+                self.maintain_shared(first, entry, self.count_not_captured(first)?);
+            }
             return Ok(entries.start + 1);
         }
         let pages = self.count_private(first)?;
@@ -132,8 +113,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
-    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize, promotions: &mut impl Promotions) {
-        if !self.may_promote() || self.density.is_by_page(index) || self.prepared.has(index) {
+    fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
+        if self.density.is_by_page(index) || self.prepared.has(index) {
             return;
         }
         let is_paced = self.pool().maintenance.is_paced();
@@ -141,11 +122,10 @@ impl<S: Sys> RegionCore<S> {
             true => pages > 0,
             false => pages >= self.worth_a_block(Density::promoted_pages),
         };
-        if !promotions.may_be_promoted(index.0, pages) || !is_enough {
+        if !is_enough {
             return;
         }
-        let may_write_protect = self.accounts.writers == Writers::Fault && !self.copies_beside();
-        if may_write_protect
+        if !self.copies_beside()
             && pages >= self.worth_a_block(Density::left_to_writer_pages)
             && entry.is_writable_cow_mapping()
         {
@@ -240,8 +220,9 @@ impl<S: Sys> RegionCore<S> {
     /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find a CoW mapping
     /// write-protected; and where memory is short, a block takes more of it than its pages.
     fn may_promote(&self) -> bool {
-        let may_copy = self.accounts.grain == CopyGrain::Auto || self.accounts.writers == Writers::NeverFault;
-        may_copy && !self.pool().maintenance.is_short() && !self.pool().are_writers_short_of_blocks()
+        self.accounts.grain == CopyGrain::Auto
+            && !self.pool().maintenance.is_short()
+            && !self.pool().are_writers_short_of_blocks()
     }
 
     /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,
@@ -266,11 +247,9 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
-        let own = pool.copy_near(self.place_of_copy(index, below), below, Wanted::Any, Reserved::No);
-        if self.accounts.writers == Writers::Fault {
-            // Whoever holds a lock should not lose the processor meanwhile. Elsewhere, the caller holds one already.
-            yield_now();
-        }
+        let own = pool.copy_near(self.placement.hint(index, pool.frames.len()), below, Wanted::Any, Reserved::No);
+        // Whoever holds a lock should not lose the processor meanwhile.
+        yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {
             self.density.note(index, true);
@@ -281,19 +260,6 @@ impl<S: Sys> RegionCore<S> {
                 (Origin::Parent, Some(parent)) => parent.freed(1),
                 (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
             }
-        }
-    }
-
-    /// Where a promoted block would like to lie.
-    ///
-    /// To show a program's memory to a child takes a call for each mapping. So its blocks go half a pool away, and at
-    /// the next child back again: neighbours stay neighbours, in whatever order they are promoted. The places that they
-    /// leave keep their memory, and are there for that.
-    fn place_of_copy(&self, index: EntryIndex, below: BlockId) -> BlockId {
-        let blocks = self.pool().frames.len();
-        match self.accounts.writers {
-            Writers::Fault => self.placement.hint(index, blocks),
-            Writers::NeverFault => BlockId(((below.index() + blocks / 2) % blocks) as u32),
         }
     }
 

@@ -7,7 +7,7 @@
 //!   Zero ────────▶ Private ──────────────────────────────▶ CowMapped: the kernel copies pages, here and in the child
 //!    ▲  close, hand_over │ ▲                                  │
 //!    └───────────────────┘ └─ write-back, when no child is ───┘
-//!                             left, or promotion
+//!                             left that holds it
 //! ```
 //! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
 //! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.

@@ -29,8 +29,7 @@ impl Child {
 }
 
 /// The calls that a program's memory makes once it is there.
-const CALLS: [Call; 12] = [
-    Call::Obtain,
+const CALLS: [Call; 11] = [
     Call::Map,
     Call::Hide,
     Call::Punch,
