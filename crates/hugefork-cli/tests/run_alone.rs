@@ -102,6 +102,7 @@ fn children_of_another_libc_and_of_sanitizers_start() {
 
 /// Fills 256 MiB, gives 32 of 33 pages back, and waits.
 const PARTS: &str = r#"
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -111,6 +112,11 @@ int main(void) {
     memset(at, 1, len);
     puts("filled");
     fflush(stdout);
+    /* What becomes a huge page is mapped as one when it is touched again. */
+    struct pollfd input = { 0, POLLIN, 0 };
+    do {
+        for (size_t nth = 0; nth < len; nth += page) ((volatile char *)at)[nth];
+    } while (poll(&input, 1, 10) == 0);
     getchar();
     for (size_t nth = 0; nth < len / page; nth++)
         if (nth % 33) madvise(at + nth * page, page, MADV_DONTNEED);
