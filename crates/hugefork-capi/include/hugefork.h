@@ -86,8 +86,8 @@
  * range, or, while nobody forks, snapshots or resets the region, call
  * hf_region_prepare_write. HF_COPY_GRAIN_PAGE says where it does not fail. Where
  * something writes past the page table (O_DIRECT, io_uring with registered buffers,
- * RDMA), nothing may fail, and what it writes to a range that forks and snapshots
- * share can be lost: pin the range.
+ * RDMA, process_vm_writev), nothing may fail, and what it writes to a range that forks
+ * and snapshots share can be lost: pin the range.
  *
  * A WRITE THAT CANNOT BE GIVEN MEMORY (the pool is full, the machine's memory is
  * used up) gets SIGBUS at its address, after one line on standard error that says
@@ -619,7 +619,8 @@ typedef struct hf_region_options {
     int unused;
     /* The most bytes that forks and snapshots of the region may hold beside it, rounded
      * up to blocks; 0: no limit. A write that would exceed it takes its block away from
-     * those without a reservation. */
+     * those without a reservation. Discards, resets and snapshots of pinned blocks may
+     * exceed it. */
     size_t max_cow_bytes;
 } hf_region_options;
 
@@ -1047,7 +1048,7 @@ int hf_region_read_from_at(hf_region *region, int fd, size_t offset, size_t len,
  *
  * HF_E_SYSTEM: hf_last_errno() is the answer of write(2), such as ENOSPC. HF_E_REVOKED:
  * a part that was taken away from this fork is among them. HF_E_BAD_VALUE: a negative
- * descriptor. HF_E_OUT_OF_RANGE; with O_DIRECT those of hf_region_pin.
+ * descriptor. HF_E_OUT_OF_RANGE; with O_DIRECT, FUSE, 9P and TLS those of hf_region_pin.
  */
 int hf_region_write_to(hf_region *region, int fd, size_t offset, size_t len, size_t *done);
 

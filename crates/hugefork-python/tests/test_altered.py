@@ -183,9 +183,16 @@ def test_a_manifest_that_somebody_has_altered_does_no_harm(saved, data):
         lambda: checkpoint.meta(path),
     ):
         refused(path, work)
-    # It does not keep anybody from saving there.
-    checkpoint.save(path, {"a": np.arange(3)}).result()
-    assert np.array_equal(checkpoint.load(path)["a"], np.arange(3))
+    # It does not keep anybody from saving there, unless it may be another program's.
+    def save():
+        checkpoint.save(path, {"a": np.arange(3)}).result()
+
+    if not isinstance(manifest, dict) or [manifest.get("format"), manifest.get("version")] != [_format.FORMAT, _format.VERSION]:
+        with pytest.raises(FileExistsError):
+            save()
+    else:
+        save()
+        assert np.array_equal(checkpoint.load(path)["a"], np.arange(3))
 
 
 def test_lists_within_lists_are_no_manifest(saved):

@@ -435,3 +435,20 @@ for lines in (makes_one, takes_it):
 assert other[5] == 3
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_views_with_gaps_and_read_only_ones_are_not_changed(pool):
+    a = pool.array(np.arange(24, dtype="i4").reshape(2, 3, 4))
+    for view in (np.broadcast_to(a.reshape(-1)[0:4:3], (2, 2)), a[:, :, ::2], a[:, 1], np.broadcast_to(a[0, 0], (2, 4))):
+        with pytest.raises(ValueError, match="gaps"):
+            hf.discard(view)
+    fixed = a[1]
+    fixed.flags.writeable = False
+    with open("/dev/zero", "rb", buffering=0) as zeros:
+        for change in (hf.discard, hf.lazy_free, lambda array: hf.read_into(array, zeros)):
+            with pytest.raises(ValueError, match="read-only"):
+                change(fixed)
+    assert (a == np.arange(24).reshape(2, 3, 4)).all()
+    for whole in (a.transpose(1, 0, 2), a[::-1, :, ::-1], a[0:1], a[:0]):
+        hf.discard(whole)
+    assert not a.any()

@@ -477,6 +477,54 @@ while True:
     assert len(list((tmp_path / "data").iterdir())) == 1, "what the killed save has left is gone"
 
 
+def all_files(path):
+    return {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"data/train.csv": "1,2"},
+        {"manifest.json": '{"name": "an extension"}', "data/w.1.npy": "of nobody"},
+        {"manifest.json": "no JSON"},
+    ],
+)
+def test_a_directory_of_somebody_elses_stays_as_it_is(pool, tmp_path, theirs):
+    for name, text in theirs.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = all_files(tmp_path)
+    with pytest.raises(FileExistsError, match="save to another directory"):
+        checkpoint.save(tmp_path, {"w": pool.zeros(3)})
+    assert all_files(tmp_path) == before
+
+
+def test_the_checkpoint_of_a_newer_hugefork_stays_as_it_is(pool, tmp_path):
+    checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
+    before = all_files(tmp_path)
+    with pytest.raises(FileExistsError, match="take a newer hugefork"):
+        checkpoint.save(tmp_path, {"w": pool.zeros(3)})
+    assert all_files(tmp_path) == before
+
+
+def test_what_is_of_no_save_stays_beside_a_checkpoint(pool, tmp_path):
+    (tmp_path / ".lock").write_text("of another program")
+    checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
+    (tmp_path / "data" / "notes.txt").write_text("mine")
+    (tmp_path / "data" / "a.1.npy").mkdir()
+    checkpoint.save(tmp_path, {"w": pool.zeros(4)}).result()
+    assert checkpoint.load(tmp_path)["w"].shape == (4,)
+    assert sorted(file.name for file in (tmp_path / "data").iterdir()) == ["a.1.npy", "notes.txt", "w.2.npy"]
+    assert (tmp_path / ".lock").read_text() == "of another program"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".lock").symlink_to(tmp_path / "data" / "notes.txt")
+    with pytest.raises(OSError):
+        checkpoint.save(other, {"w": pool.zeros(3)}).result()
+
+
 def test_saves_to_one_directory_come_one_after_the_other(pool, tmp_path):
     w = pool.zeros(1 << 18)
     saves = []

@@ -6,11 +6,12 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write, pipe};
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use common::signals::handle;
 use common::{Over, by_block, pool};
@@ -365,4 +366,146 @@ fn interrupted_reads_go_on() {
         assert_eq!(reading.join().unwrap(), Ok(100));
     });
     assert_eq!(bytes_of(&region, 0..100), pattern(100));
+}
+
+/// Each write to such a pipe is a message, of which a reader gets all or loses the rest.
+#[test]
+fn messages_of_a_pipe_are_read_whole() {
+    let Some(pool) = pool(Backing::ShmemBase, 4 * BLOCK, BlockSize::MIB_2) else { return };
+    let region = pool.region(BLOCK).unwrap();
+    let (reader, mut writer) = pipe().unwrap();
+    rustix::fs::fcntl_setfl(&writer, rustix::fs::OFlags::DIRECT).unwrap();
+    rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::DIRECT).unwrap();
+    let bytes = pattern(8192);
+    bytes.chunks(4096).for_each(|message| assert_eq!(writer.write(message).unwrap(), 4096));
+    drop(writer);
+    assert_eq!(region.read_from(&reader, 65_535..BLOCK), Ok(8192));
+    assert_eq!(bytes_of(&region, 65_535..65_535 + 8192), bytes);
+}
+
+/// A file system of one file, to which writes go past the page cache. Its server, a thread, reads them when it may.
+struct Fuse {
+    at: std::ffi::CString,
+    /// What was written, by write.
+    written: Receiver<Vec<u8>>,
+}
+
+impl Fuse {
+    /// `is_there` is told when a write is to be read, which it then waits for.
+    fn start(is_there: Sender<()>, may_read: Receiver<()>) -> std::io::Result<Fuse> {
+        let server = File::options().read(true).write(true).open("/dev/fuse")?;
+        let file = std::env::temp_dir().join(format!("hugefork-fuse-{}", std::process::id()));
+        File::create(&file)?;
+        let at = std::ffi::CString::new(file.into_os_string().into_encoded_bytes())?;
+        let options = format!("fd={},rootmode=100666,user_id=0,group_id=0\0", server.as_fd().as_raw_fd());
+        // SAFETY: texts that end in zeros.
+        let mounted =
+            unsafe { libc::mount(c"fuse".as_ptr(), at.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast()) };
+        let (result, error) = (mounted, std::io::Error::last_os_error());
+        let (to, written) = channel();
+        let fuse = Fuse { at, written };
+        if result != 0 {
+            return Err(error);
+        }
+        std::thread::spawn(move || serve(&server, &to, &is_there, &may_read));
+        Ok(fuse)
+    }
+
+    fn open(&self) -> File {
+        File::options().write(true).open(self.at.to_str().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        // SAFETY: a text that ends in a zero.
+        unsafe { libc::umount2(self.at.as_ptr(), libc::MNT_DETACH) };
+        let _ = std::fs::remove_file(self.at.to_str().unwrap());
+    }
+}
+
+/// Answers as fuse(4) and `linux/fuse.h` say, until the file system is gone.
+fn serve(server: &File, written: &Sender<Vec<u8>>, is_there: &Sender<()>, may_read: &Receiver<()>) {
+    const OPEN: u32 = 14;
+    let (mut request, mut is_open) = (vec![0; 2 << 20], false);
+    loop {
+        let mut wait = [rustix::event::PollFd::new(server, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut wait, None).unwrap();
+        if is_open {
+            // Whatever comes now is the write.
+            let _ = is_there.send(());
+            let _ = may_read.recv();
+        }
+        let Ok(len) = (&mut &*server).read(&mut request) else { return };
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+        let (code, unique) = (word(4), &request[8..16]);
+        is_open = code == OPEN;
+        let answer = match code {
+            // GETATTR: a file of a GiB that anybody may write to.
+            3 => {
+                let mut attributes = [0; 104];
+                attributes[16..24].copy_from_slice(&1_u64.to_ne_bytes());
+                attributes[24..32].copy_from_slice(&(1_u64 << 30).to_ne_bytes());
+                attributes[76..80].copy_from_slice(&0o100_666_u32.to_ne_bytes());
+                attributes[80..84].copy_from_slice(&1_u32.to_ne_bytes());
+                attributes.to_vec()
+            }
+            // With direct I/O.
+            OPEN => [[0, 0].as_slice(), &[1, 0]].concat().into_iter().flat_map(u32::to_ne_bytes).collect(),
+            // WRITE
+            16 => {
+                written.send(request[80..len].to_vec()).unwrap();
+                [word(56), 0].into_iter().flat_map(u32::to_ne_bytes).collect()
+            }
+            // INIT: version 7.31, writes of 1 MiB, of 256 pages each.
+            26 => {
+                let flags: u32 = 1 << 5 | 1 << 22;
+                let mut words = [7, 31, 1 << 20, flags, 10 << 16 | 12, 1 << 20, 1, 256].to_vec();
+                words.resize(16, 0);
+                words.into_iter().flat_map(u32::to_ne_bytes).collect()
+            }
+            // FORGET has no answer.
+            2 | 42 => continue,
+            // FLUSH, RELEASE
+            18 | 25 => vec![],
+            // ENOSYS
+            _ => {
+                let error = [16_u32.to_ne_bytes(), (-38_i32).to_ne_bytes()].concat();
+                (&mut &*server).write_all(&[&error, unique].concat()).unwrap();
+                continue;
+            }
+        };
+        let head = [(16 + answer.len() as u32).to_ne_bytes(), [0; 4]].concat();
+        (&mut &*server).write_all(&[&head, unique, &answer].concat()).unwrap();
+    }
+}
+
+/// Between the call and the moment that the server reads, the block goes to another region.
+#[test]
+fn a_server_that_reads_late_gets_what_the_region_has() {
+    let Some(pool) = pool(Backing::ShmemBase, 4 * BLOCK, BlockSize::MIB_2) else { return };
+    let ((is_there, there), (may, may_read)) = (channel(), channel());
+    let fuse = match Fuse::start(is_there, may_read) {
+        Ok(fuse) => fuse,
+        Err(error) => return println!("skipped: no file system of FUSE: {error}"),
+    };
+    let file = fuse.open();
+    let region = pool.region_with(BLOCK, by_block()).unwrap();
+    // SAFETY: nobody else is there.
+    unsafe { region.as_mut_ptr().write_bytes(b'a', BLOCK) };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| region.write_to(&file, 0..65_536));
+        there.recv().unwrap();
+        let snapshot = region.snapshot().unwrap();
+        // SAFETY: nobody else is there.
+        unsafe { region.as_mut_ptr().add(BLOCK - 1).write_volatile(b'x') };
+        drop(snapshot);
+        let mut others = pool.region(3 * BLOCK).unwrap();
+        others.as_mut_slice().fill(b's');
+        may.send(()).unwrap();
+        let written = fuse.written.recv().unwrap();
+        drop(may);
+        writer.join().unwrap().unwrap();
+        assert!(written.len() == 65_536 && written.iter().all(|&byte| byte == b'a'), "{:?}", written.first());
+    });
 }

@@ -81,9 +81,20 @@ def region_place(array: Any) -> tuple[_native.Region, Place]:
 def range_of(array: Any) -> tuple[_native.Region, int, int]:
     """The bytes of an array without gaps."""
     region, place = region_place(array)
-    if place.stop - place.start != array.nbytes:
-        raise ValueError("this view has gaps, whose bytes are not its own: give one without (a[i:j], not a[:, i])")
+    step = array.itemsize
+    for stride, length in sorted((abs(stride), length) for length, stride in zip(array.shape, array.strides)):
+        if length > 1 and stride != step and array.size:
+            raise ValueError("this view has gaps, whose bytes are not its own: give one without (a[i:j], not a[:, i])")
+        step *= length
     return region, place.start, place.stop
+
+
+def range_to_change(array: Any) -> tuple[_native.Region, int, int]:
+    """The bytes of an array without gaps that may be written to."""
+    found = range_of(array)
+    if not array.flags.writeable:
+        raise ValueError("this array is read-only: give one that may be written to")
+    return found
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from . import _native
-from ._arrays import Array, place_of, range_of, region_place
+from ._arrays import Array, place_of, range_of, range_to_change, region_place
 from ._errors import HugeforkError
 from ._snapshot import Snapshot, checked_snapshot
 from ._stats import LazyFreed, RegionStats
@@ -129,7 +129,7 @@ def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = N
     ------
     SystemCallError, and what `populate` raises.
     """
-    region, start, stop = range_of(array)
+    region, start, stop = range_to_change(array)
     if not isinstance(file, int) and not hasattr(file, "fileno"):
         raise TypeError(f"{file!r} is no file: give an object with fileno(), or a descriptor")
     if offset is not None and offset < 0:
@@ -181,7 +181,7 @@ def lazy_free(array: Array) -> LazyFreed:
 
     Raises TooManyMappingsError, SystemCallError; nothing is lost then.
     """
-    region, start, stop = range_of(array)
+    region, start, stop = range_to_change(array)
     return LazyFreed(**region.lazy_free(start, stop))
 
 
@@ -197,7 +197,7 @@ def discard(array: Array) -> None:
 
     Raises what `populate` raises.
     """
-    region, start, stop = range_of(array)
+    region, start, stop = range_to_change(array)
     region.discard(start, stop)
 
 

@@ -274,8 +274,8 @@ impl Region {
     }
 
     /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is
-    /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers), and for system calls that
-    /// write.
+    /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers, `process_vm_writev(2)`), and
+    /// for system calls that write.
     ///
     /// **What is written to pinned pages while a fork, a snapshot or a reset is made may be in it or not, word by
     /// word**: of two writes to pinned pages it may have the second and lack the first, whoever makes them, stores too.

@@ -82,14 +82,15 @@ impl Region {
         self.fill(fd.as_fd(), range, Some(offset))
     }
 
-    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless `fd` is `O_DIRECT`:
+    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless the
+    /// kernel may read the pages later (`O_DIRECT`, files of FUSE and 9P, sockets with TLS):
     /// then it [pins](Region::pin) a few blocks at a time. For the bytes of one moment write a
     /// [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
     /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a
     /// part of this fork that was taken away is among them, [`RegionError::System`] if the call failed, or
-    /// [`RegionError::OutOfRange`]; with `O_DIRECT` also those of [`Region::pin`].
+    /// [`RegionError::OutOfRange`]; where it pins also those of [`Region::pin`].
     pub fn write_to(&self, fd: impl AsFd, range: Range<usize>) -> Result<(), TransferError> {
         self.drain(fd.as_fd(), range, None)
     }
@@ -108,13 +109,15 @@ impl Region {
         if let Err(reason) = check_owner().and_then(|()| RegionError::check_range(&range, self.len())) {
             return stop(done, reason);
         }
-        let unpinned = match Moves::of_reads(fd) {
-            Moves::Bytes => VAIN_CALLS_BEFORE_PIN,
-            Moves::PagesOrMessages => 0,
-        };
+        let moves = Moves::of_reads(fd);
         while done < range.len() {
             let start = range.start + done;
-            let piece = start..range.end.min((start / step + 1) * step);
+            let (unpinned, end) = match moves {
+                Moves::Bytes => (VAIN_CALLS_BEFORE_PIN, (start / step + 1) * step),
+                // There is room for the longest message of a pipe.
+                Moves::PagesOrMessages => (0, start + step),
+            };
+            let piece = start..range.end.min(end);
             let asked = piece.len();
             let offset = offset.map(|offset| offset.saturating_add(done as u64));
             match self.read_piece(fd, piece, offset, vain >= unpinned) {

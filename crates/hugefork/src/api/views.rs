@@ -141,9 +141,9 @@ impl Region {
     ///
     /// # Safety
     /// While the handle is used, the program lends no part to a system call that may write past the page table: a read
-    /// of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`. Such a call would go on writing to blocks
-    /// that a snapshot shares by then, and that are `&[u8]` there. [`Region::read_from`] and [`Region::pin`] are for
-    /// that. And nobody has a part any more when the handle resets the region.
+    /// of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`, `process_vm_writev(2)`. Such a call would go
+    /// on writing to blocks that a snapshot shares by then, and that are `&[u8]` there. [`Region::read_from`] and
+    /// [`Region::pin`] are for that. And nobody has a part any more when the handle resets the region.
     pub unsafe fn writers_and_snapshots(
         &mut self,
         count: usize,

@@ -140,9 +140,11 @@ impl RegionOptions {
     /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
     /// or discarded since, and that they alone still hold. A write that would exceed it takes its block away from forks
     /// and snapshots without a reservation, so that nothing is copied for them; those with a reservation get their copy
-    /// all the same. Forks of forks make the count inexact, see
-    /// [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes). `bytes` is rounded up to blocks. By default there is
-    /// no limit. Snapshots are not written to: [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
+    /// all the same. What [`discard`](crate::Region::discard), [`reset_to`](crate::Region::reset_to) and snapshots of
+    /// [pinned](crate::Region::pin) blocks leave to them counts, and may be more than the limit. Forks of forks make
+    /// the count inexact, see [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes). `bytes` is rounded up to
+    /// blocks. By default there is no limit. Snapshots are not written to:
+    /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ FORMAT = "hugefork-checkpoint"
 VERSION = 1
 
 Entry = dict[str, Any]
+
+_MADE = re.compile(r"[^/]+\.[0-9]+(\.(first|(ranges|bytes)(-[0-9]+)?))?\.npy")
+"""The names of files that saves make."""
 
 SENSELESS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """What comes of a manifest that makes no sense. Python cannot follow lists within lists for ever."""
@@ -94,6 +98,40 @@ def manifest_or_none(directory: Path) -> Entry | None:
         return read_manifest(directory)
     except (OSError, CheckpointError):
         return None
+
+
+def manifest_before(directory: Path) -> Entry | None:
+    """The manifest of the checkpoint that a save replaces, if there is a good one. An error where it may be somebody
+    else's."""
+    try:
+        return read_manifest(directory)
+    except CheckpointError as error:
+        if _is_own((directory / "manifest.json").read_bytes()):
+            return None
+        what = f"{error.args[0].partition('; ')[0]}; save to another directory, or remove it if nobody needs it"
+        raise FileExistsError(errno.EEXIST, what, str(directory)) from None
+    except FileNotFoundError:
+        pass
+    data = directory / "data"
+    foreign = [file.name for file in data.iterdir() if not is_of_a_save(file.name)] if data.is_dir() else []
+    if foreign:
+        what = f"there is no checkpoint, and {foreign[0]!r} in data is of no save: save to another directory"
+        raise FileExistsError(errno.EEXIST, what, str(directory))
+    return None
+
+
+def _is_own(text: bytes) -> bool:
+    """Whether a bad manifest was one of this version: a disk that alters it keeps nobody from saving."""
+    try:
+        manifest = json.loads(text)
+    except SENSELESS:
+        return FORMAT.encode() in text
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT and manifest.get("version") == VERSION
+
+
+def is_of_a_save(name: str) -> bool:
+    """Whether a save may have made a file of this name in data, such as `w.3.npy` or `w.4.ranges.npy`."""
+    return _MADE.fullmatch(name) is not None
 
 
 def files_of(manifest: Entry) -> Iterator[Entry]:

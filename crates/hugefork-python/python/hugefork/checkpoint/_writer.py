@@ -33,6 +33,8 @@ from ._format import (
     files_of,
     head_of,
     header_of,
+    is_of_a_save,
+    manifest_before,
     manifest_or_none,
     replace_manifest,
     sync,
@@ -183,6 +185,7 @@ class Save:
             if since is not None:
                 since._over.wait()
             data = self.path / "data"
+            manifest_before(self.path)
             data.mkdir(parents=True, exist_ok=True)
             with _alone(self.path):
                 self._write(data, since)
@@ -205,7 +208,7 @@ class Save:
                 return
 
     def _write(self, data: Path, since: Save | None) -> None:
-        before = manifest_or_none(self.path)
+        before = manifest_before(self.path)
         number = int(before["save"]) + 1 if before else 1
         made: list[Path] = []
         try:
@@ -222,8 +225,10 @@ class Save:
         self._manifest = manifest
         kept = {file["file"] for file in files_of(manifest)}
         for file in data.iterdir():
-            if file.name not in kept:
-                file.unlink(missing_ok=True)
+            if file.name not in kept and is_of_a_save(file.name):
+                # The checkpoint is there: what cannot be removed just takes room.
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
     def _earlier(self, data: Path, number: int, since: Save, before: Entry | None, made: list[Path]) -> dict[str, _Earlier]:
         """Of arrays of which this can be a change, what `since` has written. Nothing if its checkpoint is not there any
@@ -350,7 +355,8 @@ def save(
     Parameters
     ----------
     path
-        The directory. If there is a checkpoint in it, this replaces it when all of it is written.
+        The directory. If there is a checkpoint in it, this replaces it when all of it is written. Files in ``data``
+        whose names are not those of a save stay.
     arrays
         Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now. Arrays of
         snapshots (``s[w]``) are saved as they were then.
@@ -382,11 +388,15 @@ def save(
     ------
     TypeError, ValueError
         What cannot be saved: an array with Python objects or with gaps, a `since` that is no save.
+    FileExistsError
+        The directory is somebody else's: it has a ``manifest.json`` that was never one of a checkpoint, or is of a newer
+        hugefork's, or no manifest and files in ``data`` that no save makes. Nothing there is changed.
     PoolFullError, and others of `snapshot`
     """
     directory = Path(path).absolute()
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
+    manifest_before(directory)
     if since is not None and not isinstance(since, Save):
         raise TypeError(f"since={since!r}: give what an earlier save returned")
     meta = as_read_back(meta)
@@ -444,9 +454,14 @@ def _alone(directory: Path) -> Iterator[None]:
     """Nobody else writes a checkpoint here meanwhile, in this process or another."""
     # The lock of the file is that of `fcntl`, which children of this process do not inherit: one that lives on would
     # keep it after the save, and after the end of this process. But it does not tell threads from each other.
-    with _writers.of(directory), open(directory / ".lock", "w") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        yield
+    with _writers.of(directory):
+        # A file of the program's may have this name: nothing is written to it, and nothing taken off.
+        lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
 
 def _write(saves: list[Save], over: _Over) -> None:

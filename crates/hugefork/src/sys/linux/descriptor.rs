@@ -4,7 +4,7 @@ use core::mem::size_of_val;
 use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 use rustix::io::Errno;
 
 use super::last_error;
@@ -18,8 +18,8 @@ pub(crate) const WROTE_NOTHING: SystemError = SystemError::new("write of no byte
 pub(crate) enum Moves {
     /// It copies through the page table, and keeps what it cannot copy for the next call.
     Bytes,
-    /// It may hold on to the physical pages while a device or another program fills them (`O_DIRECT`, FUSE, TLS in the
-    /// kernel), or it may drop a message that it cannot copy.
+    /// It may hold on to the physical pages while a device or another program fills or reads them (`O_DIRECT`, FUSE,
+    /// 9P, TLS in the kernel), or it may drop a message that it cannot copy.
     PagesOrMessages,
 }
 
@@ -27,18 +27,30 @@ impl Moves {
     /// How bytes move when `fd` is read.
     pub(crate) fn of_reads(fd: BorrowedFd<'_>) -> Moves {
         let copies = match fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::Fifo) => true,
+            // With the flag, each write to the pipe is a message.
+            Ok(FileType::Fifo) => !is_direct(fd),
             Ok(FileType::Socket) => option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == libc::SOCK_STREAM && !has_layer(fd),
             _ => false,
         };
         if copies { Moves::Bytes } else { Moves::PagesOrMessages }
     }
 
-    /// How bytes move when `fd` is written. Nothing is lost then; only `O_DIRECT` holds on to pages.
+    /// How bytes move when `fd` is written. No message is lost then. Of a file system whose server is a program it
+    /// cannot be seen whether it has direct I/O.
     pub(crate) fn of_writes(fd: BorrowedFd<'_>) -> Moves {
-        let direct = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
-        if direct { Moves::PagesOrMessages } else { Moves::Bytes }
+        if is_direct(fd) || has_a_server(fd) || has_layer(fd) { Moves::PagesOrMessages } else { Moves::Bytes }
     }
+}
+
+fn is_direct(fd: BorrowedFd<'_>) -> bool {
+    fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+}
+
+/// Whether it is a file of FUSE or 9P, by the numbers of statfs(2).
+fn has_a_server(fd: BorrowedFd<'_>) -> bool {
+    const FUSE: u64 = 0x6573_5546;
+    const V9FS: u64 = 0x0102_1997;
+    fstatfs(fd).is_ok_and(|found| [FUSE, V9FS].contains(&(found.f_type as u64)))
 }
 
 /// The value of a socket option; -1 if the descriptor has none.
