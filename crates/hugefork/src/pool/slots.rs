@@ -40,15 +40,23 @@ struct SlotBlock {
     next: usize,
 }
 
-/// The blocks of a pool that are given out in slots, in order.
+/// The blocks of a pool that are given out in slots.
 pub(crate) struct Slots {
-    blocks: Mutex<EngineVec<SlotBlock>>,
+    blocks: Mutex<SlotBlocks>,
     given_back: AtomicUsize,
+}
+
+/// These blocks, in order.
+struct SlotBlocks {
+    all: EngineVec<SlotBlock>,
+    /// All slots of the blocks before this one are used.
+    next: usize,
 }
 
 impl Default for Slots {
     fn default() -> Slots {
-        Slots { blocks: Mutex::new(EngineVec::new_in(Own)), given_back: AtomicUsize::new(0) }
+        let blocks = SlotBlocks { all: EngineVec::new_in(Own), next: 0 };
+        Slots { blocks: Mutex::new(blocks), given_back: AtomicUsize::new(0) }
     }
 }
 
@@ -74,7 +82,7 @@ impl SlotBlock {
 }
 
 impl Slots {
-    fn lock(&self) -> MutexGuard<'_, EngineVec<SlotBlock>> {
+    fn lock(&self) -> MutexGuard<'_, SlotBlocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -89,12 +97,19 @@ impl Slots {
         let mut taken = EngineVec::with_capacity_in(count, Own);
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
-        blocks.iter_mut().for_each(|of| of.give(&mut taken, count));
+        let SlotBlocks { all, next } = &mut *blocks;
         while taken.len() < count {
+            if let Some(of) = all.get_mut(*next) {
+                of.give(&mut taken, count);
+                *next += usize::from(of.used == of.holders.len());
+                continue;
+            }
             let Some(block) = more() else { break };
-            let at = blocks.partition_point(|of| of.block.index() < block.index());
-            blocks.insert(at, SlotBlock::new(block, size));
-            blocks[at].give(&mut taken, count);
+            let at = all.partition_point(|of| of.block.index() < block.index());
+            all.insert(at, SlotBlock::new(block, size));
+            all[at].give(&mut taken, count);
+            // All others are full.
+            *next = if all[at].used < all[at].holders.len() { at } else { all.len() };
         }
         taken.sort_unstable();
         taken
@@ -110,8 +125,8 @@ impl Slots {
         let mut blocks = self.lock();
         let mut last = 0;
         slots.for_each(|slot| {
-            let (of, at) = place(&blocks, slot, last);
-            blocks[of].holders[at] += 1;
+            let (of, at) = place(&blocks.all, slot, last);
+            blocks.all[of].holders[at] += 1;
             last = of;
         });
     }
@@ -124,17 +139,19 @@ impl Slots {
         }
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
+        let SlotBlocks { all, next } = &mut *blocks;
         let mut last = 0;
         for slot in slots {
-            let (of, at) = place(&blocks, slot, last);
+            let (of, at) = place(all, slot, last);
             last = of;
-            let held = &mut blocks[of];
+            let held = &mut all[of];
             held.holders[at] -= 1;
             if held.holders[at] == 0 {
                 held.used -= 1;
                 held.next = held.next.min(at);
+                *next = (*next).min(of);
                 if held.used == 0 {
-                    release(blocks.remove(of).block);
+                    release(all.remove(of).block);
                     self.given_back.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -150,13 +167,13 @@ impl Slots {
     pub(crate) fn counts(&self) -> (usize, usize) {
         let _signals = SignalsBlocked::new();
         let blocks = self.lock();
-        (blocks.iter().map(|of| of.used).sum(), blocks.len())
+        (blocks.all.iter().map(|of| of.used).sum(), blocks.all.len())
     }
 
     /// The blocks that are given out in slots.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
-        self.lock().iter().map(|of| of.block).collect()
+        self.lock().all.iter().map(|of| of.block).collect()
     }
 }
 
