@@ -8,8 +8,6 @@
 //! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons
 //! and a copy, so a signal handler may.
 
-use core::slice;
-
 use crate::{
     error::KernelError,
     kernel::{Kernel, WindowSize},
@@ -47,22 +45,11 @@ pub struct Kernels {
     copy: Choice,
 }
 
-/// So many kernels at most come into question for whole use.
-const MOST: usize = 4;
-
-/// A window of this size and more is a whole block.
-const BLOCK: usize = 2 << 20;
-
-/// Windows that follow the share of the cache are multiples of this.
-const WINDOW_STEP: usize = 64 << 10;
-
 /// The kernels of one work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) near: Kernel,
-    /// The first is the best as far as is known. All are different, up to `candidates`.
-    whole: [Kernel; MOST],
-    candidates: usize,
+    pub(crate) whole: Kernel,
     /// Below `nt_from`.
     pub(crate) small: Kernel,
     /// Above [`GIGANTIC`].
@@ -75,35 +62,11 @@ impl Choice {
     /// written with the far primitive that is best below, and so may be one for whole use.
     pub(crate) fn new(near: Kernel, whole: Kernel, nt_from: usize) -> Choice {
         let (cached, past) = (Kernel::cached(), near.straight(near.far()));
-        let mut choice = Choice { small: cached, gigantic: past, nt_from, ..Choice::only(near) };
-        choice.whole = [whole; MOST];
-        choice.add(past);
-        choice.add(cached);
-        choice
+        Choice { near, whole, small: cached, gigantic: past, nt_from }
     }
 
     fn only(kernel: Kernel) -> Choice {
-        let whole = [kernel; MOST];
-        Choice { near: kernel, whole, candidates: 1, small: kernel, gigantic: kernel, nt_from: 0 }
-    }
-
-    /// Adds a candidate for whole use, unless it is one or there is no more room.
-    fn add(&mut self, kernel: Kernel) {
-        if !self.whole.contains(&kernel)
-            && let Some(free) = self.whole.get_mut(self.candidates)
-        {
-            *free = kernel;
-            self.candidates += 1;
-        }
-    }
-
-    /// See [`Kernels::with_cache_share`].
-    fn add_window_of(&mut self, share: usize) {
-        let window = (share / 4).saturating_mul(3) / WINDOW_STEP * WINDOW_STEP;
-        let far = self.near.far();
-        if let Some(window) = WindowSize::new(window).filter(|_| window < BLOCK && far.is_non_temporal()) {
-            self.add(self.near.hybrid(far, window));
-        }
+        Choice { near: kernel, whole: kernel, small: kernel, gigantic: kernel, nt_from: 0 }
     }
 
     fn pick(&self, len: usize, used: Use) -> Kernel {
@@ -111,21 +74,13 @@ impl Choice {
             _ if len > GIGANTIC => self.gigantic,
             _ if len < self.nt_from => self.small,
             Use::Near => self.near,
-            Use::Whole => self.whole[0],
-        }
-    }
-
-    fn candidates(&self, len: usize) -> &[Kernel] {
-        match len {
-            _ if len > GIGANTIC => slice::from_ref(&self.gigantic),
-            _ if len < self.nt_from => slice::from_ref(&self.small),
-            _ => &self.whole[..self.candidates],
+            Use::Whole => self.whole,
         }
     }
 
     fn map(self, f: impl Fn(Kernel) -> Kernel) -> Choice {
-        let Choice { near, whole, candidates, small, gigantic, nt_from } = self;
-        Choice { near: f(near), whole: whole.map(&f), candidates, small: f(small), gigantic: f(gigantic), nt_from }
+        let Choice { near, whole, small, gigantic, nt_from } = self;
+        Choice { near: f(near), whole: f(whole), small: f(small), gigantic: f(gigantic), nt_from }
     }
 }
 
@@ -160,31 +115,6 @@ impl Kernels {
     /// [`clear`](Kernels::clear) or [`copy`](Kernels::copy).
     pub fn pick(&self, what: Work, len: usize, used: Use) -> Kernel {
         self.of(what).pick(len, used)
-    }
-
-    /// The kernels for a block of `len` bytes that is then written as a whole, all different: what [`pick`] gives for
-    /// [`Use::Whole`], and those that are better when memory is busier or less busy than it was when that was chosen.
-    /// On Zen 5, µs for 2 MiB with the write, alone and with other tasks at the memory: clears past the cache 100 and
-    /// 168, `rep stosb` 129 and 150; copies 176 and 294, `rep movsb` 162 and 206. Whoever knows what blocks cost may
-    /// choose among them. There is one where a kernel was pinned, and for small and gigantic blocks.
-    ///
-    /// [`pick`]: Kernels::pick
-    pub fn candidates(&self, what: Work, len: usize) -> &[Kernel] {
-        self.of(what).candidates(len)
-    }
-
-    /// With another [candidate](Kernels::candidates), where a thread has less of the last-level cache than a block of 2
-    /// MiB is large: what lies behind the target goes through the cache, as much as three quarters of `share`, and the
-    /// rest past it. `share` is the cache's size in bytes by the number of threads that fill blocks at once. Where it
-    /// holds a block, the cached candidate is as good; with less than 86 KiB there is no such window. Each
-    /// call adds one, as long as there is room for it.
-    ///
-    /// That rule comes from a model of machines whose threads share 45 MiB (`docs/measurements.md`): with 36 and 72
-    /// threads such a window gains 28 % and 16 % over a straight cached clear, past the cache −2 % and −1 %.
-    pub fn with_cache_share(mut self, share: usize) -> Kernels {
-        self.clear.add_window_of(share);
-        self.copy.add_window_of(share);
-        self
     }
 
     /// The size from which blocks get the kernels chosen for their use; smaller ones are written straight and cached.

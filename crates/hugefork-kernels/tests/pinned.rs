@@ -37,48 +37,6 @@ fn the_block_size_and_the_use_decide() {
 }
 
 #[test]
-fn candidates_for_whole_blocks_are_on_both_sides_of_the_cache() {
-    let kernels = base();
-    for what in [Work::Clear, Work::Copy] {
-        let candidates = kernels.candidates(what, 2 * MIB);
-        assert_eq!(candidates[0], kernels.pick(what, 2 * MIB, Use::Whole));
-        let (far, cached) = (kernels.pick(what, 2 * MIB, Use::Near).far(), kernels.pick(what, 4 * KIB, Use::Whole));
-        assert!(candidates.contains(&cached) && candidates.iter().any(|kernel| kernel.far() == far), "{candidates:?}");
-        for (index, kernel) in candidates.iter().enumerate() {
-            assert!(!candidates[..index].contains(kernel), "{kernel} twice");
-            assert!(what == Work::Clear || kernel.check_copy().is_ok(), "{kernel}");
-        }
-        for len in [4 * KIB, 1024 * MIB] {
-            assert_eq!(kernels.candidates(what, len), [kernels.pick(what, len, Use::Whole)]);
-        }
-    }
-}
-
-#[test]
-fn a_small_share_of_the_cache_adds_a_window_of_its_size() {
-    for what in [Work::Clear, Work::Copy] {
-        let known = base();
-        let far = known.pick(what, 2 * MIB, Use::Near).far();
-        let of = |share| base().with_cache_share(share);
-        for (share, window) in [(1280 * KIB, 960 * KIB), (640 * KIB, 448 * KIB), (86 * KIB, 64 * KIB)] {
-            let kernels = of(share);
-            let [most @ .., last] = kernels.candidates(what, 2 * MIB) else { unreachable!("there are some") };
-            if !far.is_non_temporal() {
-                continue;
-            }
-            assert_eq!(most, known.candidates(what, 2 * MIB));
-            assert_eq!((last.order(), last.far(), last.window()), (Order::Hybrid, far, window));
-            assert_eq!(kernels.pick(what, 2 * MIB, Use::Whole), known.pick(what, 2 * MIB, Use::Whole));
-            let full = (1..9).fold(kernels, |kernels, eighth| kernels.with_cache_share(eighth * 320 * KIB));
-            assert_eq!(full.candidates(what, 2 * MIB)[..most.len() + 1], *kernels.candidates(what, 2 * MIB));
-        }
-        for share in [0, 85 * KIB, 2731 * KIB, 130 * MIB, usize::MAX] {
-            assert_eq!(of(share), known, "{share}");
-        }
-    }
-}
-
-#[test]
 fn nothing_pinned_is_the_base() {
     assert_eq!(pinned(None, None), Ok(base()));
 }
@@ -90,9 +48,6 @@ fn a_pinned_kernel_does_everything_it_can() {
         for used in USES {
             assert_eq!(kernels.clear(len, used).to_string(), "target-last/portable");
             assert_eq!(kernels.copy(len, used).to_string(), "target-last/portable");
-        }
-        for what in [Work::Clear, Work::Copy] {
-            assert_eq!(kernels.candidates(what, len), [kernels.pick(what, len, Use::Whole)]);
         }
     }
     for primitive in Primitive::all().filter(|primitive| !primitive.can_copy()) {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use hugefork_kernels::{Kernel, Kernels, Side, Target, Use, Work};
 
-use super::ab_tests::{AbTests, Sample};
 use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
@@ -28,7 +27,6 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) block_size: BlockSize,
     pub(crate) name: String,
     pub(crate) kernels: Kernels,
-    pub(crate) ab_tests: AbTests,
     pub(crate) registry: Registry,
     pub(crate) stock: Stock,
     pub(crate) ahead: Ahead,
@@ -59,7 +57,6 @@ impl<S: Sys> PoolCore<S> {
             block_size,
             name,
             kernels,
-            ab_tests: AbTests::default(),
             registry: Registry::default(),
             stock,
             ahead: Ahead::default(),
@@ -89,40 +86,9 @@ impl<S: Sys> PoolCore<S> {
         unsafe { self.sys.direct().add(self.offset(block)) }
     }
 
-    /// How much of `len` bytes is cleared or copied in one go.
-    fn step(&self, what: Work, len: usize) -> usize {
-        match what {
-            Work::Clear => self.block_size.bytes().max(HUGE_PAGE).min(len),
-            Work::Copy => self.block_size.bytes(),
-        }
-    }
-
-    /// Whether these blocks take a clear or copy and nothing else: they are not zero yet, and have memory.
-    pub(crate) fn is_plain_work(&self, what: Work, taken: Taken) -> bool {
-        taken.blocks().all(|block| match self.frames.content(block) {
-            Content::Used => true,
-            Content::Clean => what == Work::Copy,
-            Content::Fresh => false,
-        })
-    }
-
-    /// Which of the kernels for whole use is to clear or copy `len` bytes, by what streams have cost. `sample` begins
-    /// with them.
-    pub(crate) fn candidate(&self, what: Work, len: usize, sample: Option<Sample>) -> usize {
-        match (self.kernels.candidates(what, self.step(what, len)).len(), sample) {
-            (0 | 1, _) => 0,
-            (_, None) => self.ab_tests.incumbent(what),
-            (candidates, Some(sample)) => self.ab_tests.sample(what, candidates, sample),
-        }
-    }
-
     /// The kernel for blocks of `len` bytes.
     pub(crate) fn kernel(&self, what: Work, len: usize, manner: Manner) -> Kernel {
-        let learnt = match manner.used {
-            Use::Whole => self.kernels.candidates(what, len).get(manner.candidate).copied(),
-            _ => None,
-        };
-        learnt.unwrap_or_else(|| self.kernels.pick(what, len, manner.used)).with_side(manner.side)
+        self.kernels.pick(what, len, manner.used).with_side(manner.side)
     }
 
     /// Makes blocks that the caller has just taken read as zeros. The program uses the byte `touched` of their run
@@ -149,7 +115,7 @@ impl<S: Sys> PoolCore<S> {
     /// Clears neighbouring used blocks that the caller has just taken. Small ones are cleared in one go, around the
     /// target.
     fn clear(&self, run: Taken, len: usize, target: Option<usize>, manner: Manner) {
-        let step = self.step(Work::Clear, len);
+        let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
         let kernel = self.kernel(Work::Clear, step, manner);
         for start in (0..len).step_by(step) {
             let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
@@ -341,8 +307,6 @@ impl<S: Sys> PoolCore<S> {
 pub(crate) struct Manner {
     pub(crate) used: Use,
     pub(crate) side: Side,
-    /// Which of the kernels for whole use.
-    pub(crate) candidate: usize,
 }
 
 /// Why there is no new block.

@@ -1,6 +1,5 @@
 //! Which kernels a pool clears and copies with. They are measured once in a process, on memory of the first pool that
-//! has 8 MiB of it in huge pages, or the environment names them. For blocks that are written as a whole they are only a
-//! beginning: streams learn (`ab_tests`), unless the environment names one.
+//! has 8 MiB of it in huge pages, or the environment names them.
 //!
 //! | variable | names | example |
 //! |---|---|---|
@@ -14,7 +13,6 @@ use hugefork_kernels::{Calibration, Kernels, Target, Use, calibrate};
 
 use crate::sys::linux::memory::cpu_time;
 use crate::sys::linux::schedule::yield_now;
-use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
 use crate::types::error::BuildError;
 
@@ -39,19 +37,9 @@ pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> 
         // If there is no memory to measure on, the defaults serve as well.
         let _ = measure(memory);
     }
-    let mut base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
-    // A window that somebody names is that of all kernels.
-    if let Some(share) = cache_share().filter(|_| window.is_none()) {
-        base = base.with_cache_share(share);
-    }
+    let base = CALIBRATION.get().map_or_else(Kernels::default_for_this_cpu, Calibration::kernels);
     let kernels = Kernels::pinned(kernel.as_deref(), window.as_deref(), base).map_err(setting)?;
     Ok(kernels.with_reschedule(yield_now))
-}
-
-/// What there is of the last-level cache for each CPU that shares it, if the kernel tells. Looked up once.
-fn cache_share() -> Option<usize> {
-    static SHARE: OnceLock<Option<usize>> = OnceLock::new();
-    *SHARE.get_or_init(settings::cache_share)
 }
 
 fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {

@@ -17,10 +17,8 @@
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `maintenance` | the thread that writes back and promotes CoW mappings |
-//! | `ab_tests` | which kernel is best for blocks that are written as a whole, learnt from streams |
 //! | `worker` | the threads of a pool |
 
-pub(crate) mod ab_tests;
 pub(crate) mod ahead;
 mod bits;
 pub(crate) mod captured;

@@ -5,7 +5,6 @@
 //! |---|---|---|
 //! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
 //! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
-//! | [`WordLock`] | what streams have cost (pool/ab_tests.rs) | a fault of a stream; one that finds it taken goes on |
 //! | [`WordLock`] | cuts and resets of a region against each other | whoever cuts or resets it, or prepares a cut |
 //! | [`WordLock`] | a region's CoW mappings against resets | the pool's thread that looks after them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |

@@ -14,7 +14,6 @@
 //! ```
 //! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.
 
-use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use hugefork_kernels::{Side, Use};
@@ -76,12 +75,7 @@ impl Habits {
         };
         let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
         let used = if is_whole { Use::Whole } else { Use::Near };
-        Outlook { manner: Manner { used, side: self.history.side(index), candidate: 0 }, stream }
-    }
-
-    /// A number that no other stream of the pool has.
-    pub(crate) fn name(&self, stream: Stream) -> usize {
-        ptr::from_ref(&self.history.streams[stream.slot]).addr()
+        Outlook { manner: Manner { used, side: self.history.side(index) }, stream }
     }
 
     /// Notes how far a stream has been prepared.

@@ -16,11 +16,10 @@
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
-use hugefork_kernels::{Target, Use, Work};
+use hugefork_kernels::{Target, Work};
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Remapped, Right};
-use crate::pool::ab_tests::Sample;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::shortage::Found;
 use crate::region::private::{Locks, Quiesced};
@@ -335,14 +334,12 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// Takes zeroed blocks for the entry and for as much of `run` around it as has free neighbours.
     fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Zeroed)?;
-        self.choose_kernel(Work::Clear);
         self.zero()
     }
 
     /// As `take_zeroed`, but makes them copies of what the entries have.
     fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Any)?;
-        self.choose_kernel(Work::Copy);
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
@@ -363,21 +360,6 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
         pool.note_taken(self.taken);
         Ok(())
-    }
-
-    /// Chooses among the kernels for whole use by what streams have cost, and begins a sample if this is one.
-    fn choose_kernel(&mut self, what: Work) {
-        if self.outlook.manner.used != Use::Whole {
-            return;
-        }
-        let (region, pool) = (self.region, self.region.pool());
-        let bytes = pool.block_size.len_of(self.taken.count);
-        let sample = self.outlook.stream.filter(|stream| stream.is_believed()).map(|stream| Sample {
-            stream: region.habits.name(stream),
-            bytes: if pool.is_plain_work(what, self.taken) { bytes } else { 0 },
-            now: pool.sys.now(),
-        });
-        self.outlook.manner.candidate = pool.candidate(what, bytes, sample);
     }
 
     /// Makes the taken blocks read as zeros.

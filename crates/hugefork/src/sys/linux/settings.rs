@@ -31,30 +31,6 @@ pub(crate) fn cpu_name() -> Option<String> {
     line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
-/// How many bytes of the last-level cache there are for each CPU that shares it. The first CPU's, as most machines have
-/// several alike.
-pub(crate) fn cache_share() -> Option<usize> {
-    let cache = |index: usize| {
-        let of = |name| {
-            let text = fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}")).ok()?;
-            Some(text.trim_end().to_owned())
-        };
-        let level: usize = of("level")?.parse().ok()?;
-        let kib: usize = of("size")?.strip_suffix('K')?.parse().ok()?;
-        Some((level, (kib << 10) / cpus_of(&of("shared_cpu_list")?)?))
-    };
-    (0..).map_while(cache).max_by_key(|(level, _)| *level).map(|(_, share)| share)
-}
-
-/// How many CPUs a list such as `0-17,36` names, of which there is at least one.
-fn cpus_of(list: &str) -> Option<usize> {
-    let range = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some((first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?).count())
-    };
-    list.split(',').map(range).sum::<Option<usize>>().filter(|count| *count > 0)
-}
-
 /// `vm.max_map_count`.
 pub(crate) fn map_count_limit() -> usize {
     number("/proc/sys/vm/max_map_count").unwrap_or(DEFAULT_MAP_COUNT)
@@ -305,12 +281,6 @@ mod tests {
         assert_eq!(choice("always [madvise] never\n"), Some("madvise"));
         assert_eq!(choice("never"), None);
         assert_eq!(choice("[x"), None);
-    }
-
-    #[test]
-    fn lists_of_cpus_are_counted() {
-        assert_eq!(["0", "0-1", "0-17,36-53", "3,5,7-8"].map(cpus_of), [1, 2, 36, 4].map(Some));
-        assert_eq!(["", "x", "0-", "5-3"].map(cpus_of), [None; 4]);
     }
 
     #[test]
