@@ -335,6 +335,7 @@ impl Supervisor {
             libc::SYS_madvise => match arguments[2] as c_int {
                 libc::MADV_POPULATE_WRITE => Kind::Populate,
                 libc::MADV_DONTNEED => Kind::DropPrivate,
+                libc::MADV_REMOVE => Kind::Punch,
                 _ => Kind::Advise,
             },
             _ => return None,
