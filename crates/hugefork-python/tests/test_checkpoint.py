@@ -169,6 +169,7 @@ def test_what_a_killed_save_has_left_is_not_written_to(pool, tmp_path):
     save.result()
     before = w.copy()
     (tmp_path / "b" / "data").mkdir(parents=True)
+    (tmp_path / "b" / ".lock").touch()
     for left in ("w.1.npy", "w.1.first.npy", "w.1.ranges.npy", "w.1.bytes.npy"):
         os.link(tmp_path / "a" / "data" / "w.1.npy", tmp_path / "b" / "data" / left)
     w[7] = -1
@@ -485,6 +486,7 @@ def all_files(path):
     "theirs",
     [
         {"data/train.csv": "1,2"},
+        {"data/train.1.npy": "of no save"},
         {"manifest.json": '{"name": "an extension"}', "data/w.1.npy": "of nobody"},
         {"manifest.json": "no JSON"},
     ],

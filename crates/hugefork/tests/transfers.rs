@@ -386,7 +386,7 @@ fn messages_of_a_pipe_are_read_whole() {
 /// A file system of one file, to which writes go past the page cache. Its server, a thread, reads them when it may.
 struct Fuse {
     at: std::ffi::CString,
-    /// What was written, by write.
+    /// The bytes of each write.
     written: Receiver<Vec<u8>>,
 }
 

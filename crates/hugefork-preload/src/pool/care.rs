@@ -1,4 +1,4 @@
-//! What the worker does: it writes back what children have shared, makes huge pages of what is full, and gives memory
+//! The worker's work: it writes back pages that children have shared, makes huge pages of full blocks, and gives memory
 //! back to the system that nobody holds any more.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(crate) fn gone(held: Held) {
     MEMORY.with(|_| drop(held));
 }
 
-/// For so long at most it is not looked who lives no more.
+/// Children that have ended are looked for at least so often.
 const AT_ONCE_NS: u64 = 5_000_000;
 
 /// Looks after what children share or have shared.

@@ -82,10 +82,9 @@ impl Region {
         self.fill(fd.as_fd(), range, Some(offset))
     }
 
-    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless the
-    /// kernel may read the pages later (`O_DIRECT`, files of FUSE and 9P, sockets with TLS):
-    /// then it [pins](Region::pin) a few blocks at a time. For the bytes of one moment write a
-    /// [snapshot](crate::Snapshot::write_to).
+    /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless the kernel may read
+    /// the pages later (`O_DIRECT`, files of FUSE and 9P, sockets with TLS): then it [pins](Region::pin) a few blocks
+    /// at a time. For the bytes of one moment write a [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
     /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a

@@ -248,7 +248,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
         let own = pool.copy_near(self.placement.hint(index, pool.frames.len()), below, Wanted::Any, Reserved::No);
-        // Whoever holds a lock should not lose the processor meanwhile.
+        // A thread that holds a lock should not lose the processor meanwhile.
         yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {

@@ -112,8 +112,10 @@ def manifest_before(directory: Path) -> Entry | None:
         raise FileExistsError(errno.EEXIST, what, str(directory)) from None
     except FileNotFoundError:
         pass
-    data = directory / "data"
-    foreign = [file.name for file in data.iterdir() if not is_of_a_save(file.name)] if data.is_dir() else []
+    # A save that was killed has left its lock, and files of these names.
+    data, has_begun = directory / "data", (directory / ".lock").exists()
+    files = [file.name for file in data.iterdir()] if data.is_dir() else []
+    foreign = [name for name in files if not (has_begun and is_of_a_save(name))]
     if foreign:
         what = f"there is no checkpoint, and {foreign[0]!r} in data is of no save: save to another directory"
         raise FileExistsError(errno.EEXIST, what, str(directory))

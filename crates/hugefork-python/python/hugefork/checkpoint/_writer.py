@@ -185,7 +185,6 @@ class Save:
             if since is not None:
                 since._over.wait()
             data = self.path / "data"
-            manifest_before(self.path)
             data.mkdir(parents=True, exist_ok=True)
             with _alone(self.path):
                 self._write(data, since)
@@ -226,7 +225,7 @@ class Save:
         kept = {file["file"] for file in files_of(manifest)}
         for file in data.iterdir():
             if file.name not in kept and is_of_a_save(file.name):
-                # The checkpoint is there: what cannot be removed just takes room.
+                # The checkpoint is there: a file that cannot be removed just takes room.
                 with contextlib.suppress(OSError):
                     file.unlink()
 
@@ -390,7 +389,7 @@ def save(
         What cannot be saved: an array with Python objects or with gaps, a `since` that is no save.
     FileExistsError
         The directory is somebody else's: it has a ``manifest.json`` that was never one of a checkpoint, or is of a newer
-        hugefork's, or no manifest and files in ``data`` that no save makes. Nothing there is changed.
+        hugefork's, or no manifest and files in ``data`` that no save has left. Nothing there is changed.
     PoolFullError, and others of `snapshot`
     """
     directory = Path(path).absolute()

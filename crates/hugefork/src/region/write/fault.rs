@@ -66,9 +66,9 @@ impl Become {
 /// The turns of regions (state/core.rs) that the thread has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turns {
-    /// None: it may wait for whoever has one.
+    /// None: it may wait for the holder of one.
     Free,
-    /// One at least: whoever has another may wait for this thread.
+    /// One at least: the holder of another may wait for this thread.
     Taken,
 }
 
