@@ -27,13 +27,16 @@ impl<T> EngineArc<T> {
         EngineArc { inner: EngineBox::into_non_null(inner) }
     }
 
-    /// The value, if it has no other owner.
-    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+    /// The value, of which no other owner sees a change: if it has others, this one gets a copy first.
+    pub(crate) fn make_mut(&mut self) -> &mut T
+    where
+        T: Clone,
+    {
         if self.inner().owners.load(Ordering::Acquire) > 1 {
-            return None;
+            *self = EngineArc::new(T::clone(self));
         }
         // SAFETY: this is the only owner, so nobody else can make or have a reference while this one is borrowed.
-        Some(unsafe { &mut self.inner.as_mut().value })
+        unsafe { &mut self.inner.as_mut().value }
     }
 
     /// Whether both own the same.

@@ -9,7 +9,7 @@
 //! ```text
 //!   EngineBox, EngineVec, EngineArc, PinnedBox ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
 //! ```
-//! The handler calls nothing in this file, and nobody does under a lock that the handler takes.
+//! The handler calls nothing in this file. Other threads may under a lock that the handler takes.
 
 mod arc;
 pub(crate) mod pinned;
@@ -21,6 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use allocator_api2::alloc::{AllocError, Allocator};
 use dlmalloc::Dlmalloc;
 
+use crate::sync::SignalsBlocked;
 use crate::sys::linux::memory::{self, Mappings};
 use crate::sys::linux::owner;
 use crate::units::BASE_PAGE;
@@ -35,8 +36,16 @@ pub(crate) type EngineVec<T> = allocator_api2::vec::Vec<T, Own>;
 
 static HEAP: Mutex<Dlmalloc<Mappings>> = Mutex::new(Dlmalloc::new_with_allocator(Mappings));
 
-fn heap() -> MutexGuard<'static, Dlmalloc<Mappings>> {
-    HEAP.lock().unwrap_or_else(PoisonError::into_inner)
+/// The heap, to one thread at a time. No signal handler of the program interrupts that: it could wait for a lock whose
+/// holder waits for the heap.
+struct Heap {
+    guard: MutexGuard<'static, Dlmalloc<Mappings>>,
+    _signals: SignalsBlocked,
+}
+
+fn heap() -> Heap {
+    let signals = SignalsBlocked::new();
+    Heap { guard: HEAP.lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }
 }
 
 /// Keeps everybody else from the memory.
@@ -60,7 +69,7 @@ unsafe impl Allocator for Own {
             return sized(memory::map_anonymous(layout.size()), layout);
         }
         // SAFETY: the size is not zero.
-        sized(NonNull::new(unsafe { heap().malloc(layout.size(), layout.align()) }), layout)
+        sized(NonNull::new(unsafe { heap().guard.malloc(layout.size(), layout.align()) }), layout)
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
@@ -68,7 +77,7 @@ unsafe impl Allocator for Own {
             return self.allocate(layout);
         }
         // SAFETY: the size is not zero.
-        sized(NonNull::new(unsafe { heap().calloc(layout.size(), layout.align()) }), layout)
+        sized(NonNull::new(unsafe { heap().guard.calloc(layout.size(), layout.align()) }), layout)
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
@@ -82,7 +91,7 @@ unsafe impl Allocator for Own {
             unsafe { memory::unmap_anonymous(at.as_ptr(), layout.size()) };
         } else {
             // SAFETY: the caller says that it came from this heap, with this size and alignment.
-            unsafe { heap().free(at.as_ptr(), layout.size(), layout.align()) };
+            unsafe { heap().guard.free(at.as_ptr(), layout.size(), layout.align()) };
         }
     }
 }

@@ -286,15 +286,30 @@ impl<S: Sys> Captured<S> {
         self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
     }
 
-    /// Has this set for this cut. If somebody was let write since [`Captured::begin_block`], it is not current, and if
-    /// pages were dropped, it is outdated.
-    pub(crate) fn keep(&self, index: EntryIndex, set: EngineArc<PageSet<S>>) {
-        self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
+    /// Changes the last set of a block over `base` for this cut, or an empty one if there is none. Then it is made: if
+    /// writes were allowed since [`Captured::begin_block`], it is not current, and if pages were dropped, it is
+    /// outdated. If the change fails, nothing is captured of the block any more.
+    pub(crate) fn change<E>(
+        &self,
+        index: EntryIndex,
+        empty: impl FnOnce() -> PageSet<S>,
+        base: Option<BlockId>,
+        change: impl FnOnce(&mut EngineArc<PageSet<S>>) -> Result<bool, E>,
+    ) -> Result<bool, E> {
         let mut sets = self.lock();
-        let cut = sets.cut;
         self.has_room.store(true, Ordering::Relaxed);
         sets.make_room(self.pages.len());
-        sets.blocks[index.0] = Some(Block { set, cut });
+        let Sets { blocks, cut, .. } = &mut *sets;
+        let last = blocks[index.0].take().filter(|of| Some(of.set.base) == base);
+        let mut set = last.map_or_else(|| EngineArc::new(empty()), |of| of.set);
+        let changed = change(&mut set);
+        if matches!(changed, Ok(true)) {
+            self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
+            blocks[index.0] = Some(Block { set, cut: *cut });
+        } else {
+            self.pages[index.0].store(0, Ordering::Relaxed);
+        }
+        changed
     }
 
     /// Makes room for [`Captured::replace`], once for each block. Allocates.

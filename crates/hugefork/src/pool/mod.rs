@@ -13,7 +13,7 @@
 //! | `lineage` | the region that a fork or snapshot was made of, and what that costs it |
 //! | `pressure` | gives memory back when the machine or the control group is short of it |
 //! | `reservation` | blocks that only certain entries may take |
-//! | `page_set`, `slots` | what snapshots hold of blocks that others hold too: single pages |
+//! | `page_set`, `slots`, `free_slots` | what snapshots hold of blocks that others hold too: single pages |
 //! | `shortage` | reclaim, and memory that goes back to the system |
 //! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
 //! | `maintenance` | the thread that writes back and promotes CoW mappings |
@@ -26,6 +26,7 @@ pub(crate) mod core;
 pub(crate) mod frames;
 #[cfg(test)]
 mod frames_tests;
+pub(crate) mod free_slots;
 pub(crate) mod holders;
 pub(crate) mod kernels;
 pub(crate) mod lineage;

@@ -11,7 +11,6 @@
 //! before is promoted at once. Where copies would take memory that nobody has used, nothing is write-protected either.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
 use crate::pool::frames::Wanted;
@@ -183,7 +182,6 @@ impl<S: Sys> RegionCore<S> {
         // No snapshot may begin until all is write-protected: one that did would not look at what is write-protected
         // after its own look.
         let Some(_no_snapshot) = self.captured.freezing.try_lock() else { return };
-        self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
         let may_be_protected = cow_mappings.filter(|index| !self.prepared.has(*index));
@@ -194,11 +192,11 @@ impl<S: Sys> RegionCore<S> {
 
     /// Write-protects a CoW mapping with many private pages, so that the next write copies the block.
     fn leave_to_writer(&self, index: EntryIndex) {
+        let Some(_no_snapshot) = self.captured.freezing.try_lock() else { return };
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
-            self.accounts.write_protected.fetch_add(1, Ordering::Relaxed);
             self.density.note(index, true);
             // If it fails, it stays as it was.
             let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);

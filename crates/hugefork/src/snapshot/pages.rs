@@ -231,7 +231,7 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// Whether there may be pages.
-    pub(super) fn has_room_for_pages(&self) -> bool {
+    pub(crate) fn has_room_for_pages(&self) -> bool {
         self.pages.has_room()
     }
 }

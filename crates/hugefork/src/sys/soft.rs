@@ -212,8 +212,8 @@ impl State {
 
     /// Whether a page has no mark that is private, or that counts as read.
     fn is_unmarked(&self, page: usize) -> bool {
-        let is_read = page.is_multiple_of(ONE_IN_SO_MANY_IS_READ);
-        if self.is_private(page) { !self.unwritten.contains(&page) } else { is_read }
+        let is_there = self.is_private(page) || page.is_multiple_of(ONE_IN_SO_MANY_IS_READ);
+        is_there && !self.unwritten.contains(&page)
     }
 
     /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.

@@ -16,6 +16,13 @@ impl<'a> WindowsGuard<'a> {
         WindowsGuard { locks }
     }
 
+    /// A guard for each of the windows, in order. A window whose guard is not taken from the iterator stays locked.
+    pub(crate) fn each(self) -> impl Iterator<Item = WindowsGuard<'a>> {
+        let locks = self.locks;
+        self.keep();
+        locks.chunks(1).map(WindowsGuard::of)
+    }
+
     /// Leaves the windows locked, for [`Table::kept`].
     pub(crate) fn keep(self) {
         core::mem::forget(self);

@@ -9,15 +9,16 @@
 
 use std::ops::Range;
 
+use super::capture::{Looks, Pages};
 use crate::mem::{EngineVec, Own};
-use crate::ranges::runs;
+use crate::pool::free_slots::FreeSlots;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
-use crate::sys::Sys;
 use crate::sys::linux::schedule::yield_now;
+use crate::sys::{MOST_RUNS, PageRun, Sys, SystemError};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
@@ -30,12 +31,12 @@ const PACED_PAGES_AT_ONCE: usize = 64;
 /// How often a snapshot looks for what was written while it looked.
 const MAX_LOOKS: usize = 6;
 
-/// After a look that found no more pages, the pause captures those that were written meanwhile: such a look takes no
-/// longer than the scan, so the next one would find as many.
-const FEW_PAGES: usize = 64;
+/// After a look that found no more pages, those that were written meanwhile are captured behind the pause: such a look
+/// takes no longer than the scan, so the next one would find as many.
+const FEW_PAGES: usize = 256;
 
-/// With more pages, the pause would take more than 10 ms, so a cut looks again even if that leaves not much fewer.
-const MANY_PAGES: usize = 4096;
+/// Between two looks memory is got for so many pages at most.
+const READY_PAGES: usize = 4096;
 
 /// If a look has more pages to copy, signals wait no longer.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
@@ -45,24 +46,6 @@ pub(crate) struct Look {
     /// How many page faults other threads had had when the last one began, if that can be told. All private pages are
     /// marked by now: while there are no more, none was written to.
     pub(super) faults: Option<u64>,
-    /// An estimate, from the last look, of the pages that other threads write until the pause.
-    pub(super) expected: Written,
-}
-
-/// An amount of memory that was written to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
-    pub(super) blocks: usize,
-    pub(super) pages: usize,
-}
-
-impl Written {
-    /// The estimate after a look that has found nothing.
-    pub(super) const LITTLE: Written = Written { blocks: 8, pages: 64 };
-
-    fn or_more(self, other: Written) -> Written {
-        Written { blocks: self.blocks.max(other.blocks), pages: self.pages.max(other.pages) }
-    }
 }
 
 /// When CoW mappings are written back for a fork or snapshot.
@@ -105,50 +88,40 @@ impl<S: Sys> RegionCore<S> {
         if !self.track_writes() {
             return Ok(None);
         }
-        let can_be_told = faults.is_some();
-        let is_over = |faults| can_be_told && self.pool().sys.faults_of_others() == faults;
-        let mut written = self.capture_written(When::BeforePause, signals)?;
+        let is_over = |faults: Option<u64>| faults.is_some() && self.pool().sys.faults_of_others() == faults;
         let (mut before, mut looks) = (usize::MAX, 1);
-        let is_worth_a_look = |pages, before| pages > FEW_PAGES && pages <= before / 2 || pages > MANY_PAGES;
-        while looks < MAX_LOOKS && is_worth_a_look(written.pages, before) && !is_over(faults) {
-            (before, looks) = (written.pages, looks + 1);
-            // Here, so that neither the last look nor the pause waits for it.
-            self.pool().make_slots_ready(written.pages.min(MANY_PAGES));
+        let mut written = self.capture_written(When::BeforePause, signals)?;
+        while looks < MAX_LOOKS && written > FEW_PAGES && written <= before / 2 && !is_over(faults) {
+            (before, looks) = (written, looks + 1);
+            // Here, so that the next look does not wait for it.
+            self.pool().make_slots_ready(written.min(READY_PAGES));
             faults = self.pool().sys.faults_of_others();
             written = self.capture_written(When::BeforePause, signals)?;
         }
         self.pool().maintenance.note_cut();
-        // As much as the last look took is written until the pause begins.
-        let is_nothing = can_be_told && (written.pages == 0 || is_over(faults));
-        let expected = if is_nothing { Written::default() } else { written.or_more(Written::LITTLE) };
-        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()), expected }))
+        Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()) }))
     }
 
     /// Captures what was written until all operations were over: if all writers write in operations, the pause finds
-    /// nothing more.
-    pub(super) fn capture_between_operations(&self) -> Result<(), RegionError> {
+    /// nothing more. False if that cannot be done.
+    pub(super) fn capture_between_operations(&self) -> bool {
         self.captured.copy_no_more();
-        self.capture_written(When::BeforePause, &mut None).map(drop)
+        self.track_writes() && self.capture_written(When::BeforePause, &mut None).is_ok()
     }
 
-    /// Captures what was written since the last look, and tells how much that was.
-    fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<Written, RegionError> {
-        let (mut found, mut written) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
-        let captured = self.mark_written(&mut found, &mut written).and_then(|()| {
+    /// Captures what was written since the last look, and tells how many pages that were.
+    fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<usize, RegionError> {
+        let (mut found, mut pages) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+        let marked = self.mark_written(0..self.table.len(), &mut found, &mut pages);
+        let captured = marked.map_err(RegionError::System).and_then(|()| {
             if when == When::Beforehand {
                 found.retain(|patched| !self.leave_prepared(patched.index));
             }
-            let is_new = |patched: &&Patched| !self.captured.has_all_marked(patched.index);
-            let new = || found.iter().filter(is_new);
-            let block_of = |run: &Range<usize>| self.pool().block_size.count(run.start);
-            let known = written.chunk_by(|one, next| block_of(one) == block_of(next)).count();
-            let pages = written.iter().map(|run| run.len() / BASE_PAGE).sum::<usize>();
-            let new_pages = new().map(|patched| patched.pages).sum::<usize>();
-            let expected = Written { blocks: known + new().count(), pages: pages + new_pages };
-            if expected.pages > MOST_PAGES_WITHOUT_SIGNALS {
+            let count = pages.iter().map(|pages: &Pages| pages.bytes.len() / BASE_PAGE).sum::<usize>();
+            if count > MOST_PAGES_WITHOUT_SIGNALS {
                 *signals = None;
             }
-            self.write_back_each(&found, Some(&written), when).map(|()| expected)
+            self.write_back_each(&found, Looks::Marked(&pages), when).map(|()| count)
         });
         if captured.is_err() {
             // Their pages have marks by now that are not in their sets.
@@ -157,39 +130,47 @@ impl<S: Sys> RegionCore<S> {
         captured
     }
 
-    /// Finds the CoW mappings that a snapshot is to capture or to write back, and the pages of those with a set that
-    /// have no mark, which are marked, in order.
-    fn mark_written(
+    /// Finds the CoW mappings that a snapshot is to capture or to write back, and their pages, in order: those without
+    /// a mark where there is a set, and elsewhere all private pages. All are marked.
+    pub(super) fn mark_written(
         &self,
+        entries: Range<usize>,
         found: &mut EngineVec<Patched>,
-        written: &mut EngineVec<Range<usize>>,
-    ) -> Result<(), RegionError> {
-        let all = 0..self.table.len();
+        pages: &mut EngineVec<Pages>,
+    ) -> Result<(), SystemError> {
         let is_known = |index: usize| self.captured.has_all_marked(EntryIndex(index));
-        for run in self.cow_mappings(all.clone()).flat_map(|run| runs(run, is_known)) {
-            let mut at = run.start;
-            let mut note = |index: EntryIndex, is_alone: bool| {
-                // The pages that the region may get back into its own block.
-                let pages = self.captured.pages_of(index);
-                let is_last = found.last().is_some_and(|last: &Patched| last.index == index);
-                if !is_last && (!is_alone || self.is_alone_with_cow_mapping(index.0)) {
-                    found.push(Patched { index, pages });
+        let mut runs_found = EngineVec::new_in(Own);
+        runs_found.resize(MOST_RUNS, PageRun::default());
+        for cow_mappings in self.cow_mappings(entries) {
+            let mut rest = cow_mappings.clone();
+            while let Some(first) = rest.next() {
+                let are_known = is_known(first);
+                let end = rest.clone().find(|index| is_known(*index) != are_known).unwrap_or(rest.end);
+                let bytes = self.bytes_of(&(first..end));
+                let mut note = |run: Range<usize>, are_written: bool| {
+                    for (index, bytes) in self.by_block(&run) {
+                        // What the region may get back into its own block counts, too.
+                        let before = if are_known { self.captured.pages_of(index) } else { 0 };
+                        let count = bytes.len() / BASE_PAGE;
+                        match found.last_mut() {
+                            Some(Patched { index: last, pages }) if *last == index => *pages += count,
+                            Some(_) | None => found.push(Patched { index, pages: before + count }),
+                        }
+                        pages.push(Pages { bytes, are_written, are_all: !are_known });
+                    }
+                };
+                match are_known {
+                    true => self.mark_each_unmarked(&mut runs_found, &bytes, |run| note(run, true))?,
+                    false => self.mark_each_private(&mut runs_found, &bytes, note)?,
                 }
-            };
-            let each = |index: EntryIndex, pages: Range<usize>| {
-                (at..index.0).for_each(|quiet| note(EntryIndex(quiet), true));
-                at = index.0;
-                note(index, false);
-                written.push(pages);
-            };
-            self.mark_each_unmarked(&run, each).map_err(RegionError::System)?;
-            (at..run.end).for_each(|quiet| note(EntryIndex(quiet), true));
+                rest.start = end;
+            }
+            // Nobody has written to these, but they may go back into their blocks.
+            let quiet = cow_mappings.filter(|index| is_known(*index) && self.is_alone_with_cow_mapping(*index));
+            let quiet = quiet.map(EntryIndex).map(|index| Patched { index, pages: self.captured.pages_of(index) });
+            found.extend(quiet);
         }
-        for run in self.cow_mappings(all).flat_map(|run| runs(run, |index| !is_known(index))) {
-            let patched = self.patched(run).map_err(RegionError::System)?;
-            found.extend(patched.iter().copied());
-        }
-        found.sort_unstable_by_key(|patched| patched.index.0);
+        found.sort_by_key(|patched| patched.index.0);
         found.dedup_by_key(|patched| patched.index.0);
         Ok(())
     }
@@ -225,7 +206,7 @@ impl<S: Sys> RegionCore<S> {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.note_density(patched.index, written);
         }
-        self.write_back_each(&patched, None, when)
+        self.write_back_each(&patched, Looks::Protected, when)
     }
 
     /// True if writes to a block are prepared. Its pages may have marks by now that are not in its set.
@@ -237,15 +218,14 @@ impl<S: Sys> RegionCore<S> {
         is_prepared
     }
 
-    /// Writes these back, as many at once as may be. Others go on with the rest of the region meanwhile. Where writes
-    /// are tracked, `written` is what was written, and those whose pages are captured can be written to.
-    fn write_back_each(
-        &self,
-        patched: &[Patched],
-        written: Option<&[Range<usize>]>,
-        when: When,
-    ) -> Result<(), RegionError> {
-        let mut rest = patched;
+    /// Writes these back, as many at once as may be, or captures their pages. Others go on with the rest of the region
+    /// meanwhile.
+    fn write_back_each(&self, patched: &[Patched], looks: Looks<'_>, when: When) -> Result<(), RegionError> {
+        let count = match looks {
+            Looks::Protected => patched.iter().map(|patched| patched.pages).sum(),
+            Looks::Marked(pages) => pages.iter().map(|pages| pages.bytes.len() / BASE_PAGE).sum(),
+        };
+        let (mut rest, mut free) = (patched, FreeSlots::new(self.pool(), count));
         while let Some(first) = rest.first() {
             let group = self.pool().block_size.count(WRITTEN_BACK_AT_ONCE_BYTES).max(1);
             let end = (first.index.0 / group + 1) * group;
@@ -257,7 +237,7 @@ impl<S: Sys> RegionCore<S> {
             };
             let count = rest.iter().take_while(fits).count().max(1);
             let (now, later) = rest.split_at(count);
-            self.write_back_some(now, written, when)?;
+            self.write_back_some(now, looks, &mut free, when)?;
             if is_paced {
                 // A writer that has waited should be next.
                 yield_now();
@@ -272,7 +252,8 @@ impl<S: Sys> RegionCore<S> {
     fn write_back_some(
         &self,
         patched: &[Patched],
-        written: Option<&[Range<usize>]>,
+        looks: Looks<'_>,
+        free: &mut FreeSlots<'_, S>,
         when: When,
     ) -> Result<(), RegionError> {
         let end = patched.last().map_or(0, |last| last.index.0 + 1);
@@ -287,11 +268,9 @@ impl<S: Sys> RegionCore<S> {
                 first.index.0..first.index.0
             };
             let is_left = run.is_empty() && self.table.get(first.index).is_cow_mapping();
-            let is_captured = || match written {
-                Some(written) => self.capture_tracked(*first, written),
-                None => self.capture(*first),
-            };
+            let mut is_captured = || self.capture(*first, looks, free, None).map_err(|reason| self.error(reason));
             if is_left && !is_captured()? {
+                self.captured.note_copy();
                 match when {
                     When::BeforePause => self.make_own_in_turn(first.index)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,

@@ -11,26 +11,25 @@
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
 //! A snapshot holds blocks, and copies of private pages. So CoW mappings are written back or captured first, while
-//! others go on writing (ahead.rs). What has become private since then is written back after the write-protection, and
-//! few pages have. Where writes are tracked, only CoW mappings where there is such a page are write-protected: whoever
+//! others go on writing (ahead.rs). What has become private since then is captured or written back behind the pause
+//! (behind.rs). Where writes are tracked, only CoW mappings where there is such a page are write-protected: whoever
 //! writes to others goes on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::{Keeps, Part};
+use super::part::{Keeps, Part};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
-use crate::mem::EngineArc;
-use crate::pool::page_set::PageSet;
+use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
-use crate::sys::{Access, Sys};
+use crate::sys::{Access, MOST_RUNS, PageRun, Sys};
 use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
-use crate::units::{BASE_PAGE, EntryIndex};
+use crate::units::EntryIndex;
 
 /// After so many looks at what is written meanwhile, all is write-protected: in each, writers have found a block that
 /// was not yet.
@@ -49,7 +48,7 @@ impl<S: Sys> RegionCore<S> {
             }
             let region = self.lock.exclusive();
             if holds_windows || !self.accounts.has_cow_mappings() {
-                return Quiesced::new(self, Locks::Own { _windows: windows, region }, 0..0);
+                return Quiesced::new(self, Locks::Own { windows, region }, 0..0);
             }
         }
     }
@@ -64,7 +63,7 @@ impl<S: Sys> RegionCore<S> {
             return Err(Unresolved::Revoked);
         }
         let captured = self.captured.lock();
-        let (mut first, mut last, mut open) = (usize::MAX, 0, 0..0);
+        let (mut first, mut last) = (usize::MAX, 0);
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
@@ -90,14 +89,16 @@ impl<S: Sys> RegionCore<S> {
                     }
                     self.table.set(index, after);
                     if entry.is_cow_mapping() {
+                        let is_outdated = self.captured.is_outdated(index);
                         let set = match keeps {
-                            _ if self.captured.is_outdated(index) => None,
+                            _ if is_outdated => None,
                             Keeps::Writable => captured.of_any_cut(index, block),
                             Keeps::Protected if entry.is_writable_cow_mapping() => None,
                             Keeps::Protected => captured.of_this_cut(index, block),
                         };
-                        if set.is_none() && (entry.is_writable_cow_mapping() || self.captured.is_outdated(index)) {
-                            open = if open.is_empty() { index.0 } else { open.start }..index.0 + 1;
+                        let may_have_more = entry.is_writable_cow_mapping() || is_outdated || !part.is_looked_at;
+                        if set.is_none() && !stays && may_have_more {
+                            part.leave_for_later(index);
                         }
                         frozen.set_pages(index, set);
                     }
@@ -113,7 +114,6 @@ impl<S: Sys> RegionCore<S> {
             return Ok(());
         }
         quiesced.covers(first..last + 1);
-        part.spare.borrow_mut().open = open;
         // One is this region's, and one the snapshot's.
         quiesced.keep_all_off(2)
     }
@@ -127,33 +127,35 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn protect_what_was_written(
         &self,
         quiesced: &Quiesced<'_, S>,
-        Part { frozen, spare, keeps, .. }: &Part<'_, S>,
+        part @ Part { frozen, keeps, .. }: &Part<'_, S>,
         passes: usize,
     ) -> Result<bool, Unresolved> {
-        let (entries, spare) = (quiesced.entries(), &mut *spare.borrow_mut());
+        let entries = quiesced.entries();
         if *keeps == Keeps::Protected {
             return Ok(false);
         }
         quiesced.locked(|locked| {
             if passes == MOST_PASSES {
                 let is_writable = |index: usize| self.table.get(EntryIndex(index)).is_writable_cow_mapping();
-                runs(entries.clone(), is_writable).try_for_each(|run| self.protect_written(locked, run))?;
+                runs(entries.clone(), is_writable).try_for_each(|run| {
+                    let has_none = |index: &EntryIndex| frozen.pages_at(*index).is_none();
+                    run.clone().map(EntryIndex).filter(has_none).for_each(|index| part.leave_for_later(index));
+                    self.protect_written(locked, run)
+                })?;
             }
             // What cannot be written to by its state may have been by debuggers, before.
             let looks_at_all = passes == 0 || passes == MOST_PASSES;
             let is_looked_at = |index: usize| {
                 let (index, entry) = (EntryIndex(index), self.table.get(EntryIndex(index)));
                 let may_be_written = entry.is_writable_cow_mapping() || looks_at_all && entry.is_cow_mapping();
-                may_be_written && !self.is_to_write_back(index, frozen)
+                may_be_written && !self.is_left(index, frozen)
             };
-            let mut are_any = false;
+            let (mut are_any, mut found) = (false, [PageRun::default(); MOST_RUNS]);
             for run in runs(entries.clone(), is_looked_at) {
-                self.each_unmarked(&mut spare.runs, &run, |index, pages| {
-                    // One private page tells all of a block, and those of its set are private: so the kernel is asked
-                    // once a block at most, whatever the number of runs.
-                    if self.is_to_write_back(index, frozen)
-                        || !self.has_captured_one(index, frozen, &pages) && !self.are_some_private(&pages)?
-                    {
+                // Pages are among them that were first read since the look ahead. To tell private ones apart, the
+                // kernel would look at each.
+                self.each_unmarked(&mut found, &run, |index, _| {
+                    if self.is_left(index, frozen) {
                         return Ok(());
                     }
                     if self.table.get(index).is_writable_cow_mapping() {
@@ -161,6 +163,7 @@ impl<S: Sys> RegionCore<S> {
                         are_any = true;
                     }
                     frozen.set_pages(index, None);
+                    part.leave_for_later(index);
                     Ok(())
                 })?;
             }
@@ -168,27 +171,22 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Whether the set that `frozen` has over a block has one of these pages.
-    fn has_captured_one(&self, index: EntryIndex, frozen: &SnapshotCore<S>, pages: &Range<usize>) -> bool {
-        let page_of = |at: usize| self.pool().block_size.within(at) / BASE_PAGE;
-        let is_captured =
-            |set: EngineArc<PageSet<S>>| pages.clone().step_by(BASE_PAGE).any(|at| set.slot_of(page_of(at)).is_some());
-        frozen.set_over(index).is_some_and(is_captured)
-    }
-
-    /// Gives `frozen` the pages that were written since they were captured, and copies of pinned blocks.
+    /// Gives `frozen` copies of pinned blocks, and of blocks whose pages are parked: these go on being written to as
+    /// soon as they are shown.
     pub(super) fn keep_rest(&self, quiesced: &Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
-        let (entries, place) = (quiesced.entries(), quiesced.place());
-        if part.keeps == Keeps::Protected {
-            let is_as_before = Some(self.accounts.write_protected.load(Ordering::Relaxed)) == part.write_protected;
-            let rest = if is_as_before { part.spare.borrow().open.clone() } else { entries.clone() };
-            quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, is_as_before))?;
-        } else {
-            for rest in runs(entries.clone(), |index| self.is_to_write_back(EntryIndex(index), &part.frozen)) {
-                quiesced.locked(|locked| self.write_back_rest(locked, part, rest, place, true))?;
+        let place = quiesced.place();
+        if place == Place::Parked {
+            // Whatever is written back counts its own from here.
+            self.count_mappings_anew();
+            let left = part.behind.replace(EngineVec::new_in(Own));
+            for run in left.chunk_by(|one, next| one + 1 == *next) {
+                let mut rest = run[0]..run[run.len() - 1] + 1;
+                while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
+                    quiesced.locked(|locked| self.write_back_for(locked, index, &part.frozen, place))?;
+                }
             }
         }
-        self.copy_pinned(&part.frozen, entries)
+        self.copy_pinned(&part.frozen, quiesced.entries())
     }
 
     /// Counts the mappings that the entries stand for now: in the pause they change without being counted.
@@ -210,7 +208,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Whether a CoW mapping is write-protected, and the snapshot has nothing that was captured of it.
-    fn is_to_write_back(&self, index: EntryIndex, frozen: &SnapshotCore<S>) -> bool {
+    fn is_left(&self, index: EntryIndex, frozen: &SnapshotCore<S>) -> bool {
         let entry = self.table.get(index);
         entry.is_cow_mapping() && !entry.is_writable_cow_mapping() && frozen.pages_at(index).is_none()
     }
@@ -220,55 +218,39 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
     /// the kernel copies for them. What cannot be shown so is left to their faults.
-    pub(super) fn resume_writers(&self, quiesced: &mut Quiesced<'_, S>) -> Result<(), Unresolved> {
+    pub(super) fn resume_writers(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
         if self.shows_by_page() {
-            quiesced.locked(|locked| self.cow_map_each(locked, quiesced.entries(), quiesced.place()))?;
+            let is_left = |index: usize| part.behind.borrow().binary_search(&index).is_ok();
+            runs(quiesced.entries(), |index| !is_left(index))
+                .try_for_each(|run| quiesced.locked(|locked| self.cow_map_each(locked, run, quiesced.place())))?;
         }
         quiesced.unpark();
         Ok(())
     }
 
-    /// Writes back what has become private since [`RegionCore::write_back_ahead`], among entries that include all that
-    /// were writable since, or captures it as far as was prepared for. All writers are kept off.
-    fn write_back_rest(
+    /// Gives `frozen` a block with the private pages over a CoW mapping, which is write-protected or parked. The region
+    /// shows that block, too.
+    pub(super) fn write_back_for(
         &self,
         locked: Locked<'_>,
-        Part { frozen, spare, .. }: &Part<'_, S>,
-        entries: Range<usize>,
+        index: EntryIndex,
+        frozen: &SnapshotCore<S>,
         place: Place,
-        is_as_before: bool,
     ) -> Result<(), Unresolved> {
-        if !self.accounts.has_cow_mappings() {
-            return Ok(());
+        let Some(block) = self.table.get(index).block() else { return Ok(()) };
+        frozen.set_pages(index, None);
+        frozen.entries.set(index, Entry::Zero);
+        self.pool().release(block);
+        let reserved = self.table.reservation(index);
+        let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
+        let written_back = self.write_back_read_only(locked, index, own, place);
+        if written_back.is_err() && own != block {
+            self.pool().release_and(own, reserved);
         }
-        // Whatever is written back counts its own from here.
-        self.count_mappings_anew();
-        let mut rest = entries;
-        while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
-            let Some(block) = self.table.get(index).block() else { continue };
-            let is_captured = is_as_before && frozen.pages_at(index).is_some();
-            if is_captured || self.table.get(index).is_writable_cow_mapping() {
-                // Nobody has written to it since it was captured.
-                continue;
-            }
-            frozen.set_pages(index, None);
-            if self.capture_again(index, frozen, &mut spare.borrow_mut())? {
-                continue;
-            }
-            // The snapshot gets the block with the pages instead.
-            frozen.entries.set(index, Entry::Zero);
-            self.pool().release(block);
-            let reserved = self.table.reservation(index);
-            let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
-            let written_back = self.write_back_read_only(locked, index, own, place);
-            if written_back.is_err() && own != block {
-                self.pool().release_and(own, reserved);
-            }
-            written_back?;
-            self.pool().frames.add_reference(own);
-            frozen.entries.set(index, Entry::Shared(own, Origin::Parent));
-            frozen.note_own(index);
-        }
+        written_back?;
+        self.pool().frames.add_reference(own);
+        frozen.entries.set(index, Entry::Shared(own, Origin::Parent));
+        frozen.note_own(index);
         Ok(())
     }
 

@@ -6,8 +6,9 @@
 //! | `prepare_snapshot` | does what can be done before |
 //!
 //! ```text
-//!   write back ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
-//!     ─▶ let the writers of each go ─▶ release all
+//!   write back or capture ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
+//!     ─▶ let the writers of each go ─▶ release all but ─▶ capture behind, others write elsewhere
+//!     │                                what was written
 //!     └─ one fails: undo all that were shared
 //! ```
 //! All regions are locked before the first is shared, and no writer goes on before the last one is. So what was said of
@@ -23,15 +24,18 @@
 //! between, what he may have left in private pages is looked for in the pause.
 
 mod ahead;
+mod behind;
 mod capture;
 mod freeze;
+mod part;
 
-use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 
-use self::ahead::{Look, Written};
-use self::capture::Spare;
+pub(crate) use self::part::Part;
+
+use self::behind::Behind;
 use self::freeze::MOST_PASSES;
+use self::part::Keeps;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
@@ -56,47 +60,6 @@ enum Purpose {
     Snapshot,
     /// To become a fork at once.
     Fork,
-}
-
-/// A region, the snapshot that is to hold its blocks, and how often its CoW mappings had been write-protected when its
-/// pages were written back ahead: `None` if that says nothing of what has become of them since.
-pub(crate) struct Part<'a, S: Sys> {
-    pub(crate) region: &'a RegionCore<S>,
-    pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
-    pub(crate) write_protected: Option<usize>,
-    pub(crate) keeps: Keeps,
-    /// While other threads have had as many page faults, nothing was written since it was captured.
-    faults: Cell<Option<u64>>,
-    pub(crate) spare: RefCell<Spare<S>>,
-}
-
-impl<'a, S: Sys> Part<'a, S> {
-    pub(crate) fn new(
-        region: &'a RegionCore<S>,
-        frozen: PinnedBox<SnapshotCore<S>>,
-        write_protected: Option<usize>,
-        look: Option<&Look>,
-    ) -> Part<'a, S> {
-        let spare = RefCell::new(region.spare_sets(look));
-        let keeps = if look.is_some() { Keeps::Writable } else { Keeps::Protected };
-        Part { region, frozen, write_protected, keeps, faults: Cell::new(look.and_then(|look| look.faults)), spare }
-    }
-
-    /// Whether other threads may have had page faults since this was last asked.
-    fn are_more_faults(&self) -> bool {
-        let now = self.region.pool().sys.faults_of_others();
-        self.faults.replace(now) != now || now.is_none()
-    }
-}
-
-/// What happens in a cut to CoW mappings that can be written to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
-    /// They are write-protected, and what has become private since the look ahead is copied.
-    Protected,
-    /// They stay as they are, but for those where a page was written since it was captured: these are write-protected,
-    /// which takes 30 us for 2 MiB of private pages, and captured again.
-    Writable,
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -177,23 +140,13 @@ fn cut<S: Sys>(
         for region in regions {
             region.prepared.end();
             region.check_captured();
-            // What the pool's thread write-protects after this is looked for in the pause.
-            let write_protected = Some(region.accounts.write_protected.load(Ordering::Relaxed));
             region.captured.begin_cut(|index| region.table.get(index).block());
-            let mut look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
-            if let Some(look) = look.as_mut().filter(|_| waits) {
-                // The look between operations captures the pages that those under way write.
-                look.expected = Written::LITTLE;
-            }
+            let look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
             if look.is_none() {
                 signals = None;
                 region.write_back_ahead()?;
             }
-            if look.is_some() {
-                // For pages that are captured from here on.
-                region.captured.make_room();
-            }
-            parts.push(Part::new(region, begin(region, purpose), write_protected, look.as_ref()));
+            parts.push(Part::new(region, begin(region, purpose), true, look.as_ref()));
         }
         if signals.is_none() {
             // A signal handler of this thread may have written, too.
@@ -212,16 +165,20 @@ fn cut<S: Sys>(
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
-            let tracked = parts.iter().filter(|part| part.keeps == Keeps::Writable);
-            let mut captured = tracked.map(|part| part.region.capture_between_operations());
-            if !turns.iter().map(Turn::number).eq(next) || captured.any(|captured| captured.is_err()) {
-                // Others may have write-protected and not written back, and taken snapshots, which have lesser ids. Or
-                // something is marked that could not be captured: the pool may be full.
-                for part in &mut parts {
+            let are_others = !turns.iter().map(Turn::number).eq(next);
+            for part in &mut parts {
+                if are_others {
+                    // They may have taken snapshots, whose ids are greater.
                     part.region.captured.begin_cut(|index| part.region.table.get(index).block());
                     part.frozen = begin(part.region, purpose);
-                    // Marks may be left of what they could not capture.
-                    (part.write_protected, part.keeps) = (None, Keeps::Protected);
+                }
+                let is_looked_at = match part.keeps {
+                    Keeps::Writable => part.region.capture_between_operations(),
+                    Keeps::Protected => !are_others,
+                };
+                if !is_looked_at {
+                    // Something may be marked that could not be captured: the pool may be full.
+                    (part.is_looked_at, part.keeps) = (false, Keeps::Protected);
                 }
             }
         }
@@ -259,7 +216,7 @@ fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<Snapshot
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
     let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
     frozen.keep_captured(&region.captured);
-    if region.captured.lock().are_any() {
+    if region.captured.are_any() || region.accounts.has_cow_mappings() {
         frozen.make_room_for_pages();
     }
     frozen
@@ -287,10 +244,11 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<
         Err(_) => undo(&parts[..begun], &filling, &mut alone),
     }
     parts.iter().for_each(|part| part.region.count_mappings_anew());
-    alone.drain(..).for_each(Quiesced::done);
+    let mut behind: EngineVec<Behind<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
+    behind.extend(parts.iter().zip(alone.drain(..)).map(|(part, alone)| part.release(alone)));
     if let Err((failed, reason)) = shared {
         // The locks are released first, since the error's text allocates.
-        filling.clear();
+        drop((behind, filling));
         return Err(parts[failed].region.error(reason));
     }
     let pause = clock.now().saturating_sub(started);
@@ -299,7 +257,19 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<
         region.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
         region.counters.paused.fetch_add(pause, Ordering::Relaxed);
     }
-    Ok(())
+    let mut failed = None;
+    for (part, behind) in parts.iter().zip(behind) {
+        if failed.is_none() {
+            failed = part.region.capture_behind(part, behind).err().map(|reason| (part.region, reason));
+        }
+    }
+    let Some((region, reason)) = failed else { return Ok(()) };
+    // As if they were taken and dropped.
+    for (part, filling) in parts.iter().zip(filling) {
+        part.region.forget(&part.frozen);
+        part.frozen.give_up_all(Locked::alone(&filling));
+    }
+    Err(region.error(reason))
 }
 
 /// Shares the blocks of each part, whose writers are kept off then, and counts those that it has come to; or tells
@@ -347,7 +317,7 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
 /// Resumes the writers of each part; or tells of which part they could not be, and why.
 fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
-        part.region.resume_writers(alone).map_err(|reason| (nth, reason))?;
+        part.region.resume_writers(alone, part).map_err(|reason| (nth, reason))?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
+use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::histogram::Recording;
@@ -54,7 +55,7 @@ pub(in crate::region) enum Locks<'a> {
     /// The region lock.
     Region(Locked<'a>),
     /// The same, and perhaps those of all windows. The guard releases them.
-    Own { _windows: WindowsGuard<'a>, region: ExclusiveGuard<'a> },
+    Own { windows: WindowsGuard<'a>, region: ExclusiveGuard<'a> },
 }
 
 impl<'a, S: Sys> Quiesced<'a, S> {
@@ -176,6 +177,18 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     pub(in crate::region) fn done(mut self) {
         self.resume();
         self.entries = 0..0;
+    }
+
+    /// The same for a guard of all windows, and keeps some windows locked. Returns a guard for each of these, in order.
+    pub(in crate::region) fn done_but_for(mut self, is_kept: impl Fn(usize) -> bool) -> EngineVec<WindowsGuard<'a>> {
+        self.resume();
+        self.entries = 0..0;
+        let mut kept = EngineVec::new_in(Own);
+        if let Locks::Own { windows, .. } = &mut self.locks {
+            let each = mem::take(windows).each().enumerate();
+            kept.extend(each.filter_map(|(window, guard)| is_kept(window).then_some(guard)));
+        }
+        kept
     }
 
     /// Opens the pages beside pinned ones again.

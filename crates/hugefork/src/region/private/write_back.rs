@@ -115,25 +115,20 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// The same, and marks them. Allocates as [`RegionCore::patched`].
+    /// Calls `each` for every run of pages without a mark over a range of bytes, as [`RegionCore::each_unmarked`], and
+    /// marks them.
     pub(in crate::region) fn mark_each_unmarked(
         &self,
-        entries: &Range<usize>,
-        mut each: impl FnMut(EntryIndex, Range<usize>),
+        runs: &mut [PageRun],
+        bytes: &Range<usize>,
+        mut each: impl FnMut(Range<usize>),
     ) -> Result<(), SystemError> {
-        let mut runs = EngineVec::new_in(Own);
-        runs.resize(MOST_RUNS, PageRun::default());
         let scan =
             |part: Part<'_>, runs: &mut [PageRun]| self.note_marks(self.pool().sys.mark_unmarked_pages(part, runs));
-        self.each_scanned(scan, &mut runs, &self.bytes_of(entries), Place::Own, |pages, _| {
-            self.by_block(&pages).for_each(|(index, over)| each(index, over));
+        self.each_scanned(scan, runs, bytes, Place::Own, |pages, _| {
+            each(pages);
             Ok(())
         })
-    }
-
-    /// Whether one of these pages over a CoW mapping is private.
-    pub(in crate::region) fn are_some_private(&self, bytes: &Range<usize>) -> Result<bool, SystemError> {
-        Ok(self.next_private(bytes.clone(), Place::Own)?.is_some())
     }
 
     /// How many private pages there are over a block. Others may change that meanwhile.
@@ -248,7 +243,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// The parts of a run of pages, one a block.
-    fn by_block(&self, run: &Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
+    pub(in crate::region) fn by_block(&self, run: &Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
         self.touched(run).map(EntryIndex).map(|index| {
             let block = self.bytes_of(&(index.0..index.0 + 1));
             (index, run.start.max(block.start)..run.end.min(block.end))

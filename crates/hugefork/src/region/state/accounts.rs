@@ -31,8 +31,6 @@ pub(crate) struct Accounts {
     /// Whether system calls are to wait, not to fail, while writers are kept off.
     pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
-    /// How often CoW mappings with private pages were write-protected outside of snapshots.
-    pub(crate) write_protected: AtomicUsize,
     /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
     pub(crate) origin: Place,
     /// Whether an entry may be `CowMapped` whose pages cannot be written, because a call has failed.
@@ -55,7 +53,6 @@ impl Accounts {
             grain: options.grain,
             calls_wait: options.calls_wait,
             writers: options.writers,
-            write_protected: AtomicUsize::new(0),
             origin: Place::default(),
             unsure: AtomicBool::new(false),
         }

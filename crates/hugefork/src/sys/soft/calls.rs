@@ -384,8 +384,7 @@ impl Sys for SoftMmu {
 
     fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         let mut state = self.called(Call::Scan)?;
-        let (scanned, mut found) = state.scan(part, runs, State::is_unmarked);
-        found.retain(|page| state.is_private(*page));
+        let (scanned, found) = state.scan(part, runs, State::is_unmarked);
         let are_marked = state.mark(found);
         drop(state);
         self.store_meanwhile();
