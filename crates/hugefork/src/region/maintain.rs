@@ -70,7 +70,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        let is_dense = usual >= self.worth_a_block(Density::dense_everywhere_pages);
+        let is_dense = usual >= Density::dense_everywhere_pages(self.pool().block_size);
         let is_beside = self.copies_beside();
         if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
@@ -119,13 +119,13 @@ impl<S: Sys> RegionCore<S> {
         let is_paced = self.pool().maintenance.is_paced();
         let is_enough = match is_paced && self.density.is_dense(index) {
             true => pages > 0,
-            false => pages >= self.worth_a_block(Density::promoted_pages),
+            false => pages >= Density::promoted_pages(self.pool().block_size),
         };
         if !is_enough {
             return;
         }
         if !self.copies_beside()
-            && pages >= self.worth_a_block(Density::left_to_writer_pages)
+            && pages >= Density::left_to_writer_pages(self.pool().block_size)
             && entry.is_writable_cow_mapping()
         {
             self.leave_to_writer(index);
@@ -216,9 +216,11 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find a CoW mapping
-    /// write-protected; and where memory is short, a block takes more of it than its pages.
+    /// write-protected; where memory is short, a block takes more of it than its pages; and with several snapshots each
+    /// would keep a copy.
     fn may_promote(&self) -> bool {
         self.accounts.grain == CopyGrain::Auto
+            && !self.has_history()
             && !self.pool().maintenance.is_short()
             && !self.pool().are_writers_short_of_blocks()
     }
@@ -228,7 +230,7 @@ impl<S: Sys> RegionCore<S> {
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
         if self.captured.has_all_marked(index) {
             let unmarked = self.count_unmarked(index)?;
-            if unmarked < self.worth_a_block(Density::never_promoted_pages) {
+            if unmarked < Density::never_promoted_pages(self.pool().block_size) {
                 return Ok(unmarked);
             }
         }

@@ -36,11 +36,7 @@ use crate::table::{Entry, Locked, Table};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
 use crate::types::options::{RegionOptions, Reserve, Writers};
-use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
-
-/// With several snapshots held, a block is copied for so many times as many pages. Of 512 it takes 192 for the pool's
-/// thread to copy a block, which is less than three times their memory.
-const HISTORY_TIMES: usize = 8;
+use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A region without its public face. The fault handler and the pool find it by address.
 pub(crate) struct RegionCore<S: Sys> {
@@ -238,15 +234,9 @@ impl<S: Sys> RegionCore<S> {
         are_uncounted && !accounts.calls_wait && accounts.writers == Writers::Fault
     }
 
-    /// From so many pages on, a block is better copied, of the many that are enough where one snapshot has it: with a
-    /// history each copy stays, and then memory counts.
-    pub(in crate::region) fn worth_a_block(&self, pages: impl Fn(BlockSize) -> usize) -> usize {
-        pages(self.pool().block_size) * if self.has_history() { HISTORY_TIMES } else { 1 }
-    }
-
     /// Notes how many pages of a block were written to.
     pub(in crate::region) fn note_density(&self, index: EntryIndex, pages: usize) {
-        self.density.note(index, pages >= self.worth_a_block(Density::dense_pages));
+        self.density.note(index, pages >= Density::dense_pages(self.pool().block_size));
     }
 
     /// Whether this region alone holds the block of its entry.

@@ -7,7 +7,7 @@
 //! | `shown`, `site`, `site_at`, `remap` | what the kernel shows, and how that is changed |
 //! | `held`, `is_alone_with`, `is_revoked_at` | whose a block is |
 //! | `has_history`, `may_share_pages` | whether snapshots hold pages of it |
-//! | `worth_a_block`, `note_density` | whether a block is better copied than its pages |
+//! | `note_density` | whether a block is better copied than its pages |
 //! | `store`, `reserve_again` | changes entries, and what depends on them |
 //! | `split`, `pages_of`, `prepare_split` | blocks that are treated page by page |
 //! | `take_turn`, `set_operations` | who may cut or reset it, and when |

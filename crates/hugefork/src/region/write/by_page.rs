@@ -7,7 +7,6 @@ use super::fault::{Fault, Resolution};
 use crate::mapping::addresses::Place;
 use crate::region::private::Quiesced;
 use crate::region::state::Unresolved;
-use crate::region::state::history::Stream;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
 use crate::sys::{Access, Sys};
@@ -39,13 +38,10 @@ impl<S: Sys> Fault<'_, S> {
         let is_guessed = match region.pool().maintenance.is_paced() {
             // The thread promotes what is dense.
             true => !is_whole,
-            // A write to the first or last page of a block may be part of a stream. With a history, each copy of a
-            // block stays, so there must be a stream.
-            false => {
-                let stream = self.outlook.stream;
-                let may_be = |stream: Stream| stream.is_believed() || !region.has_history();
-                !is_whole && !stream.is_some_and(may_be) && !region.density.is_dense(self.index)
-            }
+            // With a history, each copy of a block stays.
+            false if region.has_history() => !is_whole,
+            // A write to the first or last page of a block may be part of a stream.
+            false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
         };
         region.accounts.grain == CopyGrain::Page || is_guessed
     }
