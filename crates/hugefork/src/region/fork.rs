@@ -39,7 +39,7 @@ impl<S: Sys> RegionCore<S> {
         region.accounts.origin.set(frozen.id.or(frozen.from.get()));
         reserved.give_to(pool, &region.table, 0..region.table.len(), |_| true);
         let turn = region.take_turn();
-        let mut dirty = region.dirty_list(0, frozen);
+        let mut dirty = region.dirty_list(frozen);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
         // The new region is a holder already. Whoever wants one of its blocks back waits until they are mapped.
@@ -56,8 +56,8 @@ impl<S: Sys> RegionCore<S> {
             // What cannot be shown so is read-only, and left to the faults.
             let _ = region.cow_map_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
-        let locks = (Locked::alone(&unmapped), Locked::alone(&alone));
-        let taken = if shown.is_ok() { region.take_pages_of(frozen, locks, &mut dirty) } else { Ok(()) };
+        let locked = Locked::alone(&unmapped);
+        let taken = if shown.is_ok() { region.take_pages_of(frozen, locked, &mut dirty) } else { Ok(()) };
         frozen.forget_all(Locked::alone(&alone));
         drop(unmapped);
         drop(alone);

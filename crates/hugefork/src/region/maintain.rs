@@ -159,7 +159,8 @@ impl<S: Sys> RegionCore<S> {
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
-            entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo
+            let keeps_pages = self.density.is_by_page(EntryIndex(*index));
+            entry.is_writable_cow_mapping() && !keeps_pages && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
         let step = count.div_ceil(SAMPLED_COW_MAPPINGS);

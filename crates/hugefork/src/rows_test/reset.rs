@@ -173,6 +173,58 @@ fn written_pages_stay_private_and_few_are_looked_at() {
     where_pages_are_copied!(row, 6);
 }
 
+/// Writes other pages in each round, and resets: four, none of which was written in the last ten rounds.
+fn write_others<G: Ground>(region: &Region<G>, snapshot: &SnapshotCore<G::S>, rounds: Range<usize>) {
+    for round in rounds {
+        let pages = (0..4).map(|by| (4 * round + by) % (4 * G::PAGES));
+        pages.for_each(|page| region.write(page * BASE_PAGE + 100, 9));
+        region.reset_to(snapshot).unwrap();
+        assert_eq!(region.kept(), vec![0..4 * G::PAGES]);
+    }
+}
+
+/// Most of these resets do not look which they are.
+#[test]
+fn pages_that_are_others_each_time_are_dropped_at_one_moment() {
+    fn row<G: Ground>(world: &World<G>) {
+        let region = world.written_with(4, by_page());
+        let snapshot = region.snapshot();
+        write_others(&region, &snapshot, 0..40);
+        let scans = G::calls(&world.pool, Call::Scan);
+        write_others(&region, &snapshot, 40..60);
+        assert!(G::calls(&world.pool, Call::Scan) < scans.map(|scans| scans + 20) || scans.is_none());
+        assert_eq!((stats(&region).blocks_exchanged, stats(&region).failed), (0, 0));
+        // The same each time are soon kept again.
+        (0..80).for_each(|_| {
+            [100, G::BLOCK + 100].iter().for_each(|&at| region.write(at, 9));
+            region.reset_to(&snapshot).unwrap();
+        });
+        assert_eq!((region.private_page_count(), region.kept()), (Ok(2), vec![0..4 * G::PAGES]));
+    }
+    where_pages_are_copied!(row, 6);
+}
+
+/// More than there is room for in the list are dropped, and there is room for them the next time.
+#[test]
+fn more_pages_than_the_list_has_room_for_are_kept_the_next_time() {
+    fn row<G: Ground>(world: &World<G>) {
+        let blocks = 600 / G::PAGES + 1;
+        let region = world.written_with(blocks, by_page());
+        let snapshot = region.snapshot();
+        let counts = [0; 3].map(|_| {
+            (0..600).for_each(|page| region.write(page * BASE_PAGE + 100, 9));
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!(region.kept(), vec![0..blocks * G::PAGES]);
+            region.private_page_count().unwrap()
+        });
+        assert_eq!(counts, [0, 600, 600]);
+    }
+    in_both_ways::<Soft>(2 * (600 / Soft::PAGES + 1), row);
+    if Base::pool(1).is_some_and(|pool| pool.sys.has_cow_mappings()) {
+        run::<Huge>(6, row);
+    }
+}
+
 #[test]
 fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
     for calls in [vec![Call::WriteThrough], vec![Call::WriteThrough, Call::DropPrivate]] {
@@ -413,6 +465,26 @@ fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
                 assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * Soft::PAGES], vec![0..4 * Soft::PAGES]));
             }
             assert_eq!(region.private_page_count(), Ok(3), "they are there for the next writes");
+        });
+    }
+}
+
+/// What others write after the moment in which all pages are dropped stays.
+#[test]
+fn beside_others_what_is_written_after_pages_are_dropped_stays() {
+    for holds in [false, true] {
+        run::<Soft>(12, |world| {
+            let region = written_by_page(world, holds);
+            let snapshot = region.snapshot();
+            write_others(&region, &snapshot, 0..40);
+            let (scans, after) = (world.pool.sys.calls(Call::Scan), [2 * BASE_PAGE + 100, BASE_PAGE + 101]);
+            region.write(BASE_PAGE + 100, 1);
+            world.pool.sys.store_when_taken(after.map(|at| (region.addresses.base() + at, 2)));
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!((region.read(BASE_PAGE + 100), after.map(|at| region.read(at))), (Some(0), [Some(2); 2]));
+            assert_eq!(world.pool.sys.calls(Call::Scan), scans, "there was no look");
+            region.reset_to(&snapshot).unwrap();
+            assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * Soft::PAGES], vec![0..4 * Soft::PAGES]));
         });
     }
 }

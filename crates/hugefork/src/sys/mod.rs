@@ -216,7 +216,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// some.
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError>;
 
-    /// Does what [`Sys::show`] has left for later. Not for faults.
+    /// The same at one moment, for whoever uses the part. [`Sys::tidy`] gives the memory back. False if that cannot be
+    /// done, and then nothing has changed; so it is where the part is more than one mapping.
+    fn drop_at_once(&self, part: Part<'_>) -> bool;
+
+    /// Does what [`Sys::show`] and [`Sys::drop_at_once`] have left for later. Not for faults.
     fn tidy(&self);
 
     /// Copies what the addresses show.

@@ -10,14 +10,14 @@
 //! away. From that moment on the region is as the snapshot, for all who read or write, system calls too: what was
 //! written before is gone, and what is written later stays. Nobody is held for it.
 //!
-//! The pages are to come back, so that the next write to them takes no fault. They are put back in the staging, while
-//! others go on. Then writers are kept off for some microseconds. The pages that they have written since are copied
-//! over, and one call shows all of them.
+//! Where most pages are written again (put_back.rs), they come back, so that the next write to them takes no fault.
+//! They are put back in the staging, while others go on. Then writers are kept off for some microseconds. The pages
+//! that they have written since are copied over, and one call shows all of them.
 //!
-//! Whatever fails after the first call, the region is reset: then what is staged is dropped.
+//! Else, and whatever fails after the first call, what is staged is dropped: the region is reset all the same.
 //!
 //! As one of several (reset_all.rs), writers are kept off before the pages are put back, until all of the regions are
-//! as the snapshots. What they have written to this one since its moment is gone, too.
+//! as the snapshots. What they have written to this one since its moment is dropped.
 
 use std::ops::Range;
 
@@ -29,43 +29,33 @@ use crate::stats::counters::count;
 use crate::sys::{Access, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// What is staged cannot come back.
-struct Lost;
-
-impl From<SystemError> for Lost {
-    fn from(_: SystemError) -> Lost {
-        Lost
-    }
-}
-
-impl From<Unresolved> for Lost {
-    fn from(_: Unresolved) -> Lost {
-        Lost
-    }
-}
-
-fn pages_of(run: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    run.clone().step_by(BASE_PAGE).map(|page| page..page + BASE_PAGE)
-}
-
 impl<'a, S: Sys> Reset<'a, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
-    pub(super) fn goes_at_once(&mut self) -> bool {
-        let Some(run) = self.takes_at_once() else { return false };
-        self.settles(&run);
-        true
+    pub(super) fn run_at_once(&mut self) -> bool {
+        let drop = |reset: &Self, run: &Range<usize>| reset.region.drop_at_once(run);
+        if self.dirty.until_try > 0 && self.at_one_moment(drop).is_some() {
+            self.dirty.begin();
+            return self.dirty.skips_look();
+        }
+        let run = self.stage_at_once();
+        run.inspect(|run| self.settle(run)).is_some()
     }
 
     /// The moment: the region is as the snapshot, and the private pages of the run are staged. None if that cannot be
     /// done, and then nothing has changed.
-    pub(super) fn takes_at_once(&mut self) -> Option<Range<usize>> {
+    pub(super) fn stage_at_once(&mut self) -> Option<Range<usize>> {
+        self.at_one_moment(|reset, run| reset.region.site().take_pages(reset.locked, run))
+    }
+
+    /// Takes the private pages of the run away by a call that does so at one moment. None if that has failed.
+    fn at_one_moment(&mut self, take: impl FnOnce(&Self, &Range<usize>) -> bool) -> Option<Range<usize>> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
         self.allow_writes().ok()?;
         let region = self.region;
         region.captured.outdate(run.clone());
         // What is staged has lost its marks.
         self.dirty.tell_nothing();
-        if !region.site().take_pages(self.locked, &run) {
+        if !take(self, &run) {
             return None;
         }
         region.prepared.end();
@@ -75,16 +65,16 @@ impl<'a, S: Sys> Reset<'a, S> {
     }
 
     /// What comes after the moment: the pages come back, or are dropped.
-    pub(super) fn settles(&mut self, run: &Range<usize>) {
+    pub(super) fn settle(&mut self, run: &Range<usize>) {
         let (region, bytes) = (self.region, self.region.bytes_of(run));
         let came = self.come_back(run);
         let (sys, staging) = (&region.pool().sys, region.addresses.part_at(Place::Staging, &bytes));
+        if came.is_err() && sys.drop_private(staging).is_err() {
+            let _ = sys.show(staging, Shows::Hidden);
+        }
         // What is left of the staging is the mapping. It is a third of the cost to make it read-only, which is enough:
         // mlockall(2) would copy all of one that can be written to. If the kernel refuses, the next reset replaces it.
-        let _ = match came {
-            Ok(_) => sys.protect(staging, Access::Read),
-            Err(Lost) => sys.show(staging, Shows::Hidden).map_err(|failure| failure.error),
-        };
+        let _ = sys.protect(staging, Access::Read);
         self.dirty.seen_at = came.ok().flatten();
     }
 
@@ -107,35 +97,18 @@ impl<'a, S: Sys> Reset<'a, S> {
     }
 
     /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
-    /// private were known, if they are.
-    fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
+    /// private were known, if they are. Whatever fails, the pages may be dropped.
+    fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
         self.place = Place::Staging;
-        let looked = self.look();
-        let came = looked.and_then(|_| self.put_back());
+        let came = self.look().and_then(|_| self.put_back());
         self.place = Place::Own;
-        match came {
-            Ok(()) => self.bring(run),
-            Err(Stop::NoRoom(_)) => {
-                let pages = self.count_staged(&self.region.bytes_of(run))?;
-                self.dirty.wish_for(pages);
-                Err(Lost)
-            }
-            Err(Stop::At { .. } | Stop::Incomplete) => Err(Lost),
-        }
-    }
-
-    /// How many private pages are staged.
-    fn count_staged(&mut self, bytes: &Range<usize>) -> Result<usize, SystemError> {
-        let mut pages = 0;
-        self.region.each_private(&mut self.dirty.runs, bytes, Place::Staging, |run| {
-            pages += run.len() / BASE_PAGE;
-            Ok(())
-        })?;
-        Ok(pages)
+        came?;
+        // Of what others have written since the moment, nothing is known.
+        if self.dirty.pages.is_empty() { Ok(None) } else { self.bring(run) }
     }
 
     /// Keeps writers off, and shows the pages where they belong, with what others have written since.
-    fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Lost> {
+    fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
         let (region, locked) = (self.region, self.locked);
         let quiesced = self.keep_off(run)?;
         let faults = region.pool().sys.minor_faults();
@@ -165,7 +138,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
         self.region.each_private(&mut self.dirty.runs, bytes, place, |run| {
             are_none = false;
-            pages_of(&run).try_for_each(|one| {
+            run.step_by(BASE_PAGE).map(|at| at..at + BASE_PAGE).try_for_each(|one| {
                 // SAFETY: writers are kept off, and the page is ours.
                 unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
                 // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
@@ -176,24 +149,11 @@ impl<'a, S: Sys> Reset<'a, S> {
         Ok(are_none)
     }
 
-    /// Gives the old bytes to what was written since the moment. Writers are kept off; the run lies in `place`.
+    /// Drops what was written since the moment. Writers are kept off; the run lies in `place`.
     pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
-        let (region, pool) = (self.region, self.region.pool());
-        let access = match place {
-            Place::Own => Access::Read,
-            Place::Parked | Place::Staging => Access::ReadWrite,
-        };
-        let forget = |page: Range<usize>| {
-            let index = EntryIndex(pool.block_size.count(page.start));
-            let Some(block) = region.table.get(index).block() else { return Ok(()) };
-            let (part, from) = (region.addresses.part_at(place, &page), pool.direct(block));
-            // SAFETY: the entry is a CoW mapping of this block, with this access, and nobody else writes there. Nobody
-            // writes to the block, since the snapshot holds it.
-            let restored = unsafe { pool.sys.restore(part, access, from.add(pool.block_size.within(page.start))) };
-            restored.map(drop).or_else(|_| region.drop_private(place, &page))
-        };
-        let (runs, bytes) = (&mut self.dirty.runs, region.bytes_of(run));
-        let forgotten = region.each_private(runs, &bytes, place, |run| pages_of(&run).try_for_each(forget));
-        forgotten.map_err(Unresolved::Unmappable)
+        self.place = place;
+        let forgotten = self.drop_over(run);
+        self.place = Place::Own;
+        forgotten
     }
 }

@@ -45,15 +45,15 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn take_pages_of(
         &self,
         frozen: &SnapshotCore<S>,
-        locks: (Locked<'_>, Locked<'_>),
+        locked: Locked<'_>,
         dirty: &mut DirtyList,
     ) -> Result<(), Unresolved> {
-        let mut reset = Reset::new((self, frozen), locks, dirty, false);
+        let mut reset = Reset::new((self, frozen), (locked, None), dirty, false);
         let taken = reset.take_sets().and_then(|()| Ok(reset.allow_writes()?)).and_then(|()| reset.put_back_by_sets());
         match taken {
             Ok(_) => reset.note_sets(),
             Err(Stop::At { reason, .. }) => return Err(reason),
-            Err(Stop::NoRoom(_) | Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
+            Err(Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
         }
         Ok(())
     }
@@ -121,12 +121,8 @@ impl<S: Sys> Reset<'_, S> {
 
     /// How the region's addresses may be used where it shows a CoW mapping.
     pub(super) fn access_to(&self, index: usize) -> Access {
-        match self.region.table.get(EntryIndex(index)) {
-            Entry::CowMapped(_, _, access) => access,
-            Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
-                Access::Read
-            }
-        }
+        let is_open = self.region.table.get(EntryIndex(index)).is_writable_cow_mapping();
+        if is_open { Access::ReadWrite } else { Access::Read }
     }
 
     /// Shows the snapshot's blocks through private mappings where it has pages over them, which changes no bytes. What

@@ -226,6 +226,7 @@ impl<S: Sys> Reset<'_, S> {
         let is_counted = accounts.limit.is_some() || accounts.reserve == Reserve::Full;
         let frames = &region.pool().frames;
         let are_few = FREE_ONE_IN * frames.available() < frames.len();
+        let Some(frozen_locked) = self.frozen_locked else { return false };
         if is_counted || are_few || !self.frozen.may_take_zeros_of(accounts.cow.id(), index) {
             return false;
         }
@@ -244,7 +245,7 @@ impl<S: Sys> Reset<'_, S> {
             }
         }
         frames.add_reference(block);
-        self.frozen.take_zeros(self.frozen_locked, index, block);
+        self.frozen.take_zeros(frozen_locked, index, block);
         true
     }
 
@@ -323,7 +324,9 @@ impl<S: Sys> Reset<'_, S> {
         let _ = region.noted(remapped.right());
         remapped.published(Recount { before, after });
         count(&region.counters.blocks_exchanged, run.len() as u64);
-        run.clone().for_each(|index| self.frozen.reserve_again(self.frozen_locked, EntryIndex(index)));
+        if let Some(locked) = self.frozen_locked {
+            run.clone().for_each(|index| self.frozen.reserve_again(locked, EntryIndex(index)));
+        }
         if origin == Origin::Own {
             // They were counted as what forks and snapshots alone hold.
             region.accounts.cow.freed(run.len());

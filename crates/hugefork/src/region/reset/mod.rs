@@ -50,7 +50,7 @@ use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::operations;
-use crate::region::state::{DirtyList, NoRoom, RegionCore, Unresolved};
+use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
@@ -61,10 +61,11 @@ use crate::types::error::{RegionError, ResetError};
 use crate::types::options::Reserve;
 use crate::units::EntryIndex;
 
+/// The kernel moves page tables of so much as one entry.
+const GIB: usize = 1 << 30;
+
 /// Why a reset ends before its end.
 enum Stop {
-    /// Nothing has changed: there are more private pages than there is room for in the list.
-    NoRoom(NoRoom),
     /// Nothing has changed: the snapshot is to make blocks of its own first.
     Incomplete,
     /// What comes before `done` bytes is as the snapshot.
@@ -83,33 +84,22 @@ impl From<SystemError> for Stop {
     }
 }
 
-impl From<NoRoom> for Stop {
-    fn from(no_room: NoRoom) -> Stop {
-        Stop::NoRoom(no_room)
-    }
-}
-
 impl<S: Sys> RegionCore<S> {
     /// Gives the region the bytes of a snapshot.
     pub(crate) fn reset_to(&self, frozen: &SnapshotCore<S>) -> Result<(), ResetError> {
         self.check_goal(frozen).map_err(|reason| ResetError { done: 0, reason })?;
-        let mut room = 0;
         loop {
             let over = operations::over_and_then([self].into_iter(), || self.take_turn());
             let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
             let signals = SignalsBlocked::new();
-            let mut dirty = self.dirty_list(room, frozen);
-            let came = self.go_back(frozen, &mut dirty);
+            let mut dirty = self.dirty_list(frozen);
+            let came = self.try_to_reset(frozen, &mut dirty);
             drop((dirty, signals));
             self.captured.drop_replaced();
             drop((between, turn));
             // From here on, no lock is held: errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,
-                Err(Stop::NoRoom(no_room)) => {
-                    room = no_room.wanted_pages();
-                    continue;
-                }
                 Err(Stop::Incomplete) => {
                     self.complete_for_reset(frozen).map_err(|reason| ResetError { done: 0, reason })?;
                     continue;
@@ -136,11 +126,11 @@ impl<S: Sys> RegionCore<S> {
         self.complete_for_reset(frozen)
     }
 
-    /// What is known from the last reset, with room for so many pages and the sets of a snapshot. Under the lock that
-    /// keeps snapshots and resets apart.
-    pub(in crate::region) fn dirty_list(&self, room: usize, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
+    /// What is known from the last reset, with room for the sets of a snapshot. Under the lock that keeps snapshots and
+    /// resets apart.
+    pub(in crate::region) fn dirty_list(&self, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
-        dirty.prepare(room, self.table.len());
+        dirty.prepare(self.table.len());
         let has_sets = self.captured.are_any();
         if has_sets {
             // It writes to private pages, whatever the program may.
@@ -165,18 +155,18 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// One try, under the lock that keeps snapshots and resets apart.
-    fn go_back(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
+    fn try_to_reset(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
         let is_held = !self.pool().sys.is_alone();
         let maintenance = self.maintenance.lock();
-        if is_held && self.go_back_at_once(frozen, dirty) {
+        if is_held && self.reset_at_once(frozen, dirty) {
             return Ok(());
         }
         let windows = if is_held { self.table.lock_windows(0..self.table.windows()) } else { WindowsGuard::default() };
         let alone = self.lock.exclusive();
         // Whoever wants a block of the snapshot back waits until the region has it, too.
         let frozen_alone = frozen.lock.exclusive();
-        let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
-        let came = Reset::new((self, frozen), (locked, frozen_locked), dirty, is_held).run();
+        let locks = (Locked::alone(&alone), Some(Locked::alone(&frozen_alone)));
+        let came = Reset::new((self, frozen), locks, dirty, is_held).run();
         drop((frozen_alone, alone, windows, maintenance));
         came
     }
@@ -185,12 +175,14 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// No entry gets another block. So it is enough that no fault, which lets go of the region lock in between, has
     /// looked at an entry: it would have its window locked by now. Whoever comes later waits for the region lock.
-    fn go_back_at_once(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> bool {
+    fn reset_at_once(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> bool {
         let alone = self.lock.exclusive();
-        let frozen_alone = frozen.lock.exclusive();
-        let (locked, frozen_locked) = (Locked::alone(&alone), Locked::alone(&frozen_alone));
-        let mut reset = Reset::new((self, frozen), (locked, frozen_locked), dirty, true);
-        !self.table.has_locked_windows() && reset.goes_at_once()
+        // Nothing of the snapshot changes, and other regions may go back to it, too. But where page tables move one by
+        // one, with an interrupt of all other processors for each, it is faster one region after the other.
+        let _looking = (self.len() >= GIB).then(|| frozen.lock.shared());
+        let _alone = (self.len() < GIB).then(|| frozen.lock.exclusive());
+        let mut reset = Reset::new((self, frozen), (Locked::alone(&alone), None), dirty, true);
+        !self.table.has_locked_windows() && reset.run_at_once()
     }
 }
 
@@ -199,7 +191,8 @@ struct Reset<'a, S: Sys> {
     region: &'a RegionCore<S>,
     frozen: &'a SnapshotCore<S>,
     locked: Locked<'a>,
-    frozen_locked: Locked<'a>,
+    /// The snapshot's entries change only where a region's do.
+    frozen_locked: Option<Locked<'a>>,
     dirty: &'a mut DirtyList,
     /// Whether others may write, so that they have to be held.
     is_held: bool,
@@ -216,7 +209,7 @@ struct Reset<'a, S: Sys> {
 impl<'a, S: Sys> Reset<'a, S> {
     fn new(
         (region, frozen): Pair<'a, S>,
-        (locked, frozen_locked): (Locked<'a>, Locked<'a>),
+        (locked, frozen_locked): (Locked<'a>, Option<Locked<'a>>),
         dirty: &'a mut DirtyList,
         is_held: bool,
     ) -> Reset<'a, S> {
@@ -230,12 +223,12 @@ impl<'a, S: Sys> Reset<'a, S> {
         }
         self.take_sets()?;
         if !self.is_held {
-            return self.go_back();
+            return self.set_back();
         }
-        if self.goes_at_once() {
+        if self.run_at_once() {
             return Ok(());
         }
-        let came = self.hold().map_err(Stop::from).and_then(|()| self.go_back());
+        let came = self.hold().map_err(Stop::from).and_then(|()| self.set_back());
         self.release(came.is_ok());
         came
     }
@@ -259,8 +252,9 @@ impl<'a, S: Sys> Reset<'a, S> {
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
 
-    fn go_back(&mut self) -> Result<(), Stop> {
-        let came = self.try_to_go_back();
+    /// Sets all entries back. Nobody else writes meanwhile.
+    fn set_back(&mut self) -> Result<(), Stop> {
+        let came = self.set_each_back();
         if matches!(came, Err(Stop::At { .. })) && self.goes_by_sets() {
             // Some pages are as the snapshot's by now, and others are not.
             self.region.captured.outdate(0..self.region.table.len());
@@ -268,7 +262,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         came
     }
 
-    fn try_to_go_back(&mut self) -> Result<(), Stop> {
+    fn set_each_back(&mut self) -> Result<(), Stop> {
         self.tell();
         let faults = self.look()?;
         self.region.prepared.end();

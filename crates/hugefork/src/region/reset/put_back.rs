@@ -1,26 +1,22 @@
 //! What a reset does with private pages over the snapshot's blocks: they get the block's bytes and stay, so that the
-//! next write to them takes no fault.
+//! next write to them takes no fault; or all are dropped.
 //!
-//! Which pages are private is known from the last reset (state/dirty_list.rs), unless a fault has come since. A page
-//! that was not written to for some resets goes back to the kernel. So what is not written any more soon costs nothing.
+//! Which pages are private is known from the last reset (state/dirty_list.rs), unless a fault has come since. Pages are
+//! worth keeping where most are written again. Where they are others each time, to find out which they are costs more
+//! than the faults: then the page tables of the whole region go in one call, without a look.
 
 use std::ops::Range;
 
 use super::{Reset, Stop};
+use crate::mapping::addresses::Place;
+use crate::ranges::runs;
 use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
 use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};
-use crate::table::State;
 use crate::table::transition::Event;
+use crate::table::{Entry, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
-
-/// A page goes back to the kernel when it was not written to for so many resets: to look at it costs a tenth of the
-/// fault that it saves.
-const IDLE_RESETS: u8 = 8;
-
-/// After so many already if most pages are not written to again: then they are others each time.
-const IDLE_RESETS_AMONG_MANY: u8 = 2;
 
 /// One is compared and copied in 200 ns.
 const FETCHED_AHEAD_PAGES: usize = 2;
@@ -29,8 +25,8 @@ const FETCHED_AHEAD_PAGES: usize = 2;
 const MANY_ONE_IN: usize = 4;
 
 impl<S: Sys> Reset<'_, S> {
-    /// Looks which pages are private, unless no fault has made any since the last look. Returns how many faults there
-    /// were before.
+    /// Looks which pages are private, unless no fault has made any since the last look, or drops them all. Returns how
+    /// many faults there were before.
     pub(super) fn look(&mut self) -> Result<u64, Stop> {
         let (region, sys) = (self.region, &self.region.pool().sys);
         let faults = sys.minor_faults();
@@ -38,20 +34,28 @@ impl<S: Sys> Reset<'_, S> {
             return Ok(faults);
         }
         self.dirty.begin();
-        let mut last = 0;
+        if !self.goes_by_sets() && self.dirty.skips_look() {
+            self.drop_all()?;
+            return Ok(faults);
+        }
         for cow_mappings in region.cow_mappings(0..region.table.len()) {
             let mut at = cow_mappings.start;
             while at < cow_mappings.end {
                 let (is_told, start) = (self.dirty.told[at], at);
                 at = (start..cow_mappings.end).find(|at| self.dirty.told[*at] != is_told).unwrap_or(cow_mappings.end);
-                self.look_at(start..at, is_told, &mut last)?;
+                self.look_at(start..at, is_told)?;
             }
+        }
+        if self.dirty.lacks_room() {
+            // No set tells any more: all of the snapshot's pages are put back.
+            self.dirty.tell_nothing();
+            self.drop_all()?;
         }
         Ok(faults)
     }
 
     /// Looks which pages over CoW mappings are private, or have no mark.
-    fn look_at(&mut self, entries: Range<usize>, is_told: bool, last: &mut usize) -> Result<(), Stop> {
+    fn look_at(&mut self, entries: Range<usize>, is_told: bool) -> Result<(), Stop> {
         let (sys, bytes) = (&self.region.pool().sys, self.region.bytes_of(&entries));
         let mut at = bytes.start;
         while at < bytes.end {
@@ -63,7 +67,7 @@ impl<S: Sys> Reset<'_, S> {
             for nth in 0..scanned.runs {
                 let run = self.dirty.runs[nth];
                 let offset = |address: u64| at + (address as usize - part.at());
-                self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE, last)?;
+                self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE);
             }
             at += scanned.looked_at;
         }
@@ -78,7 +82,7 @@ impl<S: Sys> Reset<'_, S> {
 
     /// The block that page `nth` of those that are known lies in.
     fn block_of(&self, nth: usize) -> usize {
-        self.region.pool().block_size.count(self.dirty.pages[nth].number() * BASE_PAGE)
+        self.region.pool().block_size.count(self.dirty.pages[nth].number * BASE_PAGE)
     }
 
     /// Puts all private pages back that cover a block of the snapshot. Those elsewhere go when the block is exchanged.
@@ -100,14 +104,16 @@ impl<S: Sys> Reset<'_, S> {
                 Err(reason) if self.has_sets => return Err(reason.into()),
                 // Where some cannot be put back, all go.
                 Err(_) => {
-                    self.drop_over(index, block)?;
+                    self.drop_over(&(index..index + 1))?;
                     dirty += nth - first;
                 }
             }
         }
         self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        self.drop_idle(if kept > 2 * dirty { IDLE_RESETS_AMONG_MANY } else { IDLE_RESETS });
+        if !self.dirty.are_kept() {
+            self.drop_kept()?;
+        }
         Ok(())
     }
 
@@ -123,9 +129,9 @@ impl<S: Sys> Reset<'_, S> {
         let (start, set, mut dirty) = (pool.block_size.len_of(index), self.set_over(index), 0);
         let access = self.access_to(index);
         for (by, nth) in pages.enumerate() {
-            let page = self.dirty.pages[nth];
+            let number = self.dirty.pages[nth].number;
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
-            let at = page.number() * BASE_PAGE;
+            let at = number * BASE_PAGE;
             let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
             let within = (at - start) / BASE_PAGE;
             let slot = set.as_deref().and_then(|set| set.slot_of(within));
@@ -134,9 +140,7 @@ impl<S: Sys> Reset<'_, S> {
             // set's slot, since the snapshot holds them, and no other thread writes to the region.
             let differed = unsafe { pool.sys.restore(part, access, from) }?;
             dirty += usize::from(differed);
-            // A page of the snapshot's own has to stay.
-            let idle = if differed || slot.is_some() { 0 } else { page.idle().saturating_add(1) };
-            self.dirty.pages[to + by] = Page::new(page.number(), idle);
+            self.dirty.pages[to + by] = Page { number, is_wanted: differed || slot.is_some() };
         }
         Ok(dirty)
     }
@@ -144,47 +148,59 @@ impl<S: Sys> Reset<'_, S> {
     /// Has the processor fetch page `nth` of those that are known, and what is below it: they lie anywhere.
     fn expect_page(&self, nth: usize) {
         let Some(page) = self.dirty.pages.get(nth) else { return };
-        let (size, at) = (self.region.pool().block_size, page.number() * BASE_PAGE);
+        let (size, at) = (self.region.pool().block_size, page.number * BASE_PAGE);
         expect(self.region.addresses.part_at(self.place, &(at..at + BASE_PAGE)).at());
         if let Some(block) = self.region.table.get(EntryIndex(size.count(at))).block() {
             expect(self.region.pool().direct(block).addr() + size.within(at));
         }
     }
 
-    /// Gives pages back to the kernel that were not written to for so many resets. They show what they have shown.
-    fn drop_idle(&mut self, limit: u8) {
-        let (mut nth, mut kept) = (0, 0);
-        while nth < self.dirty.pages.len() {
-            let first = self.dirty.pages[nth];
-            if first.idle() < limit {
-                (self.dirty.pages[kept], kept, nth) = (first, kept + 1, nth + 1);
-                continue;
-            }
-            let goes_along = |(by, page): (usize, Page)| page == Page::new(first.number() + by, page.idle().max(limit));
-            let pages = self.dirty.pages[nth..].iter().copied().enumerate();
-            let count = pages.take_while(|&page| goes_along(page)).count();
-            let bytes = first.number() * BASE_PAGE..(first.number() + count) * BASE_PAGE;
-            if self.region.drop_private(self.place, &bytes).is_err() {
-                self.dirty.pages.copy_within(nth..nth + count, kept);
-                kept += count;
-            }
-            nth += count;
+    /// Drops the pages of the list. Where a set tells of others, only those that nobody wants.
+    fn drop_kept(&mut self) -> Result<(), Unresolved> {
+        if !self.goes_by_sets() {
+            return self.drop_all();
         }
-        self.dirty.pages.truncate(kept);
+        let (region, place) = (self.region, self.place);
+        self.dirty.pages.retain(|page| {
+            let bytes = page.number * BASE_PAGE..(page.number + 1) * BASE_PAGE;
+            page.is_wanted || region.drop_private(place, &bytes).is_err()
+        });
+        self.dirty.note_drop();
+        Ok(())
     }
 
-    /// Drops the private pages over one block.
-    fn drop_over(&mut self, index: usize, block: BlockId) -> Result<(), Unresolved> {
-        let (region, only) = (self.region, index..index + 1);
-        if region.drop_private(self.place, &region.bytes_of(&only)).is_ok() {
-            return Ok(());
+    /// Drops all private pages over the snapshot's blocks.
+    fn drop_all(&mut self) -> Result<(), Unresolved> {
+        self.dirty.pages.clear();
+        self.dirty.note_drop();
+        let (len, is_own) = (self.region.table.len(), self.place == Place::Own);
+        runs(0..len, |index| self.covers_same(index))
+            .filter(|run| !is_own || !self.region.drop_at_once(run))
+            .try_for_each(|run| self.drop_over(&run))
+    }
+
+    /// Drops the private pages over some of the snapshot's blocks.
+    pub(super) fn drop_over(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
+        let region = self.region;
+        match region.drop_private(self.place, &region.bytes_of(entries)) {
+            Ok(()) => return Ok(()),
+            // What is staged is not what the entries say.
+            Err(refused) if self.place == Place::Staging => return Err(Unresolved::Unmappable(refused)),
+            // The kernel does not drop what mlock(2) has locked.
+            Err(_) => {}
         }
-        // The kernel does not drop what mlock(2) has locked.
-        let shows = Shows::CowMapping { start: block, access: Access::Read };
-        let remapped = region.remap(self.locked, self.place, &only, shows)?;
-        remapped.published(
-            region.store(self.locked, Event::WriteProtect, only, |_, old| old.in_state(State::CowMapped(Access::Read))),
-        );
+        for index in entries.clone() {
+            let Some(start) = region.table.get(EntryIndex(index)).block() else { continue };
+            let (only, shows) = (index..index + 1, Shows::CowMapping { start, access: Access::Read });
+            if self.place == Place::Parked {
+                // Whoever writes waits.
+                region.cow_map(self.locked, only, self.place)?;
+                continue;
+            }
+            let remapped = region.remap(self.locked, self.place, &only, shows)?;
+            let read_only = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(Access::Read));
+            remapped.published(region.store(self.locked, Event::WriteProtect, only, read_only));
+        }
         Ok(())
     }
 }

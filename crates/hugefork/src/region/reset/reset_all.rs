@@ -62,8 +62,6 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     by_age.extend(0..pairs.len());
     by_age.sort_unstable_by_key(|nth| pairs[*nth].0.accounts.cow.id());
-    let mut rooms: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
-    rooms.resize(pairs.len(), 0);
     let take_turns = || {
         let mut turns = EngineVec::with_capacity_in(pairs.len(), Own);
         turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
@@ -74,16 +72,14 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
         let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
-        dirty.extend(pairs.iter().zip(&rooms).map(|((region, frozen), room)| region.dirty_list(*room, frozen)));
-        let came = go_back_all(pairs, &by_age, &mut dirty);
+        dirty.extend(pairs.iter().map(|(region, frozen)| region.dirty_list(frozen)));
+        let came = try_to_reset_all(pairs, &by_age, &mut dirty);
         drop((dirty, signals));
         pairs.iter().for_each(|(region, _)| region.captured.drop_replaced());
         drop((between, turns));
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
-            // What was set back by now is set back once more, with the others.
-            Stop::NoRoom(no_room) => rooms[nth] = no_room.wanted_pages(),
             Stop::Incomplete => pairs[nth].0.complete_for_reset(pairs[nth].1).map_err(nothing_done)?,
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
@@ -96,7 +92,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
 }
 
 /// One try, under the locks that keep snapshots and resets apart.
-fn go_back_all<S: Sys>(
+fn try_to_reset_all<S: Sys>(
     pairs: &[Pair<'_, S>],
     by_age: &[usize],
     dirty: &mut [MutexGuard<'_, DirtyList>],
@@ -122,8 +118,8 @@ fn go_back_all<S: Sys>(
     for (nth, ((region, frozen), dirty)) in pairs.iter().zip(dirty).enumerate() {
         let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
         let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
-        let (locked, frozen_locked) = (Locked::alone(&alone[age].1), Locked::alone(&frozen_alone[goal]));
-        resets.push(Reset::new((region, frozen), (locked, frozen_locked), dirty, is_held));
+        let locks = (Locked::alone(&alone[age].1), Some(Locked::alone(&frozen_alone[goal])));
+        resets.push(Reset::new((region, frozen), locks, dirty, is_held));
     }
     if let Some(nth) = resets.iter().position(|reset| reset.frozen.is_revoked()) {
         return Err(Failed { nth, done: 0, stop: Unresolved::Revoked.into() });
@@ -139,7 +135,7 @@ fn go_back_all<S: Sys>(
             KeptOff::Held => reset.release(nth < count),
             KeptOff::Staged { run, quiesced } => {
                 quiesced.into_iter().for_each(|quiesced| reset.resume(quiesced));
-                reset.settles(&run);
+                reset.settle(&run);
             }
         }
     }
@@ -152,7 +148,7 @@ fn keep_each_off<'a, S: Sys>(
     kept_off: &mut EngineVec<KeptOff<'a, S>>,
 ) -> Result<(), Failed> {
     for (nth, reset) in resets.iter_mut().enumerate() {
-        let kept = match reset.takes_at_once() {
+        let kept = match reset.stage_at_once() {
             Some(run) => {
                 let quiesced = reset.keep_off(&run);
                 let kept = quiesced.as_ref().map(drop).map_err(|reason| *reason);
@@ -181,7 +177,7 @@ fn set_each_back<S: Sys>(
             Some(KeptOff::Staged { run, quiesced: Some(quiesced) }) => {
                 reset.forget_since(run, quiesced.place()).map_err(Stop::from)
             }
-            Some(KeptOff::Staged { quiesced: None, .. } | KeptOff::Held) | None => reset.go_back(),
+            Some(KeptOff::Staged { quiesced: None, .. } | KeptOff::Held) | None => reset.set_back(),
         };
         came.map_err(|stop| Failed { nth, done, stop })?;
         (done, *count) = (done + reset.region.len(), nth + 1);

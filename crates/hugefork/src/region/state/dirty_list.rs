@@ -3,9 +3,10 @@
 //! | known | for |
 //! |---|---|
 //! | private pages that no set tells of, and the process's faults | no look at page tables while those stand still |
-//! | for how many resets a page was not written to | pages that are not written any more go back to the kernel |
+//! | how many of these were written again | pages are kept only where most are, and else dropped all at once |
 //! | blocks of the region's own at the last resets | such a block stays, and gets the old bytes |
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{EngineVec, Own};
@@ -13,6 +14,13 @@ use crate::sys::{MOST_RUNS, PageRun};
 
 /// There is room for these from the first reset on.
 const FIRST_ROOM_PAGES: usize = 512;
+
+/// Kept pages are dropped after so many resets in a row at which most were not written again. A program that does one
+/// thing and another by turns keeps those of both.
+const MAX_IDLE_RESETS: u8 = 2;
+
+/// Where keeping pages does not pay, it is tried once in so many resets, so that a try costs little of them all.
+const MAX_RESETS_BETWEEN_TRIES: u32 = 63;
 
 /// Guarded by the lock that keeps snapshots and resets apart.
 #[derive(Debug, Default)]
@@ -29,8 +37,16 @@ impl LockedDirtyList {
 pub(in crate::region) struct DirtyList {
     /// The private pages, in order. Where a set tells what is private, at least those without a mark.
     pub(in crate::region) pages: EngineVec<Page>,
-    /// The pages before the last look.
-    before: EngineVec<Page>,
+    /// The pages that the last look has found beyond those, for which there was no room.
+    unlisted: usize,
+    /// So many pages were kept at the last reset.
+    kept: usize,
+    /// Resets in a row at which most of the kept pages were not written again.
+    idle: u8,
+    /// Resets for which all pages are dropped without a look, before keeping them is tried again.
+    pub(in crate::region) until_try: u32,
+    /// The same, after the next try that fails.
+    after_failed_try: u32,
     /// How many faults the process had when `pages` were all there were.
     pub(in crate::region) seen_at: Option<u64>,
     pub(in crate::region) runs: EngineVec<PageRun>,
@@ -51,7 +67,11 @@ impl Default for DirtyList {
     fn default() -> DirtyList {
         DirtyList {
             pages: EngineVec::new_in(Own),
-            before: EngineVec::new_in(Own),
+            unlisted: 0,
+            kept: 0,
+            idle: 0,
+            until_try: 0,
+            after_failed_try: 0,
             seen_at: None,
             runs: EngineVec::new_in(Own),
             wished: FIRST_ROOM_PAGES,
@@ -63,44 +83,20 @@ impl Default for DirtyList {
     }
 }
 
-/// One private page: `[ number in the region : 56 | idle : 8 ]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::region) struct Page(u64);
-
-impl Page {
-    pub(in crate::region) fn new(number: usize, idle: u8) -> Page {
-        Page((number as u64) << 8 | u64::from(idle))
-    }
-
-    pub(in crate::region) fn number(self) -> usize {
-        (self.0 >> 8) as usize
-    }
-
-    /// For how many resets it was not written to.
-    pub(in crate::region) fn idle(self) -> u8 {
-        self.0 as u8
-    }
-}
-
-/// There is no room for all pages. They are more than twice this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::region) struct NoRoom(pub(in crate::region) usize);
-
-impl NoRoom {
-    /// Room that may be enough.
-    pub(in crate::region) fn wanted_pages(self) -> usize {
-        2 * self.0.max(FIRST_ROOM_PAGES)
-    }
+/// One private page.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::region) struct Page {
+    /// Its number in the region.
+    pub(in crate::region) number: usize,
+    /// Whether it was written since the last reset, or the snapshot has it itself over the block.
+    pub(in crate::region) is_wanted: bool,
 }
 
 impl DirtyList {
-    /// Makes room for `pages` pages at least, in a region of `blocks` blocks. Allocates.
-    pub(in crate::region) fn prepare(&mut self, pages: usize, blocks: usize) {
-        let pages = pages.max(self.wished);
-        for list in [&mut self.pages, &mut self.before] {
-            if list.capacity() < pages {
-                list.reserve(pages - list.len());
-            }
+    /// Makes room for what is wished for, in a region of `blocks` blocks. Allocates.
+    pub(in crate::region) fn prepare(&mut self, blocks: usize) {
+        if self.pages.capacity() < self.wished {
+            self.pages.reserve(self.wished - self.pages.len());
         }
         self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
@@ -116,39 +112,60 @@ impl DirtyList {
         }
     }
 
-    /// Has the next reset make room for so many pages, and some more.
-    pub(in crate::region) fn wish_for(&mut self, pages: usize) {
-        self.wished = NoRoom(pages).wanted_pages();
-    }
-
     /// Begins a look: there are no pages, until they are [found](DirtyList::find).
     pub(in crate::region) fn begin(&mut self) {
-        self.seen_at = None;
-        std::mem::swap(&mut self.pages, &mut self.before);
+        (self.seen_at, self.unlisted) = (None, 0);
         self.pages.clear();
     }
 
     /// Notes pages that were found, in order. The kernel may tell of some a second time, where it has stopped and
-    /// begins again. `last` is where the search for the pages of before has come to.
-    pub(in crate::region) fn find(&mut self, numbers: core::ops::Range<usize>, last: &mut usize) -> Result<(), NoRoom> {
-        let first = self.pages.last().map_or(0, |page| page.number() + 1);
-        for number in numbers.start.max(first)..numbers.end {
-            if self.pages.len() == self.pages.capacity().min(self.before.capacity()) {
-                return Err(NoRoom(self.pages.len()));
-            }
-            while self.before.get(*last).is_some_and(|page| page.number() < number) {
-                *last += 1;
-            }
-            let idle = self.before.get(*last).filter(|page| page.number() == number).map_or(0, |page| page.idle());
-            self.pages.push(Page::new(number, idle));
+    /// begins again.
+    pub(in crate::region) fn find(&mut self, numbers: Range<usize>) {
+        let first = self.pages.last().map_or(0, |last| last.number + 1);
+        let numbers = numbers.start.max(first)..numbers.end;
+        let room = numbers.len().min(self.pages.capacity() - self.pages.len());
+        self.pages.extend(numbers.clone().take(room).map(|number| Page { number, is_wanted: false }));
+        self.unlisted += numbers.len() - room;
+    }
+
+    /// Whether the last look has found more pages than there was room for. The next reset has room for twice as many.
+    pub(in crate::region) fn lacks_room(&mut self) -> bool {
+        self.wished = self.wished.max(2 * (self.pages.len() + self.unlisted));
+        self.unlisted > 0
+    }
+
+    /// Whether this reset drops all pages without a look.
+    pub(in crate::region) fn skips_look(&mut self) -> bool {
+        let skips = self.until_try > 0;
+        self.until_try = self.until_try.saturating_sub(1);
+        skips
+    }
+
+    /// Notes that the pages have been put back, and whether they are worth keeping.
+    pub(in crate::region) fn are_kept(&mut self) -> bool {
+        let new = self.pages.len().saturating_sub(self.kept);
+        let again = self.pages.iter().filter(|page| page.is_wanted).count().saturating_sub(new);
+        if 2 * again < self.kept {
+            self.idle += 1;
+        } else if self.kept > 0 {
+            (self.idle, self.after_failed_try) = (0, 0);
         }
-        Ok(())
+        self.kept = self.pages.len();
+        self.idle < MAX_IDLE_RESETS
+    }
+
+    /// Notes that pages were dropped, where it did not pay to keep them.
+    pub(in crate::region) fn note_drop(&mut self) {
+        if self.kept > 0 {
+            self.until_try = self.after_failed_try;
+            self.after_failed_try = MAX_RESETS_BETWEEN_TRIES.min(2 * self.after_failed_try + 1);
+        }
+        (self.idle, self.kept) = (0, self.pages.len());
     }
 
     /// Bytes that this takes.
     pub(crate) fn bytes(&self) -> usize {
-        let pages = self.pages.capacity() + self.before.capacity();
-        pages * size_of::<Page>()
+        self.pages.capacity() * size_of::<Page>()
             + self.runs.capacity() * size_of::<PageRun>()
             + self.own.capacity()
             + self.parked.capacity()
@@ -161,19 +178,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_that_is_found_again_keeps_its_age_and_a_full_list_says_so() {
+    fn a_page_that_is_found_again_is_there_once_and_a_full_list_says_so() {
         let mut known = DirtyList::default();
-        known.prepare(4, 1);
+        known.prepare(1);
         known.begin();
-        assert_eq!(known.find(3..7, &mut 0), Ok(()));
-        known.pages[1] = Page::new(4, 5);
+        [2..3, 2..3, 4..5, 4..6, 9..10].into_iter().for_each(|found| known.find(found));
+        assert!(known.pages.iter().map(|page| page.number).eq([2, 4, 5, 9]) && !known.lacks_room());
+        let room = known.pages.capacity();
+        known.find(10..10 + room);
+        assert_eq!((known.pages.len(), known.lacks_room(), known.wished), (room, true, 2 * (room + 4)));
+    }
+
+    /// One reset after a look that found `found` pages beyond the kept ones, of which `again` were written again. True
+    /// if the pages are dropped.
+    fn reset(known: &mut DirtyList, found: usize, again: usize) -> bool {
+        if known.skips_look() {
+            return true;
+        }
+        let pages = known.kept + found;
         known.begin();
-        let mut last = 0;
-        assert_eq!([2..3, 2..3, 4..5, 4..5, 9..10].map(|found| known.find(found, &mut last)), [Ok(()); 5]);
-        let pages: Vec<_> = known.pages.iter().map(|page| (page.number(), page.idle())).collect();
-        assert_eq!(pages, [(2, 0), (4, 5), (9, 0)]);
-        let room = known.pages.capacity().min(known.before.capacity());
-        assert_eq!(known.find(10..10 + room, &mut last), Err(NoRoom(room)));
-        assert_eq!(known.pages.len(), room);
+        known.find(0..pages);
+        known.pages.iter_mut().take(found + again).for_each(|page| page.is_wanted = true);
+        let is_dropped = !known.are_kept();
+        if is_dropped {
+            known.pages.clear();
+            known.note_drop();
+        }
+        is_dropped
+    }
+
+    #[test]
+    fn pages_that_are_written_again_are_kept_and_others_soon_dropped_without_a_look() {
+        let mut known = DirtyList { wished: 1 << 16, ..DirtyList::default() };
+        known.prepare(1);
+        // The same each time, and then others by turns with them.
+        assert!(!reset(&mut known, 40, 0));
+        assert!((0..10).all(|_| !reset(&mut known, 0, 40)));
+        assert!((0..10).all(|nth| !reset(&mut known, 0, if nth % 2 == 0 { 3 } else { 40 })));
+        // Others each time.
+        let dropped = (0..200).filter(|_| reset(&mut known, 10, 0)).count();
+        assert!(dropped > 170, "{dropped}");
+        assert!((0..=MAX_RESETS_BETWEEN_TRIES).any(|_| !reset(&mut known, 40, 0)));
+        // The same again.
+        assert!((0..10).all(|_| !reset(&mut known, 0, 40)));
+        assert!((0..2).any(|_| reset(&mut known, 0, 0)) && !reset(&mut known, 40, 0), "the next is a try at once");
     }
 }

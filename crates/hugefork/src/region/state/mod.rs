@@ -26,7 +26,7 @@ mod store;
 mod unresolved;
 
 pub(super) use crate::pool::captured::Turn;
-pub(super) use dirty_list::{DirtyList, NoRoom, Page};
+pub(super) use dirty_list::{DirtyList, Page};
 
 pub(crate) use self::core::RegionCore;
 pub(crate) use density::Density;

@@ -26,7 +26,7 @@ use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, NoPageGrain, give_up, pointer};
-use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables};
+use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables, ROOM_BYTES};
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, pagemap, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
@@ -161,6 +161,15 @@ impl CowMappings {
         };
         let is_much = part.len() >= LEAST_PARKED_BYTES || may_be_base && self.has_base_pages(part);
         if is_much { parked.take(&self.mappings, part) } else { None }
+    }
+
+    /// As [`Sys::drop_at_once`](crate::sys::Sys::drop_at_once). It is for what moves as one entry: not for less than a
+    /// GiB, nor where writes are tracked.
+    pub(super) fn park(&self, part: Part<'_>) -> bool {
+        let moves_at_once = part.len() >= ROOM_BYTES && self.tracker().is_none();
+        let moved = if moves_at_once { self.take_away(part, false) } else { None };
+        self.taken_away(moved, part, true);
+        moved.is_some()
     }
 
     fn has_base_pages(&self, part: Part<'_>) -> bool {

@@ -12,7 +12,8 @@
 //! Parts come to lie as far behind a multiple of a GiB as they are. So a room has place for all parts of one GiB of a
 //! region, if they come in order, as a fork goes through them: each begins behind the last.
 //!
-//! It is only faster: if there is no room, or the kernel refuses, the pages are unmapped at once.
+//! It is only faster: if there is no room, or the kernel refuses, the pages are unmapped at once. A reset that drops
+//! all pages of a GiB moves their tables here and shows nothing new: what is left behind is the snapshot.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -30,7 +31,7 @@ use crate::sys::Part;
 const ROOMS: usize = 16;
 
 /// The size of a room, and what it begins at a multiple of.
-const ROOM_BYTES: usize = 1 << 30;
+pub(super) const ROOM_BYTES: usize = 1 << 30;
 
 /// An arena of fewer slots (256 GiB) is small because the program may use few addresses. They are not for this.
 const LEAST_ARENA_SLOTS: usize = 1 << 12;
@@ -41,8 +42,9 @@ pub(super) const LEAST_PARKED_BYTES: usize = 16 << 20;
 /// From so many base pages on, which take half a microsecond each, even a block is better moved.
 pub(super) const LEAST_PARKED_PAGES: usize = 32;
 
-/// So much is dropped by one call: whoever waits for the kernel's lock of all mappings waits for 0.1 ms at most.
-const DROPPED_AT_ONCE_BYTES: usize = 64 << 20;
+/// So much is dropped by one call: whoever waits for the kernel's lock of all mappings waits for 0.1 ms where pages are
+/// huge, and for 2 ms where a reset has dropped 20 000 of a GiB. Each call interrupts the program's processors.
+const DROPPED_AT_ONCE_BYTES: usize = 256 << 20;
 
 /// A room that nobody uses.
 const FREE: usize = 0;
@@ -73,8 +75,9 @@ pub(super) struct ParkedTables {
 impl ParkedTables {
     /// Addresses for a pool of this size, if there are plenty.
     pub(super) fn open(arena: &Arena, capacity: usize) -> Option<ParkedTables> {
-        // What begins within a GiB takes a room more.
-        let count = (1 + capacity.div_ceil(ROOM_BYTES)).min(ROOMS);
+        // What begins within a GiB takes a room more. Resets of a GiB fill ten in the time in which the thread looks
+        // once: without room the caller drops the pages.
+        let count = if capacity < ROOM_BYTES { 2 } else { ROOMS };
         let has_plenty = arena.slots() >= LEAST_ARENA_SLOTS && capacity >= LEAST_PARKED_BYTES;
         let start = if has_plenty { arena.take(count * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
         Some(ParkedTables { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })

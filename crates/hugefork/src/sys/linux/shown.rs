@@ -258,6 +258,30 @@ mod tests {
         memory.release(extent).unwrap();
     }
 
+    #[test]
+    fn pages_of_a_gib_are_dropped_at_one_moment_and_their_memory_goes_later() {
+        const LEN: usize = 1 << 30;
+        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
+        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
+            return println!("skipped: nothing is moved out of the way");
+        };
+        let extent = memory.claim(LEN, LEN).unwrap();
+        let (part, half) = (extent.part(0, LEN), extent.part(0, LEN / 2));
+        memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
+        memory.tidy();
+        let page = pointer(part.at() + LEN / 2).cast::<u8>();
+        for value in 1..4 {
+            // SAFETY: the range is ours, and shows a private mapping.
+            unsafe { page.write_volatile(value) };
+            assert!(!memory.drop_at_once(half) && memory.drop_at_once(part));
+            // SAFETY: as above.
+            assert_eq!((unsafe { page.read_volatile() }, parked.in_use()), (0, usize::from(value)));
+        }
+        memory.tidy();
+        assert_eq!(parked.in_use(), 0);
+        memory.release(extent).unwrap();
+    }
+
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
     fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {

@@ -489,6 +489,14 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
+    fn drop_at_once(&self, part: Part<'_>) -> bool {
+        let Ok(mut state) = self.called(Call::TakePages) else { return false };
+        pages_of(part.at(), part.len()).for_each(|page| _ = state.private.remove(&page));
+        drop(state);
+        self.store_meanwhile();
+        true
+    }
+
     fn tidy(&self) {}
 
     fn is_alone(&self) -> bool {
