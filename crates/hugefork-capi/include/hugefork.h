@@ -575,7 +575,7 @@ int hf_pool_get_fault_stats(const hf_pool *pool, hf_fault_stats *stats);
 /* Whether blocks are set aside, so that writes cannot find the pool full. */
 enum hf_reserve {
     HF_RESERVE_NONE = 0, /* none */
-    HF_RESERVE_FULL = 1  /* one for each block; of a fork or snapshot nothing is revoked */
+    HF_RESERVE_FULL = 1  /* one for each block, but none for a snapshot; of a fork or snapshot nothing is revoked */
 };
 
 /*
@@ -887,7 +887,7 @@ int hf_region_is_revoked(const hf_region *region);
  *
  * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: this region is a fork that
  * has lost a part. HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY: for pinned blocks, or pages to be
- * put back into blocks. HF_E_NOT_RESERVABLE: with HF_RESERVE_FULL. HF_E_SYSTEM,
+ * put back into blocks. HF_E_NOT_RESERVABLE: a fork with HF_RESERVE_FULL. HF_E_SYSTEM,
  * HF_E_FORKED_CHILD, HF_E_BAD_STRUCT, HF_E_BAD_VALUE. HF_E_INSIDE_OPERATION,
  * HF_E_OPERATION_GOES_ON: if the region has operations.
  */
