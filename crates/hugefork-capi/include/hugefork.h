@@ -304,11 +304,11 @@ typedef struct hf_pool_options {
     int commit;
     /* HF_CORE_DUMP_... */
     int core_dump;
-    /* How many bytes of free blocks at most get their memory before they are used,
-     * by a thread of the pool, which gives them back when nothing was written to for
-     * the first time for a second. Up to four times as many while pages are written
-     * that a snapshot may have to hold. 0: 32 MiB, and none in pools below 128 MiB.
-     * HF_NONE: none. Without effect with HF_COMMIT_UPFRONT. */
+    /* How many bytes of free blocks at most get their memory before a snapshot uses
+     * them, by a thread of the pool, while pages are written that the next snapshot may
+     * have to hold. It gives them back when nothing was written for a second. 0:
+     * 128 MiB, and none in pools below 128 MiB. HF_NONE: none. Without effect with
+     * HF_COMMIT_UPFRONT. */
     size_t obtain_ahead;
     /* A thread clears used blocks in the background when less than `zeroed_low`
      * bytes of free blocks are zero, until `zeroed_high` bytes are, with at most so
