@@ -304,11 +304,11 @@ typedef struct hf_pool_options {
     int commit;
     /* HF_CORE_DUMP_... */
     int core_dump;
-    /* How many bytes of free blocks at most get their memory before they are used,
-     * by a thread of the pool, which gives them back when nothing was written to for
-     * the first time for a second. Up to four times as many while pages are written
-     * that a snapshot may have to hold. 0: 32 MiB, and none in pools below 128 MiB.
-     * HF_NONE: none. Without effect with HF_COMMIT_UPFRONT. */
+    /* How many bytes of free blocks at most get their memory before a snapshot uses
+     * them, by a thread of the pool, while pages are written that the next snapshot may
+     * have to hold. It gives them back when nothing was written for a second. 0:
+     * 128 MiB, and none in pools below 128 MiB. HF_NONE: none. Without effect with
+     * HF_COMMIT_UPFRONT. */
     size_t obtain_ahead;
     /* A thread clears used blocks in the background when less than `zeroed_low`
      * bytes of free blocks are zero, until `zeroed_high` bytes are, with at most so
@@ -575,7 +575,7 @@ int hf_pool_get_fault_stats(const hf_pool *pool, hf_fault_stats *stats);
 /* Whether blocks are set aside, so that writes cannot find the pool full. */
 enum hf_reserve {
     HF_RESERVE_NONE = 0, /* none */
-    HF_RESERVE_FULL = 1  /* one for each block; of a fork or snapshot nothing is revoked */
+    HF_RESERVE_FULL = 1  /* one for each block, but none for a snapshot; of a fork or snapshot nothing is revoked */
 };
 
 /*
@@ -887,7 +887,7 @@ int hf_region_is_revoked(const hf_region *region);
  *
  * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: this region is a fork that
  * has lost a part. HF_E_POOL_FULL, HF_E_OUT_OF_MEMORY: for pinned blocks, or pages to be
- * put back into blocks. HF_E_NOT_RESERVABLE: with HF_RESERVE_FULL. HF_E_SYSTEM,
+ * put back into blocks. HF_E_NOT_RESERVABLE: a fork with HF_RESERVE_FULL. HF_E_SYSTEM,
  * HF_E_FORKED_CHILD, HF_E_BAD_STRUCT, HF_E_BAD_VALUE. HF_E_INSIDE_OPERATION,
  * HF_E_OPERATION_GOES_ON: if the region has operations.
  */

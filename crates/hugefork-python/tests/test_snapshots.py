@@ -127,9 +127,10 @@ def test_a_snapshot_of_a_full_pool_loses_its_blocks_loudly(pool):
     with pytest.raises(hf.RevokedError):
         s[a]
     with pytest.raises(hf.NotReservableError) as error:
-        kept = hf.snapshot(a, reserve=True)
+        kept = hf.fork(a, reserve=True)
     assert (error.value.code, isinstance(error.value, MemoryError)) == ("not_reservable", True)
     assert kept is None
+    assert not hf.snapshot(a, reserve=True).is_revoked
 
 
 def test_what_was_prepared_is_not_left_to_the_snapshot(pool):

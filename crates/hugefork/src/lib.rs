@@ -37,8 +37,8 @@
 //!
 //! # When memory comes
 //! A block has no memory until it is first used, and the kernel takes ten times as long to give it as the rest of the
-//! fault takes. By default a thread of the pool gets memory shortly before it is needed
-//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for it takes all of it at the beginning:
+//! fault takes. A thread of the pool gets memory for the pages that the next snapshot will hold
+//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for memory takes all of it at the beginning:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

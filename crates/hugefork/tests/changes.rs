@@ -296,7 +296,7 @@ fn snapshots_form_a_tree() {
     drop(first);
     assert_eq!(second.parent().map(|id| id < second.id()), Some(true), "it is told of one that has gone");
     // A snapshot that is not made leaves the region where it was.
-    let most = RegionOptions::new().reserve(hugefork::Reserve::Full);
+    let most = RegionOptions::new().max_cow_bytes(BLOCK);
     let full = pool.region_with(16 * BLOCK - 2 * BLOCK, RegionOptions::new()).unwrap();
     full.populate().unwrap();
     let at = full.snapshot().unwrap();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Over, pool};
-use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionError, RegionOptions, Reserve};
+use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
 
 const WRITERS: usize = 3;
 const CUTS: usize = 20;
@@ -98,19 +98,6 @@ fn the_snapshots_come_in_the_order_that_was_asked_for_and_each_is_one_of_its_reg
     assert_eq!((cut[0].len(), cut[1].len(), cut[0][0], cut[1][0]), (4 << 20, 2 << 20, 2, 1));
     assert_eq!((second.origin(), first.origin()), (Some(cut[0].id()), Some(cut[1].id())));
     assert!(Region::snapshot_all(&[]).unwrap().is_empty());
-}
-
-#[test]
-fn a_reservation_that_cannot_be_had_leaves_no_snapshot() {
-    let pool = Pool::builder().capacity(8 << 20).build().unwrap();
-    let (mut first, mut second) = (pool.region(2 << 20).unwrap(), pool.region(4 << 20).unwrap());
-    first.as_mut_slice()[0] = 1;
-    second.as_mut_slice().fill(2);
-    let options = RegionOptions::new().reserve(Reserve::Full);
-    let refused = Region::snapshot_all_with(&[&first, &second], options);
-    assert!(matches!(refused, Err(RegionError::NotReservable { .. })), "{refused:?}");
-    assert_eq!((first.origin(), second.origin(), pool.stats().blocks_reserved), (None, None, 0));
-    assert_eq!(Region::snapshot_all_with(&[&first], options).unwrap().len(), 1);
 }
 
 #[test]

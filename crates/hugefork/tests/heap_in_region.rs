@@ -222,7 +222,7 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let (one, other) = (full.region(BLOCK).unwrap(), full.region(BLOCK).unwrap());
     one.populate().unwrap();
     other.populate().unwrap_err();
-    one.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap_err();
+    one.fork_with(RegionOptions::new().reserve(Reserve::Full)).unwrap_err();
     one.lazy_free(0..BLOCK).unwrap();
     other.populate().unwrap();
 }

@@ -7,7 +7,7 @@ use std::io::{Read, pipe};
 use std::os::fd::AsRawFd;
 
 use common::{BACKINGS, by_block, pool};
-use hugefork::{BlockSize, Pool, Region, RegionOptions, Reserve};
+use hugefork::{BlockSize, Pool, Region, RegionError, RegionOptions, Reserve};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
@@ -62,36 +62,37 @@ fn fill(pool: &Pool) -> Option<Region> {
 }
 
 #[test]
-fn the_pages_of_a_reserved_snapshot_stay_when_its_region_writes_in_a_full_pool() {
+fn the_pages_of_a_reserved_snapshot_stay_when_its_region_finds_the_pool_full() {
     for backing in BACKINGS {
         let Some(pool) = pool(backing, 6 * BLOCK, BlockSize::MIB_2) else { continue };
         let mut region = written(&pool);
         let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
         let _rest = fill(&pool);
         let taken = Taken::of(snapshot.as_ptr());
-        region.as_mut_slice().fill(2);
+        assert!(matches!(region.prepare_write(0..2 * BLOCK), Err(RegionError::PoolFull { .. })));
         taken.check(1, &format!("a snapshot on {backing}"));
         assert!(!snapshot.is_revoked() && snapshot.iter().all(|&byte| byte == 1));
-        assert!(region.as_mut_slice().iter().all(|&byte| byte == 2));
         assert_eq!(region.stats().faults.blocks_revoked, 0);
+        drop(snapshot);
+        region.as_mut_slice().fill(2);
     }
 }
 
 #[test]
-fn the_pages_of_reserved_forks_stay_when_their_parent_writes_in_a_full_pool() {
+fn the_pages_of_reserved_forks_stay_until_they_are_written_to() {
     for backing in BACKINGS {
         let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
         let mut region = written(&pool);
         let mut forks = [region.fork_with(reserved()).unwrap(), region.fork_with(reserved()).unwrap()];
         let _rest = fill(&pool);
         let taken = forks.each_ref().map(|fork| Taken::of(fork.as_ptr()));
-        region.as_mut_slice().fill(2);
+        assert!(matches!(region.prepare_write(0..2 * BLOCK), Err(RegionError::PoolFull { .. })));
         taken.into_iter().for_each(|taken| taken.check(1, &format!("a fork on {backing}")));
-        // What is reserved for one of them is enough for both.
         let second = Taken::of(forks[1].as_ptr());
         forks[0].as_mut_slice().fill(3);
         second.check(1, &format!("the other fork on {backing}"));
         forks[1].as_mut_slice().fill(4);
+        region.as_mut_slice().fill(2);
         for (region, byte) in [&mut region].into_iter().chain(&mut forks).zip(2..) {
             assert!(region.as_mut_slice().iter().all(|&found| found == byte), "{byte} on {backing}");
         }

@@ -50,7 +50,6 @@ mod primitive {
 /// What the free list and the references are made of.
 mod sync {
     pub(crate) use super::wait_queue::WaitQueue;
-    pub(crate) use super::{wait, wake};
 
     pub(crate) mod atomic {
         pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

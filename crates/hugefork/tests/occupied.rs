@@ -38,9 +38,6 @@ struct World {
     grain: CopyGrain,
     started: Instant,
     over: AtomicBool,
-    /// Only one fork has a reservation at a time: if two shared a block, neither would use its reservation for an
-    /// owner's copy.
-    reserved_fork: Mutex<()>,
     progress: [Progress; OWNERS + 1],
     counts: Counts,
 }
@@ -64,9 +61,9 @@ struct Counts {
     revoked: AtomicU64,
     /// Snapshots, forks and discards for which there was no room.
     refused: AtomicU64,
-    /// Without a reservation, and with one.
-    snapshots: [AtomicU64; 2],
-    forks: [AtomicU64; 2],
+    /// Those that were taken.
+    snapshots: AtomicU64,
+    forks: AtomicU64,
 }
 
 impl World {
@@ -82,7 +79,6 @@ impl World {
             grain,
             started: Instant::now(),
             over: AtomicBool::new(false),
-            reserved_fork: Mutex::new(()),
             progress: Default::default(),
             counts: Counts::default(),
         }
@@ -95,7 +91,7 @@ impl World {
         let is_done = |count: &AtomicU64| count.load(Ordering::Relaxed) > 0;
         faults.blocks_reclaimed > 0
             && faults.blocks_revoked > 0
-            && [full, revoked, &snapshots[0], &forks[0]].into_iter().all(is_done)
+            && [full, revoked, snapshots, forks].into_iter().all(is_done)
     }
 
     /// In every fourth quarter of a second the pool has some room, so that copies and reservations are made too.

@@ -115,8 +115,8 @@ fn a_snapshot_with_a_limit_is_refused_and_changes_nothing() {
 #[test]
 fn a_snapshot_with_a_reservation_is_read_to_the_end() {
     let (snapshot, [mut region, _rest]) = {
-        let pool = small_pool(6);
-        let mut region = pool.region(2 * BLOCK).unwrap();
+        let pool = small_pool(4);
+        let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
         region.as_mut_slice().fill(1);
         let snapshot = region.snapshot_with(RegionOptions::new().reserve(Reserve::Full)).unwrap();
         let rest = pool.region(2 * BLOCK).unwrap();
@@ -124,8 +124,10 @@ fn a_snapshot_with_a_reservation_is_read_to_the_end() {
         assert_eq!(pool.stats().blocks_free, 0);
         (snapshot, [region, rest])
     };
-    region.as_mut_slice().fill(2);
+    assert!(matches!(region.prepare_write(0..BLOCK), Err(RegionError::PoolFull { .. })));
     assert!(!snapshot.is_revoked() && snapshot.iter().all(|&byte| byte == 1));
+    drop(snapshot);
+    region.as_mut_slice().fill(2);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn blocks_far_apart_are_never_prepared_ahead() {
 
 #[test]
 fn a_region_written_downwards_is_a_stream_too() {
-    let Some(pool) = pool(Backing::Auto, 48 * BLOCK, BlockSize::MIB_2) else { return };
+    let pool = Pool::builder().capacity(48 * BLOCK).commit(Commit::Upfront).build().unwrap();
     let mut region = pool.region(16 * BLOCK).unwrap();
     region.as_mut_slice().iter_mut().rev().step_by(4096).for_each(|byte| *byte = 1);
     let first = region.stats().faults.faults();
@@ -132,8 +132,7 @@ fn a_region_written_downwards_is_a_stream_too() {
 /// Blocks that were prepared ahead and never written belong to the region, and go like the rest of it.
 #[test]
 fn blocks_prepared_ahead_are_given_back_by_a_discard() {
-    // This pool is too small for a thread that gets memory ahead, which might have the next blocks in hand.
-    let Some(pool) = pool(Backing::Auto, 48 * BLOCK, BlockSize::MIB_2) else { return };
+    let pool = Pool::builder().capacity(48 * BLOCK).commit(Commit::Upfront).build().unwrap();
     let mut region = pool.region(32 * BLOCK).unwrap();
     for block in 0..6 {
         region.as_mut_slice()[block * BLOCK] = 1;

@@ -271,7 +271,7 @@ def history(
         be ``math.inf``. As it is: one of each 0.1 s for 10 s, of each second for a minute, of each minute for an hour; so
         up to 224.
     reserve
-        As that of `snapshot`: no snapshot loses a part, but each sets aside as many blocks as the arrays have.
+        As that of `snapshot`: no snapshot loses a part, and a write that needs a copy fails when the pool is full.
     clock
         What tells the time in seconds, if `History.take` is given none. It must not go back.
 

@@ -63,9 +63,9 @@ class Pool:
     commit
         ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, 240 to 300 ms for each GiB.
     obtain_ahead
-        Bytes of free blocks that a thread gets memory for before they are used; by default 32 MiB, and none in pools of
-        less than 128 MiB. Up to four times as many while pages are written that a snapshot may have to hold. It gives
-        them back when nothing was written to for the first time for a second.
+        Bytes of free blocks that a thread gets memory for, while pages are written that the next snapshot may have to
+        hold; by default 128 MiB, and none in pools of less than 128 MiB. It gives them back when nothing was written
+        for a second.
     zeroed_stock
         ``(low, high)`` in blocks: a thread clears used blocks in the background whenever fewer than `low` are
         clear, until `high` are.

@@ -135,13 +135,13 @@ def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
     arrays
         Arrays of pools, or views of them: all memory of the array is in the cut, whatever the view shows of it.
     reserve
-        Set blocks aside, so that no part is ever taken away when the pool is full.
+        No part is ever taken away. When the pool is full, a write to the arrays that needs a copy fails instead.
 
     Raises
     ------
     TypeError, ValueError
         What is no array of a pool.
-    PoolFullError, NotReservableError, TooManyMappingsError, RevokedError, ForkedChildError
+    PoolFullError, TooManyMappingsError, RevokedError, ForkedChildError
 
     Examples
     --------

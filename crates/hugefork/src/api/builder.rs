@@ -11,7 +11,6 @@ use crate::pool::core::PoolCore;
 use crate::pool::kernels;
 use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
-use crate::pool::supply;
 use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
@@ -88,8 +87,8 @@ impl PoolBuilder {
     /// How much that should be: all regions that live at once; and for each fork and snapshot that is held, what is
     /// written to while it is. Scattered writes count by block there, so as much as the region once more is always
     /// enough for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): what its regions have been
-    /// written to, what forks and snapshots hold beside that, and up to 32 MiB while writes go on, or 128 MiB where
-    /// snapshots hold pages ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
+    /// written to, what forks and snapshots hold beside that, and up to 128 MiB while pages are written that a snapshot
+    /// will hold ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
     /// [metadata](crate::PoolStats::metadata_bytes), and no memory.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
@@ -124,16 +123,14 @@ impl PoolBuilder {
         self
     }
 
-    /// How many bytes of free blocks get their memory before they are used; 0 means none. Default: 32 MiB, and 0 in
-    /// pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
+    /// How many bytes of free blocks get their memory before a snapshot uses them; 0 means none. Default: 128 MiB, and
+    /// 0 in pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
     ///
-    /// A thread of the pool (`hugefork-ahead`) begins after the first write. It keeps memory ready for as many free
-    /// blocks as have been used so far, at least 16 MiB and at most `bytes`, and leaves an eighth of the memory of the
-    /// machine or control group alone. It sleeps while at least half of that is ready. While pages are written that the
-    /// next snapshot may have to hold, as much as these is ready, up to four times `bytes`. When no block was used for
-    /// the first time for a second, it gives back what is ready: so an idle program has only the memory that it has
-    /// written to. hugetlb pages stay, and so does all with a [zeroed stock](PoolBuilder::zeroed_stock).
-    /// [`PoolStats::supply`](crate::PoolStats) tells what it did.
+    /// A first write gets the memory of its block itself. But while pages are written that the next snapshot may have
+    /// to hold, a thread of the pool (`hugefork-maint`) gets memory for as many, up to `bytes`, and leaves an eighth of
+    /// the memory of the machine or control group alone. When nothing was written for a second, it gives back what is
+    /// ready: so an idle program has only the memory that it has written to. hugetlb pages stay, and so does all with a
+    /// [zeroed stock](PoolBuilder::zeroed_stock). [`PoolStats::supply`](crate::PoolStats) tells what it did.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -226,7 +223,12 @@ impl PoolBuilder {
             && self.capacity >= kernels::CALIBRATION_BYTES;
         let chosen = kernels::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
-        let ahead = Ahead::new(self.most_ahead(), self.block_size);
+        let spare = match memory.merging() {
+            // Set aside already.
+            Merging::Separate => || usize::MAX,
+            Merging::Merge => spare,
+        };
+        let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
         let core = PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock).with_ahead(ahead);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
@@ -238,13 +240,6 @@ impl PoolBuilder {
         };
         let keeper = PoolCore::start_stock(&core, lower_priority)
             .unwrap_or_else(|error| goes_without("goes without a zeroed stock", error));
-        let spare = match core.sys.merging() {
-            // Set aside already.
-            Merging::Separate => || usize::MAX,
-            Merging::Merge => spare,
-        };
-        let supplier = PoolCore::start_ahead(&core, spare, supply::UNUSED_GOES_BACK_AFTER)
-            .unwrap_or_else(|error| goes_without("gets no memory ahead", error));
         let maintainer = PoolCore::start_maintenance(&core)
             .unwrap_or_else(|error| goes_without("writes pages back only at snapshots", error));
         let watcher = self.pressure.and_then(|watch| {
@@ -253,7 +248,7 @@ impl PoolBuilder {
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, supplier, maintainer], watcher }) })
+        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, maintainer], watcher }) })
     }
 
     fn most_ahead(&self) -> usize {

@@ -46,7 +46,7 @@ impl Region {
         Region::snapshot_all_with(regions, RegionOptions::new())
     }
 
-    /// As [`Region::snapshot_all`], with a reservation for each of the snapshots.
+    /// As [`Region::snapshot_all`], with a promise for each of the snapshots.
     ///
     /// # Errors
     /// Those of [`Region::snapshot_with`].
@@ -64,15 +64,15 @@ impl Region {
         cores.extend(regions.iter().map(|region| region.core()));
         let made = loop {
             let made = cut::freeze_all(&cores)?;
-            let reserved = match options.reserve {
-                Reserve::Full => made.iter().try_for_each(|frozen| frozen.reserve()),
+            let kept = match options.reserve {
+                Reserve::Full => made.iter().try_for_each(|frozen| frozen.make_irrevocable()),
                 Reserve::None => Ok(()),
             };
-            match reserved {
+            match kept {
                 Ok(()) => break made,
                 Err(error) => {
                     forget_all(&cores, &made);
-                    // A part was lost before it was set aside; what is lost for good is told by the next cut.
+                    // A part was lost before it was promised; what is lost for good is told by the next cut.
                     if error != RegionError::Revoked {
                         return Err(error);
                     }

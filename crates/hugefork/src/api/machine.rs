@@ -97,8 +97,7 @@ pub struct Survey {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FirstWrite {
-    /// To a block that gets its memory by that write ([`Commit::OnDemand`] and nothing
-    /// [ahead](crate::PoolBuilder::obtain_ahead)).
+    /// To a block that gets its memory by that write ([`Commit::OnDemand`]).
     pub late: Duration,
     /// To a block that has its memory already.
     pub ready: Duration,
@@ -195,7 +194,7 @@ fn first_write() -> io::Result<FirstWrite> {
 fn median_first_write(commit: Commit) -> io::Result<Duration> {
     const BLOCKS: usize = 16;
     let len = BLOCKS * HUGE_PAGE;
-    let pool = Pool::builder().name("survey").capacity(len).commit(commit).obtain_ahead(0).build()?;
+    let pool = Pool::builder().name("survey").capacity(len).commit(commit).build()?;
     let mut region = pool.region(len)?;
     // One block at a time.
     region.advise(Advice::Near);

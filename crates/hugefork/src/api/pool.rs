@@ -51,7 +51,7 @@ pub struct Pool {
 /// What all handles of a pool share beside its core. Its threads end with it.
 pub(super) struct Shared {
     pub(super) grant: Grant,
-    pub(super) _workers: [Option<Worker>; 3],
+    pub(super) _workers: [Option<Worker>; 2],
     pub(super) watcher: Option<Watcher>,
 }
 

@@ -78,8 +78,9 @@ use crate::types::snapshot_id::SnapshotId;
 ///
 /// # When the pool is full
 /// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks
-/// or snapshots share the block that is written to, hugefork takes it away from those without a reservation, and the
-/// write goes on ([`Snapshot::is_revoked`]).
+/// or snapshots share the block that is written to, hugefork takes it away from them, and the write goes on
+/// ([`Snapshot::is_revoked`]). Where one of them has a reservation ([`Reserve::Full`]), nobody loses the block, and the
+/// write fails.
 ///
 /// # When a write cannot be given memory
 /// One line on standard error says why, and the thread gets `SIGBUS` at the address that it wrote to, as it would from
@@ -393,19 +394,20 @@ impl Region {
         self.snapshot_with(RegionOptions::new())
     }
 
-    /// As [`Region::snapshot`], with a reservation: nothing of a snapshot with [`Reserve::Full`] is ever taken away.
+    /// As [`Region::snapshot`], with a promise: nothing of a snapshot with [`Reserve::Full`] is ever taken away. No
+    /// block is set aside for it, so a write of the region to what both share fails loudly if the pool is full.
     ///
     /// # Errors
-    /// Those of [`Region::fork`], [`RegionError::NotReservable`], and [`RegionError::LimitOnSnapshot`] if the options
-    /// limit what copies may cost: a snapshot is not written to.
+    /// Those of [`Region::fork`], and [`RegionError::LimitOnSnapshot`] if the options limit what copies may cost: a
+    /// snapshot is not written to.
     pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
         check_owner_and_addresses()?;
         if options.limit.is_some() {
             return Err(RegionError::LimitOnSnapshot);
         }
         check_cut([self.core()].into_iter())?;
-        let reserved = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
-            Reserve::Full => match frozen.reserve() {
+        let kept = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
+            Reserve::Full => match frozen.make_irrevocable() {
                 Ok(()) => Ok(frozen),
                 Err(error) => {
                     self.core().forget(&frozen);
@@ -414,7 +416,7 @@ impl Region {
             },
             Reserve::None => Ok(frozen),
         };
-        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), reserved)?))
+        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), kept)?))
     }
 
     /// The snapshot that the region is at: the last that was taken of it, or the one that it was forked from or set to,

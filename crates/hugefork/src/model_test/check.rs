@@ -7,7 +7,6 @@ use super::is_interesting;
 use super::world::{SnapshotModel, World};
 use crate::pool::frames::Content;
 use crate::region::state::RegionCore;
-use crate::snapshot::core::Keeping;
 use crate::snapshot::read::Destination;
 use crate::sys::soft::{Page, SoftMmu};
 use crate::sys::{Access, Sys};
@@ -48,11 +47,9 @@ impl World {
         for model in &self.snapshots {
             let entries = &model.frozen.entries;
             entries.iter().filter_map(Entry::block).for_each(|block| holders[block.index()] += 1);
-            reserved += (0..entries.len()).filter(|&index| entries.is_reserved(EntryIndex(index))).count();
             let is_there = |offset: usize| entries.get(EntryIndex(offset / self.shape.block)) != Entry::Revoked;
-            assert!(model.reserve == Reserve::None || !model.frozen.is_revoked(), "revoked in spite of a reservation");
-            assert!(model.frozen.keeping == Keeping::Lent || !model.frozen.is_revoked(), "revoked, and kept for good");
-            if model.frozen.keeping == Keeping::ForGood {
+            assert!(!model.frozen.is_irrevocable() || !model.frozen.is_revoked(), "revoked in spite of a promise");
+            if model.frozen.is_irrevocable() {
                 self.check_extents(model);
             }
             self.check_bytes(&model.bytes, is_there, |offset| {

@@ -64,7 +64,7 @@ enum Op {
         blocks: usize,
     },
     Trim,
-    /// The thread that gets memory ahead takes one step.
+    /// The thread that gets memory ahead of cuts takes one step.
     GetAhead,
     Pin {
         region: usize,

@@ -57,7 +57,6 @@ impl RegionModel {
 pub(super) struct SnapshotModel {
     pub(super) frozen: PinnedBox<SnapshotCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
-    pub(super) reserve: Reserve,
 }
 
 impl Shape {
@@ -95,7 +94,7 @@ impl World {
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
-        let pool = EngineArc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size)));
+        let pool = EngineArc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size, || usize::MAX)));
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 
@@ -274,7 +273,7 @@ impl World {
                         && self.snapshots.len() < 5
                     {
                         let bytes = model.bytes.clone();
-                        self.snapshots.push(SnapshotModel { frozen, bytes, reserve: Reserve::None });
+                        self.snapshots.push(SnapshotModel { frozen, bytes });
                     }
                 }
             }
@@ -283,11 +282,10 @@ impl World {
                     && self.snapshots.len() < 5
                     && let Ok(frozen) = self.regions[at].space.freeze()
                 {
-                    let reserve = if with % 4 == 0 { Reserve::Full } else { Reserve::None };
                     self.notice_what_was_dropped();
-                    if reserve == Reserve::None || frozen.reserve().is_ok() {
+                    if with % 4 != 0 || frozen.make_irrevocable().is_ok() {
                         let bytes = self.regions[at].bytes.clone();
-                        self.snapshots.push(SnapshotModel { frozen, bytes, reserve });
+                        self.snapshots.push(SnapshotModel { frozen, bytes });
                     }
                 }
             }
@@ -459,7 +457,7 @@ impl World {
                     && let Ok(frozen) = self.snapshots[at].frozen.keep()
                 {
                     let bytes = self.snapshots[at].bytes.clone();
-                    self.snapshots.push(SnapshotModel { frozen, bytes, reserve: Reserve::None });
+                    self.snapshots.push(SnapshotModel { frozen, bytes });
                 }
             }
             Op::Compare { newer, older } => {

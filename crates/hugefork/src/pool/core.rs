@@ -59,7 +59,7 @@ impl<S: Sys> PoolCore<S> {
             kernels,
             registry: Registry::default(),
             stock,
-            ahead: Ahead::default(),
+            ahead: Ahead::new(0, block_size, || usize::MAX),
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
@@ -70,7 +70,7 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// The same pool, but it gets memory ahead of the faults as `ahead` says.
+    /// The same pool, but it gets memory ahead of the cuts as `ahead` says.
     pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
         PoolCore { ahead, ..self }
     }
@@ -160,7 +160,7 @@ impl<S: Sys> PoolCore<S> {
         reserved: Reserved,
     ) -> Result<BlockId, Shortage> {
         let taken = self.frames.take(wish, 0, 0, wanted, reserved).ok_or(Shortage::Blocks)?;
-        self.note_taken(taken);
+        self.stock.nudge(&self.frames);
         let (new, len) = (taken.first, self.block_size.bytes());
         if !self.is_all_there(block) {
             return self.copy_parts(taken, block);
@@ -272,12 +272,6 @@ impl<S: Sys> PoolCore<S> {
             self.stock.nudge(&self.frames);
         }
         was_last
-    }
-
-    /// Tells the pool's threads of blocks that were just taken. The fault handler calls this.
-    pub(crate) fn note_taken(&self, taken: Taken) {
-        self.ahead.note_taken(&self.frames, taken);
-        self.stock.nudge(&self.frames);
     }
 
     /// Gives back blocks that were taken but not used.

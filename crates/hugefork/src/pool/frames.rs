@@ -7,8 +7,6 @@
 //! ```
 //! This takes 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
 //!
-//! While memory is on its way for a free block, the block is out of the free list, and its word says `coming`.
-//!
 //! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
 //! the bit first, and giving back sets it last, so whoever clears the bit owns the word.
 //!
@@ -16,12 +14,10 @@
 //! reserved, and not certain blocks: `available + reserved` is the number of free bits, except while blocks change
 //! hands.
 
-use core::ops::Range;
-
 use super::bits::{FreeBits, low_bits, place};
 use crate::mem::{self, EngineBox};
+use crate::sync::WaitQueue;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use crate::sync::{self, WaitQueue};
 use crate::table::Reserved;
 use crate::units::BlockId;
 
@@ -41,8 +37,6 @@ const ONE_REFERENCE: u32 = 1 << 2;
 const FRESH: u32 = 0;
 const CLEAN: u32 = 1;
 const USED: u32 = 2;
-/// Fresh and without a holder, while memory for it is on its way.
-const COMING: u32 = 3;
 
 impl Content {
     fn encode(self) -> u32 {
@@ -57,7 +51,6 @@ impl Content {
         match word & CONTENT_MASK {
             CLEAN => Content::Clean,
             USED => Content::Used,
-            // This is also what `COMING` is.
             _ => Content::Fresh,
         }
     }
@@ -101,10 +94,6 @@ pub(crate) struct Frames {
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
     fresh_count: AtomicUsize,
-    /// Free blocks for which memory is on its way.
-    coming_count: AtomicUsize,
-    /// Changes, and wakes waiters, whenever memory has come for some.
-    arrivals: AtomicU32,
     /// Blocks that may still be taken. It is lowered before a bit is cleared and raised after one is set, so whoever
     /// lowers it finds a bit.
     available: AtomicUsize,
@@ -129,8 +118,6 @@ impl Frames {
             free: FreeBits::all(count),
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
-            coming_count: AtomicUsize::new(0),
-            arrivals: AtomicU32::new(0),
             available: AtomicUsize::new(count),
             reserved: AtomicUsize::new(0),
             changes: AtomicU64::new(0),
@@ -193,14 +180,14 @@ impl Frames {
         self.ready().saturating_sub(self.zeroed())
     }
 
-    /// Free blocks that were never used and for which no memory is on its way.
+    /// Free blocks that were never used, and have no memory.
     pub(crate) fn fresh(&self) -> usize {
         self.fresh_count.load(Ordering::SeqCst)
     }
 
     /// Free blocks that have memory. Blocks that are changing hands may be missed or counted twice.
     pub(crate) fn ready(&self) -> usize {
-        self.free().saturating_sub(self.fresh() + self.coming_count.load(Ordering::SeqCst))
+        self.free().saturating_sub(self.fresh())
     }
 
     /// Bytes of metadata.
@@ -234,7 +221,6 @@ impl Frames {
             Reserved::No if is_run => self.earmark(0, before + after).unwrap_or(0),
             Reserved::No => 0,
         };
-        self.wait_for(near);
         let wanted = match wanted {
             Wanted::Zeroed => self.take_zeroed(near).unwrap_or_else(|| self.take_one(near)),
             Wanted::Any => self.take_one(near),
@@ -324,24 +310,9 @@ impl Frames {
         self.given_back.ring();
     }
 
-    /// Takes those of `blocks` that are free and fresh out of the free list, because memory is on its way for them.
-    /// Returns how many. They stay available: whoever needs one meanwhile waits until [`Frames::arrive`]. Only one
-    /// thread may call this at a time.
-    pub(crate) fn take_fresh(&self, blocks: Range<usize>) -> usize {
-        let mut taken = 0;
-        for block in blocks.map(|index| BlockId(index as u32)) {
-            if self.claim_if(block, Content::Fresh) {
-                self.words[block.index()].store(COMING, Ordering::SeqCst);
-                taken += 1;
-            }
-        }
-        self.coming_count.fetch_add(taken, Ordering::SeqCst);
-        taken
-    }
-
-    /// Whether memory is on its way for the block at `index`.
-    pub(crate) fn is_coming(&self, index: usize) -> bool {
-        self.words[index].load(Ordering::SeqCst) == COMING
+    /// Takes `block` out of the free list if it is free and fresh. It stays available, as with [`Frames::take_used`].
+    pub(crate) fn take_fresh(&self, block: BlockId) -> bool {
+        self.claim_if(block, Content::Fresh)
     }
 
     /// Whether the block at `index` looks free and fresh.
@@ -354,31 +325,6 @@ impl Frames {
     pub(crate) fn last_ready(&self) -> Option<BlockId> {
         let is_ready = |block: &BlockId| self.free.has(block.index()) && self.content(*block) != Content::Fresh;
         (0..if self.ready() > 0 { self.len() } else { 0 }).rev().map(|index| BlockId(index as u32)).find(is_ready)
-    }
-
-    /// Gives back those of `blocks` that [`Frames::take_fresh`] took, with their content as it is now.
-    pub(crate) fn arrive(&self, blocks: Range<usize>, content: Content) {
-        for block in blocks.map(|index| BlockId(index as u32)) {
-            if self.words[block.index()].load(Ordering::SeqCst) == COMING {
-                self.coming_count.fetch_sub(1, Ordering::SeqCst);
-                self.put_back(block, content);
-            }
-        }
-        self.arrivals.fetch_add(1, Ordering::SeqCst);
-        sync::wake(&self.arrivals, i32::MAX as u32);
-    }
-
-    /// Waits while memory is on its way for `block`. To get memory for another block would take as long, and would take
-    /// that block from the entry that wants it.
-    fn wait_for(&self, block: BlockId) {
-        let Some(word) = self.words.get(block.index()) else { return };
-        loop {
-            let seen = self.arrivals.load(Ordering::SeqCst);
-            if word.load(Ordering::SeqCst) != COMING {
-                return;
-            }
-            sync::wait(&self.arrivals, seen);
-        }
     }
 
     /// Finds the block that was earmarked. Its bit is set somewhere, but others may take and give back blocks

@@ -34,7 +34,7 @@ impl<S: Sys> PoolCore<S> {
         // fill it.
         let wish = self.frames.last_ready().unwrap_or(BlockId((self.frames.len() - 1) as u32));
         let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No)?;
-        self.note_taken(taken);
+        self.stock.nudge(&self.frames);
         let has_memory = || self.frames.content(taken.first) != Content::Fresh || self.obtain(taken, 0).is_ok();
         if !Slot::can_name(taken.first, self.block_size) || !has_memory() {
             self.give_back(taken);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   fault finds no block ─▶ Holders ─▶ each region: drop what is lazily freed, oldest first
-//!                                  ─▶ each fork and snapshot: what do you offer for this block? (revoke)
+//!                                  ─▶ each fork and snapshot: give this block up (revoke)
 //! ```
 //! Fault handlers read the list, so its lock is one of ours. Its memory is got before the lock is taken: a thread that
 //! faulted inside `malloc` may be waiting for the lock.
@@ -17,7 +17,6 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
-use crate::table::Reserved;
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
@@ -47,8 +46,14 @@ pub(crate) trait Holder: Sync {
     /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
-    /// What it can do for a region that has to write to `block` at `index`, as far as that can be seen without a lock.
-    fn offer(&self, index: EntryIndex, block: BlockId) -> Offer;
+    /// What it has to do to let go of `block` at `index`, as far as that can be seen without a lock.
+    fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke;
+
+    /// Whether it holds `block` at `index` and never gives it up. The block has to be there before and after: a
+    /// snapshot that becomes a fork lets go of it meanwhile, and would seem to keep it.
+    fn keeps(&self, index: EntryIndex, block: BlockId) -> bool {
+        self.holds(index, block) && self.on_revoke(index, block) == OnRevoke::Nothing && self.holds(index, block)
+    }
 
     /// Gives `block` at `index` up. An access there is an error from then on. The asker holds the lock of a window.
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
@@ -57,40 +62,6 @@ pub(crate) trait Holder: Sync {
     /// asker has blocked signals.
     fn drop_zeros(&self) -> usize {
         0
-    }
-
-    /// Gives up what is reserved for `block` at `index`: the asker, which holds the lock of a window, has it now.
-    fn lend(&self, index: EntryIndex, block: BlockId) -> Answer;
-}
-
-/// What a holder can do for a region that has to write to a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
-    /// Nothing: it does not hold the block.
-    Nothing,
-    /// Nothing: it holds the block, and keeps it.
-    Keeps,
-    /// To let go of the block.
-    LetsGo,
-    /// To lend what is reserved for a copy of the block. It keeps the block itself.
-    Lends,
-}
-
-impl Offer {
-    /// `offer`, if the block `is_held` before and after: whoever lets go of it meanwhile, as a snapshot that becomes a
-    /// fork does, would seem to keep it.
-    pub(crate) fn while_it_holds(is_held: impl Fn() -> bool, offer: impl FnOnce() -> Offer) -> Offer {
-        let offer = if is_held() { offer() } else { Offer::Nothing };
-        if is_held() { offer } else { Offer::Nothing }
-    }
-
-    /// What one offers who holds the block.
-    pub(crate) fn of_holder(on_revoke: OnRevoke, reserved: Reserved) -> Offer {
-        match (on_revoke, reserved) {
-            (OnRevoke::Hide, _) => Offer::LetsGo,
-            (OnRevoke::Nothing, Reserved::Yes) => Offer::Lends,
-            (OnRevoke::Nothing, Reserved::No) => Offer::Keeps,
-        }
     }
 }
 
@@ -445,15 +416,11 @@ mod tests {
             false
         }
 
-        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
-            Offer::Nothing
+        fn on_revoke(&self, _index: EntryIndex, _block: BlockId) -> OnRevoke {
+            OnRevoke::Nothing
         }
 
         fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
-            Answer::No
-        }
-
-        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
     }
@@ -510,15 +477,11 @@ mod tests {
             true
         }
 
-        fn offer(&self, _index: EntryIndex, _block: BlockId) -> Offer {
-            Offer::Keeps
+        fn on_revoke(&self, _index: EntryIndex, _block: BlockId) -> OnRevoke {
+            OnRevoke::Nothing
         }
 
         fn give_up(&self, _index: EntryIndex, _block: BlockId) -> Answer {
-            Answer::No
-        }
-
-        fn lend(&self, _index: EntryIndex, _block: BlockId) -> Answer {
             Answer::No
         }
     }

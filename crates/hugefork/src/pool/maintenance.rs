@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::core::PoolCore;
 use super::holders::{CowMappingHolder, Holder};
 use super::lineage::RegionId;
-use super::worker::{Parker, Worker};
+use super::worker::{Parker, Slept, Worker};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
@@ -33,6 +33,10 @@ const QUIET_LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// After so many looks without a change, nothing counts as happening.
 const QUIET_LOOKS: u32 = 16;
+
+/// When nothing has happened for so long, memory that was got ahead and is not used goes back.
+const UNUSED_GOES_BACK_AFTER: Duration = Duration::from_secs(1);
+const UNUSED_LOOKS: u32 = QUIET_LOOKS + (UNUSED_GOES_BACK_AFTER.as_millis() / QUIET_LOOK_EVERY.as_millis()) as u32;
 
 /// So many faults for each CoW mapping are worth a look at some of them; at all it takes about 2 us for each, and a
 /// fault as much.
@@ -136,6 +140,11 @@ impl Maintenance {
         self.is_paced.store(is_paced, Ordering::Relaxed);
     }
 
+    /// Whether the thread is to end.
+    pub(super) fn is_over(&self) -> bool {
+        self.parker.is_over()
+    }
+
     /// How many CoW mappings there are.
     pub(super) fn cow_mappings(&self) -> usize {
         self.cow_mappings.load(Ordering::SeqCst)
@@ -149,8 +158,10 @@ impl<S: Sys> PoolCore<S> {
             return Ok(None);
         }
         let (working, telling) = (this.clone(), this.clone());
-        Worker::start("hugefork-maint", move || working.maintain(), move || telling.maintenance.parker.tell_to_end())
-            .map(Some)
+        let work = move || working.maintain();
+        let worker = Worker::start("hugefork-maint", work, move || telling.maintenance.parker.tell_to_end())?;
+        this.ahead.running.store(this.ahead.most > 0, Ordering::Relaxed);
+        Ok(Some(worker))
     }
 
     /// Looks after CoW mappings until told to stop. This is the body of the thread.
@@ -164,10 +175,13 @@ impl<S: Sys> PoolCore<S> {
             self.answer_shortage();
             if maintenance.cow_mappings() == 0 {
                 let is_work = || maintenance.cow_mappings() > 0 || self.captures.shortage.is_asked();
-                maintenance.parker.sleep_unless(is_work);
+                self.sleep(is_work);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 (looked, at_cut) = (seen, seen);
             } else if quiet > QUIET_LOOKS {
+                if quiet == UNUSED_LOOKS {
+                    self.give_back_unused();
+                }
                 maintenance.parker.rest(QUIET_LOOK_EVERY);
             } else {
                 maintenance.parker.pause(LOOK_EVERY);
@@ -177,10 +191,11 @@ impl<S: Sys> PoolCore<S> {
             self.tell_pace();
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
                 at_cut = faults;
+                self.ahead.note_cut();
             }
             // The next cut captures one page for each fault at most.
             let pages = faults.wrapping_sub(at_cut) as usize;
-            self.ahead.note_captures(&self.frames, self.block_size.count(pages * BASE_PAGE));
+            self.get_ahead(self.block_size.count(pages * BASE_PAGE));
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             if is_nudged {
@@ -201,6 +216,18 @@ impl<S: Sys> PoolCore<S> {
             last = self.sys.minor_faults();
         }
         self.captures.shortage.set_served(false);
+    }
+
+    /// Sleeps until there is work. Memory that was got ahead goes back first, if nobody uses it for long.
+    fn sleep(&self, is_work: impl Fn() -> bool) {
+        let parker = &self.maintenance.parker;
+        if self.ahead.has_some.load(Ordering::Relaxed)
+            && parker.sleep_at_most(UNUSED_GOES_BACK_AFTER, &is_work) == Slept::ToTheEnd
+        {
+            self.give_back_unused();
+        } else {
+            parker.sleep_unless(is_work);
+        }
     }
 
     /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.

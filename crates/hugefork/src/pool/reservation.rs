@@ -3,8 +3,7 @@
 //! The rule: one bit of an entry says that a block is reserved for it. No certain block is: the pool only takes the
 //! number of reservations off what others may have. Whoever takes a block for such an entry uses its reservation up. If
 //! the region was promised all its blocks, an entry that gives its block back keeps one reserved
-//! (region/state/store.rs). A snapshot has a reservation for each of its blocks, for the copies that it may have to
-//! make when its region needs a block back.
+//! (region/state/store.rs). A snapshot, which is never written to, has none.
 
 use std::ops::Range;
 

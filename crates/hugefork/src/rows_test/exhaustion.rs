@@ -55,7 +55,6 @@ fn a_reservation_that_does_not_fit_is_an_error_and_reserves_nothing() {
             assert_eq!((world.free(), world.reserved()), (1, 0));
         };
         none(RegionCore::zeros(&world.pool, 2 * G::BLOCK, reserved()).map(drop));
-        none(region.snapshot().reserve());
         none(RegionCore::of_snapshot(&region.snapshot(), reserved()).map(drop));
         assert_eq!(region.kept(), vec![0..3 * G::PAGES]);
     }
@@ -70,16 +69,14 @@ fn a_fork_or_snapshot_has_no_reservation_unless_asked_for() {
         assert_eq!(before, (6, 0));
         let (snapshot, fork) = (region.snapshot(), region.fork(RegionOptions::new()));
         assert_eq!((world.free(), world.reserved()), before);
-        snapshot.reserve().unwrap();
-        assert_eq!((world.free(), world.reserved()), (4, 2));
+        snapshot.make_irrevocable().unwrap();
+        assert_eq!((world.free(), world.reserved()), before, "nobody writes to a snapshot");
         let reserved_fork = fork.fork(reserved());
-        assert_eq!((world.free(), world.reserved()), (2, 4));
+        assert_eq!((world.free(), world.reserved()), (4, 2));
         let rest = world.fill();
         check_full(&fork, 100);
         (0..2).for_each(|block| reserved_fork.write(block * G::BLOCK + 100, 7));
-        assert_eq!((reserved_fork.kept(), world.reserved()), (vec![0..2 * G::PAGES], 2));
-        drop(snapshot);
-        assert_eq!((world.free(), world.reserved()), (2, 0), "what was not used is given up");
+        assert_eq!((reserved_fork.kept(), world.reserved()), (vec![0..2 * G::PAGES], 0));
         drop(rest);
     }
     everywhere!(row, 8);
@@ -167,7 +164,7 @@ fn a_revoked_holder_fails_loudly_and_never_reads_zeros() {
         let calls = [fork.prepare_write(0..1), fork.pin(0..1), fork.discard(0..1), fork.freeze().map(drop)];
         calls.into_iter().for_each(|result| assert_eq!(result, Err(RegionError::Revoked)));
         drop(rest);
-        assert_eq!(mapped.reserve(), Err(RegionError::Revoked), "too late");
+        assert_eq!(mapped.make_irrevocable(), Err(RegionError::Revoked), "too late");
     }
     everywhere!(row, 4);
 }
@@ -193,70 +190,61 @@ fn what_was_revoked_is_not_shown_again_by_lazy_free_and_is_new_memory_once_disca
 }
 
 #[test]
-fn a_reserved_snapshots_reservation_pays_for_the_copy() {
+fn a_write_to_what_one_of_the_others_keeps_finds_the_pool_full_and_nobody_loses_a_block() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(2);
-        let (snapshot, other) = (region.snapshot(), region.snapshot());
-        snapshot.reserve().unwrap();
-        let rest = world.fill();
-        assert_eq!(world.reserved(), 2);
-        region.write(100, 7);
-        // Nobody has lost a block in vain.
-        assert_eq!((world.reserved(), snapshot.is_revoked(), other.is_revoked()), (1, false, false));
-        region.write(G::BLOCK + 100, 8);
-        assert_eq!(
-            (world.reserved(), kept_by(&snapshot), kept_by(&other)),
-            (0, vec![0..2 * G::PAGES], kept_by(&snapshot))
-        );
-        assert_eq!((region.kept(), read_at(&snapshot, 100)), (vec![0..2 * G::PAGES], Ok(0)));
-        drop(rest);
+        for is_fork in [false, true] {
+            let (snapshot, other) = (region.snapshot(), region.snapshot());
+            let fork = is_fork.then(|| region.fork(reserved()));
+            if !is_fork {
+                snapshot.make_irrevocable().unwrap();
+            }
+            let rest = world.fill();
+            check_full(&region, 100);
+            let all = vec![0..2 * G::PAGES];
+            assert_eq!((region.kept(), kept_by(&snapshot), kept_by(&other)), (all.clone(), all.clone(), all.clone()));
+            assert_eq!((snapshot.is_revoked(), other.is_revoked()), (false, false));
+            assert_eq!(
+                (world.reserved(), region.counters.blocks_revoked.load(Ordering::Relaxed)),
+                (2 * usize::from(is_fork), 0)
+            );
+            if let Some(fork) = &fork {
+                (0..2).for_each(|block| fork.write(block * G::BLOCK + 100, 9));
+                assert_eq!((world.reserved(), fork.read(100), region.read(100)), (0, Some(9), Some(0)));
+            }
+            drop((rest, other));
+            region.write(100, 7);
+            assert_eq!((region.read(100), read_at(&snapshot, 100)), (Some(7), Ok(0)));
+            region.write(100, 0);
+        }
     }
-    everywhere!(row, 6);
+    everywhere!(row, 8);
 }
 
-/// Its snapshot has lent what it had, and got nothing back.
+/// Another snapshot has what was written since.
 #[test]
 fn a_reset_of_a_reserved_region_reserves_a_block_or_says_that_there_is_none() {
     fn row<G: Ground>(world: &World<G>) {
         for has_lazy in [false, true] {
-            let region = world.with_pattern(world.region_with(1, reserved()));
+            let region = world.region_with(1, reserved());
             let goal = region.snapshot();
-            goal.reserve().unwrap();
-            let filler = world.fill();
             region.write(100, 7);
             let other = region.snapshot();
+            let filler = world.fill();
             assert_eq!((world.free(), world.reserved()), (0, 0));
             if has_lazy {
                 filler.lazy_free(0..G::BLOCK).unwrap();
                 region.reset_to(&goal).unwrap();
                 region.write(100, 8);
-                assert_eq!((region.read(100), other.is_revoked(), goal.is_revoked()), (Some(8), false, false));
+                assert_eq!((region.read(100), read_at(&other, 100)), (Some(8), Ok(7)));
             } else {
                 let ResetError { done, reason } = region.reset_to(&goal).unwrap_err();
                 assert!(matches!(reason, RegionError::NotReservable { .. }) && done == region.len(), "{reason}");
-                assert_eq!((region.read(100), read_at(&goal, 100)), (Some(0), Ok(0)));
+                assert_eq!((region.read(100), read_at(&goal, 100), read_at(&other, 100)), (Some(0), Ok(0), Ok(7)));
             }
         }
     }
     everywhere!(row, 4);
-}
-
-#[test]
-fn a_reserved_fork_keeps_its_blocks_and_its_reservations_pay_for_its_own_writes() {
-    fn row<G: Ground>(world: &World<G>) {
-        let region = world.written(2);
-        let fork = region.fork(reserved());
-        let rest = world.fill();
-        region.write(100, 7);
-        assert_eq!((world.reserved(), fork.kept()), (1, vec![0..2 * G::PAGES]), "one copy, whoever makes it");
-        (0..2).for_each(|block| fork.write(block * G::BLOCK + 100, 9));
-        assert_eq!((world.reserved(), region.read(100), fork.read(100)), (0, Some(7), Some(9)));
-        region.write(G::BLOCK + 100, 8);
-        assert_eq!((region.read(G::BLOCK + 100), fork.read(G::BLOCK + 100)), (Some(8), Some(9)));
-        assert_eq!((region.kept(), fork.kept()), (vec![0..2 * G::PAGES], vec![0..2 * G::PAGES]));
-        drop(rest);
-    }
-    everywhere!(row, 6);
 }
 
 #[test]
@@ -298,104 +286,6 @@ fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     everywhere!(row, 4);
 }
 
-/// A write of the parent must not use up what is reserved for a fork.
-#[test]
-fn a_reserved_fork_finds_its_block_after_its_parent_has_written_and_it_was_snapshotted() {
-    fn row<G: Ground>(world: &World<G>) {
-        let region = world.written(2);
-        let fork = region.fork(reserved());
-        let rest = world.fill();
-        region.write(100, 7);
-        let snapshot = fork.snapshot();
-        fork.write(100, 9);
-        assert_eq!((region.read(100), fork.read(100)), (Some(7), Some(9)));
-        assert_eq!(read_at(&snapshot, 0), Err(RegionError::Revoked));
-        // The reservation pays for the block that the parent has not written, snapshot or not.
-        fork.write(G::BLOCK + 100, 9);
-        assert_eq!((world.reserved(), read_at(&snapshot, G::BLOCK + 100)), (0, Ok(0)));
-        drop(rest);
-    }
-    everywhere!(row, 5);
-}
-
-#[test]
-fn two_reserved_forks_make_room_for_their_parents_write() {
-    fn row<G: Ground>(world: &World<G>) {
-        let region = world.written(1);
-        // The kernel may be reading the very block that they have.
-        let (one, two, saved) = (region.fork(reserved()), region.fork(reserved()), region.snapshot());
-        let shared = region.block(0);
-        saved.reserve().unwrap();
-        let base = saved.map(|_| {}).unwrap();
-        let rest = world.fill();
-        region.write(100, 7);
-        assert_eq!((region.read(100), world.reserved()), (Some(7), 2), "the snapshot has lent what it had");
-        let theirs = [one.block(0), two.block(0), saved.entries.get(EntryIndex(0)).block().unwrap().index()];
-        assert_eq!((theirs, region.block(0) == shared), ([shared; 3], false), "the copy is the writer's");
-        assert_eq!(
-            (one.kept(), two.kept(), kept_by(&saved)),
-            (vec![0..G::PAGES], vec![0..G::PAGES], vec![0..G::PAGES])
-        );
-        assert_eq!(kept(G::BLOCK, |offset| G::load(&world.pool, base + offset).unwrap()), vec![0..G::PAGES]);
-        one.write(100, 8);
-        two.write(100, 9);
-        assert_eq!([one.read(100), two.read(100), region.read(100)], [Some(8), Some(9), Some(7)]);
-        assert_eq!(world.reserved(), 0);
-        assert_eq!(G::load(&world.pool, base + 100), Some(0));
-        drop(rest);
-    }
-    everywhere!(row, 5);
-}
-
-/// One of them has lent to their parent what was reserved for it. Each may be the first to write, or go.
-#[test]
-fn what_reserved_forks_share_with_one_reservation_less_is_enough_for_all_of_them() {
-    fn row<G: Ground>(world: &World<G>) {
-        for (first, goes) in [0, 1, 2].into_iter().flat_map(|first| [false, true].map(|goes| (first, goes))) {
-            let region = world.written(1);
-            let forks = [0, 1, 2].map(|_| region.fork(reserved()));
-            let shared = region.block(0);
-            let rest = world.fill();
-            region.write(100, 7);
-            assert_eq!((forks.each_ref().map(|fork| fork.block(0)), world.reserved()), ([shared; 3], 2));
-            // What others hold without a reservation is no obstacle.
-            let child = forks[(first + 1) % 3].snapshot();
-            let mut forks = forks.map(Some);
-            forks[first].as_ref().unwrap().write(100, 8);
-            if goes {
-                forks[(first + 1) % 3] = None;
-            }
-            for (nth, fork) in forks.iter().enumerate().filter(|(nth, fork)| *nth != first && fork.is_some()) {
-                fork.as_ref().unwrap().write(100, 10 + nth as u8);
-            }
-            for (nth, fork) in forks.iter().enumerate().filter_map(|(nth, fork)| Some((nth, fork.as_ref()?))) {
-                assert_eq!(fork.read(100), Some(if nth == first { 8 } else { 10 + nth as u8 }), "{nth} of {first}");
-            }
-            assert_eq!(region.read(100), Some(7));
-            drop((child, rest));
-        }
-    }
-    everywhere!(row, 6);
-}
-
-#[test]
-fn a_fork_gets_back_what_it_has_lent_for_a_copy_that_cannot_be_made() {
-    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
-        let region = world.written(1);
-        let fork = region.fork(reserved());
-        let rest = world.fill();
-        world.pool.sys.fail(Some((Call::Obtain, 0)));
-        assert!(matches!(region.resolve(100), Err(Unresolved::OutOfMemory(_))));
-        assert_eq!((world.reserved(), fork.table.is_reserved(EntryIndex(0))), (1, false));
-        fork.write(100, 9);
-        region.write(100, 7);
-        assert_eq!((fork.read(100), region.read(100), world.reserved()), (Some(9), Some(7), 0));
-        drop(rest);
-    }
-    run::<Soft>(3, row);
-    run::<SoftHugetlb>(3, row);
-}
-
 /// This holds for what it wrote itself, and also for what its parent has left to it.
 #[test]
 fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_has_them() {
@@ -431,30 +321,6 @@ fn a_reserved_fork_that_is_left_alone_with_its_blocks_gives_its_reservations_bac
         assert_eq!((fork.kept(), fork.read(100)), (vec![0..2 * G::PAGES], Some(7)));
     }
     everywhere!(row, 4);
-}
-
-#[test]
-fn a_copy_that_cannot_be_made_from_a_reservation_leaves_the_snapshot_as_it_was() {
-    fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
-        let region = world.written(1);
-        let snapshot = region.snapshot();
-        snapshot.reserve().unwrap();
-        let base = snapshot.map(|_| {}).unwrap();
-        let rest = world.fill();
-        // Without memory for the copy, with a part of the mapping carried out, and with nothing of it.
-        for call in [Call::Obtain, Call::Map, Call::Map] {
-            world.pool.sys.fail(Some((call, 0)));
-            assert!(matches!(region.resolve(100), Err(Unresolved::OutOfMemory(_) | Unresolved::Unmappable(_))));
-            assert!(!world.pool.sys.failure_pending());
-            assert_eq!((world.reserved(), kept_by(&snapshot)), (1, vec![0..G::PAGES]));
-            assert_eq!(kept(G::BLOCK, |offset| world.pool.sys.load(base + offset).unwrap()), vec![0..G::PAGES]);
-        }
-        region.write(100, 7);
-        assert_eq!((world.reserved(), kept_by(&snapshot)), (0, vec![0..G::PAGES]));
-        drop(rest);
-    }
-    run::<Soft>(3, row);
-    run::<SoftHugetlb>(3, row);
 }
 
 /// A block that a fork lazily frees is its own by then, and costs its parent nothing.
@@ -541,7 +407,7 @@ fn beyond_max_cow_bytes_a_write_takes_the_block_away_and_copies_no_more() {
         assert_eq!((region.accounts.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
         // A holder with a reservation still gets its copy.
         let snapshot = region.snapshot();
-        snapshot.reserve().unwrap();
+        snapshot.make_irrevocable().unwrap();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
         assert_eq!((snapshot.is_revoked(), read_at(&snapshot, 2 * G::BLOCK + 100)), (false, Ok(7)));
     }

@@ -57,13 +57,13 @@ fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_agai
 
 /// … where blocks that copies will need are counted, the snapshot is visible, or it is another region's.
 #[test]
-fn a_snapshot_takes_no_zeros_where_copies_are_reserved_or_it_is_shown() {
+fn a_snapshot_takes_no_zeros_where_copies_are_reserved_it_is_irrevocable_or_it_is_shown() {
     fn row<G: Ground>(world: &World<G>) {
-        let takes = |options: RegionOptions, is_reserved: bool| {
+        let takes = |options: RegionOptions, is_irrevocable: bool| {
             let region = fresh(world, options);
             let goal = region.snapshot();
-            if is_reserved {
-                goal.reserve().unwrap();
+            if is_irrevocable {
+                goal.make_irrevocable().unwrap();
             }
             (1..5).for_each(|value| round(&region, &goal, value));
             blocks_of(&goal)

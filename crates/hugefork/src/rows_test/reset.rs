@@ -538,23 +538,19 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
     where_pages_are_copied!(row, 10);
 }
 
-/// A snapshot with a reservation makes its copy when the pool is full. If a region goes back to that, it shares it
-/// again.
 #[test]
-fn a_snapshot_with_a_reservation_loses_nothing_to_a_region_that_has_gone_back_to_it() {
+fn an_irrevocable_snapshot_loses_nothing_to_a_region_that_has_gone_back_to_it() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written(1);
         let snapshot = region.snapshot();
-        snapshot.reserve().unwrap();
-        let rest = world.fill();
+        snapshot.make_irrevocable().unwrap();
         for value in 7..10 {
             region.write(100, value);
-            assert_eq!((read_at(&snapshot, 100), region.read(100)), (Ok(0), Some(value)), "it has made its copy");
+            assert_eq!((read_at(&snapshot, 100), region.read(100)), (Ok(0), Some(value)));
             region.reset_to(&snapshot).unwrap();
             assert_eq!((region.kept(), region.read(100)), (vec![0..G::PAGES], Some(0)));
         }
         assert_eq!((kept_by(&snapshot), snapshot.is_revoked()), (vec![0..G::PAGES], false));
-        drop(rest);
     }
     in_both_ways::<Soft>(3, row);
     run::<Base>(3, row);

@@ -19,20 +19,10 @@ use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
-use crate::table::{Entries, Entry, Locked, Origin, Reserved};
+use crate::table::{Entries, Entry, Locked, Origin};
 use crate::types::error::RegionError;
-use crate::types::options::Reserve;
 use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
-
-/// Whether the region that wrote a block may take it away when no other is free.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeping {
-    /// It may, as the snapshot's reservation says.
-    Lent,
-    /// Never: other processes read the blocks, and the pages over them, where they are.
-    ForGood,
-}
 
 /// Some entries of a snapshot: one bit for each.
 pub(super) struct EntrySet(EngineBox<[AtomicU64]>);
@@ -72,8 +62,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(super) zeros_held: AtomicUsize,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
-    /// Whether it was promised that nothing of it is taken away.
-    reserved: AtomicBool,
+    /// Whether it was promised that nothing of it is taken away, for good.
+    irrevocable: AtomicBool,
     /// The addresses where its bytes are visible, claimed on first use.
     pub(super) view: OnceLock<Addresses<S>>,
     pub(crate) parent: Derived,
@@ -81,8 +71,6 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) id: Option<SnapshotId>,
     /// The snapshot that the region was at when this was taken.
     pub(crate) from: Place,
-    /// Whether its blocks may be taken away.
-    pub(crate) keeping: Keeping,
     /// The pages over blocks that others hold too, which changes under the lock; nothing, if there never were any.
     pub(super) pages: LockedPages<S>,
     /// The sets that were captured of its region.
@@ -101,7 +89,7 @@ impl<S: Sys> SnapshotCore<S> {
         parent: Derived,
         id: Option<SnapshotId>,
     ) -> PinnedBox<SnapshotCore<S>> {
-        SnapshotCore::new(pool, count, parent, None, id, Keeping::Lent)
+        SnapshotCore::new(pool, count, parent, None, id)
     }
 
     /// `source` is what `parent` is a clone of, if it is one.
@@ -111,7 +99,6 @@ impl<S: Sys> SnapshotCore<S> {
         parent: Derived,
         source: Option<&Derived>,
         id: Option<SnapshotId>,
-        keeping: Keeping,
     ) -> PinnedBox<SnapshotCore<S>> {
         let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
@@ -121,12 +108,11 @@ impl<S: Sys> SnapshotCore<S> {
             zeros_held: AtomicUsize::new(0),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
-            reserved: AtomicBool::new(false),
+            irrevocable: AtomicBool::new(false),
             view: OnceLock::new(),
             parent,
             id,
             from: Place::default(),
-            keeping,
             pages: LockedPages::default(),
             captured: OnceLock::new(),
             placement: OnceLock::new(),
@@ -201,52 +187,31 @@ impl<S: Sys> SnapshotCore<S> {
         }
     }
 
-    /// Reserves a block for each that it holds, for the copies that its region may have it make.
-    pub(crate) fn reserve(&self) -> Result<(), RegionError> {
-        self.complete()?;
-        let is_present = |index: EntryIndex| self.entries.get(index).block().is_some();
-        let present = self.entries.iter().filter(|entry| entry.block().is_some()).count();
-        let reserved = self.pool.reserve(Reserve::Full, present)?;
+    /// Promises that nothing of it is taken away from here on. An error if a block was before.
+    pub(crate) fn make_irrevocable(&self) -> Result<(), RegionError> {
         let _signals = SignalsBlocked::new();
         let _alone = self.lock.exclusive();
-        reserved.give_to(&self.pool, &self.entries, 0..self.entries.len(), is_present);
-        self.reserved.store(true, Ordering::Relaxed);
+        self.irrevocable.store(true, Ordering::Relaxed);
         self.check()
     }
 
     /// Whether it was promised that nothing of it is taken away.
-    pub(super) fn is_reserved(&self) -> bool {
-        self.reserved.load(Ordering::Relaxed)
-    }
-
-    /// Whether it keeps the block of a region's entry whatever happens, and has no reservation for the region's copy.
-    pub(crate) fn lends_none(&self, index: EntryIndex, entry: Entry) -> bool {
-        let own = self.entries.get(index).block();
-        own.is_some() && own == entry.block() && self.is_reserved() && !self.entries.is_reserved(index)
-    }
-
-    /// A region has come to hold this block again, for whose last copy the snapshot may have lent what was reserved.
-    /// Reserves one more, for the next copy. If there is none, the region needs one of its own.
-    pub(crate) fn reserve_again(&self, _locked: Locked<'_>, index: EntryIndex) {
-        if self.is_reserved() && !self.entries.is_reserved(index) && self.pool.frames.reserve(1).is_some() {
-            self.entries.set_reserved(index, Reserved::Yes);
-        }
-    }
-
-    /// A second snapshot of the same blocks.
-    pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        self.duplicate_and(Keeping::Lent)
+    pub(crate) fn is_irrevocable(&self) -> bool {
+        self.irrevocable.load(Ordering::Relaxed)
     }
 
     /// A second snapshot of the same blocks and pages, none of which is ever taken away.
     pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        self.duplicate_and(Keeping::ForGood)
+        let copy = self.duplicate()?;
+        copy.make_irrevocable()?;
+        Ok(copy)
     }
 
-    fn duplicate_and(&self, keeping: Keeping) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
+    /// A second snapshot of the same blocks.
+    pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
         let source = Some(&self.parent);
-        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id, keeping);
+        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id);
         copy.from.set(self.from.get());
         self.captured.get().into_iter().for_each(|captured| copy.keep_captured(captured));
         if self.has_room_for_pages() {
@@ -277,7 +242,6 @@ impl<S: Sys> Known for SnapshotCore<S> {
 impl<S: Sys> Drop for SnapshotCore<S> {
     fn drop(&mut self) {
         let pool = self.pool.clone();
-        pool.unreserve_all(&self.entries);
         let closed = self.view.take().map_or(Ok(()), |mut view| view.close());
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {

@@ -5,29 +5,19 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use super::core::{Keeping, SnapshotCore};
+use super::core::SnapshotCore;
 use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Site};
 use crate::mapping::edges::Shown;
-use crate::pool::holders::{Answer, Holder, Offer, Seat};
+use crate::pool::holders::{Answer, Holder, Seat};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sys::{Shows, Sys};
 use crate::table::transition::{OnRevoke, on_revoke};
-use crate::table::{Entry, Locked, Reserved};
+use crate::table::{Entry, Locked};
 use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// What has to be done to let go of `block` at `index`.
-    fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke {
-        if !self.holds(index, block) {
-            return OnRevoke::Nothing;
-        }
-        let is_reserved = self.keeping == Keeping::ForGood || self.is_reserved();
-        let entry = self.entries.get(index);
-        on_revoke(entry.state(), entry.origin(), if is_reserved { Reserve::Full } else { Reserve::None }).1
-    }
-
     /// Lets go of the block at `index`: the entry is revoked or, if the block has zeros only, has zeros without it.
     /// What is visible at an address changes first. False if that cannot be done.
     pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
@@ -73,11 +63,12 @@ impl<S: Sys> Holder for SnapshotCore<S> {
         index.0 < self.entries.len() && self.entries.get(index).block() == Some(block)
     }
 
-    fn offer(&self, index: EntryIndex, block: BlockId) -> Offer {
-        Offer::while_it_holds(
-            || self.holds(index, block),
-            || Offer::of_holder(self.on_revoke(index, block), self.entries.reservation(index)),
-        )
+    fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke {
+        if !self.holds(index, block) {
+            return OnRevoke::Nothing;
+        }
+        let entry = self.entries.get(index);
+        on_revoke(entry.state(), entry.origin(), if self.is_irrevocable() { Reserve::Full } else { Reserve::None }).1
     }
 
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer {
@@ -96,11 +87,5 @@ impl<S: Sys> Holder for SnapshotCore<S> {
 
     fn drop_zeros(&self) -> usize {
         SnapshotCore::drop_zeros(self)
-    }
-
-    fn lend(&self, index: EntryIndex, block: BlockId) -> Answer {
-        let _alone = self.lock.exclusive();
-        let lends = self.offer(index, block) == Offer::Lends && self.entries.set_reserved(index, Reserved::No);
-        if lends { Answer::Done } else { Answer::No }
     }
 }

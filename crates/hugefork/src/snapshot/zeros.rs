@@ -17,10 +17,10 @@ use crate::table::{Entry, Locked, Origin};
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Whether a region may have it take a block of zeros at `index`: it is a snapshot of that region, nothing is
-    /// reserved for it, its bytes are visible nowhere, and it has had none there.
+    /// Whether a region may have it take a block of zeros at `index`: it is a snapshot of that region, it may
+    /// lose blocks, its bytes are visible nowhere, and it has had none there.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
-        let is_plain = self.parent.is_share_of(id) && !self.is_reserved() && self.view.get().is_none();
+        let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
         is_plain && !self.zeros.has(index)
     }
 

@@ -163,7 +163,7 @@ pub enum Swap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Commit {
-    /// Block by block, when a block is first used, or shortly before by a thread of the pool
+    /// Block by block, when a block is first used, or before a snapshot uses it by a thread of the pool
     /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which takes as
     /// long as a fault of the kernel's own. shmem may find no memory left; hugetlb pages are reserved in any case.
     #[default]

@@ -23,11 +23,11 @@ pub enum Reserve {
     /// One for each block.
     ///
     /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs
-    ///   if no other is free.
+    ///   if no other is free and none of them was promised it.
     /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both
-    ///   share and the pool is empty, the parent copies to the block that is set aside for the fork, which has the
-    ///   shared one for itself then.
-    /// * A snapshot: nothing is taken away from it. The blocks are for such copies of its region.
+    ///   share and the pool is empty, that write fails loudly.
+    /// * A snapshot: nothing is taken away from it, and such a write of its region fails loudly. No block is set aside,
+    ///   since nobody writes to a snapshot. A region whose writes must not fail needs a pool with room for copies.
     ///
     /// Until a fork is written to, and for as long as a snapshot lives, the bytes stay on the same physical pages: the
     /// kernel may read them there (`O_DIRECT`, `vmsplice(2)`).

@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use hugefork::{Pinned, Region, RegionError, RegionOptions, Reserve, Snapshot};
+use hugefork::{Pinned, Region, RegionError, RegionOptions, Snapshot};
 
 use crate::common::wait::PATIENCE;
 use crate::{DONE, OWNERS, PAGE, World, more};
@@ -70,7 +70,6 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
 /// A snapshot, and its words that were looked at.
 struct Held {
     snapshot: Snapshot,
-    reserve: Reserve,
     seen: Vec<(usize, usize, u64)>,
 }
 
@@ -258,19 +257,14 @@ impl<'a> Owner<'a> {
             let at = self.random.below(3);
             self.held.swap_remove(at);
         }
-        let reserve = if self.random.one_in(3) { Reserve::Full } else { Reserve::None };
-        let snapshot = match self.region.snapshot_with(RegionOptions::new().reserve(reserve)) {
+        let snapshot = match self.region.snapshot() {
             Ok(snapshot) => snapshot,
-            // Copies of pinned blocks, and reservations, need blocks.
-            Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {
-                return more(&self.world.counts.refused);
-            }
-            // Another thread needed a block before it was reserved.
-            Err(RegionError::Revoked) if reserve == Reserve::Full => return more(&self.world.counts.revoked),
+            // Copies of pinned blocks need blocks.
+            Err(RegionError::PoolFull { .. }) => return more(&self.world.counts.refused),
             Err(error) => panic!("{error}"),
         };
-        more(&self.world.counts.snapshots[reserve as usize]);
-        let mut held = Held { snapshot, reserve, seen: Vec::new() };
+        more(&self.world.counts.snapshots);
+        let mut held = Held { snapshot, seen: Vec::new() };
         for at in self.part() {
             let page = self.pages[at];
             for place in WORDS {
@@ -301,7 +295,7 @@ impl<'a> Owner<'a> {
     /// One word of a snapshot, by `read_at` or as it is mapped; `None` if it was taken away.
     fn look(&mut self, held: &Held, page: usize, place: usize) -> Option<u64> {
         let taken_away = || {
-            assert!(held.reserve == Reserve::None && soon(|| held.snapshot.is_revoked()), "lost, and not revoked");
+            assert!(soon(|| held.snapshot.is_revoked()), "lost, and not revoked");
             more(&self.world.counts.revoked);
         };
         if self.random.one_in(2) {
@@ -323,10 +317,6 @@ impl<'a> Owner<'a> {
             }
             Err(error) => panic!("{error}"),
         };
-        if held.reserve == Reserve::Full {
-            let start = page * PAGE + place * 8;
-            return Some(u64::from_ne_bytes(mapped[start..start + 8].try_into().unwrap()));
-        }
         let value = peek(mapped.as_ptr(), page, place);
         // A word that was read had not been taken away, or only just.
         if value.is_none() || held.snapshot.is_revoked() {
@@ -356,43 +346,26 @@ impl<'a> Owner<'a> {
 
     fn fork(&mut self) {
         self.now("fork");
-        let token = if self.random.one_in(3) { self.world.reserved_fork.try_lock().ok() } else { None };
-        let reserve = if token.is_some() { Reserve::Full } else { Reserve::None };
         let fork = match self.region.fork_with(
-            RegionOptions::new()
-                .reserve(reserve)
-                .copy_grain(self.world.grain)
-                .calls_wait(self.world.grain == hugefork::CopyGrain::Page),
+            RegionOptions::new().copy_grain(self.world.grain).calls_wait(self.world.grain == hugefork::CopyGrain::Page),
         ) {
             Ok(fork) => fork,
-            Err(RegionError::NotReservable { .. } | RegionError::PoolFull { .. }) => {
-                return more(&self.world.counts.refused);
-            }
+            Err(RegionError::PoolFull { .. }) => return more(&self.world.counts.refused),
             Err(RegionError::Revoked) => return more(&self.world.counts.revoked),
             Err(error) => panic!("{error}"),
         };
-        more(&self.world.counts.forks[reserve as usize]);
+        more(&self.world.counts.forks);
         for at in self.part() {
             let page = self.pages[at];
             let found = WORDS.map(|place| peek(fork.as_ptr(), page.number, place));
             let is_there = found.iter().all(|&value| value == Some(page.value) || page.is_lazy && value == Some(0));
-            let is_excused = || reserve == Reserve::None && soon(|| fork.is_revoked());
+            let is_excused = || soon(|| fork.is_revoked());
             assert!(is_there || is_excused(), "{found:x?} in a fork, not {:x}", page.value);
-            if reserve == Reserve::None
-                && let Err(error) = fork.prepare_write(page.number * PAGE..(page.number + 1) * PAGE)
-            {
+            // What is prepared by page shares its block still, and a full pool may take that away at any time.
+            if let Err(error) = fork.prepare_write(page.number * PAGE..(page.number + 1) * PAGE) {
                 assert!(matches!(error, RegionError::PoolFull { .. } | RegionError::Revoked), "{error}");
                 more(if error == RegionError::Revoked { &self.world.counts.revoked } else { &self.world.counts.full });
-                continue;
             }
-            if reserve == Reserve::None {
-                // What is prepared by page shares its block still, and a full pool may take that away at any time.
-                continue;
-            }
-            // The block is the fork's own now: nobody takes it away any more, and the region does not see it.
-            word(fork.as_mut_ptr(), page.number, 9).store(u64::MAX, Ordering::Relaxed);
-            assert_eq!(word(fork.as_mut_ptr(), page.number, 9).load(Ordering::Relaxed), u64::MAX);
-            self.check(at);
         }
     }
 

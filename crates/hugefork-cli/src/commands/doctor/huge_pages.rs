@@ -163,7 +163,7 @@ fn free(root: &Root) -> Check {
 
 const FIRST_WRITE: About = About(
     "first-write",
-    "a thread gets pools their memory ahead of the writes; a pool that is built with all of it upfront needs none",
+    "the first write to a block waits for the kernel to clear it; a pool that is built with all of it upfront never waits",
 );
 
 fn first_write<E: Display>(tried: Result<&FirstWrite, E>) -> Check {

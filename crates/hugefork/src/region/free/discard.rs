@@ -45,7 +45,7 @@ impl<S: Sys> RegionCore<S> {
                 next += 1;
             }
         }
-        self.reserve_again(whole, |_, _| false)
+        self.reserve_again(whole)
     }
 
     /// Makes `bytes` of one block zero. Copies the block first if others hold it.

@@ -324,9 +324,6 @@ impl<S: Sys> Reset<'_, S> {
         let _ = region.noted(remapped.right());
         remapped.published(Recount { before, after });
         count(&region.counters.blocks_exchanged, run.len() as u64);
-        if let Some(locked) = self.frozen_locked {
-            run.clone().for_each(|index| self.frozen.reserve_again(locked, EntryIndex(index)));
-        }
         if origin == Origin::Own {
             // They were counted as what forks and snapshots alone hold.
             region.accounts.cow.freed(run.len());

@@ -58,7 +58,6 @@ use crate::sys::{Sys, SystemError};
 use crate::table::transition::{Event, OnShare, on_share};
 use crate::table::{Entry, Locked, WindowsGuard};
 use crate::types::error::{RegionError, ResetError};
-use crate::types::options::Reserve;
 use crate::units::EntryIndex;
 
 /// The kernel moves page tables of so much as one entry.
@@ -108,7 +107,7 @@ impl<S: Sys> RegionCore<S> {
             };
             return Err(ResetError { done, reason });
         }
-        self.keep_reserve(frozen).map_err(|reason| ResetError { done: self.len(), reason })
+        self.reserve_again(0..self.table.len()).map_err(|reason| ResetError { done: self.len(), reason })
     }
 
     /// Bytes that resets and promises take.
@@ -143,15 +142,6 @@ impl<S: Sys> RegionCore<S> {
             self.addresses.claim_staging();
         }
         dirty
-    }
-
-    /// After a reset to a snapshot: sets blocks aside again, if that was promised.
-    fn keep_reserve(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
-        let lends_none = |index, entry| frozen.lends_none(index, entry);
-        match self.accounts.reserve {
-            Reserve::Full => self.reserve_again(0..self.table.len(), lends_none),
-            Reserve::None => Ok(()),
-        }
     }
 
     /// One try, under the lock that keeps snapshots and resets apart.

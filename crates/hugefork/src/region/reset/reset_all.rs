@@ -86,8 +86,11 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
             }
         }
     }
-    let reserved =
-        pairs.iter().map(|(region, frozen)| region.keep_reserve(frozen)).reduce(Result::and).unwrap_or(Ok(()));
+    let reserved = pairs
+        .iter()
+        .map(|(region, _)| region.reserve_again(0..region.table.len()))
+        .reduce(Result::and)
+        .unwrap_or(Ok(()));
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 

@@ -170,16 +170,12 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
-    /// others held the block; and for those that share theirs with somebody who would lend none.
-    pub(in crate::region) fn reserve_again(
-        &self,
-        entries: Range<usize>,
-        lends_none: impl Fn(EntryIndex, Entry) -> bool,
-    ) -> Result<(), RegionError> {
+    /// others held the block.
+    pub(in crate::region) fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
         let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
         let has_none = |index: EntryIndex| {
             let entry = self.table.get(index);
-            (takes_one(entry) || lends_none(index, entry)) && !self.table.is_reserved(index)
+            takes_one(entry) && !self.table.is_reserved(index)
         };
         if self.accounts.reserve == Reserve::None {
             return Ok(());

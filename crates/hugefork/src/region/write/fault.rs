@@ -358,7 +358,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         let taken = pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved);
         self.taken = taken.ok_or(Unresolved::PoolFull)?;
         self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
-        pool.note_taken(self.taken);
+        pool.stock.nudge(&pool.frames);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         if !self.leaves_enough() {
             self.only()
         } else if self.region.table.is_one_a_window() {
-            self.onward(history::MOST_BLOCKS_A_FAULT, is_unwritten)
+            self.onward(history::MOST_BLOCKS_A_FAULT, |entry, by| is_unwritten(entry, by) && self.has_memory(by))
         } else {
             self.around(is_unwritten)
         }
@@ -63,7 +63,8 @@ impl<'a, S: Sys> Fault<'a, S> {
             | Entry::Revoked => false,
         };
         if region.table.is_one_a_window() && self.leaves_enough() {
-            self.onward(history::MOST_BLOCKS_A_FAULT, is_held_by_others)
+            let belongs = |entry, by| is_held_by_others(entry, by) && self.has_memory(by);
+            self.onward(history::MOST_BLOCKS_A_FAULT, belongs)
         } else if budget.fits(budget.limit() / 2) {
             self.only()
         } else {
@@ -134,6 +135,14 @@ impl<'a, S: Sys> Fault<'a, S> {
             run.start -= 1;
         }
         (table.kept(windows.start..own), table.kept(own + 1..windows.end), run)
+    }
+
+    /// Whether the block has memory that the entry at this distance would like. A fault waits for the kernel's memory
+    /// for its own block only.
+    fn has_memory(&self, by: isize) -> bool {
+        let (region, frames) = (self.region, &self.region.pool().frames);
+        let wish = region.placement.hint(EntryIndex(self.index.0.wrapping_add_signed(by)), frames.len());
+        !frames.is_free_and_fresh(wish.index())
     }
 
     /// Only this entry.
