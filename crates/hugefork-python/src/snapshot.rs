@@ -55,7 +55,7 @@ impl RegionSnapshot {
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<usize, Failure> {
         let snapshot = self.get()?;
-        Ok(py.detach(|| snapshot.map().map(|bytes| bytes.as_ptr().addr()))?)
+        Ok(py.detach(|| snapshot.view().map(|bytes| bytes.as_ptr().addr()))?)
     }
 
     #[getter]
@@ -76,13 +76,19 @@ impl RegionSnapshot {
         Ok(self.get()?.is_revoked())
     }
 
+    /// Has system calls read all of it, too: copies the pages that it holds over blocks of others.
+    fn map(&self, py: Python<'_>) -> Result<(), Failure> {
+        let snapshot = self.get()?;
+        Ok(py.detach(|| snapshot.map().map(drop))?)
+    }
+
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> Result<(), Failure> {
         if flags & ffi::PyBUF_WRITABLE != 0 {
             return Err(PyBufferError::new_err("a snapshot cannot be written to: fork it").into());
         }
         let py = slf.py();
         let memory = |snapshot: &hugefork::Snapshot| {
-            let bytes = py.detach(|| snapshot.map().map(|bytes| bytes.as_ptr().addr()))?;
+            let bytes = py.detach(|| snapshot.view().map(|bytes| bytes.as_ptr().addr()))?;
             let address = std::ptr::with_exposed_provenance_mut(bytes);
             Ok(Memory { address, len: snapshot.len(), is_read_only: true })
         };

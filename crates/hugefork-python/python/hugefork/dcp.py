@@ -167,6 +167,8 @@ class _Taken:
         for region in self._regions:
             if region.address <= low and high <= region.address + region.nbytes:
                 part: _native.RegionSnapshot = taken._part(region)
+                # What writes tensors to files may lend them to system calls.
+                part.map()
                 contents = bytes_of(part)[low - region.address : high - region.address]
                 with warnings.catch_warnings():
                     # That it is read-only.
