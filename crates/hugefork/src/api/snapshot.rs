@@ -39,7 +39,7 @@ pub(super) fn before_any_is_lost<T>(
 /// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)): so a history costs what was written. To reset a region
 /// to it copies the pages that differ, and to fork it those that it has; to [`export`](Snapshot::export) it copies
 /// nothing. To reserve it takes a whole block for each that it has such pages of; so does a reset of a region that
-/// shows another block there, has a limit or a reservation, or copies blocks
+/// has a limit or a reservation, or copies blocks
 /// ([`CopyGrain::Block`](crate::CopyGrain::Block)). When the pool has none left, the parent takes the block that it
 /// writes to away from its snapshots, see [`Snapshot::is_revoked`].
 ///

@@ -3,6 +3,7 @@
 use super::captured::{at, history, slots, written};
 use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
+use crate::pool::page_set::PageSet;
 use crate::region::reset::reset_all;
 
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
@@ -51,6 +52,45 @@ fn a_region_goes_back_to_any_of_them() {
         assert_eq!((written(&again, 5), kept_by(&again)), (vec![1, 0, 0, 0], vec![0..2 * G::PAGES]));
     }
     where_pages_are_copied!(row, 24);
+}
+
+/// A history in which a block was copied meanwhile is gone through for nothing: what is below the pages is shown again.
+#[test]
+fn a_reset_to_pages_over_another_block_takes_no_block() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 4);
+        let most = PageSet::<G::S>::most_pages(world.pool.block_size, true);
+        (0..=most).for_each(|page| region.write(at(page), 7));
+        held.push(region.snapshot());
+        region.write(at(1), 8);
+        held.push(region.snapshot());
+        let below = |nth: usize| held[nth].entries.get(EntryIndex(0)).block();
+        assert_ne!(below(3), below(4), "the block was copied");
+        let before = (world.free(), slots(world));
+        let (first, copied) = ([1, 2, 3, 0], [7; 4]);
+        for nth in [3, 5, 2, 4, 1, 5, 3] {
+            match nth % 2 {
+                0 => region.reset_to(&held[nth]).unwrap(),
+                _ => reset_all(&[(&*region.space, &*held[nth])]).unwrap(),
+            }
+            let mut expected = if nth > 3 { copied } else { first };
+            match nth {
+                0..4 => expected[nth..].fill(0),
+                4 => {}
+                _ => expected[0] = 8,
+            }
+            assert_eq!([1, 2, 3, 4].map(|page| region.read(at(page)).unwrap()), expected, "{nth}");
+            assert_eq!(
+                (region.kept(), world.free(), slots(world)),
+                (vec![0..2 * G::PAGES], before.0, before.1),
+                "{nth}"
+            );
+        }
+        region.write(at(4), 9);
+        let again = region.snapshot();
+        assert_eq!((written(&again, 6), written(&held[3], 6)), (vec![1, 2, 3, 9, 0], vec![1, 2, 3, 0, 0]));
+    }
+    where_pages_are_copied!(row, 12);
 }
 
 /// A reset gives pages back to the kernel that were not written to for some resets.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | shows the snapshot's block, and what was captured tells | pages without a mark, and where the two sets differ |
 //! | … and nothing tells | all private pages, and those of the snapshot's set |
-//! | shows something else | the snapshot makes a block with these pages, before |
+//! | shows something else | the snapshot's block is shown in its place, and gets the pages of the set |
 //! | pinned | as without a set, and then it gets the pages |
 //!
 //! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
@@ -23,23 +23,9 @@ use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sys::{Access, Sys};
 use crate::table::{Entry, Locked};
-use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
-    /// Has the snapshot make blocks of its own where a reset can do nothing with its pages.
-    pub(super) fn complete_for_reset(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
-        if !frozen.has_pages() {
-            return Ok(());
-        }
-        let takes =
-            |index: EntryIndex| self.may_take_pages() && self.takes_set(index, frozen.entries.get(index).block());
-        (0..self.table.len())
-            .map(EntryIndex)
-            .filter(|index| !takes(*index))
-            .try_for_each(|index| frozen.complete_at(index))
-    }
-
     /// Gives a region, which shows the blocks of a snapshot and nothing else, and which nobody else knows, the pages
     /// that the snapshot has over them.
     pub(in crate::region) fn take_pages_of(
@@ -56,13 +42,6 @@ impl<S: Sys> RegionCore<S> {
             Err(Stop::NoRoom(_) | Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
         }
         Ok(())
-    }
-
-    /// Whether a reset can give an entry pages over a block: it shows that, or is pinned.
-    fn takes_set(&self, index: EntryIndex, block: Option<BlockId>) -> bool {
-        let entry = self.table.get(index);
-        let shows_it = matches!(entry, Entry::Shared(..) | Entry::CowMapped(..)) && entry.block() == block;
-        shows_it || self.pins.has(index)
     }
 
     /// Whether a reset may give the region pages of a snapshot, over blocks that both hold.
@@ -129,22 +108,22 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Shows the snapshot's blocks through private mappings where it has pages over them, which changes no bytes. What
-    /// shows another block gets one with these pages: the snapshot is to make that first.
+    /// Shows the snapshot's blocks through private mappings where the region shows them and the snapshot has pages over
+    /// them, which changes no bytes.
     pub(super) fn take_sets(&mut self) -> Result<(), Stop> {
-        let (region, mut lacks) = (self.region, false);
+        let region = self.region;
+        let can_fill = !self.is_held || region.addresses.has_staging();
+        if self.has_sets && !(region.may_take_pages() && can_fill) {
+            return Err(Stop::Incomplete);
+        }
         for index in (0..region.table.len()).map(EntryIndex).filter(|_| self.has_sets) {
             let (entry, block) = (region.table.get(index), self.frozen.entries.get(index).block());
-            if self.set_over(index.0).is_none() || entry.is_cow_mapping() && entry.block() == block {
-                continue;
-            }
-            if !region.takes_set(index, block) {
-                lacks = true;
-            } else if !region.pins.has(index) {
+            let is_shared = matches!(entry, Entry::Shared(..)) && entry.block() == block;
+            if is_shared && self.set_over(index.0).is_some() && !region.pins.has(index) {
                 region.cow_map(self.locked, index.0..index.0 + 1, Place::Own)?;
             }
         }
-        if lacks { Err(Stop::Incomplete) } else { Ok(()) }
+        Ok(())
     }
 
     /// Puts back what the list of private pages has not. Returns how many pages it wrote: they have no mark any more,

@@ -65,7 +65,7 @@ use crate::units::EntryIndex;
 enum Stop {
     /// Nothing has changed: there are more private pages than there is room for in the list.
     NoRoom(NoRoom),
-    /// Nothing has changed: the snapshot is to make blocks of its own first.
+    /// Nothing has changed: the region can do nothing with pages, so the snapshot is to make blocks of its own first.
     Incomplete,
     /// What comes before `done` bytes is as the snapshot.
     At { done: usize, reason: Unresolved },
@@ -111,7 +111,7 @@ impl<S: Sys> RegionCore<S> {
                     continue;
                 }
                 Err(Stop::Incomplete) => {
-                    self.complete_for_reset(frozen).map_err(|reason| ResetError { done: 0, reason })?;
+                    frozen.complete().map_err(|reason| ResetError { done: 0, reason })?;
                     continue;
                 }
                 Err(Stop::At { done, reason }) => (done, self.error(reason)),
@@ -133,7 +133,7 @@ impl<S: Sys> RegionCore<S> {
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
         }
-        self.complete_for_reset(frozen)
+        if self.may_take_pages() { Ok(()) } else { frozen.complete() }
     }
 
     /// What is known from the last reset, with room for so many pages and the sets of a snapshot. Under the lock that
@@ -149,7 +149,7 @@ impl<S: Sys> RegionCore<S> {
         if has_sets || frozen.has_pages() {
             self.captured.make_room();
         }
-        if self.accounts.has_cow_mappings() {
+        if self.accounts.has_cow_mappings() || frozen.has_pages() {
             self.addresses.claim_staging();
         }
         dirty
@@ -278,8 +278,9 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
+        // Where the snapshot has pages, its blocks lack these until the end.
+        self.change_all().map_err(|reason| Stop::At { done: if self.has_sets { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
-        self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
         self.note_sets();
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);

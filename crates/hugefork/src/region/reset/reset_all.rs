@@ -84,7 +84,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         match stop {
             // What was set back by now is set back once more, with the others.
             Stop::NoRoom(no_room) => rooms[nth] = no_room.wanted_pages(),
-            Stop::Incomplete => pairs[nth].0.complete_for_reset(pairs[nth].1).map_err(nothing_done)?,
+            Stop::Incomplete => pairs[nth].1.complete().map_err(nothing_done)?,
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }
