@@ -480,6 +480,8 @@ typedef struct hf_pool_stats {
      * once, and the blocks in use that have these pages. */
     size_t pages_held;
     size_t blocks_of_pages;
+    /* Copies of such pages in the process's own memory, made for reads by address. */
+    size_t pages_in_views;
 } hf_pool_stats;
 
 /*
@@ -1111,7 +1113,9 @@ int hf_snapshot_pool(const hf_snapshot *snapshot, hf_pool **out);
 /*
  * Gives the address of its bytes, aligned to the block size and good for reads until the
  * snapshot is closed; a write is a fault. The first call maps them, with one system call
- * for each run of neighbouring blocks; later ones give the same address.
+ * for each run of neighbouring blocks, and copies all pages that it holds over blocks of
+ * others (pages_held of hf_pool_stats), some 2 us each; later ones give the same address.
+ * hf_snapshot_read_at copies only what it is asked for.
  *
  * HF_E_TOO_MANY_MAPPINGS, HF_E_OUT_OF_ADDRESSES. HF_E_REVOKED: a part was taken away
  * before the first call. HF_E_SYSTEM, HF_E_FORKED_CHILD.

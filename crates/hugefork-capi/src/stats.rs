@@ -48,7 +48,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 figures! {
     /// `PoolStats` without the faults.
-    hf_pool_stats, 200, stats: PoolStats {
+    hf_pool_stats, 208, stats: PoolStats {
         blocks: usize = stats.blocks,
         blocks_free: usize = stats.blocks_free,
         blocks_reserved: usize = stats.blocks_reserved,
@@ -76,6 +76,7 @@ figures! {
         supply_blocks_given_back: u64 = stats.supply.blocks_given_back,
         pages_held: usize = stats.pages_held,
         blocks_of_pages: usize = stats.blocks_of_pages,
+        pages_in_views: usize = stats.pages_in_views,
     }
 
     /// `RegionStats` without the faults.

@@ -100,6 +100,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Snapshot::pool", "hf_snapshot_pool"),
     ("Snapshot::is_revoked", "hf_snapshot_is_revoked"),
     ("Snapshot::map", "hf_snapshot_map"),
+    ("Snapshot::view", "hf_snapshot_map shows the same, and hf_snapshot_read_at copies little"),
     ("Snapshot::read_at", "hf_snapshot_read_at"),
     ("Snapshot::fork", "hf_snapshot_fork"),
     ("Snapshot::fork_with", "hf_snapshot_fork"),

@@ -20,7 +20,7 @@ pub(crate) fn of_pool<'py>(py: Python<'py>, stats: &PoolStats) -> PyResult<Bound
     put!(dict,
         "blocks": stats.blocks, "blocks_free": stats.blocks_free, "blocks_reserved": stats.blocks_reserved,
         "blocks_zeroed_free": stats.blocks_zeroed_free, "blocks_leaked": stats.blocks_leaked,
-        "pages_held": stats.pages_held, "blocks_of_pages": stats.blocks_of_pages,
+        "pages_held": stats.pages_held, "blocks_of_pages": stats.blocks_of_pages, "pages_in_views": stats.pages_in_views,
         "bytes_huge": stats.bytes_huge, "bytes_base": stats.bytes_base, "not_collapsed": stats.not_collapsed,
         "supply_running": stats.supply.running, "supply_blocks_ahead": stats.supply.blocks_ahead,
         "supply_seconds": seconds(stats.supply.time), "supply_blocks_late": stats.supply.blocks_late,

@@ -85,6 +85,8 @@ class PoolStats(_Faults):
     """Pages of 4 KiB that snapshots hold over blocks that others hold too."""
     blocks_of_pages: int
     """Blocks in use that have these pages."""
+    pages_in_views: int
+    """Copies of such pages in the process's own memory, made where arrays of snapshots are read."""
     bytes_huge: int | None
     """Memory in huge pages; None before Linux 6.7."""
     bytes_base: int | None

@@ -161,6 +161,7 @@ impl Pool {
             pressure: self.shared.watcher.as_ref().map(Watcher::stats).unwrap_or_default(),
             pages_held,
             blocks_of_pages,
+            pages_in_views: core.pages_in_views.load(Ordering::Relaxed),
             blocks_leaked: core.leaked.load(Ordering::Relaxed),
             regions,
             metadata_bytes: core.frames.bytes() + size_of::<PoolCore<Linux>>(),

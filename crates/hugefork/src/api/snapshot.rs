@@ -38,7 +38,7 @@ pub(super) fn before_any_is_lost<T>(
 /// 4 KiB each in the pool's memory, and shares those with the snapshots before and after it
 /// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)): so a history costs what was written. To reset a region
 /// to it copies the pages that differ, and to fork it those that it has; to [`export`](Snapshot::export) it copies
-/// nothing. A reset of a region that shows another block there, has a limit or a reservation, or copies blocks
+/// nothing. A reset of a region that has a limit or a reservation, or copies blocks
 /// ([`CopyGrain::Block`](crate::CopyGrain::Block)) takes a whole block for each that it has such pages of. When the
 /// pool has none left, the parent takes the block that it writes to away from its snapshots, see
 /// [`Snapshot::is_revoked`].
@@ -103,14 +103,30 @@ impl Snapshot {
         self.core().is_revoked()
     }
 
-    /// The bytes, aligned to the block size. The first call maps them, with a system call for each run of neighbouring
-    /// blocks, and copies pages that lie over blocks of others to memory of the process, some 2 us each.
+    /// The bytes, aligned to the block size, as [`Snapshot::view`] maps them, for system calls as well: it copies all
+    /// pages that lie over blocks of others to memory of the process, some 2 us each.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::view`].
+    pub fn map(&self) -> Result<&[u8], RegionError> {
+        let bytes = self.view()?;
+        self.core().show_all()?;
+        Ok(bytes)
+    }
+
+    /// The bytes, aligned to the block size, for the program itself. The first call maps them, with a system call for
+    /// each run of neighbouring blocks. Where pages lie over blocks of others, which is so only while an older snapshot
+    /// is held, the first read of 64 KiB is a fault and copies its pages, and the next read beside them those of 2 MiB.
+    /// A system call that reads such bytes before the program has fails with `EFAULT`: give it those of
+    /// [`Snapshot::map`], or call [`Snapshot::write_to`].
+    ///
+    /// A read for which the process has no memory or no mappings left is a `SIGBUS`, and a line that says why.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if a part was taken
     /// away before the first call, [`RegionError::System`], [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs
     /// no mapping.
-    pub fn map(&self) -> Result<&[u8], RegionError> {
+    pub fn view(&self) -> Result<&[u8], RegionError> {
         check_owner()?;
         let core = self.core();
         let base = match core.view() {
@@ -126,8 +142,9 @@ impl Snapshot {
                 })?
             }
         };
-        // SAFETY: the view maps all `len` bytes for as long as `self` lives, and nobody writes to blocks that
-        // `self.frozen` holds. What it does not hold any more is inaccessible: a load there does not return.
+        // SAFETY: the view spans all `len` bytes for as long as `self` lives. A read of what is hidden there is a fault
+        // that shows it. Nobody writes to blocks or pages that `self.core` holds. What it does not hold any more is
+        // inaccessible: a load there does not return.
         Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
     }
 
@@ -153,7 +170,7 @@ impl Snapshot {
 impl Deref for Snapshot {
     type Target = [u8];
 
-    /// The bytes.
+    /// The bytes, as those of [`Snapshot::map`].
     ///
     /// # Panics
     /// If they cannot be mapped; [`Snapshot::map`] returns an error instead.

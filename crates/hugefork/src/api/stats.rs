@@ -157,6 +157,9 @@ pub struct PoolStats {
     /// Blocks in use that have these pages. One that has less than it could is filled first, and goes back with its
     /// last page.
     pub blocks_of_pages: usize,
+    /// Pages of 4 KiB in the process's own memory, beside the pool: copies of those, made where a snapshot is read by
+    /// address. A snapshot has at most one of each of its own pages, and all go with it.
+    pub pages_in_views: usize,
     /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
     pub blocks_leaked: usize,
     /// Regions that live, those that only an owned pin keeps among them.

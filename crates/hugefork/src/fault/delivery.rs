@@ -60,11 +60,15 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
         Found::Within(Owner::Snapshot(snapshot), offset) if snapshot.is_revoked_at(offset) => {
             return raise_revoked(snapshot.pool(), fault);
         }
-        Found::Within(Owner::Snapshot(snapshot), _) => {
-            if fault.is_write() {
-                report::of_snapshot(snapshot.pool(), address);
-            }
+        Found::Within(Owner::Snapshot(snapshot), _) if fault.is_write() => {
+            report::of_snapshot(snapshot.pool(), address);
             return false;
+        }
+        Found::Within(Owner::Snapshot(snapshot), offset) => {
+            return snapshot.show_more(offset).unwrap_or_else(|error| {
+                raise(snapshot.pool(), fault, Unresolved::Unmappable(error));
+                true
+            });
         }
         Found::Behind(bytes) => {
             report::of_what_is_behind(bytes, address);

@@ -115,7 +115,7 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
         Unresolved::Unmappable(error) => {
             let is_memory = error.raw_os_error() == answer::OUT_OF_MEMORY;
             let advice = if is_memory { "; raise RLIMIT_AS (ulimit -v) if it was lowered, or free memory" } else { "" };
-            say(format_args!("pool `{name}`: the write to {address:#x} cannot be mapped: {error}{advice} (SIGBUS)"));
+            say(format_args!("pool `{name}`: the access to {address:#x} cannot be mapped: {error}{advice} (SIGBUS)"));
         }
     }
 }

@@ -141,15 +141,15 @@ impl<S: Sys> Addresses<S> {
         });
     }
 
-    /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. CoW mappings can be written
-    /// to: the caller has yet to put private pages there.
+    /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Those that have pages of a
+    /// snapshot over them are hidden (snapshot/view.rs).
     pub(crate) fn show_frozen(&self, entries: &Entries) -> Result<(), SystemError> {
         let size = self.pool.block_size;
         for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
             if let Some(start) = first.block().map(|block| self.pool.offset(block)) {
                 let part = self.part(&(size.len_of(run.start)..size.len_of(run.end)));
                 let shows = match first.is_cow_mapping() {
-                    true => Shows::CowMapping { start, access: Access::ReadWrite },
+                    true => Shows::Hidden,
                     false => Shows::Memory { start, access: Access::Read },
                 };
                 let shown = self.pool.sys.show(part, shows);

@@ -17,7 +17,7 @@ use crate::pool::supply::Got;
 use crate::region::reset::{Pair, reset_all};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
-use crate::sys::soft::{Call, SoftMmu};
+use crate::sys::soft::{Call, Page, SoftMmu};
 use crate::table::Entry;
 use crate::types::error::{RegionError, ResetError};
 use crate::types::options::{CopyGrain, RegionOptions, Reserve};
@@ -303,7 +303,12 @@ impl World {
             }
             Op::MapSnapshot { snapshot: at } => {
                 if let Some(at) = snapshot_of(at) {
-                    let _ = self.snapshots[at].frozen.map(|_| {});
+                    let frozen = &self.snapshots[at].frozen;
+                    if let Ok(view) = frozen.map(|_| {}) {
+                        let mut pages = (0..frozen.len()).step_by(BASE_PAGE);
+                        let hidden = pages.find(|page| self.mmu().page(view + page) == Some(Page::Hidden));
+                        let _ = hidden.map(|page| frozen.show_more(page));
+                    }
                 }
             }
             Op::LazyFree { region: at, start, len } => {

@@ -39,6 +39,8 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) maintenance: Maintenance,
     pub(crate) slots: Slots,
     pub(crate) captures: Captures,
+    /// Pages of snapshots that the process has copies of, for reads by address.
+    pub(crate) pages_in_views: AtomicUsize,
 }
 
 impl<S: Sys> PoolCore<S> {
@@ -67,6 +69,7 @@ impl<S: Sys> PoolCore<S> {
             maintenance: Maintenance::default(),
             slots: Slots::default(),
             captures: Captures::default(),
+            pages_in_views: AtomicUsize::new(0),
         }
     }
 

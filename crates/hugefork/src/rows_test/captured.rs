@@ -195,11 +195,56 @@ fn a_fork_of_a_snapshot_takes_its_pages() {
     where_pages_are_copied!(row, 8);
 }
 
+/// A view has pages where they were read, and takes no memory for all others.
+#[test]
+fn a_view_copies_the_pages_that_are_read() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 5);
+        let (pool, frozen) = (&world.pool, held.pop().unwrap());
+        let copies = || pool.pages_in_views.load(Ordering::Relaxed);
+        let base = frozen.map(|_| {}).unwrap();
+        let load = |offset| G::load(pool, base + offset);
+        // The second block has no pages over it.
+        assert_eq!((load(at(1)), load(G::BLOCK + at(1)).is_some(), copies()), (None, true, 0));
+        assert_eq!((frozen.show_more(G::BLOCK + at(1)), frozen.show_more(at(1))), (Ok(false), Ok(true)));
+        // The first read has a 32nd part of the block, or one page; the next one all of it.
+        let first = (G::PAGES / 32).max(1);
+        assert_eq!((load(at(1)), load(at(G::PAGES - 1))), (Some(1), None));
+        assert_eq!(copies(), if first == 1 { 1 } else { 4 });
+        assert_eq!(frozen.show_more(at(G::PAGES - 1)), Ok(true));
+        assert_eq!((1..5).map(|page| load(at(page))).collect::<Vec<_>>(), [1, 2, 3, 4].map(Some));
+        assert_eq!((load(at(G::PAGES - 1)), copies()), (Some(0), 4));
+        assert_eq!((frozen.show_more(at(1)), frozen.show_all(), copies()), (Ok(true), Ok(()), 4));
+        drop((held, region, frozen));
+        assert_eq!((copies(), slots(world)), (0, 0));
+    }
+    where_pages_are_copied!(row, 8);
+}
+
+/// Nothing is shown by a call that fails, and the next read shows it.
+#[test]
+fn a_view_of_which_a_call_fails_shows_nothing_wrong() {
+    run_by_page::<Soft>(8, |world| {
+        let (_region, held) = history(world, 3);
+        let base = held[2].map(|_| {}).unwrap();
+        for call in [Call::CowMapping, Call::Protect, Call::BringPages] {
+            world.pool.sys.fail(Some((call, 0)));
+            assert!(held[2].show_more(at(2)).is_err(), "{call:?}");
+            assert_eq!(Soft::load(&world.pool, base + at(2)), None, "{call:?}");
+        }
+        assert_eq!((held[2].show_more(at(2)), Soft::load(&world.pool, base + at(2))), (Ok(true), Some(2)));
+        world.pool.sys.fail(Some((Call::ClaimStaging, 0)));
+        assert!(held[1].map(|_| panic!("it has no address")).is_err());
+        assert!(held[1].map(|_| {}).is_ok());
+    });
+}
+
 #[test]
 fn whoever_wants_the_block_whole_is_given_one() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, held) = history(world, 4);
         let views = [1, 3].map(|nth| held[nth].map(|_| {}).unwrap());
+        [1, 3].into_iter().for_each(|nth| held[nth].show_all().unwrap());
         assert_eq!(
             views.map(|view| (1..4).map(|page| G::load(&world.pool, view + at(page)).unwrap()).collect::<Vec<_>>()),
             [vec![1, 0, 0], vec![1, 2, 3]]
@@ -300,6 +345,7 @@ fn a_full_pool_loses_no_page() {
             frozen.duplicate().and_then(|it| RegionCore::of_snapshot(&it, options)).map(drop)
         };
         let view = second.map(|_| {}).unwrap();
+        assert_eq!((Soft::load(&world.pool, view + at(1)), second.show_all()), (None, Ok(())));
         assert_eq!([1, 2].map(|page| Soft::load(&world.pool, view + at(page))), [Some(1), Some(0)]);
         let full = fork(&second);
         assert!(matches!(full, Err(RegionError::PoolFull { .. })), "{full:?}");

@@ -3,7 +3,9 @@
 use super::captured::{at, history, slots, written};
 use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
+use crate::pool::page_set::PageSet;
 use crate::region::reset::reset_all;
+use crate::sys::PageRun;
 
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
 #[test]
@@ -53,6 +55,82 @@ fn a_region_goes_back_to_any_of_them() {
     where_pages_are_copied!(row, 24);
 }
 
+/// A history in which a block was copied meanwhile is gone through for nothing: what is below the pages is shown again.
+#[test]
+fn a_reset_to_pages_over_another_block_takes_no_block() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 4);
+        let most = PageSet::<G::S>::most_pages(world.pool.block_size, true);
+        (0..=most).for_each(|page| region.write(at(page), 7));
+        held.push(region.snapshot());
+        region.write(at(1), 8);
+        held.push(region.snapshot());
+        let below = |nth: usize| held[nth].entries.get(EntryIndex(0)).block();
+        assert_ne!(below(3), below(4), "the block was copied");
+        let before = (world.free(), slots(world));
+        let (first, copied) = ([1, 2, 3, 0], [7; 4]);
+        for nth in [3, 5, 2, 4, 1, 5, 3] {
+            match nth % 2 {
+                0 => region.reset_to(&held[nth]).unwrap(),
+                _ => reset_all(&[(&*region.space, &*held[nth])]).unwrap(),
+            }
+            let mut expected = if nth > 3 { copied } else { first };
+            match nth {
+                0..4 => expected[nth..].fill(0),
+                4 => {}
+                _ => expected[0] = 8,
+            }
+            assert_eq!([1, 2, 3, 4].map(|page| region.read(at(page)).unwrap()), expected, "{nth}");
+            assert_eq!(
+                (region.kept(), world.free(), slots(world)),
+                (vec![0..2 * G::PAGES], before.0, before.1),
+                "{nth}"
+            );
+        }
+        region.write(at(4), 9);
+        let again = region.snapshot();
+        assert_eq!((written(&again, 6), written(&held[3], 6)), (vec![1, 2, 3, 9, 0], vec![1, 2, 3, 0, 0]));
+    }
+    where_pages_are_copied!(row, 12);
+}
+
+/// So the next reset finds only what is written from then on. Pages of one that stays at its snapshot take no mark.
+#[test]
+fn a_reset_to_another_snapshot_marks_what_it_has_put_back() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 6);
+        // Pages that are only read have no mark either.
+        let unmarked = || {
+            let (mut runs, mut private) = ([PageRun::default(); 8], [PageRun::default(); 8]);
+            let part = region.addresses.part(&(0..G::BLOCK));
+            let count = world.pool.sys.unmarked_pages(part, &mut runs).unwrap().runs;
+            let of = world.pool.sys.private_pages(part, &mut private).unwrap().runs;
+            let is_private = |at: &u64| private[..of].iter().any(|run| (run.start..run.end).contains(at));
+            let pages = runs[..count].iter().flat_map(|run| (run.start..run.end).step_by(BASE_PAGE));
+            pages.filter(is_private).count()
+        };
+        if !region.captured.are_tracked() {
+            return;
+        }
+        for nth in [2, 5, 1, 4] {
+            region.reset_to(&held[nth]).unwrap();
+            assert_eq!(unmarked(), 0, "{nth}");
+            region.write(at(3), 90 + nth as u8);
+            assert_eq!(unmarked(), 1, "{nth}");
+            held.push(region.snapshot());
+            assert_eq!(written(&held[held.len() - 1], 4)[2], 90 + nth as u8);
+        }
+        let goal = held.len() - 1;
+        for value in [1, 2, 3] {
+            region.reset_to(&held[goal]).unwrap();
+            region.write(at(3), value);
+            region.reset_to(&held[goal]).unwrap();
+            assert_eq!((unmarked(), region.read(at(3))), (1, Some(94)));
+        }
+    }
+    where_pages_are_copied!(row, 12);
+}
+
 /// A reset gives pages back to the kernel that were not written to for some resets.
 #[test]
 fn a_page_that_a_reset_drops_is_not_what_was_captured() {
@@ -85,7 +163,9 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
         };
         (1..8).for_each(|page| round(page, 9));
         (0..20).for_each(|nth| round(3, 10 + nth));
-        assert_eq!((region.private_page_count(), region.kept()), (Ok(3), vec![0..2 * G::PAGES]));
+        // One more may stay beside the one that is written: half of the two are.
+        assert!(matches!(region.private_page_count(), Ok(3..=4)), "{:?}", region.private_page_count());
+        assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
         let scans = G::calls(&world.pool, Call::Scan);
         round(3, 7);
         if world.pool.sys.is_alone() {

@@ -2,14 +2,15 @@
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
 //! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared`, `CowMapped` where its bytes
-//! are visible and pages of it lie over the block (pages.rs), or, once the region has taken the block away, `Revoked`.
+//! have an address and pages of it lie over the block (view.rs), or, once the region has taken the block away,
+//! `Revoked`.
 //! `Zero` may become a block of zeros, and `Zero` again (zeros.rs). They change under the snapshot's lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::pages::LockedPages;
-use crate::mapping::addresses::Addresses;
+use super::view::View;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::{self, EngineArc, EngineBox};
 use crate::pool::captured::Captured;
@@ -65,7 +66,7 @@ pub(crate) struct SnapshotCore<S: Sys> {
     /// Whether it was promised that nothing of it is taken away, for good.
     irrevocable: AtomicBool,
     /// The addresses where its bytes are visible, claimed on first use.
-    pub(super) view: OnceLock<Addresses<S>>,
+    pub(super) view: OnceLock<View<S>>,
     pub(crate) parent: Derived,
     /// Which snapshot it is; none if it is only the beginning of a fork.
     pub(crate) id: Option<SnapshotId>,
@@ -225,7 +226,7 @@ impl<S: Sys> SnapshotCore<S> {
             if let Some(block) = entry.block() {
                 self.pool.frames.add_reference(block);
                 copy.entries.set(EntryIndex(index), Entry::Shared(block, Origin::Parent));
-                copy.set_pages(EntryIndex(index), self.pages_at(EntryIndex(index)));
+                copy.set_pages(EntryIndex(index), self.set_over(EntryIndex(index)));
             }
         }
         drop((reading, filling));

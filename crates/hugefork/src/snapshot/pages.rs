@@ -1,9 +1,9 @@
 //! Pages of a snapshot over blocks that others hold too (pool/page_set.rs).
 //!
 //! A block with such pages is given a block of its own when somebody wants it whole: to reserve the snapshot, or for a
-//! fork or reset that can do nothing with pages. Until then it costs its pages. Whoever reads it by address reads
-//! through a private mapping of the block, which has copies of the pages (view.rs). Other processes are told where both
-//! lie (export.rs).
+//! fork or reset that can do nothing with pages. Until then it costs its pages. Reads by address go through a private
+//! mapping of the block, which gets copies of the pages when they are read (view.rs). Other processes are told where
+//! both lie (export.rs).
 
 use std::hint::black_box;
 use std::ptr;
@@ -200,7 +200,8 @@ impl<S: Sys> SnapshotCore<S> {
         let only = index.0..index.0 + 1;
         let shown = Shown::of_snapshot(self.pool(), &self.entries);
         let before = shown.edges(only.clone());
-        let site = self.view.get().map(|addresses| Site { addresses, shown, observer: None, place: Place::Own });
+        let site =
+            self.view.get().map(|view| Site { addresses: &view.addresses, shown, observer: None, place: Place::Own });
         let shows = Shows::Memory { start: own, access: Access::Read };
         let remapped = site.as_ref().map(|site| site.remap(Locked::alone(&alone), &only, shows)).transpose()?;
         self.entries.set(index, Entry::Shared(own, Origin::Parent));

@@ -31,7 +31,7 @@ impl<S: Sys> SnapshotCore<S> {
             self.revoked.fetch_add(1, Ordering::Release);
             self.entries.set(index, Entry::Revoked);
         };
-        let Some(addresses) = self.view.get() else {
+        let Some(addresses) = self.view.get().map(|view| &view.addresses) else {
             store();
             return true;
         };

@@ -1,85 +1,156 @@
 //! The bytes of a snapshot at an address.
+//!
+//! A block that has pages over it (pages.rs) cannot be read there at first. A read is a fault, and the handler shows a
+//! part of the block through a private mapping, with copies of the pages:
+//!
+//! ```text
+//!   2 MiB   | hidden            |  ──▶  | hidden | 64 KiB | hidden |  ──▶  | all of it         |
+//!                              first fault                       second fault
+//! ```
+//! So one byte costs the pages of 64 KiB, and a scan two faults in 2 MiB. The mapping gets its pages at the *desk*,
+//! addresses that no other thread knows, and one call moves it from there: no thread ever reads it without them.
 
-use super::core::SnapshotCore;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
 use crate::mapping::addresses::Addresses;
 use crate::mapping::edges::Shown;
-use crate::ranges::runs;
-use crate::sync::SignalsBlocked;
-use crate::sys::{Access, Sys};
-use crate::table::{Entry, Origin};
+use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
+use crate::pool::core::PoolCore;
+use crate::pool::page_set::PageSet;
+use crate::sys::{Access, Extent, Shows, Sys, SystemError};
+use crate::table::Entries;
 use crate::types::error::RegionError;
-use crate::units::{BASE_PAGE, EntryIndex};
+use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
 
-impl<S: Sys> SnapshotCore<S> {
-    /// Makes the bytes visible at an address the first time, and returns it. One caller at a time.
-    ///
-    /// `enter` is told the address before anybody else learns of it: a block may be taken away at once, and the fault
-    /// of a read there must find its way here.
-    pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
-        if let Some(view) = self.view.get() {
-            return Ok(view.base());
-        }
-        self.check()?;
-        let mappings = Shown::of_snapshot(self.pool(), &self.entries).runs().count() + 2 * self.blocks_with_pages();
-        let addresses = Addresses::claim(self.pool(), self.len(), mappings)?;
-        let base = addresses.base();
-        let _signals = SignalsBlocked::new();
-        let alone = self.lock.exclusive();
-        self.note_cow_mappings();
-        let shown = self.check().and_then(|()| self.show(&addresses));
-        // Dropped after the lock is released, since a drop may allocate.
-        let unused = match shown {
-            Ok(()) => {
-                enter(base);
-                self.view.set(addresses).err()
-            }
-            Err(_) => Some(addresses),
-        };
-        drop(alone);
-        drop(unused);
-        shown.map(|()| base)
+/// The mappings that the first fault in a part adds, since the rest of the part stays hidden.
+const FIRST_MAPPINGS: usize = 2;
+
+/// The desk splits the addresses around it.
+const DESK_MAPPINGS: usize = 2;
+
+/// The bytes that the second fault shows: a block, or 2 MiB of a larger one.
+pub(super) fn part_bytes(size: BlockSize) -> usize {
+    size.bytes().min(HUGE_PAGE)
+}
+
+/// The bytes that the first fault in a part shows.
+fn first_bytes(part_bytes: usize) -> usize {
+    (part_bytes / 32).max(BASE_PAGE)
+}
+
+/// A part of which nothing is shown. One with a first fault has one more than the pages that were copied for it.
+const HIDDEN: u32 = 0;
+/// All of a part is shown.
+const SHOWN: u32 = u32::MAX;
+
+/// The addresses of a snapshot, and which of its pages can be read there.
+pub(super) struct View<S: Sys> {
+    pub(super) addresses: Addresses<S>,
+    /// What lay over each block when it was mapped; empty if no block had pages.
+    pub(super) sets: EngineVec<Option<EngineArc<PageSet<S>>>>,
+    /// How much is shown of each part of a block with pages.
+    parts: EngineBox<[AtomicU32]>,
+    desk: Option<Extent>,
+    /// Whether all that was hidden is shown.
+    pub(super) is_whole: AtomicBool,
+    /// Pages that were copied.
+    copies: AtomicUsize,
+}
+
+impl<S: Sys> View<S> {
+    /// Addresses for the entries of a snapshot, `with_pages` of which have pages over their blocks. Allocates.
+    pub(super) fn claim(
+        pool: &EngineArc<PoolCore<S>>,
+        entries: &Entries,
+        with_pages: usize,
+    ) -> Result<View<S>, RegionError> {
+        let (len, part) = (pool.block_size.len_of(entries.len()), part_bytes(pool.block_size));
+        let parts = if with_pages > 0 { len / part } else { 0 };
+        let of_pages = View::mappings_of(pool, with_pages);
+        let shown = Shown::of_snapshot(pool, entries).runs().count();
+        let addresses = Addresses::claim(pool, len, shown + 2 * with_pages + of_pages)?;
+        let sets =
+            if with_pages > 0 { EngineVec::with_capacity_in(entries.len(), Own) } else { EngineVec::new_in(Own) };
+        let desk = if with_pages > 0 { Some(pool.sys.claim_staging(part, part)) } else { None };
+        let desk = desk.transpose().map_err(RegionError::System)?;
+        Ok(View {
+            addresses,
+            sets,
+            parts: mem::zeroed(parts),
+            desk,
+            is_whole: AtomicBool::new(false),
+            copies: AtomicUsize::new(0),
+        })
     }
 
-    /// Shows blocks that have pages over them through private mappings, and the pages there. All others are kept out.
-    fn show(&self, addresses: &Addresses<S>) -> Result<(), RegionError> {
-        addresses.show_frozen(&self.entries)?;
-        let (sys, size) = (&self.pool().sys, self.pool().block_size);
-        let is_cow_mapping = |index: usize| self.entries.get(EntryIndex(index)).is_cow_mapping();
-        for run in runs(0..self.entries.len(), is_cow_mapping) {
-            for index in run.clone() {
-                let Some(pages) = self.pages_at(EntryIndex(index)) else { continue };
-                for (at, page) in pages.pages() {
-                    let start = size.len_of(index) + at;
-                    let part = addresses.part(&(start..start + BASE_PAGE));
-                    // SAFETY: a CoW mapping that can be written to, of which nobody knows yet; and a page that nobody
-                    // writes.
-                    unsafe { sys.overwrite(part, page.as_ptr()) };
-                }
-            }
-            sys.protect(addresses.part(&(size.len_of(run.start)..size.len_of(run.end))), Access::Read)?;
-        }
-        let mappings = 1 + Shown::of_snapshot(self.pool(), &self.entries).edges(0..self.entries.len());
-        addresses.recount(addresses.mappings(), mappings);
+    /// The mappings that blocks with pages take beside those of their entries. The kernel does not merge what comes
+    /// from the desk.
+    fn mappings_of(pool: &PoolCore<S>, with_pages: usize) -> usize {
+        let parts = with_pages * (pool.block_size.bytes() / part_bytes(pool.block_size));
+        if with_pages > 0 { parts + DESK_MAPPINGS } else { 0 }
+    }
+
+    /// Shows the entries, but for blocks with pages, which `with_pages` of them have.
+    pub(super) fn show_frozen(&self, entries: &Entries, with_pages: usize) -> Result<(), SystemError> {
+        let pool = &self.addresses.pool;
+        self.addresses.show_frozen(entries)?;
+        let mappings = 1 + Shown::of_snapshot(pool, entries).edges(0..entries.len());
+        self.addresses.recount(self.addresses.mappings(), mappings + View::mappings_of(pool, with_pages));
         Ok(())
     }
 
-    /// Has the entries say which blocks are shown through private mappings. All others are kept out.
-    fn note_cow_mappings(&self) {
-        for index in (0..self.entries.len()).map(EntryIndex) {
-            if let Some(block) = self.entries.get(index).block().filter(|_| self.pages_at(index).is_some()) {
-                self.entries.set(index, Entry::CowMapped(block, Origin::Parent, Access::Read));
-            }
+    /// Whether the block at `index` had pages.
+    pub(super) fn has_pages(&self, index: EntryIndex) -> bool {
+        self.sets.get(index.0).is_some_and(Option::is_some)
+    }
+
+    /// Shows more of a block with pages, at byte `offset` of the snapshot. Under the snapshot's lock.
+    pub(super) fn show(&self, block: BlockId, offset: usize, wanted: Wanted) -> Result<(), SystemError> {
+        let (pool, size) = (&self.addresses.pool, self.addresses.pool.block_size);
+        let (sys, part_bytes, index) = (&pool.sys, part_bytes(size), size.count(offset));
+        let (Some(Some(set)), Some(desk)) = (self.sets.get(index), &self.desk) else { return Ok(()) };
+        let Some(part) = self.parts.get(offset / part_bytes) else { return Ok(()) };
+        let before = part.load(Ordering::Relaxed);
+        if before == SHOWN {
+            return Ok(());
         }
+        let is_first = before == HIDDEN && wanted == Wanted::More && sys.budget().fits(FIRST_MAPPINGS);
+        let len = if is_first { first_bytes(part_bytes) } else { part_bytes };
+        let start = offset - offset % len;
+        let (from, room) = (size.within(start), desk.part(0, len));
+        let shows = Shows::CowMapping { start: pool.offset(block) + from, access: Access::ReadWrite };
+        sys.show(room, shows).map_err(|failure| failure.error)?;
+        let mut copies = 0;
+        for (at, page) in set.pages().skip_while(|(at, _)| *at < from).take_while(|(at, _)| *at < from + len) {
+            // SAFETY: a CoW mapping that can be written to, of which nobody else knows; and a page that nobody writes.
+            unsafe { sys.overwrite(desk.part(at - from, BASE_PAGE), page.as_ptr()) };
+            copies += 1;
+        }
+        sys.protect(room, Access::Read)?;
+        sys.bring_pages(self.addresses.part(&(start..start + len)), room)?;
+        part.store(if is_first { copies as u32 + 1 } else { SHOWN }, Ordering::Relaxed);
+        let mappings = |of_first: bool| if of_first { FIRST_MAPPINGS } else { 0 };
+        self.addresses.recount(mappings(before != HIDDEN), mappings(is_first));
+        let new = copies - before.saturating_sub(1) as usize;
+        self.copies.fetch_add(new, Ordering::Relaxed);
+        pool.pages_in_views.fetch_add(new, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Where the bytes are visible, if they are.
-    pub(crate) fn view(&self) -> Option<usize> {
-        self.view.get().map(Addresses::base)
+    /// Unmaps everything, as [`Addresses::close`].
+    pub(super) fn close(&mut self) -> Result<(), SystemError> {
+        let pool = self.addresses.pool.clone();
+        pool.pages_in_views.fetch_sub(*self.copies.get_mut(), Ordering::Relaxed);
+        // If the kernel refuses, the addresses stay taken.
+        self.desk.take().map(|desk| pool.sys.release(desk));
+        self.addresses.close()
     }
+}
 
-    /// How many mappings are counted.
-    #[cfg(any(test, fuzzing))]
-    pub(crate) fn mappings(&self) -> usize {
-        self.view.get().map_or(0, Addresses::mappings)
-    }
+/// How much of a part is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// What one more fault shows.
+    More,
+    All,
 }

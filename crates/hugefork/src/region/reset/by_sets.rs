@@ -5,11 +5,12 @@
 //! |---|---|
 //! | shows the snapshot's block, and what was captured tells | pages without a mark, and where the two sets differ |
 //! | … and nothing tells | all private pages, and those of the snapshot's set |
-//! | shows something else | the snapshot makes a block with these pages, before |
+//! | shows something else | the snapshot's block is shown in its place, and gets the pages of the set |
 //! | pinned | as without a set, and then it gets the pages |
 //!
 //! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
 //! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
+//! A reset to another snapshot than the last marks these pages, so that the next one does not look at them again.
 
 use std::mem;
 
@@ -23,23 +24,9 @@ use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sys::{Access, Sys};
 use crate::table::{Entry, Locked};
-use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
-    /// Has the snapshot make blocks of its own where a reset can do nothing with its pages.
-    pub(super) fn complete_for_reset(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
-        if !frozen.has_pages() {
-            return Ok(());
-        }
-        let takes =
-            |index: EntryIndex| self.may_take_pages() && self.takes_set(index, frozen.entries.get(index).block());
-        (0..self.table.len())
-            .map(EntryIndex)
-            .filter(|index| !takes(*index))
-            .try_for_each(|index| frozen.complete_at(index))
-    }
-
     /// Gives a region, which shows the blocks of a snapshot and nothing else, and which nobody else knows, the pages
     /// that the snapshot has over them.
     pub(in crate::region) fn take_pages_of(
@@ -56,13 +43,6 @@ impl<S: Sys> RegionCore<S> {
             Err(Stop::Incomplete) => unreachable!("it shows the snapshot's blocks"),
         }
         Ok(())
-    }
-
-    /// Whether a reset can give an entry pages over a block: it shows that, or is pinned.
-    fn takes_set(&self, index: EntryIndex, block: Option<BlockId>) -> bool {
-        let entry = self.table.get(index);
-        let shows_it = matches!(entry, Entry::Shared(..) | Entry::CowMapped(..)) && entry.block() == block;
-        shows_it || self.pins.has(index)
     }
 
     /// Whether a reset may give the region pages of a snapshot, over blocks that both hold.
@@ -125,22 +105,22 @@ impl<S: Sys> Reset<'_, S> {
         if is_open { Access::ReadWrite } else { Access::Read }
     }
 
-    /// Shows the snapshot's blocks through private mappings where it has pages over them, which changes no bytes. What
-    /// shows another block gets one with these pages: the snapshot is to make that first.
+    /// Shows the snapshot's blocks through private mappings where the region shows them and the snapshot has pages over
+    /// them, which changes no bytes.
     pub(super) fn take_sets(&mut self) -> Result<(), Stop> {
-        let (region, mut lacks) = (self.region, false);
+        let region = self.region;
+        let can_fill = !self.is_held || region.addresses.has_staging();
+        if self.has_sets && !(region.may_take_pages() && can_fill) {
+            return Err(Stop::Incomplete);
+        }
         for index in (0..region.table.len()).map(EntryIndex).filter(|_| self.has_sets) {
             let (entry, block) = (region.table.get(index), self.frozen.entries.get(index).block());
-            if self.set_over(index.0).is_none() || entry.is_cow_mapping() && entry.block() == block {
-                continue;
-            }
-            if !region.takes_set(index, block) {
-                lacks = true;
-            } else if !region.pins.has(index) {
+            let is_shared = matches!(entry, Entry::Shared(..)) && entry.block() == block;
+            if is_shared && self.set_over(index.0).is_some() && !region.pins.has(index) {
                 region.cow_map(self.locked, index.0..index.0 + 1, Place::Own)?;
             }
         }
-        if lacks { Err(Stop::Incomplete) } else { Ok(()) }
+        Ok(())
     }
 
     /// Puts back what the list of private pages has not. Returns how many pages it wrote: they have no mark any more,
@@ -213,5 +193,60 @@ impl<S: Sys> Reset<'_, S> {
                 self.region.captured.replace(EntryIndex(index), set);
             }
         }
+    }
+
+    /// Marks all pages of which the sets tell, as a cut does, so that the next reset finds those that are written from
+    /// now on. Returns how many faults there were before, if all are marked.
+    pub(super) fn mark_told(&mut self) -> Option<u64> {
+        let (region, sys, all) = (self.region, &self.region.pool().sys, 0..self.region.table.len());
+        if !self.goes_by_sets() || !region.captured.are_tracked() || self.place != Place::Own {
+            return None;
+        }
+        let faults = sys.minor_faults();
+        for run in region.cow_mappings(all.clone()) {
+            if !sys.track_writes(region.addresses.part(&region.bytes_of(&run))) {
+                return None;
+            }
+        }
+        let mut are_all = true;
+        for index in all {
+            // What was told before and is not any more has pages that are not in the list.
+            let is_by_set = self.dirty.told[index] || self.set_over(index).is_some();
+            if is_by_set && self.covers_same(index) {
+                are_all &= region.captured.has_all_marked(EntryIndex(index)) && self.mark_block(index).is_some();
+            }
+        }
+        are_all.then_some(faults)
+    }
+
+    /// The same for one block. The kernel may have written to a page since it was put back, for this thread: then the
+    /// next reset looks at all of the block.
+    fn mark_block(&mut self, index: usize) -> Option<()> {
+        let (region, pool) = (self.region, self.region.pool());
+        let (bytes, block) = (region.bytes_of(&(index..index + 1)), region.table.get(EntryIndex(index)).block()?);
+        let (set, mut at, mut is_marked) = (self.set_over(index), bytes.start, true);
+        while is_marked && at < bytes.end {
+            let part = region.addresses.part(&(at..bytes.end));
+            let Ok(scanned) = pool.sys.mark_unmarked_pages(part, &mut self.dirty.runs) else {
+                is_marked = false;
+                break;
+            };
+            is_marked &= scanned.are_marked;
+            for run in &self.dirty.runs[..scanned.runs] {
+                for page in (run.start as usize..run.end as usize).step_by(BASE_PAGE) {
+                    let offset = at + (page - part.at());
+                    let within = (offset - bytes.start) / BASE_PAGE;
+                    let from = self.page_of(block, set.as_deref().and_then(|set| set.slot_of(within)), within);
+                    let one = region.addresses.part(&(offset..offset + BASE_PAGE));
+                    // SAFETY: the page can be read, and nobody writes to the block or the slot, which the snapshot has.
+                    is_marked &= !unsafe { pool.sys.shown_differs(one, &*from.cast()) };
+                }
+            }
+            at += scanned.looked_at;
+        }
+        if !is_marked {
+            region.captured.outdate(index..index + 1);
+        }
+        is_marked.then_some(())
     }
 }

@@ -34,6 +34,9 @@ const SPARSE_ONE_IN: usize = 8;
 /// Zeros are shared with a snapshot while one block of the pool in so many is free.
 const FREE_ONE_IN: usize = 3;
 
+/// What is staged takes mappings there, and where it comes to.
+const STAGED_MAPPINGS: usize = 4;
+
 static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
 /// What is done at an entry.
@@ -96,7 +99,10 @@ impl<S: Sys> Reset<'_, S> {
                     OnReset::Nothing | OnReset::PutBack => Step::Nothing,
                     OnReset::Keep | OnReset::KeepPages => Step::Keep,
                     OnReset::CopyInPlace => Step::InPlace(Some(block)),
-                    OnReset::Exchange => Step::Exchange { block, origin, by_page: self.is_by_page(index) },
+                    OnReset::Exchange => {
+                        let by_page = self.set_over(index.0).is_some() || self.is_by_page(index);
+                        Step::Exchange { block, origin, by_page }
+                    }
                 })
             }
             Entry::Revoked => Err(Unresolved::Revoked),
@@ -175,7 +181,7 @@ impl<S: Sys> Reset<'_, S> {
     /// Whether the entry's own block is worth to be kept.
     fn may_stay(&mut self, index: EntryIndex) -> bool {
         let is_known = self.dirty.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
-        let is_own = self.is_own(index);
+        let is_own = self.is_own(index) && self.set_over(index.0).is_none();
         if is_own && !is_known {
             // From the next time on.
             self.dirty.own[index.0] = 1;
@@ -303,11 +309,16 @@ impl<S: Sys> Reset<'_, S> {
             true => Shows::CowMapping { start: first, access },
             false => Shows::Memory { start: first, access: Access::Read },
         };
-        let remapped = match region.remap(locked, place, &run, shows) {
+        let has_sets = run.clone().any(|index| self.set_over(index).is_some());
+        let remapped = match self.is_held && has_sets {
+            true => self.show_with_sets(&run, first).map(|()| None),
+            false => region.remap(locked, place, &run, shows).map(Some).map_err(Unresolved::from),
+        };
+        let remapped = match remapped {
             Ok(remapped) => remapped,
-            Err(refused) => {
+            Err(reason) => {
                 blocks().for_each(|block| _ = pool.release(block));
-                return Err(refused.into());
+                return Err(reason);
             }
         };
         let back = |alike: Range<usize>, _: Entry| Entry::Shared(first.offset(alike.start - run.start), origin);
@@ -320,14 +331,42 @@ impl<S: Sys> Reset<'_, S> {
                 Recount { after, .. } = region.store(locked, Event::WriteProtect, run.clone(), write_protected);
             }
         }
-        // The next write asks for a right that is missing.
-        let _ = region.noted(remapped.right());
-        remapped.published(Recount { before, after });
+        match remapped {
+            Some(remapped) => {
+                // The next write asks for a right that is missing.
+                let _ = region.noted(remapped.right());
+                remapped.published(Recount { before, after });
+            }
+            None => region.addresses.recount(before, after),
+        }
         count(&region.counters.blocks_exchanged, run.len() as u64);
         if origin == Origin::Own {
             // They were counted as what forks and snapshots alone hold.
             region.accounts.cow.freed(run.len());
         }
         Ok(())
+    }
+
+    /// Shows blocks through a private mapping, read-only, with the pages that the snapshot has over them. It gets these
+    /// in the staging: others read beside a reset, and never see a block without its pages.
+    fn show_with_sets(&self, run: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
+        let (region, pool) = (self.region, self.region.pool());
+        let (sys, start) = (&pool.sys, pool.block_size.len_of(run.start));
+        if !sys.budget().fits(STAGED_MAPPINGS) {
+            return Err(Unresolved::TooManyMappings);
+        }
+        let staging = |bytes: Range<usize>| region.addresses.part_at(Place::Staging, &bytes);
+        let all = staging(region.bytes_of(run));
+        let shows = Shows::CowMapping { start: pool.offset(first), access: Access::ReadWrite };
+        sys.show(all, shows).map_err(|failure| failure.error)?;
+        for index in run.clone() {
+            let (set, at) = (self.set_over(index), start + pool.block_size.len_of(index - run.start));
+            for (by, page) in set.iter().flat_map(|set| set.pages()) {
+                // SAFETY: a CoW mapping that can be written to, which nobody else knows; and a page that nobody writes.
+                unsafe { sys.overwrite(staging(at + by..at + by + BASE_PAGE), page.as_ptr()) };
+            }
+        }
+        sys.protect(all, Access::Read)?;
+        Ok(region.site().bring_pages(self.locked, run)?)
     }
 }

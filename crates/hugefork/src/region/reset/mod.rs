@@ -65,7 +65,7 @@ const GIB: usize = 1 << 30;
 
 /// Why a reset ends before its end.
 enum Stop {
-    /// Nothing has changed: the snapshot is to make blocks of its own first.
+    /// Nothing has changed: the region can do nothing with pages, so the snapshot is to make blocks of its own first.
     Incomplete,
     /// What comes before `done` bytes is as the snapshot.
     At { done: usize, reason: Unresolved },
@@ -100,7 +100,7 @@ impl<S: Sys> RegionCore<S> {
             let (done, reason) = match came {
                 Ok(()) => break,
                 Err(Stop::Incomplete) => {
-                    self.complete_for_reset(frozen).map_err(|reason| ResetError { done: 0, reason })?;
+                    frozen.complete().map_err(|reason| ResetError { done: 0, reason })?;
                     continue;
                 }
                 Err(Stop::At { done, reason }) => (done, self.error(reason)),
@@ -122,7 +122,7 @@ impl<S: Sys> RegionCore<S> {
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
         }
-        self.complete_for_reset(frozen)
+        if self.may_take_pages() { Ok(()) } else { frozen.complete() }
     }
 
     /// What is known from the last reset, with room for the sets of a snapshot. Under the lock that keeps snapshots and
@@ -138,7 +138,7 @@ impl<S: Sys> RegionCore<S> {
         if has_sets || frozen.has_pages() {
             self.captured.make_room();
         }
-        if self.accounts.has_cow_mappings() {
+        if self.accounts.has_cow_mappings() || frozen.has_pages() {
             self.addresses.claim_staging();
         }
         dirty
@@ -262,13 +262,18 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
+        // Where the snapshot has pages, its blocks lack these until the end.
+        self.change_all().map_err(|reason| Stop::At { done: if self.has_sets { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
-        self.change_all().map_err(|reason| Stop::At { done: self.done, reason })?;
         self.note_sets();
+        // A program that goes back to one snapshot again and again writes to the same pages, which takes no fault
+        // without marks.
+        let is_elsewhere = self.region.accounts.origin.get() != self.frozen.id;
+        let marked = if is_elsewhere { self.mark_told() } else { None };
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.dirty.seen_at = Some(faults).filter(|_| unlisted == 0);
+        self.dirty.seen_at = marked.or(Some(faults).filter(|_| unlisted == 0));
         Ok(())
     }
 

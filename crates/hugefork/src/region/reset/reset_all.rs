@@ -80,7 +80,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         // From here on, no lock is held: errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
-            Stop::Incomplete => pairs[nth].0.complete_for_reset(pairs[nth].1).map_err(nothing_done)?,
+            Stop::Incomplete => pairs[nth].1.complete().map_err(nothing_done)?,
             Stop::At { done: within, reason } => {
                 return Err(ResetError { done: done + within, reason: pairs[nth].0.error(reason) });
             }
