@@ -574,10 +574,14 @@ int hf_pool_get_fault_stats(const hf_pool *pool, hf_fault_stats *stats);
 
 /* ------------------------------------------------------------------ Regions */
 
-/* Whether blocks are set aside, so that writes cannot find the pool full. */
+/*
+ * Whether blocks are set aside, so that writes cannot find the pool full. FULL sets one aside
+ * for each block of a region or fork, and none for a snapshot. Nothing of a fork or snapshot
+ * is revoked then.
+ */
 enum hf_reserve {
-    HF_RESERVE_NONE = 0, /* none */
-    HF_RESERVE_FULL = 1  /* one for each block, but none for a snapshot; of a fork or snapshot nothing is revoked */
+    HF_RESERVE_NONE = 0,
+    HF_RESERVE_FULL = 1
 };
 
 /*

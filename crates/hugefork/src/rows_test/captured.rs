@@ -423,7 +423,7 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
                 region.write(at(3), 3);
             }
             let parts = [Part::new(&region, frozen, true, None)];
-            fill(&parts, None).unwrap();
+            fill(&parts, None, || {}).unwrap();
             let expected = vec![1, 2, if is_written { 3 } else { 0 }];
             assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
             assert_eq!((free - world.free(), slots(world)), (0, if is_written { 3 } else { 2 }));
@@ -591,6 +591,91 @@ fn a_cut_copies_few_blocks_however_many_are_full() {
         }
         drop((earlier, full, later, region));
         assert_eq!(slots(world), 0);
+    });
+}
+
+/// The pause ends before pages are copied that were written since the look: a thread that writes elsewhere goes on.
+#[test]
+fn what_is_written_after_the_look_is_captured_behind_the_pause() {
+    // The last block lies in another window.
+    const BLOCKS: usize = 40;
+    run_by_page::<Soft>(BLOCKS + 4, |world| {
+        let region = written_by_choice(world, BLOCKS);
+        let mut held = vec![region.snapshot()];
+        for value in [1, 2] {
+            [at(1), (BLOCKS - 1) * Soft::BLOCK + at(1)].into_iter().for_each(|page| region.write(page, value));
+            held.push(region.snapshot());
+        }
+        let others = world.pool.take_slots(Soft::PAGES - slots(world));
+        let (region, mmu, other) = (&region, &world.pool.sys, (BLOCKS - 1) * Soft::BLOCK + at(2));
+        mmu.store_when_looked([(region.addresses.base() + at(1), 99)]);
+        mmu.stop_at(Call::Obtain);
+        let later = std::thread::scope(|scope| {
+            let later = scope.spawn(|| region.snapshot());
+            mmu.until_it_stops();
+            region.write(other, 7);
+            assert!(region.table.try_lock(EntryIndex(0)).is_none(), "a writer there waits");
+            mmu.go_on();
+            later.join().unwrap()
+        });
+        assert_eq!((read_at(&later, at(1)), read_at(&later, other)), (Ok(99), Ok(0)));
+        assert_eq!((region.read(at(1)), region.read(other)), (Some(99), Some(7)));
+        assert!(region.table.try_lock(EntryIndex(0)).is_some());
+        world.pool.give_up_slots(others.into_iter());
+        assert_eq!(slots(world), 5);
+    });
+}
+
+/// The marks that such a snapshot has set tell the next one nothing.
+#[test]
+fn what_a_snapshot_could_not_capture_behind_its_pause_is_in_the_next() {
+    const BLOCKS: usize = 40;
+    run_by_page::<Soft>(BLOCKS + 4, |world| {
+        let region = written_by_choice(world, BLOCKS);
+        let mut held = vec![region.snapshot()];
+        let places = [at(1), (BLOCKS - 1) * Soft::BLOCK + at(1)];
+        for value in [1, 2] {
+            places.into_iter().for_each(|page| region.write(page, value));
+            held.push(region.snapshot());
+        }
+        let others = world.pool.take_slots(Soft::PAGES - slots(world));
+        let filler = world.fill();
+        let kept: Vec<_> = held.iter().map(|frozen| frozen.keep().unwrap()).collect();
+        let base = region.addresses.base();
+        world.pool.sys.store_when_looked(places.map(|page| (base + page, 9)));
+        let refused = region.freeze();
+        assert!(matches!(refused, Err(RegionError::PoolFull { .. })));
+        world.pool.give_up_slots(others.into_iter());
+        drop(filler);
+        let later = region.snapshot();
+        assert_eq!(places.map(|page| read_at(&later, page).unwrap()), [9; 2]);
+        assert_eq!(places.map(|page| read_at(&kept[2], page).unwrap()), [2; 2]);
+    });
+}
+
+/// A snapshot that finds no block for what was written after its look is given up, and nothing of the region is lost.
+#[test]
+fn a_snapshot_that_cannot_capture_behind_its_pause_is_given_up() {
+    run_by_page::<Soft>(8, |world| {
+        let (region, held) = history(world, 3);
+        let others = world.pool.take_slots(Soft::PAGES - slots(world));
+        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
+        frozen.make_room_for_pages();
+        region.write(at(3), 77);
+        let filler = world.fill();
+        let before = [0, 1].map(|block| world.pool.frames.references(region.entry(block).block().unwrap()));
+        let parts = [Part::new(&region, frozen, true, None)];
+        let mut is_resumed = false;
+        let failed = fill(&parts, None, || is_resumed = true);
+        assert!(matches!(failed, Err(RegionError::PoolFull { .. })), "{failed:?}");
+        assert!(is_resumed && parts[0].frozen.entries.iter().all(|entry| entry == Entry::Zero));
+        let after = [0, 1].map(|block| world.pool.frames.references(region.entry(block).block().unwrap()));
+        assert_eq!((after, region.read(at(3)), read_at(&held[1], at(3))), (before, Some(77), Ok(0)));
+        region.write(at(3), 78);
+        world.pool.give_up_slots(others.into_iter());
+        drop(filler);
+        let later = region.snapshot();
+        assert_eq!((read_at(&later, at(3)), region.read(at(3))), (Ok(78), Some(78)));
     });
 }
 

@@ -288,7 +288,7 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
             let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
             let parts = [Part::new(&region, frozen, true, None)];
             world.pool.sys.fail(Some((call, 0)));
-            fill(&parts, None).unwrap_err();
+            fill(&parts, None, || {}).unwrap_err();
             let failing = &parts[0].frozen;
             assert!(!world.pool.sys.failure_pending());
             let holders = [0, 1, 2, 3].map(|at| world.pool.frames.references(region.entry(at).block().unwrap()));

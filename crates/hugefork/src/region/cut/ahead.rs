@@ -139,8 +139,7 @@ impl<S: Sys> RegionCore<S> {
         pages: &mut EngineVec<Pages>,
     ) -> Result<(), SystemError> {
         let is_known = |index: usize| self.captured.has_all_marked(EntryIndex(index));
-        let mut runs_found = EngineVec::new_in(Own);
-        runs_found.resize(MOST_RUNS, PageRun::default());
+        let mut runs_found = [PageRun::default(); MOST_RUNS];
         for cow_mappings in self.cow_mappings(entries) {
             let mut rest = cow_mappings.clone();
             while let Some(first) = rest.next() {

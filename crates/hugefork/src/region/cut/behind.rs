@@ -38,6 +38,15 @@ impl<S: Sys> RegionCore<S> {
     /// is not as the region was.
     pub(super) fn capture_behind(&self, part: &Part<'_, S>, windows: Behind<'_>) -> Result<(), Unresolved> {
         let left = part.behind.replace(EngineVec::new_in(Own));
+        let captured = self.capture_each(part, &left, windows);
+        if captured.is_err() {
+            // Pages may have marks by now that are not in their sets.
+            left.iter().for_each(|index| self.captured.forget(EntryIndex(*index)));
+        }
+        captured
+    }
+
+    fn capture_each(&self, part: &Part<'_, S>, left: &[usize], windows: Behind<'_>) -> Result<(), Unresolved> {
         let (mut found, mut pages) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
         for run in left.chunk_by(|one, next| one + 1 == *next) {
             let run = run[0]..run[run.len() - 1] + 1;

@@ -44,6 +44,7 @@ use crate::region::private::Quiesced;
 use crate::region::state::operations;
 use crate::region::state::{RegionCore, Turn, Unresolved};
 use crate::snapshot::core::SnapshotCore;
+use crate::stats::counters::count;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::Locked;
@@ -182,8 +183,8 @@ fn cut<S: Sys>(
                 }
             }
         }
-        let filled = fill(&parts, began);
-        drop((between, signals, held_back));
+        let filled = fill(&parts, began, || drop((between, held_back)));
+        drop(signals);
         let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
         match filled {
             Ok(()) => {
@@ -222,9 +223,13 @@ fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<Snapshot
     frozen
 }
 
-/// The pause: gives each snapshot the blocks of its region. If it fails, all are as before. Writers wait since `began`,
-/// or from here on.
-pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<(), RegionError> {
+/// The pause, in which each snapshot is given the blocks of its region, and what comes behind it. Writers wait since
+/// `began`, or from here on, until `resume` is called. If it fails, all regions are as before.
+pub(crate) fn fill<S: Sys>(
+    parts: &[Part<'_, S>],
+    began: Option<u64>,
+    resume: impl FnOnce(),
+) -> Result<(), RegionError> {
     let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
     // No lock may be held while memory is allocated.
     let mut filling: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
@@ -246,6 +251,7 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<
     parts.iter().for_each(|part| part.region.count_mappings_anew());
     let mut behind: EngineVec<Behind<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
     behind.extend(parts.iter().zip(alone.drain(..)).map(|(part, alone)| part.release(alone)));
+    resume();
     if let Err((failed, reason)) = shared {
         // The locks are released first, since the error's text allocates.
         drop((behind, filling));
@@ -253,7 +259,6 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<
     }
     let pause = clock.now().saturating_sub(started);
     for Part { region, .. } in parts {
-        region.counters.snapshots.fetch_add(1, Ordering::Relaxed);
         region.counters.longest_pause.fetch_max(pause, Ordering::Relaxed);
         region.counters.paused.fetch_add(pause, Ordering::Relaxed);
     }
@@ -263,7 +268,10 @@ pub(crate) fn fill<S: Sys>(parts: &[Part<'_, S>], began: Option<u64>) -> Result<
             failed = part.region.capture_behind(part, behind).err().map(|reason| (part.region, reason));
         }
     }
-    let Some((region, reason)) = failed else { return Ok(()) };
+    let Some((region, reason)) = failed else {
+        parts.iter().for_each(|part| count(&part.region.counters.snapshots, 1));
+        return Ok(());
+    };
     // As if they were taken and dropped.
     for (part, filling) in parts.iter().zip(filling) {
         part.region.forget(&part.frozen);

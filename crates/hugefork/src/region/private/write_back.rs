@@ -215,9 +215,7 @@ impl<S: Sys> RegionCore<S> {
     ///
     /// Allocates from the engine's own memory: what the program allocates may lie in the region.
     pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<EngineVec<Patched>, SystemError> {
-        let mut runs = EngineVec::new_in(Own);
-        runs.resize(MOST_RUNS, PageRun::default());
-        let mut found = EngineVec::new_in(Own);
+        let (mut runs, mut found) = ([PageRun::default(); MOST_RUNS], EngineVec::new_in(Own));
         for cow_mappings in self.cow_mappings(entries) {
             let bytes = self.bytes_of(&cow_mappings);
             let mut at = bytes.start;

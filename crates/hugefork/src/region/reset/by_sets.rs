@@ -19,10 +19,11 @@ use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
+use crate::region::private::PAGES_AT_ONCE;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
-use crate::sys::{Access, Sys};
+use crate::sys::{Access, PageRun, Sys};
 use crate::table::{Entry, Locked};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -225,14 +226,15 @@ impl<S: Sys> Reset<'_, S> {
         let (region, pool) = (self.region, self.region.pool());
         let (bytes, block) = (region.bytes_of(&(index..index + 1)), region.table.get(EntryIndex(index)).block()?);
         let (set, mut at, mut is_marked) = (self.set_over(index), bytes.start, true);
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         while is_marked && at < bytes.end {
             let part = region.addresses.part(&(at..bytes.end));
-            let Ok(scanned) = pool.sys.mark_unmarked_pages(part, &mut self.dirty.runs) else {
+            let Ok(scanned) = pool.sys.mark_unmarked_pages(part, &mut runs) else {
                 is_marked = false;
                 break;
             };
             is_marked &= scanned.are_marked;
-            for run in &self.dirty.runs[..scanned.runs] {
+            for run in &runs[..scanned.runs] {
                 for page in (run.start as usize..run.end as usize).step_by(BASE_PAGE) {
                     let offset = at + (page - part.at());
                     let within = (offset - bytes.start) / BASE_PAGE;

@@ -12,8 +12,8 @@ use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
-use crate::sys::restore::expect;
 use crate::sys::{Access, Shows, Sys, SystemError};
+use crate::sys::{MOST_RUNS, PageRun, restore::expect};
 use crate::table::transition::Event;
 use crate::table::{Entry, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -57,15 +57,14 @@ impl<S: Sys> Reset<'_, S> {
     /// Looks which pages over CoW mappings are private, or have no mark.
     fn look_at(&mut self, entries: Range<usize>, is_told: bool) -> Result<(), Stop> {
         let (sys, bytes) = (&self.region.pool().sys, self.region.bytes_of(&entries));
-        let mut at = bytes.start;
+        let (mut at, mut runs) = (bytes.start, [PageRun::default(); MOST_RUNS]);
         while at < bytes.end {
             let part = self.region.addresses.part_at(self.place, &(at..bytes.end));
             let scanned = match is_told {
-                true => sys.unmarked_pages(part, &mut self.dirty.runs)?,
-                false => sys.private_pages(part, &mut self.dirty.runs)?,
+                true => sys.unmarked_pages(part, &mut runs)?,
+                false => sys.private_pages(part, &mut runs)?,
             };
-            for nth in 0..scanned.runs {
-                let run = self.dirty.runs[nth];
+            for run in &runs[..scanned.runs] {
                 let offset = |address: u64| at + (address as usize - part.at());
                 self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE);
             }

@@ -10,7 +10,6 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{EngineVec, Own};
-use crate::sys::{MOST_RUNS, PageRun};
 
 /// There is room for these from the first reset on.
 const FIRST_ROOM_PAGES: usize = 512;
@@ -49,7 +48,6 @@ pub(in crate::region) struct DirtyList {
     after_failed_try: u32,
     /// How many faults the process had when `pages` were all there were.
     pub(in crate::region) seen_at: Option<u64>,
-    pub(in crate::region) runs: EngineVec<PageRun>,
     /// For so many pages there is to be room at the next reset.
     wished: usize,
     /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
@@ -73,7 +71,6 @@ impl Default for DirtyList {
             until_try: 0,
             after_failed_try: 0,
             seen_at: None,
-            runs: EngineVec::new_in(Own),
             wished: FIRST_ROOM_PAGES,
             own: EngineVec::new_in(Own),
             parked: EngineVec::new_in(Own),
@@ -98,7 +95,6 @@ impl DirtyList {
         if self.pages.capacity() < self.wished {
             self.pages.reserve(self.wished - self.pages.len());
         }
-        self.runs.resize(MOST_RUNS, PageRun::default());
         self.own.resize(blocks, 0);
         self.parked.resize(blocks, false);
         self.told.resize(blocks, false);
@@ -165,11 +161,7 @@ impl DirtyList {
 
     /// Bytes that this takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Page>()
-            + self.runs.capacity() * size_of::<PageRun>()
-            + self.own.capacity()
-            + self.parked.capacity()
-            + self.told.capacity()
+        self.pages.capacity() * size_of::<Page>() + self.own.capacity() + self.parked.capacity() + self.told.capacity()
     }
 }
 
