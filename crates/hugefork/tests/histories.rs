@@ -11,7 +11,7 @@ use common::Over;
 use common::alone::alone;
 use common::forked::in_fork;
 use common::seccomp::{every, refuse};
-use hugefork::{Pool, Region, Snapshot};
+use hugefork::{BlockSize, Pool, Region, Snapshot};
 
 const BLOCK: usize = 2 << 20;
 const LEN: usize = 4 * BLOCK;
@@ -124,6 +124,39 @@ const WORDS: usize = 64;
 const HELD_BESIDE_WRITERS: usize = 40;
 /// Few of them lie in one block, so snapshots hold pages.
 const WIDE: usize = 32 * BLOCK;
+
+/// A region of small blocks goes from one to another of a few snapshots whose pages lie over the same blocks.
+#[test]
+fn a_region_that_goes_back_and_forth_has_what_each_snapshot_has() {
+    alone(|| {
+        const SMALL: usize = 64 << 10;
+        for seed in 1..9 {
+            let mut numbers = Numbers(seed * 0x9e37_79b9 | 1);
+            let pool = Pool::builder().capacity(80 * SMALL).block_size(BlockSize::KIB_64).build().unwrap();
+            let mut region = pool.region(2 * SMALL).unwrap();
+            let (pages, mut now) = (2 * SMALL / PAGE, vec![0; 2 * SMALL / PAGE]);
+            let mut held = Vec::new();
+            for value in 1..5 {
+                for _ in 0..3 {
+                    let page = numbers.below(pages);
+                    region.as_mut_slice()[page * PAGE] = value;
+                    now[page] = value;
+                }
+                held.push((region.snapshot().unwrap(), now.clone()));
+            }
+            for nth in 0..400 {
+                for _ in 0..[0, 1, 3, 9][numbers.below(4)] {
+                    region.as_mut_slice()[numbers.below(pages) * PAGE] = 0xdd;
+                }
+                let (snapshot, expected) = &held[numbers.below(held.len())];
+                region.reset_to(snapshot).unwrap();
+                let seen: Vec<u8> = region.as_mut_slice().iter().step_by(PAGE).copied().collect();
+                assert_eq!(&seen, expected, "reset {nth} of {seed}");
+            }
+        }
+    })
+    .well();
+}
 
 /// Where a writer writes for the `nth` time: in pages all over the region.
 fn place(writer: usize, nth: u64) -> usize {

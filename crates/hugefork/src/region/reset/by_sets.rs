@@ -10,7 +10,6 @@
 //!
 //! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
 //! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
-//! A reset to another snapshot than the last marks these pages, so that the next one does not look at them again.
 
 use std::mem;
 
@@ -19,11 +18,10 @@ use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
-use crate::region::private::PAGES_AT_ONCE;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
-use crate::sys::{Access, PageRun, Sys};
+use crate::sys::{Access, Sys};
 use crate::table::{Entry, Locked};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -194,61 +192,5 @@ impl<S: Sys> Reset<'_, S> {
                 self.region.captured.replace(EntryIndex(index), set);
             }
         }
-    }
-
-    /// Marks all pages of which the sets tell, as a cut does, so that the next reset finds those that are written from
-    /// now on. Returns how many faults there were before, if all are marked.
-    pub(super) fn mark_told(&mut self) -> Option<u64> {
-        let (region, sys, all) = (self.region, &self.region.pool().sys, 0..self.region.table.len());
-        if !self.goes_by_sets() || !region.captured.are_tracked() || self.place != Place::Own {
-            return None;
-        }
-        let faults = sys.minor_faults();
-        for run in region.cow_mappings(all.clone()) {
-            if !sys.track_writes(region.addresses.part(&region.bytes_of(&run))) {
-                return None;
-            }
-        }
-        let mut are_all = true;
-        for index in all {
-            // What was told before and is not any more has pages that are not in the list.
-            let is_by_set = self.dirty.told[index] || self.set_over(index).is_some();
-            if is_by_set && self.covers_same(index) {
-                are_all &= region.captured.has_all_marked(EntryIndex(index)) && self.mark_block(index).is_some();
-            }
-        }
-        are_all.then_some(faults)
-    }
-
-    /// The same for one block. The kernel may have written to a page since it was put back, for this thread: then the
-    /// next reset looks at all of the block.
-    fn mark_block(&mut self, index: usize) -> Option<()> {
-        let (region, pool) = (self.region, self.region.pool());
-        let (bytes, block) = (region.bytes_of(&(index..index + 1)), region.table.get(EntryIndex(index)).block()?);
-        let (set, mut at, mut is_marked) = (self.set_over(index), bytes.start, true);
-        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        while is_marked && at < bytes.end {
-            let part = region.addresses.part(&(at..bytes.end));
-            let Ok(scanned) = pool.sys.mark_unmarked_pages(part, &mut runs) else {
-                is_marked = false;
-                break;
-            };
-            is_marked &= scanned.are_marked;
-            for run in &runs[..scanned.runs] {
-                for page in (run.start as usize..run.end as usize).step_by(BASE_PAGE) {
-                    let offset = at + (page - part.at());
-                    let within = (offset - bytes.start) / BASE_PAGE;
-                    let from = self.page_of(block, set.as_deref().and_then(|set| set.slot_of(within)), within);
-                    let one = region.addresses.part(&(offset..offset + BASE_PAGE));
-                    // SAFETY: the page can be read, and nobody writes to the block or the slot, which the snapshot has.
-                    is_marked &= !unsafe { pool.sys.shown_differs(one, &*from.cast()) };
-                }
-            }
-            at += scanned.looked_at;
-        }
-        if !is_marked {
-            region.captured.outdate(index..index + 1);
-        }
-        is_marked.then_some(())
     }
 }
