@@ -131,7 +131,7 @@ fn a_region_that_goes_back_and_forth_has_what_each_snapshot_has() {
     alone(|| {
         const SMALL: usize = 64 << 10;
         for seed in 1..9 {
-            let mut numbers = Numbers(seed * 0x9e37_79b9 | 1);
+            let mut numbers = Numbers((seed * 0x9e37_79b9) | 1);
             let pool = Pool::builder().capacity(80 * SMALL).block_size(BlockSize::KIB_64).build().unwrap();
             let mut region = pool.region(2 * SMALL).unwrap();
             let (pages, mut now) = (2 * SMALL / PAGE, vec![0; 2 * SMALL / PAGE]);
