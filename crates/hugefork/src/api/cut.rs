@@ -72,7 +72,7 @@ impl Region {
                 Ok(()) => break made,
                 Err(error) => {
                     forget_all(&cores, &made);
-                    // A part was lost before it was promised; what is lost for good is told by the next cut.
+                    // A part was lost before it was promised. If it is lost for good, the next cut says so.
                     if error != RegionError::Revoked {
                         return Err(error);
                     }

@@ -143,8 +143,8 @@ impl Snapshot {
             }
         };
         // SAFETY: the view spans all `len` bytes for as long as `self` lives. A read of what is hidden there is a fault
-        // that shows it. Nobody writes to blocks or pages that `self.core` holds. What it does not hold any more is
-        // inaccessible: a load there does not return.
+        // that shows it. Nobody writes to blocks or pages that `self.core` holds. Blocks that it
+        // has lost are inaccessible: a load there does not return.
         Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
     }
 

@@ -44,7 +44,7 @@ pub struct SupplyStats {
     pub blocks_given_back: u64,
 }
 
-/// What the pool gets ahead: nothing, if at most 0 blocks.
+/// The memory that a pool gets ahead. With at most 0 blocks, it gets none.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// The most blocks that are got ahead.

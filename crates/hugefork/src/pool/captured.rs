@@ -130,6 +130,13 @@ impl<S: Sys> Captured<S> {
         }
     }
 
+    /// Takes the turn of the region, unless another thread has it. Its holder changes no set.
+    pub(crate) fn try_freezing(&self) -> Option<WordGuard<'_>> {
+        let guard = self.freezing.try_lock()?;
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        Some(guard)
+    }
+
     /// Drops the sets that are wanted, unless somebody has the turn: false then.
     fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
         self.wanted.fetch_or(wanted, Ordering::SeqCst);

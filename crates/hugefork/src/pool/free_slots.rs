@@ -54,7 +54,7 @@ impl<S: Sys> PoolCore<S> {
 /// So many slots are taken at once, at most.
 const MAX_TAKEN_SLOTS: usize = 4096;
 
-/// Slots for pages that are about to be captured. What is left goes back.
+/// Slots for pages that are about to be captured. Unused ones go back.
 pub(crate) struct FreeSlots<'a, S: Sys> {
     pool: &'a PoolCore<S>,
     taken: EngineVec<Slot>,

@@ -46,7 +46,7 @@ pub(crate) trait Holder: Sync {
     /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
-    /// What it has to do to let go of `block` at `index`, as far as that can be seen without a lock.
+    /// Tells how it lets go of `block` at `index`, as far as that can be seen without a lock.
     fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke;
 
     /// Whether it holds `block` at `index` and never gives it up. The block has to be there before and after: a

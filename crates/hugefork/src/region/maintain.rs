@@ -180,9 +180,9 @@ impl<S: Sys> RegionCore<S> {
     /// Write-protects all CoW mappings, so that the next write to each copies the block, unless writes to it are
     /// prepared. Who writes by page all over a region would have paid for most copies before they were all looked at.
     fn leave_all_to_writers(&self) {
-        // No snapshot may begin until all is write-protected: one that did would not look at what is write-protected
-        // after its own look.
-        let Some(_no_snapshot) = self.captured.freezing.try_lock() else { return };
+        // No snapshot may begin until all is write-protected: it would not look at entries that are write-protected
+        // after its own look. One that waits for operations sees by the number of turns that it has to look again.
+        let Some(_no_snapshot) = self.captured.try_freezing() else { return };
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
         let may_be_protected = cow_mappings.filter(|index| !self.prepared.has(*index));
@@ -193,7 +193,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Write-protects a CoW mapping with many private pages, so that the next write copies the block.
     fn leave_to_writer(&self, index: EntryIndex) {
-        let Some(_no_snapshot) = self.captured.freezing.try_lock() else { return };
+        let Some(_no_snapshot) = self.captured.try_freezing() else { return };
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);

@@ -148,7 +148,7 @@ impl<S: Sys> RegionCore<S> {
                 let bytes = self.bytes_of(&(first..end));
                 let mut note = |run: Range<usize>, are_written: bool| {
                     for (index, bytes) in self.by_block(&run) {
-                        // What the region may get back into its own block counts, too.
+                        // Captured pages count, too: the region may get them back into its own block.
                         let before = if are_known { self.captured.pages_of(index) } else { 0 };
                         let count = bytes.len() / BASE_PAGE;
                         match found.last_mut() {

@@ -1,4 +1,4 @@
-//! What a snapshot does behind its pause: it captures what was written after the look ahead, while others go on.
+//! Behind its pause, a snapshot captures the pages that were written after its look ahead, while others go on.
 //!
 //! ```text
 //!   pause    write-protect the CoW mappings that were written to ─▶ release all windows but theirs

@@ -85,7 +85,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let signals = SignalsBlocked::new();
         let own = window.is_none().then(|| self.table.lock(index));
-        // Whoever goes past write-protection, as debuggers do, has made a page private.
+        // A debugger, which writes past write-protection, makes one more page private.
         let is_the_same = matches!(looks, Looks::Protected) && pages == self.captured.pages_of(index);
         if is_the_same && own.is_some() && self.keeps_last(index) {
             return Ok(true);

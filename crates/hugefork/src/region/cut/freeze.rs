@@ -11,9 +11,9 @@
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
 //! A snapshot holds blocks, and copies of private pages. So CoW mappings are written back or captured first, while
-//! others go on writing (ahead.rs). What has become private since then is captured or written back behind the pause
-//! (behind.rs). Where writes are tracked, only CoW mappings where there is such a page are write-protected: whoever
-//! writes to others goes on.
+//! others go on writing (ahead.rs). Pages that have become private since then are captured or written back behind the
+//! pause (behind.rs). Where writes are tracked, only CoW mappings where there is such a page are write-protected:
+//! threads that write to others go on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
