@@ -172,3 +172,24 @@ fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
     where_pages_are_copied!(row, 8);
     run_alone_by_page(8, row);
 }
+
+/// The pages that a set tells of are put back last. A reset that fails before has put back none of them.
+#[test]
+fn a_reset_that_fails_does_not_count_pages_that_a_set_tells_of_as_put_back() {
+    for (call, after) in Call::ALL.into_iter().flat_map(|call| (0..3).map(move |after| (call, after))) {
+        let row = |world: &World<Soft>| {
+            let (region, held) = history(world, 3);
+            region.discard(Soft::BLOCK..2 * Soft::BLOCK).unwrap();
+            world.pool.sys.fail(Some((call, after)));
+            let came = region.reset_to(&held[0]);
+            world.pool.sys.fail(None);
+            let done = came.map_or_else(|error| error.done, |()| region.len());
+            let are_back = [1, 2].iter().all(|page| region.read(at(*page)) == Some(0));
+            assert!(are_back || done == 0, "{call:?} after {after}: {done} bytes");
+            region.reset_to(&held[0]).unwrap();
+            assert_eq!([1, 2].map(|page| region.read(at(page))), [Some(0); 2]);
+        };
+        run_by_page(8, row);
+        run_alone_by_page(8, row);
+    }
+}

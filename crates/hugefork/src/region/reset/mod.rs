@@ -262,8 +262,9 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
-        // Where the snapshot has pages, its blocks lack these until the end.
-        self.change_all().map_err(|reason| Stop::At { done: if self.has_sets { 0 } else { self.done }, reason })?;
+        // What sets tell of is put back at the end.
+        self.change_all()
+            .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
         self.note_sets();
         self.region.accounts.origin.set(self.frozen.id);
