@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -499,6 +500,23 @@ def test_a_directory_of_somebody_elses_stays_as_it_is(pool, tmp_path, theirs):
     with pytest.raises(FileExistsError, match="save to another directory"):
         checkpoint.save(tmp_path, {"w": pool.zeros(3)})
     assert all_files(tmp_path) == before
+
+
+def test_a_save_of_another_thread_that_has_just_begun_is_not_somebody_elses(pool, tmp_path, monkeypatch):
+    is_dir = Path.is_dir
+
+    def begin_first(path):
+        if path == tmp_path / "data":
+            (tmp_path / ".lock").touch()
+            path.mkdir(exist_ok=True)
+            (path / "w.1.npy").touch()
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", begin_first)
+    save = checkpoint.save(tmp_path, {"w": pool.zeros(3)})
+    monkeypatch.undo()
+    save.result()
+    assert checkpoint.load(tmp_path)["w"].shape == (3,)
 
 
 def test_the_checkpoint_of_a_newer_hugefork_stays_as_it_is(pool, tmp_path):

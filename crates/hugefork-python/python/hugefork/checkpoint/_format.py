@@ -112,9 +112,10 @@ def manifest_before(directory: Path) -> Entry | None:
         raise FileExistsError(errno.EEXIST, what, str(directory)) from None
     except FileNotFoundError:
         pass
-    # A save that was killed has left its lock, and files of these names.
-    data, has_begun = directory / "data", (directory / ".lock").exists()
+    data = directory / "data"
     files = [file.name for file in data.iterdir()] if data.is_dir() else []
+    # Each save makes its lock before its files, and leaves it: one that was killed, or is under way in another thread.
+    has_begun = (directory / ".lock").exists()
     foreign = [name for name in files if not (has_begun and is_of_a_save(name))]
     if foreign:
         what = f"there is no checkpoint, and {foreign[0]!r} in data is of no save: save to another directory"

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import io
 import json
+import math
 import os
 import select
 import threading
@@ -71,10 +72,12 @@ class _Over:
         os.eventfd_write(self._descriptor, 1)
 
     def wait(self, timeout: float | None = None) -> None:
-        if not self._is_set:
-            waiting = select.poll()
-            waiting.register(self._descriptor, select.POLLIN)
-            waiting.poll(None if timeout is None else min(max(0, timeout * 1000), (1 << 31) - 1))
+        waiting = select.poll()
+        waiting.register(self._descriptor, select.POLLIN)
+        end = time.monotonic() + (math.inf if timeout is None else timeout)
+        # A signal that comes right before the call is handled after it: a second later at most.
+        while not self._is_set and (left := end - time.monotonic()) > 0:
+            waiting.poll(min(left, 1) * 1000)
 
 
 class Save:
