@@ -5,6 +5,7 @@ use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are
 use super::*;
 use crate::pool::page_set::PageSet;
 use crate::region::reset::reset_all;
+use crate::sys::PageRun;
 
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
 #[test]
@@ -89,6 +90,43 @@ fn a_reset_to_pages_over_another_block_takes_no_block() {
         region.write(at(4), 9);
         let again = region.snapshot();
         assert_eq!((written(&again, 6), written(&held[3], 6)), (vec![1, 2, 3, 9, 0], vec![1, 2, 3, 0, 0]));
+    }
+    where_pages_are_copied!(row, 12);
+}
+
+/// So the next reset finds only what is written from then on. Pages of one that stays at its snapshot take no mark.
+#[test]
+fn a_reset_to_another_snapshot_marks_what_it_has_put_back() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, mut held) = history(world, 6);
+        // Pages that are only read have no mark either.
+        let unmarked = || {
+            let (mut runs, mut private) = ([PageRun::default(); 8], [PageRun::default(); 8]);
+            let part = region.addresses.part(&(0..G::BLOCK));
+            let count = world.pool.sys.unmarked_pages(part, &mut runs).unwrap().runs;
+            let of = world.pool.sys.private_pages(part, &mut private).unwrap().runs;
+            let is_private = |at: &u64| private[..of].iter().any(|run| (run.start..run.end).contains(at));
+            let pages = runs[..count].iter().flat_map(|run| (run.start..run.end).step_by(BASE_PAGE));
+            pages.filter(is_private).count()
+        };
+        if !region.captured.are_tracked() {
+            return;
+        }
+        for nth in [2, 5, 1, 4] {
+            region.reset_to(&held[nth]).unwrap();
+            assert_eq!(unmarked(), 0, "{nth}");
+            region.write(at(3), 90 + nth as u8);
+            assert_eq!(unmarked(), 1, "{nth}");
+            held.push(region.snapshot());
+            assert_eq!(written(&held[held.len() - 1], 4)[2], 90 + nth as u8);
+        }
+        let goal = held.len() - 1;
+        for value in [1, 2, 3] {
+            region.reset_to(&held[goal]).unwrap();
+            region.write(at(3), value);
+            region.reset_to(&held[goal]).unwrap();
+            assert_eq!((unmarked(), region.read(at(3))), (1, Some(94)));
+        }
     }
     where_pages_are_copied!(row, 12);
 }

@@ -10,18 +10,22 @@
 //!
 //! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
 //! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
+//! A reset to another snapshot than the last marks these pages, and the next one does not look at them again.
 
 use std::mem;
+use std::ops::Range;
 
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
 use crate::pool::slots::Slot;
+use crate::ranges::runs;
+use crate::region::private::PAGES_AT_ONCE;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
-use crate::sys::{Access, Sys};
+use crate::sys::{Access, PageRun, Sys};
 use crate::table::{Entry, Locked};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -192,5 +196,63 @@ impl<S: Sys> Reset<'_, S> {
                 self.region.captured.replace(EntryIndex(index), set);
             }
         }
+    }
+
+    /// Marks the pages that sets tell of, as a cut does, so that the next reset finds those that are written from now on
+    /// and no others. Returns how many faults the process had before, if all are marked.
+    pub(super) fn mark_told(&mut self) -> Option<u64> {
+        let (region, sys, all) = (self.region, &self.region.pool().sys, 0..self.region.table.len());
+        if !self.goes_by_sets() || !region.captured.are_tracked() || self.place != Place::Own {
+            return None;
+        }
+        let faults = sys.minor_faults();
+        let (mut are_all, mut next) = (true, all.start);
+        while let Some(run) = self.first_by_set(next..all.end) {
+            next = run.end;
+            if run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)))
+                && self.mark_run(&run).is_some()
+            {
+                // The list of private pages lacks those that the set has.
+                self.dirty.told[run].fill(true);
+                self.dirty.are_told = true;
+            } else {
+                region.captured.outdate(run);
+                are_all = false;
+            }
+        }
+        are_all.then_some(faults)
+    }
+
+    /// The first run of blocks whose pages are put back by sets.
+    fn first_by_set(&self, entries: Range<usize>) -> Option<Range<usize>> {
+        let is_by_set = |index: usize| self.dirty.told[index] || self.set_over(index).is_some();
+        runs(entries, |index| is_by_set(index) && self.covers_same(index)).next()
+    }
+
+    /// Marks the pages of some blocks. None if that fails, or if the kernel has written to one for this thread since it
+    /// was put back.
+    fn mark_run(&self, run: &Range<usize>) -> Option<()> {
+        let (region, pool, bytes) = (self.region, self.region.pool(), self.region.bytes_of(run));
+        if !pool.sys.track_writes(region.addresses.part(&bytes)) {
+            return None;
+        }
+        let (mut at, mut runs) = (bytes.start, [PageRun::default(); PAGES_AT_ONCE]);
+        while at < bytes.end {
+            let part = region.addresses.part(&(at..bytes.end));
+            let scanned = pool.sys.mark_unmarked_pages(part, &mut runs).ok().filter(|scanned| scanned.are_marked)?;
+            for page in runs[..scanned.runs].iter().flat_map(|run| (run.start..run.end).step_by(BASE_PAGE)) {
+                let offset = at + (page as usize - part.at());
+                let (index, within) = (pool.block_size.count(offset), pool.block_size.within(offset) / BASE_PAGE);
+                let slot = self.set_over(index).and_then(|set| set.slot_of(within));
+                let from = self.page_of(region.table.get(EntryIndex(index)).block()?, slot, within);
+                let one = region.addresses.part(&(offset..offset + BASE_PAGE));
+                // SAFETY: the page can be read, and nobody writes to the block or the slot, which the snapshot holds.
+                if unsafe { pool.sys.shown_differs(one, &*from.cast()) } {
+                    return None;
+                }
+            }
+            at += scanned.looked_at;
+        }
+        Some(())
     }
 }
