@@ -65,8 +65,9 @@ impl World {
         let old_entry = |index| old.frozen.entries.get(EntryIndex(index));
         let is_lost = |index: usize| entry(index) == Entry::Revoked || old_entry(index) == Entry::Revoked;
         let count = bytes.len() / block;
-        let (blocks, pages) = (told(core, &old.frozen, Precision::Block), told(core, &old.frozen, Precision::Page));
-        for told in [&blocks, &pages] {
+        let [blocks, written, pages] =
+            [Precision::Block, Precision::Written, Precision::Page].map(|precision| told(core, &old.frozen, precision));
+        for told in [&blocks, &written, &pages] {
             let expected = (0..count).any(is_lost).then_some(RegionError::Revoked);
             assert_eq!(told.error, expected);
             if expected.is_some() {
@@ -82,6 +83,10 @@ impl World {
         for page in (0..until(&pages)).step_by(BASE_PAGE) {
             let differs = bytes[page..page + BASE_PAGE] != old.bytes[page..page + BASE_PAGE];
             assert_eq!(has(&pages.ranges, page), differs, "the page at {page}");
+        }
+        for page in (0..until(&written)).step_by(BASE_PAGE) {
+            assert!(has(&written.ranges, page) || !has(&pages.ranges, page), "the page at {page} was written");
+            assert!(!has(&written.ranges, page) || has(&blocks.ranges, page), "the page at {page} is in no such block");
         }
         for index in 0..until(&blocks) / block {
             let at = index * block;

@@ -366,7 +366,15 @@ impl<S: Sys> EngineArc<Captured<S>> {
 
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
     pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
-        let guard = self.freezing.lock();
+        self.in_turn(captures, frames, self.freezing.lock())
+    }
+
+    /// The same, unless another thread has it.
+    pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
+        Some(self.in_turn(captures, frames, self.freezing.try_lock()?))
+    }
+
+    fn in_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames, guard: WordGuard<'a>) -> Turn<'a> {
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
     }

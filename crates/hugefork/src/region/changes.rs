@@ -17,14 +17,16 @@
 
 use std::ops::Range;
 
+use crate::mem::EngineArc;
+use crate::pool::page_set::PageSet;
 use crate::region::state::RegionCore;
-use crate::snapshot::changes::{LOOKED_AT_ONCE_BYTES, Newer, Pages, Piece, page_of};
+use crate::snapshot::changes::{LOOKED_AT_ONCE_BYTES, Newer, Pages, Piece, Precision, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
 use crate::snapshot::pages::Contents;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::{ZERO_PAGE, differs};
-use crate::sys::{PageRun, Scanned, Sys};
+use crate::sys::{PageRun, Scanned, Sys, SystemError};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
 use crate::types::error::RegionError;
@@ -83,14 +85,17 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
         Ok(entries.filter(|index| marks.has(*index)).collect())
     }
 
-    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError> {
+    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>, how: Precision) -> Result<Pages, RegionError> {
         let _signals = SignalsBlocked::new();
         let mut differing = Pages::default();
+        let turn = self.try_take_turn();
         for piece in Piece::each(&stretch, self.pool().block_size) {
             // Held before the window's lock is taken, and given up once it is free: to do so gives memory back.
             let old = older.hold(piece.index)?;
             let _window = self.table.lock(piece.index);
-            Looked { region: self, piece: &piece, old: old.as_ref() }.compare(&mut differing)?;
+            let last = turn.as_ref().and_then(|_| self.told_by(piece.index));
+            Looked { region: self, piece: &piece, old: old.as_ref(), last: last.as_deref(), how }
+                .compare(&mut differing)?;
         }
         Ok(differing)
     }
@@ -102,32 +107,42 @@ impl<S: Sys> RegionCore<S> {
         let mut marks = Marks::none(entries.start);
         let _signals = SignalsBlocked::new();
         // While these are locked, entries say what is shown, and private pages lie where they belong.
+        let turn = self.try_take_turn();
         let _windows = self.table.lock_windows(self.windows_of(&entries));
-        let mut cow_mappings = 0..0;
+        let (mut cow_mappings, mut are_told) = (0..0, false);
         for index in entries {
-            let (is_the_same, now) =
-                older.has_the_same(EntryIndex(index), || Contents::of(self.table.get(EntryIndex(index))))?;
+            let last = turn.as_ref().and_then(|_| self.told_by(EntryIndex(index)));
+            let now = || Contents::of(self.table.get(EntryIndex(index)), last.as_deref());
+            let (is_the_same, now) = older.has_the_same(EntryIndex(index), now)?;
             if !is_the_same {
                 marks.add(index);
             } else if now.is_cow_mapping() {
-                if cow_mappings.end < index {
-                    self.mark_patched(cow_mappings, &mut marks);
-                    cow_mappings = index..index;
+                if cow_mappings.end < index || are_told != last.is_some() {
+                    self.mark_patched(cow_mappings, are_told, &mut marks);
+                    (cow_mappings, are_told) = (index..index, last.is_some());
                 }
                 cow_mappings.end = index + 1;
             }
         }
-        self.mark_patched(cow_mappings, &mut marks);
+        self.mark_patched(cow_mappings, are_told, &mut marks);
         Ok(marks)
     }
 
-    /// Marks those of `cow_mappings` that have private pages.
-    fn mark_patched(&self, cow_mappings: Range<usize>, marks: &mut Marks) {
+    /// The set that was captured last of a CoW mapping, if all private pages that are not as that set says have lost
+    /// their marks. In the region's turn, and under the lock of the window.
+    fn told_by(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
+        let entry = self.table.get(index);
+        let is_told = entry.is_cow_mapping() && self.captured.has_all_marked(index);
+        self.captured.last(index).filter(|last| is_told && Some(last.base) == entry.block())
+    }
+
+    /// Marks those of `cow_mappings` that have private pages or, where sets tell of those with a mark, others.
+    fn mark_patched(&self, cow_mappings: Range<usize>, are_told: bool, marks: &mut Marks) {
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         let mut at_once = RUNS_AT_ONCE;
         let mut bytes = self.bytes_of(&cow_mappings);
         while !bytes.is_empty() {
-            let Ok(scanned) = self.pool().sys.private_pages(self.addresses.part(&bytes), &mut runs[..at_once]) else {
+            let Ok(scanned) = self.scan(are_told, &bytes, &mut runs[..at_once]) else {
                 // If the kernel does not say, each may have some.
                 return self.touched(&bytes).for_each(|index| marks.add(index));
             };
@@ -139,6 +154,12 @@ impl<S: Sys> RegionCore<S> {
                 marked.for_each(|index| marks.add(index));
             }
         }
+    }
+
+    /// The pages without a mark, or all private pages.
+    fn scan(&self, are_told: bool, bytes: &Range<usize>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let (sys, part) = (&self.pool().sys, self.addresses.part(bytes));
+        if are_told { sys.unmarked_pages(part, runs) } else { sys.private_pages(part, runs) }
     }
 
     /// How many runs to ask for after these. A call takes as long as a look at 300 pages. So where there are many runs,
@@ -154,6 +175,9 @@ struct Looked<'a, S: Sys> {
     region: &'a RegionCore<S>,
     piece: &'a Piece,
     old: Option<&'a HeldBlock<'a, S>>,
+    /// The set that tells of private pages with a mark.
+    last: Option<&'a PageSet<S>>,
+    how: Precision,
 }
 
 impl<S: Sys> Looked<'_, S> {
@@ -186,25 +210,36 @@ impl<S: Sys> Looked<'_, S> {
         }
     }
 
-    /// Compares private pages, and what is below where there are none.
+    /// Compares private pages, and what is below where there are none. Where a set tells of pages with a mark, those are
+    /// compared of which it has another copy than the snapshot.
     fn compare_cow_mapping(&self, below: Showing, differing: &mut Pages) {
         let start = self.region.pool().block_size.len_of(self.piece.index.0);
+        let last = self.last.filter(|_| below == Showing::TheSame);
+        if last.is_some() {
+            PageSet::each_difference(last, self.old.and_then(HeldBlock::pages), |page| {
+                let at = page * BASE_PAGE;
+                self.compare_pages(at..at + BASE_PAGE, Showing::Private, differing);
+            });
+        }
         let (mut at, end) = (self.piece.within.start, self.piece.within.end);
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         while at < end {
-            let part = self.region.addresses.part(&(start + at..start + end));
-            let Ok(scanned) = self.region.pool().sys.private_pages(part, &mut runs) else {
+            let Ok(scanned) = self.region.scan(last.is_some(), &(start + at..start + end), &mut runs) else {
                 // What is shown can be compared without knowing what it is.
                 return self.compare_pages(at..end, Showing::Private, differing);
             };
             let looked_at = at + scanned.looked_at;
             for run in &runs[..scanned.runs] {
                 let run = self.region.offsets_of(run);
-                self.compare_pages(at..run.start - start, below, differing);
+                if last.is_none() {
+                    self.compare_pages(at..run.start - start, below, differing);
+                }
                 self.compare_pages(run.start - start..run.end - start, Showing::Private, differing);
                 at = run.end - start;
             }
-            self.compare_pages(at..looked_at, below, differing);
+            if last.is_none() {
+                self.compare_pages(at..looked_at, below, differing);
+            }
             at = looked_at;
         }
     }
@@ -214,12 +249,10 @@ impl<S: Sys> Looked<'_, S> {
         if shows == Showing::TheSame && self.old.is_none_or(|old| old.pages().is_none()) {
             return;
         }
-        for (at, page) in self.piece.pages().skip((within.start - self.piece.within.start) / BASE_PAGE) {
-            if at >= within.end {
-                return;
-            }
-            if self.differs(at, shows) {
-                differing.add(page);
+        let within = within.start.max(self.piece.within.start)..within.end.min(self.piece.within.end);
+        for at in within.step_by(BASE_PAGE) {
+            if self.how != Precision::Page && shows != Showing::TheSame || self.differs(at, shows) {
+                differing.add(self.piece.number_of(at));
             }
         }
     }

@@ -1,12 +1,18 @@
 //! What differs, in each state that an entry can be in; and blocks that are kept for other processes.
 
+use super::captured::{at, history};
+use super::cow_mapping::{run_by_page, where_pages_are_copied};
 use super::*;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::types::snapshot_id::SnapshotId;
 
 /// The pages that differ, in runs.
 fn pages<S: Sys>(newer: &dyn Newer<S>, older: &SnapshotCore<S>) -> Vec<Range<usize>> {
-    let ranges = Found::new(newer, older, Precision::Page).map(Result::unwrap);
+    pages_by(Precision::Page, newer, older)
+}
+
+fn pages_by<S: Sys>(precision: Precision, newer: &dyn Newer<S>, older: &SnapshotCore<S>) -> Vec<Range<usize>> {
+    let ranges = Found::new(newer, older, precision).map(Result::unwrap);
     ranges.map(|range| range.start / BASE_PAGE..range.end / BASE_PAGE).collect()
 }
 
@@ -88,6 +94,35 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
     run::<Soft>(8, row);
     run::<Base>(8, row);
     run::<Huge>(8, row);
+}
+
+/// Captured pages lie over the block of each snapshot. Of those, only pages that were written since are compared.
+#[test]
+fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
+    fn row<G: Ground>(world: &World<G>) {
+        let (region, held) = history(world, 4);
+        assert_eq!(lists::<G>(&*region, &held[3])[1], vec![]);
+        [2, 7].into_iter().for_each(|page| region.write(at(page), 9));
+        // What it has already.
+        region.write(at(3), 3);
+        for (nth, differ) in [(3, vec![2..3, 7..8]), (2, vec![2..4, 7..8]), (0, vec![1..4, 7..8])] {
+            assert_eq!(lists::<G>(&*region, &held[nth]), [vec![0..1], differ], "since {nth}");
+        }
+        assert_eq!(pages(&*held[3], &held[1]), vec![2..4]);
+        let written = pages_by(Precision::Written, &*region, &held[3]);
+        match region.captured.are_tracked() {
+            true => assert_eq!(written, vec![2..4, 7..8]),
+            false => assert_eq!(written, vec![1..4, 7..8]),
+        }
+        // A snapshot or a reset of another thread is under way: marks and sets do not tell then.
+        let turn = region.captured.freezing.lock();
+        assert_eq!(pages(&*region, &held[3]), vec![2..3, 7..8]);
+        drop(turn);
+        region.reset_to(&held[2]).unwrap();
+        assert_eq!(pages(&*region, &held[3]), vec![3..4]);
+        assert_eq!(lists::<G>(&*region, &held[2])[1], vec![]);
+    }
+    where_pages_are_copied!(row, 12);
 }
 
 #[test]

@@ -100,8 +100,12 @@ impl Piece {
 
     /// Its pages: where each begins in the block, and its number in the stretch.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, usize)> {
-        let first = self.first;
-        self.within.clone().step_by(BASE_PAGE).enumerate().map(move |(nth, at)| (at, first + nth))
+        self.within.clone().step_by(BASE_PAGE).map(|at| (at, self.number_of(at)))
+    }
+
+    /// The number in the stretch of the page that begins at byte `at` of the block.
+    pub(crate) fn number_of(&self, at: usize) -> usize {
+        self.first + (at - self.within.start) / BASE_PAGE
     }
 }
 
@@ -120,7 +124,7 @@ pub(crate) trait Newer<S: Sys> {
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError>;
 
     /// The pages of a stretch (in bytes) that differ.
-    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError>;
+    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>, how: Precision) -> Result<Pages, RegionError>;
 }
 
 impl<S: Sys> SnapshotCore<S> {
@@ -152,14 +156,14 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
         Ok(found)
     }
 
-    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>) -> Result<Pages, RegionError> {
+    fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>, how: Precision) -> Result<Pages, RegionError> {
         let _signals = SignalsBlocked::new();
         let mut differing = Pages::default();
         for piece in Piece::each(&stretch, self.pool().block_size) {
             let (new, old) = (self.hold(piece.index)?, older.hold(piece.index)?);
             let blocks = [&new, &old].map(Option::as_ref);
             let mut compare = |at: usize, page: usize| {
-                if page_of(new.as_ref(), at) != page_of(old.as_ref(), at) {
+                if how == Precision::Written || page_of(new.as_ref(), at) != page_of(old.as_ref(), at) {
                     differing.add(page);
                 }
             };
@@ -184,6 +188,8 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
 pub(crate) enum Precision {
     /// The blocks that are not the same.
     Block,
+    /// The pages that may have been written.
+    Written,
     /// The pages whose bytes are not the same.
     Page,
 }
@@ -235,7 +241,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
                 self.candidates.push_front(stretch.end..candidate.end);
             }
             // By value: nothing of the program's is written to under the locks that this takes.
-            let differing = self.newer.compare(self.older, stretch)?;
+            let differing = self.newer.compare(self.older, stretch, self.precision)?;
             self.found.extend(differing.runs().map(|run| start + run.start..start + run.end));
             return Ok(true);
         }
@@ -248,7 +254,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
         let candidates = self.newer.candidates(self.older, entries)?;
         let to = match self.precision {
             Precision::Block => &mut self.found,
-            Precision::Page => &mut self.candidates,
+            Precision::Written | Precision::Page => &mut self.candidates,
         };
         for index in candidates {
             let bytes = size.len_of(index)..size.len_of(index + 1);

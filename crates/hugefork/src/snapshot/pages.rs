@@ -34,9 +34,9 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// An entry without pages of a snapshot.
-    pub(crate) fn of(entry: Entry) -> Contents {
-        Contents { entry, pages: None }
+    /// An entry, and the set over its block.
+    pub(crate) fn of<S: Sys>(entry: Entry, set: Option<&PageSet<S>>) -> Contents {
+        Contents { entry, pages: set.map(|set| ptr::from_ref(set).addr()) }
     }
 }
 
@@ -101,13 +101,12 @@ impl<S: Sys> SnapshotCore<S> {
     /// The entry at `index`, and the pages over its block.
     pub(super) fn contents(&self, index: EntryIndex) -> Contents {
         if !self.pages.has_room() {
-            return Contents::of(self.entries.get(index));
+            return Contents::of::<S>(self.entries.get(index), None);
         }
         let _signals = SignalsBlocked::new();
         let _looking = self.lock.shared();
         let sets = self.pages.lock();
-        let set = sets.get(index.0).and_then(Option::as_ref);
-        Contents { entry: self.entries.get(index), pages: set.map(|set| ptr::from_ref(&**set).addr()) }
+        Contents::of(self.entries.get(index), sets.get(index.0).and_then(Option::as_deref))
     }
 
     /// The pages over the block at `index`.

@@ -127,6 +127,11 @@ impl<S: Sys> RegionCore<S> {
         self.captured.take_turn(&self.pool().captures, &self.pool().frames)
     }
 
+    /// The same, unless another thread has it.
+    pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_>> {
+        self.captured.try_take_turn(&self.pool().captures, &self.pool().frames)
+    }
+
     /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
     /// No cut is under way that waits for none.
     pub(crate) fn set_operations(&self, operations: &HeldOperations) -> &HeldOperations {
