@@ -15,6 +15,7 @@
 use std::mem;
 use std::ops::Range;
 
+use super::put_back::MANY_ONE_IN;
 use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
@@ -190,28 +191,35 @@ impl<S: Sys> Reset<'_, S> {
             return;
         }
         for index in 0..self.region.table.len() {
-            let set = self.set_over(index).filter(|_| self.covers_same(index));
-            let had_one = self.region.captured.last(EntryIndex(index)).is_some();
+            let (set, region) = (self.set_over(index).filter(|_| self.covers_same(index)), self.region);
+            let had_one = region.captured.last(EntryIndex(index)).is_some();
             if set.is_some() || self.dirty.told[index] || had_one && self.has_sets {
-                self.region.captured.replace(EntryIndex(index), set);
+                let base = region.table.get(EntryIndex(index)).block().filter(|_| self.dirty.told[index]);
+                // All private pages that have a mark are as in the block.
+                let empty = || base.map(|base| EngineArc::new(PageSet::empty(region.pool(), base)));
+                region.captured.replace(EntryIndex(index), set.or_else(empty));
             }
         }
+    }
+
+    /// Whether the pages that this reset puts back get marks. A program that goes back to one snapshot again and again
+    /// writes to the same pages, which takes no fault without marks.
+    pub(super) fn marks_pages(&self) -> bool {
+        let region = self.region;
+        let is_elsewhere = region.accounts.origin.get() != self.frozen.id;
+        is_elsewhere && self.goes_by_sets() && region.captured.are_tracked() && self.place == Place::Own
     }
 
     /// Marks the pages that sets tell of, as a cut does, so that the next reset finds those that are written from now on
     /// and no others. Returns how many faults the process had before, if all are marked.
     pub(super) fn mark_told(&mut self) -> Option<u64> {
-        let (region, sys, all) = (self.region, &self.region.pool().sys, 0..self.region.table.len());
-        if !self.goes_by_sets() || !region.captured.are_tracked() || self.place != Place::Own {
-            return None;
-        }
-        let faults = sys.minor_faults();
+        let (region, size) = (self.region, self.region.pool().block_size);
+        let (faults, all) = (region.pool().sys.minor_faults(), 0..region.table.len());
         let (mut are_all, mut next) = (true, all.start);
         while let Some(run) = self.first_by_set(next..all.end) {
             next = run.end;
-            if run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)))
-                && self.mark_run(&run).is_some()
-            {
+            let are_known = run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)));
+            if are_known && self.mark_run(&run).is_some() {
                 // The list of private pages lacks those that the set has.
                 self.dirty.told[run].fill(true);
                 self.dirty.are_told = true;
@@ -219,6 +227,10 @@ impl<S: Sys> Reset<'_, S> {
                 region.captured.outdate(run);
                 are_all = false;
             }
+        }
+        if self.dirty.forget_marked(|page| size.count(page * BASE_PAGE), region.len() / BASE_PAGE / MANY_ONE_IN) {
+            // The next reset finds all private pages, and drops those that nobody writes to any more.
+            region.captured.outdate(all);
         }
         are_all.then_some(faults)
     }

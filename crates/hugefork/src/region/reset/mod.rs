@@ -267,10 +267,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
         self.note_sets();
-        // A program that goes back to one snapshot again and again writes to the same pages, which takes no fault
-        // without marks.
-        let is_elsewhere = self.region.accounts.origin.get() != self.frozen.id;
-        let marked = if is_elsewhere { self.mark_told() } else { None };
+        let marked = if self.marks_pages() { self.mark_told() } else { None };
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.

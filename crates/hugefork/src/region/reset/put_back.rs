@@ -22,7 +22,7 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 const FETCHED_AHEAD_PAGES: usize = 2;
 
 /// If more pages than one in so many are private, a block of its own may do the region better.
-const MANY_ONE_IN: usize = 4;
+pub(super) const MANY_ONE_IN: usize = 4;
 
 impl<S: Sys> Reset<'_, S> {
     /// Looks which pages are private, unless no fault has made any since the last look, or drops them all. Returns how
@@ -110,7 +110,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        if !self.dirty.are_kept() {
+        if !self.marks_pages() && !self.dirty.are_kept() {
             self.drop_kept()?;
         }
         Ok(())

@@ -40,6 +40,8 @@ pub(in crate::region) struct DirtyList {
     unlisted: usize,
     /// So many pages were kept at the last reset.
     kept: usize,
+    /// So many pages of the list got marks, and so are found no more.
+    marked: usize,
     /// Resets in a row at which most of the kept pages were not written again.
     idle: u8,
     /// Resets for which all pages are dropped without a look, before keeping them is tried again.
@@ -67,6 +69,7 @@ impl Default for DirtyList {
             pages: EngineVec::new_in(Own),
             unlisted: 0,
             kept: 0,
+            marked: 0,
             idle: 0,
             until_try: 0,
             after_failed_try: 0,
@@ -148,6 +151,19 @@ impl DirtyList {
         }
         self.kept = self.pages.len();
         self.idle < MAX_IDLE_RESETS
+    }
+
+    /// Takes the pages that have marks by now off the list. True if there were more than `most` since this was true last.
+    pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
+        let count = self.pages.len();
+        self.pages.retain(|page| !self.told[block_of(page.number)]);
+        self.marked += count - self.pages.len();
+        (self.idle, self.kept) = (0, self.pages.len());
+        let are_many = self.marked > most;
+        if are_many {
+            self.marked = 0;
+        }
+        are_many
     }
 
     /// Notes that pages were dropped, where it did not pay to keep them.
