@@ -55,11 +55,11 @@ impl<'a> Changes<'a> {
         Changed::new(self, Precision::Block)
     }
 
-    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, neighbours in one. No byte
-    /// is compared: pages that were written with what they had are among them, and those may be that were read for the
-    /// first time. What is in none of them has not changed. Where single pages were copied and the kernel tracks writes
-    /// (Linux 6.14), a region and its last snapshot take 10 ns a page of the region; elsewhere these are the private
-    /// pages. Of blocks that were copied as a whole, all pages are.
+    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, neighbours in one. No
+    /// byte is compared, so the list has pages that were written with the bytes that they had, and may have pages that
+    /// were read for the first time. All other pages are unchanged. A region and its last snapshot take 10 ns a page of
+    /// the region where the kernel tracks writes (Linux 6.14) and copies single pages. Elsewhere the list has all
+    /// private pages, and all pages of a block that was copied as a whole.
     ///
     /// # Errors
     /// Those of [`Changes::blocks`].

@@ -210,8 +210,8 @@ impl<S: Sys> Looked<'_, S> {
         }
     }
 
-    /// Compares private pages, and what is below where there are none. Where a set tells of pages with a mark, those are
-    /// compared of which it has another copy than the snapshot.
+    /// Compares private pages, and the block where no page is private. Where the last set tells of pages with a mark,
+    /// it compares the pages without one, and those of which that set has another copy than the snapshot.
     fn compare_cow_mapping(&self, below: Showing, differing: &mut Pages) {
         let start = self.region.pool().block_size.len_of(self.piece.index.0);
         let last = self.last.filter(|_| below == Showing::TheSame);

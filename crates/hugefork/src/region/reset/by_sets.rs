@@ -210,8 +210,8 @@ impl<S: Sys> Reset<'_, S> {
         is_elsewhere && self.goes_by_sets() && region.captured.are_tracked() && self.place == Place::Own
     }
 
-    /// Marks the pages that sets tell of, as a cut does, so that the next reset finds those that are written from now on
-    /// and no others. Returns how many faults the process had before, if all are marked.
+    /// Marks the pages that sets tell of, as a cut does: the next reset finds only pages that are written from now on.
+    /// Returns how many faults the process had before, if all are marked.
     pub(super) fn mark_told(&mut self) -> Option<u64> {
         let (region, size) = (self.region, self.region.pool().block_size);
         let (faults, all) = (region.pool().sys.minor_faults(), 0..region.table.len());

@@ -153,7 +153,8 @@ impl DirtyList {
         self.idle < MAX_IDLE_RESETS
     }
 
-    /// Takes the pages that have marks by now off the list. True if there were more than `most` since this was true last.
+    /// Takes the pages that have marks by now off the list. True once these are more than `most`, in all calls since
+    /// it was true last.
     pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
         let count = self.pages.len();
         self.pages.retain(|page| !self.told[block_of(page.number)]);

@@ -10,7 +10,7 @@
 //! | `note_density` | whether a block is better copied than its pages |
 //! | `store`, `reserve_again` | changes entries, and what depends on them |
 //! | `split`, `pages_of`, `prepare_split` | blocks that are treated page by page |
-//! | `take_turn`, `set_operations` | who may cut or reset it, and when |
+//! | `take_turn`, `try_take_turn`, `set_operations` | who may cut or reset it, and when |
 //! | `error` | what a call returns where a fault prints a line |
 
 mod accounts;
