@@ -31,3 +31,10 @@ def test_an_example_runs(name, options, said, tmp_path):
 def test_every_example_is_run():
     marks = test_an_example_runs.pytestmark[0].args[1]
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted({name for name, *_ in marks})
+
+
+def test_the_first_example_of_the_readme_runs(tmp_path):
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
