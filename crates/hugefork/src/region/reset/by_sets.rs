@@ -203,11 +203,13 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Whether the pages that this reset puts back get marks. A program that goes back to one snapshot again and again
-    /// writes to the same pages, which takes no fault without marks.
+    /// writes to the same pages, which takes no fault without marks. But a first look also finds pages that were only
+    /// read.
     pub(super) fn marks_pages(&self) -> bool {
         let region = self.region;
         let is_elsewhere = region.accounts.origin.get() != self.frozen.id;
-        is_elsewhere && self.goes_by_sets() && region.captured.are_tracked() && self.place == Place::Own
+        let is_possible = self.goes_by_sets() && region.captured.are_tracked() && self.place == Place::Own;
+        is_possible && (is_elsewhere || self.dirty.has_new_unwanted())
     }
 
     /// Marks the pages that sets tell of, as a cut does: the next reset finds only pages that are written from now on.

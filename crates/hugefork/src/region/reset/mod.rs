@@ -194,6 +194,8 @@ struct Reset<'a, S: Sys> {
     done: usize,
     /// Whether the snapshot has pages over blocks.
     has_sets: bool,
+    /// Whether pages get marks once all is done.
+    marks: bool,
 }
 
 impl<'a, S: Sys> Reset<'a, S> {
@@ -204,7 +206,19 @@ impl<'a, S: Sys> Reset<'a, S> {
         is_held: bool,
     ) -> Reset<'a, S> {
         let (place, has_sets) = (Place::Own, frozen.has_pages());
-        Reset { region, frozen, locked, frozen_locked, dirty, is_held, quiesced: None, place, done: 0, has_sets }
+        Reset {
+            region,
+            frozen,
+            locked,
+            frozen_locked,
+            dirty,
+            is_held,
+            quiesced: None,
+            place,
+            done: 0,
+            has_sets,
+            marks: false,
+        }
     }
 
     fn run(&mut self) -> Result<(), Stop> {
@@ -267,7 +281,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
         self.note_sets();
-        let marked = if self.marks_pages() { self.mark_told() } else { None };
+        let marked = if self.marks { self.mark_told() } else { None };
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.

@@ -21,6 +21,9 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// One is compared and copied in 200 ns.
 const FETCHED_AHEAD_PAGES: usize = 2;
 
+/// The kernel looks at so many pages while a thread takes a page fault: 7 ns a page.
+const LOOKED_AT_IN_A_FAULT: usize = 256;
+
 /// If more pages than one in so many are private, a block of its own may do the region better.
 pub(super) const MANY_ONE_IN: usize = 4;
 
@@ -34,7 +37,7 @@ impl<S: Sys> Reset<'_, S> {
             return Ok(faults);
         }
         self.dirty.begin();
-        if !self.goes_by_sets() && self.dirty.skips_look() {
+        if self.may_drop_all() && self.dirty.skips_look() {
             self.drop_all()?;
             return Ok(faults);
         }
@@ -47,8 +50,6 @@ impl<S: Sys> Reset<'_, S> {
             }
         }
         if self.dirty.lacks_room() {
-            // No set tells any more: all of the snapshot's pages are put back.
-            self.dirty.tell_nothing();
             self.drop_all()?;
         }
         Ok(faults)
@@ -110,7 +111,8 @@ impl<S: Sys> Reset<'_, S> {
         }
         self.dirty.pages.truncate(kept);
         count(&self.region.counters.pages_put_back, dirty as u64);
-        if !self.marks_pages() && !self.dirty.are_kept() {
+        self.marks = self.marks_pages();
+        if !self.marks && !self.dirty.are_kept() {
             self.drop_kept()?;
         }
         Ok(())
@@ -154,9 +156,16 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Drops the pages of the list. Where a set tells of others, only those that nobody wants.
+    /// Whether it takes no longer to drop all private pages, and to give the region all pages of the snapshot's sets
+    /// again, than to look which pages are private.
+    fn may_drop_all(&self) -> bool {
+        let (all, of) = (0..self.region.table.len(), |index| self.set_over(index).map_or(0, |set| set.len()));
+        !self.has_sets || all.map(of).sum::<usize>() * LOOKED_AT_IN_A_FAULT <= self.region.len() / BASE_PAGE
+    }
+
+    /// Drops the pages of the list, or only those that nobody wants if it is faster to keep the others.
     fn drop_kept(&mut self) -> Result<(), Unresolved> {
-        if !self.goes_by_sets() {
+        if self.may_drop_all() {
             return self.drop_all();
         }
         let (region, place) = (self.region, self.place);
@@ -168,8 +177,10 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Drops all private pages over the snapshot's blocks.
+    /// Drops all private pages over the snapshot's blocks. No set tells of any then, so the reset puts back all pages
+    /// of the snapshot's sets.
     fn drop_all(&mut self) -> Result<(), Unresolved> {
+        self.dirty.tell_nothing();
         self.dirty.pages.clear();
         self.dirty.note_drop();
         let (len, is_own) = (self.region.table.len(), self.place == Place::Own);

@@ -153,6 +153,11 @@ impl DirtyList {
         self.idle < MAX_IDLE_RESETS
     }
 
+    /// Whether no page is kept yet, and the look has found some that need not be put back.
+    pub(in crate::region) fn has_new_unwanted(&self) -> bool {
+        self.kept == 0 && self.pages.iter().any(|page| !page.is_wanted)
+    }
+
     /// Takes the pages that have marks by now off the list. True once these are more than `most`, in all calls since
     /// it was true last.
     pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
