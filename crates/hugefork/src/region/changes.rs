@@ -17,6 +17,7 @@
 
 use std::ops::Range;
 
+use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
 use crate::region::state::RegionCore;
@@ -26,7 +27,7 @@ use crate::snapshot::hold::HeldBlock;
 use crate::snapshot::pages::Contents;
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::{ZERO_PAGE, differs};
-use crate::sys::{PageRun, Scanned, Sys, SystemError};
+use crate::sys::{PageRun, ScanFor, Scanned, Sys, SystemError};
 use crate::table::Entry;
 use crate::table::split::SplitPage;
 use crate::types::error::RegionError;
@@ -142,7 +143,8 @@ impl<S: Sys> RegionCore<S> {
         let mut at_once = RUNS_AT_ONCE;
         let mut bytes = self.bytes_of(&cow_mappings);
         while !bytes.is_empty() {
-            let Ok(scanned) = self.scan(are_told, &bytes, &mut runs[..at_once]) else {
+            let (part, wanted) = (self.addresses.part(&bytes), RegionCore::<S>::wanted(are_told));
+            let Ok(scanned) = self.pool().sys.scan(part, wanted, &mut runs[..at_once]) else {
                 // If the kernel does not say, each may have some.
                 return self.touched(&bytes).for_each(|index| marks.add(index));
             };
@@ -156,10 +158,9 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// The pages without a mark, or all private pages.
-    fn scan(&self, are_told: bool, bytes: &Range<usize>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let (sys, part) = (&self.pool().sys, self.addresses.part(bytes));
-        if are_told { sys.unmarked_pages(part, runs) } else { sys.private_pages(part, runs) }
+    /// What a scan looks for where a set tells of the private pages with a mark, or none does.
+    fn wanted(are_told: bool) -> ScanFor {
+        if are_told { ScanFor::Unmarked } else { ScanFor::Private }
     }
 
     /// How many runs to ask for after these. A call takes as long as a look at 300 pages. So where there are many runs,
@@ -222,25 +223,21 @@ impl<S: Sys> Looked<'_, S> {
             });
         }
         let (mut at, end) = (self.piece.within.start, self.piece.within.end);
+        let (bytes, wanted) = (start + at..start + end, RegionCore::<S>::wanted(last.is_some()));
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
-        while at < end {
-            let Ok(scanned) = self.region.scan(last.is_some(), &(start + at..start + end), &mut runs) else {
-                // What is shown can be compared without knowing what it is.
-                return self.compare_pages(at..end, Showing::Private, differing);
-            };
-            let looked_at = at + scanned.looked_at;
-            for run in &runs[..scanned.runs] {
-                let run = self.region.offsets_of(run);
-                if last.is_none() {
-                    self.compare_pages(at..run.start - start, below, differing);
-                }
-                self.compare_pages(run.start - start..run.end - start, Showing::Private, differing);
-                at = run.end - start;
-            }
+        let scanned = self.region.scan(wanted, (&bytes, Place::Own), &mut runs, |run, _| {
             if last.is_none() {
-                self.compare_pages(at..looked_at, below, differing);
+                self.compare_pages(at..run.start - start, below, differing);
             }
-            at = looked_at;
+            at = run.end - start;
+            self.compare_pages(run.start - start..at, Showing::Private, differing);
+            Ok::<(), SystemError>(())
+        });
+        match scanned {
+            Ok(()) if last.is_some() => {}
+            Ok(()) => self.compare_pages(at..end, below, differing),
+            // What is shown can be compared without knowing what it is.
+            Err(_) => self.compare_pages(at..end, Showing::Private, differing),
         }
     }
 

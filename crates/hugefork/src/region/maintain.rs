@@ -20,7 +20,7 @@ use crate::region::state::{Density, RegionCore};
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
-use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, PageRun, ScanFor, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
@@ -97,11 +97,11 @@ impl<S: Sys> RegionCore<S> {
             }
             return Ok(entries.start + 1);
         }
-        let pages = self.count_private(first)?;
+        let pages = self.count_pages(ScanFor::Private, first)?;
         let (mut end, mut sum) = (entries.start + 1, pages);
         self.note_density(first, pages);
         while end < entries.end && self.may_write_back(end) {
-            let pages = self.count_private(EntryIndex(end))?;
+            let pages = self.count_pages(ScanFor::Private, EntryIndex(end))?;
             if sum + pages > PAGES_AT_ONCE {
                 break;
             }
@@ -230,12 +230,12 @@ impl<S: Sys> RegionCore<S> {
     /// it is those without a mark, which takes a twentieth of the time.
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
         if self.captured.has_all_marked(index) {
-            let unmarked = self.count_unmarked(index)?;
+            let unmarked = self.count_pages(ScanFor::Unmarked, index)?;
             if unmarked < Density::never_promoted_pages(self.pool().block_size) {
                 return Ok(unmarked);
             }
         }
-        Ok(self.count_private(index)?.saturating_sub(self.captured.pages_of(index)))
+        Ok(self.count_pages(ScanFor::Private, index)?.saturating_sub(self.captured.pages_of(index)))
     }
 
     /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied

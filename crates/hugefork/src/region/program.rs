@@ -22,7 +22,7 @@ use crate::pool::frames::{Content, Wanted};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::program::{ProgramSys, Zeros};
-use crate::sys::{Access, PageRun, Part, Shows};
+use crate::sys::{Access, PageRun, Part, ScanFor, Shows};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
@@ -214,7 +214,7 @@ impl<S: ProgramSys> RegionCore<S> {
         }
         let (mut runs, mut at) = ([PageRun::default(); 64], 0);
         while at < part.len() {
-            let scanned = pool.sys.private_pages(part.part(at, part.len() - at), &mut runs);
+            let scanned = pool.sys.scan(part.part(at, part.len() - at), ScanFor::Private, &mut runs);
             let scanned = scanned.map_err(Unresolved::Unmappable)?;
             for run in &runs[..scanned.runs] {
                 each(run.start as usize - part.at(), (run.end - run.start) as usize);

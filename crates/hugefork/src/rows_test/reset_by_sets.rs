@@ -5,7 +5,7 @@ use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are
 use super::*;
 use crate::pool::page_set::PageSet;
 use crate::region::reset::reset_all;
-use crate::sys::PageRun;
+use crate::sys::{PageRun, ScanFor};
 
 /// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
 #[test]
@@ -103,8 +103,8 @@ fn a_reset_to_another_snapshot_marks_what_it_has_put_back() {
         let unmarked = || {
             let (mut runs, mut private) = ([PageRun::default(); 8], [PageRun::default(); 8]);
             let part = region.addresses.part(&(0..G::BLOCK));
-            let count = world.pool.sys.unmarked_pages(part, &mut runs).unwrap().runs;
-            let of = world.pool.sys.private_pages(part, &mut private).unwrap().runs;
+            let count = world.pool.sys.scan(part, ScanFor::Unmarked, &mut runs).unwrap().runs;
+            let of = world.pool.sys.scan(part, ScanFor::Private, &mut private).unwrap().runs;
             let is_private = |at: &u64| private[..of].iter().any(|run| (run.start..run.end).contains(at));
             let pages = runs[..count].iter().flat_map(|run| (run.start..run.end).step_by(BASE_PAGE));
             pages.filter(is_private).count()

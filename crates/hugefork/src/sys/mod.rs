@@ -84,7 +84,28 @@ pub(crate) struct MapFailure {
     pub(crate) aftermath: Aftermath,
 }
 
-/// What [`Sys::private_pages`] has found.
+/// The pages that a scan finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ScanFor {
+    /// Private pages.
+    Private,
+    /// The same, which count as not written from then on where writes are tracked.
+    PrivateAndMark,
+    /// Pages without a mark: all private pages that have none, and perhaps pages that were only read. This scan is five
+    /// times as fast.
+    Unmarked,
+    /// The same, and marks them.
+    UnmarkedAndMark,
+}
+
+impl ScanFor {
+    /// Whether the pages get marks.
+    pub(crate) fn marks(self) -> bool {
+        matches!(self, ScanFor::PrivateAndMark | ScanFor::UnmarkedAndMark)
+    }
+}
+
+/// What [`Sys::scan`] has found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scanned {
     /// How many runs.
@@ -193,21 +214,11 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// happen at one moment. What is below is shown at the staging from then on. After a failure nothing has changed.
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError>;
 
-    /// The private pages in a part that shows a CoW mapping, in order, until `runs` is full. It looks at all of the
-    /// part, or at least at one page. Where a CoW mapping is shown no more, it may say anything. Each run says whether
-    /// its pages may have been written since they were marked.
-    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
-
-    /// As [`Sys::private_pages`]. Where writes are tracked, the pages are marked: they count as not written from now
-    /// on. What was shown or moved there since [`Sys::track_writes`] is not tracked.
-    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
-
-    /// The pages without a mark in a part that shows CoW mappings, as [`Sys::private_pages`] tells private ones: all
-    /// private pages are among them that have none, and pages may be that were only read. It is five times as fast.
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
-
-    /// The same, and marks them, as [`Sys::mark_private_pages`] does.
-    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
+    /// Finds pages in a part that shows a CoW mapping, in order, until `runs` is full. It scans the whole part, or at
+    /// least one page. The result means nothing where the part shows no CoW mapping any more. Each run says whether its
+    /// pages may have been written since they were marked. Mappings that were made or moved there since
+    /// [`Sys::track_writes`] have no marks.
+    fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError>;
 
     /// Tracks writes to a part that shows CoW mappings. False if that cannot be done: then all pages count as written.
     fn track_writes(&self, part: Part<'_>) -> bool;

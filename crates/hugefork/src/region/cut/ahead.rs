@@ -10,6 +10,7 @@
 use std::ops::Range;
 
 use super::capture::{Looks, Pages};
+use crate::mapping::addresses::Place;
 use crate::mem::{EngineVec, Own};
 use crate::pool::free_slots::FreeSlots;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
@@ -18,7 +19,7 @@ use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::schedule::yield_now;
-use crate::sys::{MOST_RUNS, PageRun, Sys, SystemError};
+use crate::sys::{MOST_RUNS, PageRun, ScanFor, Sys, SystemError};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
@@ -158,10 +159,11 @@ impl<S: Sys> RegionCore<S> {
                         pages.push(Pages { bytes, are_written, are_all: !are_known });
                     }
                 };
-                match are_known {
-                    true => self.mark_each_unmarked(&mut runs_found, &bytes, |run| note(run, true))?,
-                    false => self.mark_each_private(&mut runs_found, &bytes, note)?,
-                }
+                let wanted = if are_known { ScanFor::UnmarkedAndMark } else { ScanFor::PrivateAndMark };
+                self.scan(wanted, (&bytes, Place::Own), &mut runs_found, |run, is_written| {
+                    note(run, are_known || is_written);
+                    Ok::<(), SystemError>(())
+                })?;
                 rest.start = end;
             }
             // Nobody has written to these, but they may go back into their blocks.

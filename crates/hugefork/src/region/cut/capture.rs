@@ -19,6 +19,7 @@
 
 use std::ops::Range;
 
+use crate::mapping::addresses::Place;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::free_slots::FreeSlots;
 use crate::pool::page_set::PageSet;
@@ -26,7 +27,7 @@ use crate::region::private::{PAGES_AT_ONCE, Patched};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::PageBytes;
-use crate::sys::{PageRun, Sys};
+use crate::sys::{PageRun, ScanFor, Sys, SystemError};
 use crate::table::transition::Held;
 use crate::table::{Locked, WindowsGuard};
 use crate::types::options::Writers;
@@ -142,7 +143,10 @@ impl<S: Sys> RegionCore<S> {
             if !is_protected && (was_known || found.first().is_some_and(|pages| pages.are_all)) {
                 found.iter().for_each(|pages| copies.add_each(pages.bytes.clone(), pages.are_written));
             } else {
-                self.mark_each_private(&mut runs, &bytes, |run, is_written| copies.add_each(run, is_written))?;
+                self.scan(ScanFor::PrivateAndMark, (&bytes, Place::Own), &mut runs, |run, is_written| {
+                    copies.add_each(run, is_written);
+                    Ok::<(), SystemError>(())
+                })?;
             }
             new = copies.new;
             Ok::<bool, Unresolved>(copies.are_slots_left && most.is_some_and(|most| copies.set.len() <= most))
@@ -188,9 +192,10 @@ impl<S: Sys> RegionCore<S> {
             // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
             slot.is_some_and(|slot| unsafe { sys.shown_differs(shown(at), last.bytes(slot)) })
         }));
-        let looked = self.each_unmarked(&mut [PageRun::default(); PAGES_AT_ONCE], &only, |_, written| {
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        let looked = self.scan(ScanFor::Unmarked, (&bytes, Place::Own), &mut runs, |written, _| {
             gone.retain(|at| !written.contains(at));
-            Ok(())
+            Ok::<(), SystemError>(())
         });
         if looked.is_err() {
             gone.clear();

@@ -26,7 +26,7 @@ use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
-use crate::sys::{Access, MOST_RUNS, PageRun, Sys};
+use crate::sys::{Access, MOST_RUNS, PageRun, ScanFor, Sys};
 use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
@@ -154,17 +154,16 @@ impl<S: Sys> RegionCore<S> {
             for run in runs(entries.clone(), is_looked_at) {
                 // Pages are among them that were first read since the look ahead. To tell private ones apart, the
                 // kernel would look at each.
-                self.each_unmarked(&mut found, &run, |index, _| {
-                    if self.is_left(index, frozen) {
-                        return Ok(());
+                self.scan(ScanFor::Unmarked, (&self.bytes_of(&run), Place::Own), &mut found, |pages, _| {
+                    for index in self.touched(&pages).map(EntryIndex).filter(|index| !self.is_left(*index, frozen)) {
+                        if self.table.get(index).is_writable_cow_mapping() {
+                            self.protect_written(locked, index.0..index.0 + 1)?;
+                            are_any = true;
+                        }
+                        frozen.set_pages(index, None);
+                        part.leave_for_later(index);
                     }
-                    if self.table.get(index).is_writable_cow_mapping() {
-                        self.protect_written(locked, index.0..index.0 + 1)?;
-                        are_any = true;
-                    }
-                    frozen.set_pages(index, None);
-                    part.leave_for_later(index);
-                    Ok(())
+                    Ok::<(), Unresolved>(())
                 })?;
             }
             Ok(are_any)

@@ -9,11 +9,10 @@
 //! | `each_visible` | which entries writers see |
 //! | `see_to_right` | makes a block writable that counts as such |
 //! | `cow_mappings` | which entries are shown so |
-//! | `patched`, `next_patched`, `count_private`, `private_page_count`, `by_block` | where there are private pages |
-//! | `each_private`, `copy_private`, `copy_private_by` | finds them, copies them |
+//! | `scan`, `count_pages` | finds private pages or those without a mark, and marks them |
+//! | `patched`, `next_patched`, `private_page_count`, `by_block` | which blocks have private pages |
+//! | `copy_private`, `copy_private_by` | copies them |
 //! | `drop_private`, `drop_at_once` | drops them |
-//! | `each_unmarked`, `count_unmarked` | which of them were written since they were marked |
-//! | `mark_each_unmarked`, `mark_each_private` | marks them, and tells the same |
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |

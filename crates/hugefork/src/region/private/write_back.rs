@@ -4,7 +4,7 @@
 //!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
 //! ```
 //! They go into the CoW mapping's own block if this region alone holds it, and otherwise into a copy, which the caller
-//! makes. Which pages are private only the kernel knows ([`Sys::private_pages`]); it is asked after that, so what it
+//! makes. Which pages are private only the kernel knows ([`Sys::scan`]); it is asked after that, so what it
 //! finds is all there is.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with CoW mappings holds the locks of all
@@ -19,7 +19,7 @@ use crate::mem::{EngineVec, Own};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, MOST_RUNS, PageRun, Part, Scanned, Shows, Sys, SystemError};
+use crate::sys::{Access, MOST_RUNS, PageRun, ScanFor, Shows, Sys, SystemError};
 use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -77,123 +77,52 @@ impl<S: Sys> RegionCore<S> {
         to: *mut u8,
     ) -> Result<(), SystemError> {
         let (bytes, mut pages) = (self.bytes_of(entries), 0);
-        self.each_private(runs, &bytes, place, |run| {
+        self.scan(ScanFor::Private, (&bytes, place), runs, |run, _| {
             let part = self.addresses.part_at(place, &run);
             // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
             unsafe { self.pool().sys.copy_shown(part, to.add(run.start - bytes.start)) };
             pages += run.len() / BASE_PAGE;
-            Ok(())
+            Ok::<(), SystemError>(())
         })?;
         count(&self.counters.pages_written_back, pages as u64);
         Ok(())
     }
 
-    /// Calls `each` for every run of private pages over a range of bytes, which is in `place`, as they lie in the
-    /// region. Asks for as many at once as there is room for.
-    pub(in crate::region) fn each_private(
+    /// Scans a range of bytes, which shows CoW mappings in `place`, and calls `each` for every run of pages: the bytes
+    /// of the region, and whether they may have been written since they were marked. Other threads may write meanwhile.
+    /// A call of the kernel finds as many runs as `runs` has room for.
+    pub(in crate::region) fn scan<E: From<SystemError>>(
         &self,
+        wanted: ScanFor,
+        (bytes, place): (&Range<usize>, Place),
         runs: &mut [PageRun],
-        bytes: &Range<usize>,
-        place: Place,
-        mut each: impl FnMut(Range<usize>) -> Result<(), SystemError>,
-    ) -> Result<(), SystemError> {
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.private_pages(part, runs);
-        self.each_scanned(scan, runs, bytes, place, |pages, _| each(pages))
-    }
-
-    /// Calls `each` for every run of pages without a mark over one of these entries, which show CoW mappings. All
-    /// private pages without one are among them, and pages that were only read may be. Others may write meanwhile.
-    pub(in crate::region) fn each_unmarked(
-        &self,
-        runs: &mut [PageRun],
-        entries: &Range<usize>,
-        mut each: impl FnMut(EntryIndex, Range<usize>) -> Result<(), Unresolved>,
-    ) -> Result<(), Unresolved> {
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
-        self.each_scanned(scan, runs, &self.bytes_of(entries), Place::Own, |pages, _| {
-            self.by_block(&pages).try_for_each(|(index, over)| each(index, over))
-        })
-    }
-
-    /// Calls `each` for every run of pages without a mark over a range of bytes, as [`RegionCore::each_unmarked`], and
-    /// marks them.
-    pub(in crate::region) fn mark_each_unmarked(
-        &self,
-        runs: &mut [PageRun],
-        bytes: &Range<usize>,
-        mut each: impl FnMut(Range<usize>),
-    ) -> Result<(), SystemError> {
-        let scan =
-            |part: Part<'_>, runs: &mut [PageRun]| self.note_marks(self.pool().sys.mark_unmarked_pages(part, runs));
-        self.each_scanned(scan, runs, bytes, Place::Own, |pages, _| {
-            each(pages);
-            Ok(())
-        })
-    }
-
-    /// How many private pages there are over a block. Others may change that meanwhile.
-    pub(in crate::region) fn count_private(&self, index: EntryIndex) -> Result<usize, SystemError> {
-        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
-        self.each_private(&mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run| {
-            pages += run.len() / BASE_PAGE;
-            Ok(())
-        })?;
-        Ok(pages)
-    }
-
-    /// How many pages over a block, which shows a CoW mapping, have no mark. Some may have been only read.
-    pub(in crate::region) fn count_unmarked(&self, index: EntryIndex) -> Result<usize, SystemError> {
-        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
-        let scan = |part: Part<'_>, runs: &mut [PageRun]| self.pool().sys.unmarked_pages(part, runs);
-        self.each_scanned(scan, &mut runs, &self.bytes_of(&(index.0..index.0 + 1)), Place::Own, |run, _| {
-            pages += run.len() / BASE_PAGE;
-            Ok(())
-        })?;
-        Ok(pages)
-    }
-
-    /// As [`RegionCore::each_private`], and tells which pages may have been written since they were marked. Marks them.
-    pub(in crate::region) fn mark_each_private(
-        &self,
-        runs: &mut [PageRun],
-        bytes: &Range<usize>,
-        mut each: impl FnMut(Range<usize>, bool),
-    ) -> Result<(), SystemError> {
-        let scan =
-            |part: Part<'_>, runs: &mut [PageRun]| self.note_marks(self.pool().sys.mark_private_pages(part, runs));
-        self.each_scanned(scan, runs, bytes, Place::Own, |pages, run| {
-            each(pages, run.is_written());
-            Ok(())
-        })
-    }
-
-    /// Notes if a scan was to mark what it has found and could not.
-    fn note_marks(&self, scanned: Result<Scanned, SystemError>) -> Result<Scanned, SystemError> {
-        if !scanned.is_ok_and(|scanned| scanned.are_marked) {
-            self.captured.set_tracked(false);
-        }
-        scanned
-    }
-
-    fn each_scanned<E: From<SystemError>>(
-        &self,
-        scan: impl Fn(Part<'_>, &mut [PageRun]) -> Result<Scanned, SystemError>,
-        runs: &mut [PageRun],
-        bytes: &Range<usize>,
-        place: Place,
-        mut each: impl FnMut(Range<usize>, &PageRun) -> Result<(), E>,
+        mut each: impl FnMut(Range<usize>, bool) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut at = bytes.start;
         while at < bytes.end {
             let part = self.addresses.part_at(place, &(at..bytes.end));
-            let scanned = scan(part, runs)?;
+            let scanned = self.pool().sys.scan(part, wanted, runs);
+            if wanted.marks() && !scanned.is_ok_and(|scanned| scanned.are_marked) {
+                self.captured.set_tracked(false);
+            }
+            let scanned = scanned?;
             for run in &runs[..scanned.runs] {
                 let start = at + (run.start as usize - part.at());
-                each(start..start + (run.end - run.start) as usize, run)?;
+                each(start..start + (run.end - run.start) as usize, run.is_written())?;
             }
             at += scanned.looked_at;
         }
         Ok(())
+    }
+
+    /// How many such pages there are over a block. Others may change that meanwhile.
+    pub(in crate::region) fn count_pages(&self, wanted: ScanFor, index: EntryIndex) -> Result<usize, SystemError> {
+        let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
+        self.scan(wanted, (&self.bytes_of(&(index.0..index.0 + 1)), Place::Own), &mut runs, |run, _| {
+            pages += run.len() / BASE_PAGE;
+            Ok::<(), SystemError>(())
+        })?;
+        Ok(pages)
     }
 
     /// The first entry in a range of bytes over which there are private pages. The range shows CoW mappings in `place`.
@@ -201,7 +130,7 @@ impl<S: Sys> RegionCore<S> {
         let mut one = [PageRun::default(); 1];
         while !bytes.is_empty() {
             let part = self.addresses.part_at(place, &bytes);
-            let scanned = self.pool().sys.private_pages(part, &mut one)?;
+            let scanned = self.pool().sys.scan(part, ScanFor::Private, &mut one)?;
             if scanned.runs > 0 {
                 let offset = bytes.start + (one[0].start as usize - part.at());
                 return Ok(Some(self.pool().block_size.count(offset)));
@@ -221,7 +150,7 @@ impl<S: Sys> RegionCore<S> {
             let mut at = bytes.start;
             while at < bytes.end {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
-                let scanned = self.pool().sys.private_pages(self.addresses.part(&part), &mut runs)?;
+                let scanned = self.pool().sys.scan(self.addresses.part(&part), ScanFor::Private, &mut runs)?;
                 runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
                 at += scanned.looked_at;
             }

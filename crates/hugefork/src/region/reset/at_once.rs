@@ -26,7 +26,7 @@ use crate::mapping::addresses::Place;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced};
 use crate::region::state::Unresolved;
 use crate::stats::counters::count;
-use crate::sys::{Access, PageRun, Shows, Sys, SystemError};
+use crate::sys::{Access, PageRun, ScanFor, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
 impl<'a, S: Sys> Reset<'a, S> {
@@ -136,7 +136,8 @@ impl<'a, S: Sys> Reset<'a, S> {
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
-        self.region.each_private(&mut [PageRun::default(); PAGES_AT_ONCE], bytes, place, |run| {
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        self.region.scan(ScanFor::Private, (bytes, place), &mut runs, |run, _| {
             are_none = false;
             run.step_by(BASE_PAGE).map(|at| at..at + BASE_PAGE).try_for_each(|one| {
                 // SAFETY: writers are kept off, and the page is ours.

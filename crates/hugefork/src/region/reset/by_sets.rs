@@ -26,7 +26,7 @@ use crate::region::private::PAGES_AT_ONCE;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
-use crate::sys::{Access, PageRun, Sys};
+use crate::sys::{Access, PageRun, ScanFor, Sys, SystemError};
 use crate::table::{Entry, Locked};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
@@ -250,23 +250,20 @@ impl<S: Sys> Reset<'_, S> {
         if !pool.sys.track_writes(region.addresses.part(&bytes)) {
             return None;
         }
-        let (mut at, mut runs) = (bytes.start, [PageRun::default(); PAGES_AT_ONCE]);
-        while at < bytes.end {
-            let part = region.addresses.part(&(at..bytes.end));
-            let scanned = pool.sys.mark_unmarked_pages(part, &mut runs).ok().filter(|scanned| scanned.are_marked)?;
-            for page in runs[..scanned.runs].iter().flat_map(|run| (run.start..run.end).step_by(BASE_PAGE)) {
-                let offset = at + (page as usize - part.at());
+        let mut are_marked = true;
+        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+        let scanned = self.region.scan(ScanFor::UnmarkedAndMark, (&bytes, Place::Own), &mut runs, |run, _| {
+            for offset in run.step_by(BASE_PAGE) {
                 let (index, within) = (pool.block_size.count(offset), pool.block_size.within(offset) / BASE_PAGE);
+                let Some(block) = region.table.get(EntryIndex(index)).block() else { continue };
                 let slot = self.set_over(index).and_then(|set| set.slot_of(within));
-                let from = self.page_of(region.table.get(EntryIndex(index)).block()?, slot, within);
+                let from = self.page_of(block, slot, within);
                 let one = region.addresses.part(&(offset..offset + BASE_PAGE));
                 // SAFETY: the page can be read, and nobody writes to the block or the slot, which the snapshot holds.
-                if unsafe { pool.sys.shown_differs(one, &*from.cast()) } {
-                    return None;
-                }
+                are_marked &= !unsafe { pool.sys.shown_differs(one, &*from.cast()) };
             }
-            at += scanned.looked_at;
-        }
-        Some(())
+            Ok::<(), SystemError>(())
+        });
+        (scanned.is_ok() && are_marked && region.captured.are_tracked()).then_some(())
     }
 }

@@ -12,7 +12,7 @@ use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::state::{Page, Unresolved};
 use crate::stats::counters::count;
-use crate::sys::{Access, Shows, Sys, SystemError};
+use crate::sys::{Access, ScanFor, Shows, Sys, SystemError};
 use crate::sys::{MOST_RUNS, PageRun, restore::expect};
 use crate::table::transition::Event;
 use crate::table::{Entry, State};
@@ -57,21 +57,12 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Looks which pages over CoW mappings are private, or have no mark.
     fn look_at(&mut self, entries: Range<usize>, is_told: bool) -> Result<(), Stop> {
-        let (sys, bytes) = (&self.region.pool().sys, self.region.bytes_of(&entries));
-        let (mut at, mut runs) = (bytes.start, [PageRun::default(); MOST_RUNS]);
-        while at < bytes.end {
-            let part = self.region.addresses.part_at(self.place, &(at..bytes.end));
-            let scanned = match is_told {
-                true => sys.unmarked_pages(part, &mut runs)?,
-                false => sys.private_pages(part, &mut runs)?,
-            };
-            for run in &runs[..scanned.runs] {
-                let offset = |address: u64| at + (address as usize - part.at());
-                self.dirty.find(offset(run.start) / BASE_PAGE..offset(run.end) / BASE_PAGE);
-            }
-            at += scanned.looked_at;
-        }
-        Ok(())
+        let wanted = if is_told { ScanFor::Unmarked } else { ScanFor::Private };
+        let where_they_are = (&self.region.bytes_of(&entries), self.place);
+        self.region.scan(wanted, where_they_are, &mut [PageRun::default(); MOST_RUNS], |run, _| {
+            self.dirty.find(run.start / BASE_PAGE..run.end / BASE_PAGE);
+            Ok(())
+        })
     }
 
     /// Whether the entry shows the snapshot's block, with private pages over it.

@@ -29,7 +29,7 @@ use super::memory::{Dump, NoPageGrain, give_up, pointer};
 use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables, ROOM_BYTES};
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, pagemap, track_writes};
-use crate::sys::{Extent, MOST_RUNS, PageRun, Part, Scanned, SystemError};
+use crate::sys::{Extent, MOST_RUNS, PageRun, Part, ScanFor, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
 /// What private mappings of one pool are made with.
@@ -350,16 +350,21 @@ impl CowMappings {
         }
     }
 
-    /// As [`Sys::private_pages`](crate::sys::Sys::private_pages). It takes 2 us for 2 MiB with some private pages, and
-    /// 50 us for 1 GiB of huge pages without any.
-    pub(super) fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        self.scan(Scan::PRIVATE, part, runs)
-    }
-
-    /// As [`Sys::mark_private_pages`](crate::sys::Sys::mark_private_pages).
-    pub(super) fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match self.tracker().and_then(|_| self.scan(Scan::PRESENT_AND_MARK, part, runs).ok()) {
-            Some(Scanned { runs: found, looked_at, .. }) => {
+    /// As [`Sys::scan`](crate::sys::Sys::scan). A scan for private pages takes 35 ns for each base page, and one for
+    /// pages without a mark 7 ns. If other CPUs run the program, a scan that marks pages interrupts them once for each
+    /// 2 MiB, which takes up to 20 us in a virtual machine.
+    pub(super) fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let mark = |of: Scan, runs: &mut [PageRun]| self.tracker().and_then(|_| self.call(of, part, runs).ok());
+        match wanted {
+            ScanFor::Private => self.call(Scan::PRIVATE, part, runs),
+            ScanFor::Unmarked => self.call(Scan::UNMARKED, part, runs),
+            ScanFor::PrivateAndMark => {
+                let Some(Scanned { runs: found, looked_at, .. }) = mark(Scan::PRESENT_AND_MARK, runs) else {
+                    // Some of it is not tracked, and the rest may be marked by now.
+                    let scanned = self.call(Scan::PRIVATE, part, runs)?;
+                    runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
+                    return Ok(scanned);
+                };
                 let mut private = 0;
                 for nth in 0..found {
                     if !runs[nth].is_file() {
@@ -368,31 +373,15 @@ impl CowMappings {
                 }
                 Ok(Scanned { runs: private, looked_at, are_marked: true })
             }
-            // Some of it is not tracked, and the rest may be marked by now.
-            None => {
-                let scanned = self.private_pages(part, runs)?;
-                runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
-                Ok(scanned)
-            }
+            ScanFor::UnmarkedAndMark => match mark(Scan::UNMARKED_AND_MARK, runs) {
+                Some(scanned) => Ok(Scanned { are_marked: true, ..scanned }),
+                // Some of it is not tracked. A scan for unmarked pages would miss those that are marked by now.
+                None => self.call(Scan::PRIVATE, part, runs),
+            },
         }
     }
 
-    /// As [`Sys::unmarked_pages`](crate::sys::Sys::unmarked_pages). It takes 7 ns a page of those that are not huge.
-    pub(super) fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        self.scan(Scan::UNMARKED, part, runs)
-    }
-
-    /// As [`Sys::mark_unmarked_pages`](crate::sys::Sys::mark_unmarked_pages). Where other CPUs run the program, they
-    /// are told once for each 2 MiB with such a page, which takes up to 20 us in a virtual machine.
-    pub(super) fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match self.tracker().and_then(|_| self.scan(Scan::UNMARKED_AND_MARK, part, runs).ok()) {
-            Some(scanned) => Ok(Scanned { are_marked: true, ..scanned }),
-            // Some of it is not tracked. What is marked all the same would not be found.
-            None => self.scan(Scan::PRIVATE, part, runs),
-        }
-    }
-
-    fn scan(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+    fn call(&self, wanted: Scan, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at();
         match self.pagemap.scan(&(start..start + part.len()), wanted, runs) {

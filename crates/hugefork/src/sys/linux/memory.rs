@@ -36,7 +36,7 @@ use crate::sys::budget::MappingBudget;
 use crate::sys::program::ProgramSys;
 use crate::sys::racing::{PageBytes, copy_page, differs as differs_racing};
 use crate::sys::restore::{differs, restore};
-use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
+use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, ScanFor, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// What fails where a reset stages private pages, and shows them again.
@@ -599,30 +599,9 @@ impl Sys for Linux {
         }
     }
 
-    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+    fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
         match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.private_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
-        }
-    }
-
-    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.mark_private_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
-        }
-    }
-
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.unmarked_pages(part, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
-        }
-    }
-
-    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.mark_unmarked_pages(part, runs),
+            Ok(cow_mappings) => cow_mappings.scan(part, wanted, runs),
             Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
         }
     }

@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
     use crate::sys::linux::memory::{Dump, Exports, Kind, Linux, pointer};
-    use crate::sys::{Access, PageRun, Scanned, Shows, Sys};
+    use crate::sys::{Access, PageRun, ScanFor, Scanned, Shows, Sys};
     use crate::units::BASE_PAGE;
 
     const PAGES: usize = 16;
@@ -66,7 +66,7 @@ mod tests {
         let (mut runs, mut found, mut at) = ([PageRun::default(); 2], Vec::new(), 0);
         while at < LEN {
             let rest = part.part(at, LEN - at);
-            let Scanned { runs: count, looked_at, .. } = memory.mark_private_pages(rest, &mut runs).unwrap();
+            let Scanned { runs: count, looked_at, .. } = memory.scan(rest, ScanFor::PrivateAndMark, &mut runs).unwrap();
             for run in &runs[..count] {
                 let pages = (run.start as usize..run.end as usize).step_by(BASE_PAGE);
                 found.extend(pages.map(|page| ((page - part.at()) / BASE_PAGE, run.is_written())));
@@ -94,7 +94,7 @@ mod tests {
         assert!(memory.track_writes(part));
         write(3);
         let mut runs = [PageRun::default(); 2];
-        assert_eq!(memory.private_pages(part, &mut runs).map(|scanned| scanned.runs), Ok(2));
+        assert_eq!(memory.scan(part, ScanFor::Private, &mut runs).map(|scanned| scanned.runs), Ok(2));
         assert_eq!(look(&memory, part), [(1, true), (3, true)], "nothing has marked them");
         assert_eq!(look(&memory, part), [(1, false), (3, false)]);
         [3, 4, 9].into_iter().for_each(write);
@@ -125,7 +125,7 @@ mod tests {
         assert!(!look(&memory, part).contains(&(1, false)));
         let mark = || {
             let mut runs = [PageRun::default(); 8];
-            let scanned = memory.mark_unmarked_pages(part, &mut runs).unwrap();
+            let scanned = memory.scan(part, ScanFor::UnmarkedAndMark, &mut runs).unwrap();
             runs[..scanned.runs].iter().map(|run| (run.start as usize - part.at()) / BASE_PAGE).collect::<Vec<_>>()
         };
         let of_others = mark();

@@ -9,7 +9,9 @@ use rustix::io::Errno;
 use super::{Call, Page, SoftMmu, State, pages_of};
 use crate::sys::budget::MappingBudget;
 use crate::sys::racing::{PageBytes, ZERO_PAGE, differs};
-use crate::sys::{Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, Scanned, Shows, Sys, SystemError};
+use crate::sys::{
+    Access, Aftermath, Extent, MapFailure, Merging, PageRun, Part, ScanFor, Scanned, Shows, Sys, SystemError,
+};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 impl SoftMmu {
@@ -358,37 +360,22 @@ impl Sys for SoftMmu {
         Ok(())
     }
 
-    fn private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs, State::is_private);
+    fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
+        let mut state = self.called(Call::Scan)?;
+        let (mut scanned, found) = match wanted {
+            ScanFor::Private | ScanFor::PrivateAndMark => state.scan(part, runs, State::is_private),
+            ScanFor::Unmarked | ScanFor::UnmarkedAndMark => state.scan(part, runs, State::is_unmarked),
+        };
+        if wanted.marks() {
+            scanned.are_marked = state.mark(found);
+            drop(state);
+            self.store_meanwhile();
+        } else if wanted == ScanFor::Unmarked {
+            let stores = std::mem::take(&mut state.stores_when_looked);
+            drop(state);
+            stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
+        }
         Ok(scanned)
-    }
-
-    fn mark_private_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs, State::is_private);
-        let are_marked = state.mark(found);
-        drop(state);
-        self.store_meanwhile();
-        Ok(Scanned { are_marked, ..scanned })
-    }
-
-    fn unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let mut state = self.called(Call::Scan)?;
-        let (scanned, _) = state.scan(part, runs, State::is_unmarked);
-        let stores = std::mem::take(&mut state.stores_when_looked);
-        drop(state);
-        stores.into_iter().for_each(|(address, value)| assert_eq!(self.store(address, value), Ok(())));
-        Ok(scanned)
-    }
-
-    fn mark_unmarked_pages(&self, part: Part<'_>, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        let mut state = self.called(Call::Scan)?;
-        let (scanned, found) = state.scan(part, runs, State::is_unmarked);
-        let are_marked = state.mark(found);
-        drop(state);
-        self.store_meanwhile();
-        Ok(Scanned { are_marked, ..scanned })
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
