@@ -35,10 +35,12 @@ pub(crate) struct Drawing {
     pub(crate) svg: String,
 }
 
-/// Colours as CSS values.
+/// Colours as CSS values, and the place of the picture.
 pub(crate) struct Colours {
     pub(crate) ink: &'static str,
     pub(crate) faint: &'static str,
+    /// Whether the picture stands alone, with its title inside.
+    pub(crate) has_title: bool,
     /// hugefork's colour first.
     pub(crate) lines: [&'static str; LINES],
 }
@@ -47,6 +49,7 @@ pub(crate) struct Colours {
 pub(crate) const PAGE: Colours = Colours {
     ink: "var(--ink)",
     faint: "var(--faint)",
+    has_title: false,
     lines: [
         "var(--line-0)",
         "var(--line-1)",
@@ -62,12 +65,14 @@ pub(crate) const PAGE: Colours = Colours {
 pub(crate) const LIGHT: Colours = Colours {
     ink: "#24292f",
     faint: "#d8dee4",
+    has_title: true,
     lines: ["#0b6bcb", "#c2410c", "#4d7c0f", "#7c3aed", "#0f766e", "#a16207", "#be185d", "#57606a"],
 };
 
 pub(crate) const DARK: Colours = Colours {
     ink: "#e6edf3",
     faint: "#30363d",
+    has_title: true,
     lines: ["#58a6ff", "#ff9b5e", "#a3d65c", "#c4a7ff", "#4fd1c5", "#e3b341", "#ff8ac2", "#9aa4af"],
 };
 
@@ -98,12 +103,9 @@ pub(crate) fn draw(picture: &Picture, entries: &[&Entry], colours: &Colours) -> 
     let described = series.iter().map(|series| describe(series, &places)).collect::<Vec<_>>().join("; ");
     let over = picture.over.unwrap_or("percentile");
     let alt = format!("{}, {unit}. {described}.", picture.title);
-    Some(Drawing {
-        title: picture.title,
-        work: phrases(&work),
-        svg: svg(&series, &places, [over, &unit], colours),
-        alt,
-    })
+    let (title, work) = (picture.title, phrases(&work));
+    let svg = svg(&series, &places, [title, &work, over, &unit], colours);
+    Some(Drawing { title, work, alt, svg })
 }
 
 /// The entries of the work with the most of them, and that work: a picture is of one work. Of several with as many, the
@@ -173,7 +175,7 @@ fn describe(series: &Series, places: &[String]) -> String {
     format!("{}: {}", series.label, series.points.iter().map(value).collect::<Vec<_>>().join(", "))
 }
 
-fn svg(series: &[Series], places: &[String], [x_label, y_label]: [&str; 2], colours: &Colours) -> String {
+fn svg(series: &[Series], places: &[String], [title, work, x_label, y_label]: [&str; 4], colours: &Colours) -> String {
     let (mut plots, mut legend): (Vec<Plot>, Vec<LegendEntry>) = Default::default();
     // hugefork's line is drawn last, above the others.
     for (index, (series, colour)) in series.iter().zip(colours.lines).enumerate().rev() {
@@ -228,6 +230,12 @@ fn svg(series: &[Series], places: &[String], [x_label, y_label]: [&str; 2], colo
         .with_legend_entries(legend)
         .with_legend_col_limit(2)
         .with_legend_box(false);
+    // The page shows both as text.
+    let layout = if colours.has_title {
+        layout.with_title(title).with_title_size(16).with_title_wrap(60).with_subtitle(work).with_subtitle_size(14)
+    } else {
+        layout
+    };
     let scene = kuva::render::render::render_multiple(plots, layout);
     let (width, height) = (scene.width, scene.height);
     let svg = kuva::backend::svg::SvgBackend::new().render_scene(&scene);

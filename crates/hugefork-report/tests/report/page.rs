@@ -2,7 +2,7 @@
 
 use crate::common::{every_case, hostile, made_up, result};
 use crate::record::record;
-use hugefork_report::{figure, parse, report};
+use hugefork_report::{Scheme, figure, parse, pause_picture, report};
 use serde_json::json;
 
 /// The text of `page` between `start` and the next `end`, for each `start`.
@@ -83,4 +83,16 @@ fn machines_stand_apart_and_second_runs_too() {
 fn a_file_without_figures_makes_a_page() {
     let empty = parse("x", br#"{"schema": 1, "results": []}"#).unwrap();
     assert!(report(&[empty]).trim_end().ends_with("</html>"));
+}
+
+#[test]
+fn the_picture_for_a_readme_has_its_title_its_work_and_no_ground() {
+    for scheme in [Scheme::Light, Scheme::Dark] {
+        let svg = pause_picture(&[every_case()], scheme).unwrap();
+        for text in [">hugefork<", ">fork-4k<", ">4 GiB<", "How long a snapshot stops the program, by size", "held 0"] {
+            assert!(svg.contains(text), "{text} is not in {svg}");
+        }
+        assert!(svg.contains("height=\"100%\" fill=\"none\"") && !svg.contains("var("), "{svg}");
+    }
+    assert!(pause_picture(&[], Scheme::Light).is_none());
 }
