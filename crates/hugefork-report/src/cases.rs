@@ -1,235 +1,258 @@
-//! What the reader says of cases, metrics and subjects. It goes by names alone, and needs to know none of them: a case
-//! from a later hugefork is shown under its own name, each metric as bars.
+//! The tables of this crate: each case, each picture and each figure of the README is one row. If the bench renames a
+//! case, a metric or a parameter, only this file changes.
 
-use std::collections::BTreeSet;
-
-use crate::figures::phrase;
-use crate::known::known;
-use crate::record::{Entry, Measured, Params};
-
-/// What a case is about, in plain words; the name of a case from a later hugefork.
-pub(crate) fn title(case: &str) -> &str {
-    known(case).map_or(case, |known| known.title)
+/// A case of the bench, with its table.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// The work, in a sentence.
+    pub(crate) work: &'static str,
+    /// The columns of the case's table, in order.
+    pub(crate) metrics: &'static [&'static str],
+    /// The metrics that decide whether hugefork loses.
+    pub(crate) judged: &'static [&'static str],
 }
 
-/// What a chart of a metric shows, in plain words.
-pub(crate) fn chart_title(case: &str, metric: &str) -> String {
-    let known = match (case, metric) {
-        ("clear", "total") => "Clear a block and use it",
-        ("copy", "total") => "Copy a block and use it",
-        ("zero-fault", "latency") => "First write, and use of what lies around it",
-        ("writer-latency", "taken") => "What a snapshot takes from the program",
-        ("fork", "taken") => "What a fork takes from the program",
-        ("writer-latency" | "fork", "total") => "All writes together",
-        ("writer-latency", "latency") => "How long single writes take",
-        ("history", "each") => "What one more snapshot takes from the program",
-        ("paced", "p99.9") => "How late one put of a thousand is",
-        ("paced", "latency") => "How late single puts are",
-        ("writer-latency", "cost") => "What a write costs, by time",
-        (_, "pause") => "How long the program stands still",
-        (_, "throughput") => "How fast memory is written",
-        ("changes", "pages") => "Finding the pages that have changed",
-        ("changes", "blocks") => "Finding the blocks that have changed",
-        ("reset", "round") => "Write, and put back",
-        (_, "create") => "Making areas and tasks",
-        (_, "victim_slowdown") => "How much slower another CPU gets",
-        (_, "mark") => "Free lazily",
-        (_, "mark+rewrite") => "Free lazily, then write again",
-        (_, "mark+reclaim") => "From in use to free again",
-        (case, metric) => return capital(&metric_name(case, metric)),
-    };
-    known.to_owned()
+/// Every case that this hugefork measures. The page and `docs/measurements.md` have a section for each, in this order;
+/// cases of other versions follow with all their metrics.
+pub(crate) const CASES: [Case; 10] = [
+    Case {
+        name: "snapshot",
+        title: "Snapshot, then writes",
+        work: "A snapshot of a populated region while other snapshots are held; then 8-byte writes anywhere, at a fixed \
+               rate. The lateness of a write counts from the moment at which it was due.",
+        metrics: &["call", "p50", "p99", "p99.9", "max", "cpu", "memory"],
+        judged: &["call", "p99", "p99.9", "cpu", "memory"],
+    },
+    Case {
+        name: "reset",
+        title: "Reset to a snapshot",
+        work: "One word is written in each of some pages, then the region gets the bytes of a snapshot again. Each round \
+               writes the same pages, or others.",
+        metrics: &["reset", "cpu"],
+        judged: &["reset", "cpu"],
+    },
+    Case {
+        name: "changes",
+        title: "Finding changed pages",
+        work: "The pages that differ between a live region and a snapshot of it.",
+        metrics: &["find", "cpu"],
+        judged: &["find", "cpu"],
+    },
+    Case {
+        name: "first-touch",
+        title: "First write to memory",
+        work: "The first write to each 2 MiB of the area; the pass is all of them together.",
+        metrics: &["pass", "p50", "p99", "cpu"],
+        judged: &["pass", "p99", "cpu"],
+    },
+    Case {
+        name: "read-after",
+        title: "Reads around a snapshot",
+        work: "Random reads before a snapshot, while it is held and the region is written, and after its drop.",
+        metrics: &["read", "p99"],
+        judged: &["read", "p99"],
+    },
+    Case {
+        name: "anon-w-seq",
+        title: "Fill new memory",
+        work: "Each task writes every 8-byte word of its area in order, as vm-scalability's case of this name.",
+        metrics: &["throughput", "create", "cpu"],
+        judged: &["throughput", "cpu"],
+    },
+    Case {
+        name: "anon-cow-seq",
+        title: "Fill copy-on-write copies",
+        work: "Each task writes every 8-byte word of its own fork of a populated area, as vm-scalability's case of this \
+               name.",
+        metrics: &["throughput", "create", "cpu"],
+        judged: &["throughput", "create", "cpu"],
+    },
+    Case {
+        name: "lazy-free",
+        title: "Lazy free",
+        work: "The area is freed lazily, by folio size: the call; the call and a rewrite; populated memory to free
+               memory; the same and the touch after it.",
+        metrics: &["mark", "mark+rewrite", "mark+reclaim", "mark+reclaim+touch", "cpu"],
+        judged: &["mark", "mark+rewrite", "mark+reclaim", "mark+reclaim+touch", "cpu"],
+    },
+    Case {
+        name: "clear",
+        title: "Clear a block",
+        work: "One block is cleared around a random target, which is then used.",
+        metrics: &["op", "use", "total", "victim_slowdown"],
+        judged: &["total"],
+    },
+    Case {
+        name: "copy",
+        title: "Copy a block",
+        work: "One block is copied around a random target, which is then used.",
+        metrics: &["op", "use", "total"],
+        judged: &["total"],
+    },
+];
+
+/// Parameter values that an entry must have.
+pub(crate) type Only = &'static [(&'static str, &'static str)];
+
+/// A picture: a line for each subject.
+pub(crate) struct Picture {
+    pub(crate) case: &'static str,
+    pub(crate) title: &'static str,
+    /// One metric over a parameter, or several without one: then the metrics are the places.
+    pub(crate) metrics: &'static [&'static str],
+    pub(crate) over: Option<&'static str>,
+    pub(crate) only: Only,
 }
 
-pub(crate) fn capital(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+/// Every picture of the page. The first one that a record has the figures for is the README's.
+pub(crate) const PICTURES: [Picture; 9] = [
+    Picture {
+        case: "snapshot",
+        title: "How long a snapshot stops the program, by size",
+        metrics: &["call"],
+        over: Some("size"),
+        only: &[("held", "0")],
+    },
+    Picture {
+        case: "snapshot",
+        title: "How long a snapshot stops the program, by snapshots held",
+        metrics: &["call"],
+        over: Some("held"),
+        only: &[],
+    },
+    Picture {
+        case: "snapshot",
+        title: "How late writes are after a snapshot",
+        metrics: &["p50", "p99", "p99.9", "max"],
+        over: None,
+        only: &[("held", "0")],
+    },
+    Picture {
+        case: "snapshot",
+        title: "How late one write of a thousand is, by snapshots held",
+        metrics: &["p99.9"],
+        over: Some("held"),
+        only: &[],
+    },
+    Picture {
+        case: "snapshot",
+        title: "CPU time of all threads, by snapshots held",
+        metrics: &["cpu"],
+        over: Some("held"),
+        only: &[],
+    },
+    Picture {
+        case: "snapshot",
+        title: "Memory added, by snapshots held",
+        metrics: &["memory"],
+        over: Some("held"),
+        only: &[],
+    },
+    Picture {
+        case: "reset",
+        title: "Reset after writes to the same pages, by pages written",
+        metrics: &["reset"],
+        over: Some("written"),
+        only: &[("pages", "same")],
+    },
+    Picture {
+        case: "reset",
+        title: "Reset after writes to other pages, by pages written",
+        metrics: &["reset"],
+        over: Some("written"),
+        only: &[("pages", "others")],
+    },
+    Picture {
+        case: "changes",
+        title: "Finding the changed pages, by their part of the area",
+        metrics: &["find"],
+        over: Some("changed"),
+        only: &[],
+    },
+];
+
+/// A figure of the README: hugefork's entry of the largest size among those that match.
+pub(crate) struct Highlight {
+    pub(crate) case: &'static str,
+    pub(crate) metric: &'static str,
+    pub(crate) only: Only,
+    /// The work, as the continuation of the figure. `{name}` stands for a parameter.
+    pub(crate) says: &'static str,
 }
 
-/// What was done, for people; none for cases from a later hugefork.
-pub(crate) fn description(case: &str) -> Option<&'static str> {
-    known(case).map(|known| known.description)
-}
+/// The README's figures.
+pub(crate) const HIGHLIGHTS: [Highlight; 6] = [
+    Highlight {
+        case: "snapshot",
+        metric: "call",
+        only: &[("held", "0")],
+        says: "is the time that a snapshot of {size} takes, with no other snapshot held",
+    },
+    Highlight {
+        case: "snapshot",
+        metric: "p99.9",
+        only: &[("held", "10")],
+        says: "is the lateness of one write of a thousand after a snapshot of {size}, with {held} others held and {rate} \
+               writes a second to pages anywhere",
+    },
+    Highlight {
+        case: "reset",
+        metric: "reset",
+        only: &[("pages", "others"), ("written", "100")],
+        says: "is the time that one thread takes to reset {size} after writes to {written} pages, others each round",
+    },
+    Highlight {
+        case: "changes",
+        metric: "find",
+        only: &[("changed", "1%")],
+        says: "is the time to find the pages of {size} that differ from a snapshot, when {changed} of them do",
+    },
+    Highlight {
+        case: "first-touch",
+        metric: "pass",
+        only: &[("memory", "fresh"), ("cpus", "all")],
+        says: "is the time of the first write to each 2 MiB of {size} of new memory, the whole pass, on all CPUs",
+    },
+    Highlight {
+        case: "anon-cow-seq",
+        metric: "throughput",
+        only: &[],
+        says: "is the rate at which {tasks} threads fill copy-on-write copies of {size}",
+    },
+];
 
-/// What a metric is, for axes. Other metrics have their own names there.
-pub(crate) fn metric_name(case: &str, metric: &str) -> String {
-    let known = match (case, metric) {
-        ("clear", "total") => "clear and use",
-        ("copy", "total") => "copy and use",
-        ("writer-latency" | "fork", "taken") => "pause and writes",
-        ("writer-latency" | "fork", "total") => "all writes together",
-        ("writer-latency" | "paced", "extra") => "memory beyond the area",
-        ("history", "each") => "snapshot and writes",
-        ("history", "extra") => "memory of each snapshot",
-        ("paced", "max") => "the latest put",
-        ("paced", "call") => "the longest call",
-        (_, "victim_slowdown") => "slowdown of another CPU",
-        (_, "latency") => "write and use",
-        ("changes", "pages") => "pages found",
-        ("changes", "blocks") => "blocks found",
-        ("changes", "live") => "pages found in the region itself",
-        ("changes", "mark") => "following of writes begun",
-        ("reset", "round") => "written and put back",
-        ("reset", "reset") => "put back",
-        (_, "create") => "areas and tasks made",
-        (_, "amplification") => "bytes copied for each byte written",
-        (_, "mark") => "lazily freed",
-        (_, "mark+rewrite") => "lazily freed, then written again",
-        (_, "mark+reclaim") => "populated to free again",
-        (_, other) => return other.replace('_', " "),
-    };
-    known.to_owned()
-}
+/// The losses that the README names: the worst one of a case each, of the cases with the worst.
+pub(crate) const LOSSES: usize = 4;
 
-/// The metric that a case is about, out of those that were measured.
-pub(crate) fn lead_metric<'a>(case: &str, entries: &[&'a Entry]) -> Option<&'a str> {
-    let leads = known(case).map_or(&["throughput"][..], |known| known.leads);
-    let metrics = || entries.iter().map(|entry| entry.metric.as_str());
-    let lead = leads.iter().find_map(|lead| metrics().find(|metric| metric == lead));
-    lead.or_else(|| metrics().find(|metric| has_chart(case, metric)))
-}
-
-/// Whether a metric is worth a chart. The others explain it, and are in the table of all figures.
-pub(crate) fn has_chart(case: &str, metric: &str) -> bool {
-    let explains = known(case).is_some_and(|known| known.explains.contains(&metric));
-    !explains && !["user", "sys", "cycles", "instructions", "llc_misses"].contains(&metric)
-}
-
-/// Whether a metric is drawn over the density of writes: what a case is about, and the memory of a history.
-pub(crate) fn is_by_density(case: &str, metric: &str, lead: Option<&str>) -> bool {
-    lead == Some(metric) || (case, metric) == ("history", "extra")
-}
-
-/// The percentile that a metric is, as a part of 1; `max` is 1.
-pub(crate) fn percentile(metric: &str) -> Option<f64> {
-    if metric == "max" {
-        return Some(1.0);
-    }
-    let digits = metric.strip_prefix('p')?;
-    // Names such as `pause` are no percentiles, nor are numbers that `parse` knows but nobody writes (`inf`, `+5`).
-    digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.').then_some(())?;
-    let percent: f64 = digits.parse().ok()?;
-    (0.0..100.0).contains(&percent).then_some(percent / 100.0)
-}
-
-/// Whether a subject is hugefork: a pool, or a program under `hugefork run`.
-pub(crate) fn is_ours(subject: &str) -> bool {
-    subject == "hugefork" || subject.starts_with("hugefork-") || subject.starts_with("run-")
-}
-
-/// What Linux up to 6.19 does.
-const LINUX_ORDER: &str = "target-last/rep";
-
-/// Whether a subject is what a program would have without hugefork. Single kernels of `clear` and `copy` are not,
-/// except for the one that Linux uses.
-pub(crate) fn is_rival(subject: &str) -> bool {
-    !is_ours(subject) && (!subject.contains('/') || subject == LINUX_ORDER)
-}
-
-/// Why a subject does not do the same service in `case`, and is never "the kernel's best" whatever its figure.
-pub(crate) fn aside(case: &str, subject: &str) -> Option<&'static str> {
-    known(case)?.aside.iter().find(|(aside, _)| *aside == subject).map(|(_, why)| *why)
-}
-
-/// A subject's name, and what it is if the name does not say so.
-fn subject_name(subject: &str) -> String {
-    if subject == LINUX_ORDER { format!("{subject} (Linux)") } else { subject.to_owned() }
-}
-
-/// Parameters that tell subjects apart and do not say what was done.
+/// Parameters that say how a subject did the work, and not what the work was.
 pub(crate) const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
 
-/// The parameters of `entry` that say what was done: those that all of `entries` have, which are all that one might put
-/// beside it. Parameters that only some have (the block size of a pool) say how they did it.
-pub(crate) fn work<M: Measured>(entry: &M, entries: &[&M]) -> Params {
-    let everywhere = |name: &str| entries.iter().all(|other| other.params().contains_key(name));
-    entry
-        .params()
-        .iter()
-        .filter(|(name, _)| !HOW.contains(&name.as_str()) && everywhere(name))
-        .map(|(n, v)| (n.clone(), v.clone()))
-        .collect()
+/// Whether a subject is hugefork.
+pub(crate) fn is_ours(subject: &str) -> bool {
+    subject == "hugefork" || subject.starts_with("hugefork-")
 }
 
-/// A text for each of `entries`, with just enough to tell them apart. `told` gives what is already said of each, such
-/// as its place on an axis.
-pub(crate) fn labels<M: Measured, K: PartialEq>(entries: &[&M], told: impl Fn(&M) -> K) -> Vec<String> {
-    let told: Vec<K> = entries.iter().map(|entry| told(entry)).collect();
-    let names: BTreeSet<&str> = entries.iter().flat_map(|entry| entry.params().keys()).map(String::as_str).collect();
-    let mut names: Vec<&str> = names.into_iter().collect();
-    // What users choose comes first.
-    names.sort_by_key(|name| ["backing", "block_size"].iter().position(|known| known == name).unwrap_or(2));
-    let mut added: Vec<Vec<String>> = vec![Vec::new(); entries.len()];
-    for name in names {
-        let value = |index: usize| entries[index].params().get(name);
-        let twins = |i: usize, j: usize| {
-            let same = entries[i].subject() == entries[j].subject() && added[i] == added[j] && told[i] == told[j];
-            same && value(i) != value(j)
-        };
-        let all = 0..entries.len();
-        let unclear: BTreeSet<&str> =
-            all.clone().filter(|i| all.clone().any(|j| twins(*i, j))).map(|index| entries[index].subject()).collect();
-        for (added, entry) in added.iter_mut().zip(entries) {
-            if let Some(value) = entry.params().get(name).filter(|_| unclear.contains(entry.subject())) {
-                added.push(phrase(name, value));
-            }
-        }
-    }
-    let label = |(entry, added): (&&M, &Vec<String>)| {
-        let name = subject_name(entry.subject());
-        if added.is_empty() { name } else { format!("{name} {}", added.join(", ")) }
-    };
-    entries.iter().zip(&added).map(label).collect()
+/// Whether a program could have this subject in hugefork's place. Single kernels of `clear` and `copy` are no choice of a
+/// program, except for the kernel that Linux has; `limit` does nothing at all.
+pub(crate) fn is_rival(subject: &str) -> bool {
+    !is_ours(subject) && subject != "limit" && (!subject.contains('/') || subject == "target-last/rep")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::load::parse;
-
-    fn entries(list: &[(&str, &[(&str, &str)])]) -> Vec<Entry> {
-        let entry = |(subject, params): &(&str, &[(&str, &str)])| {
-            let params: serde_json::Map<_, _> = params.iter().map(|(n, v)| ((*n).to_owned(), (*v).into())).collect();
-            serde_json::json!({"case": "c", "subject": subject, "params": params, "metric": "m", "median": 1})
-        };
-        let file = serde_json::json!({"schema": 1, "results": list.iter().map(entry).collect::<Vec<_>>()});
-        parse("x", file.to_string().as_bytes()).unwrap().entries
-    }
-
-    #[test]
-    fn labels_say_what_sets_subjects_apart_and_no_more() {
-        let thp: &[_] = &[("backing", "shmem-thp"), ("block_size", "2MiB"), ("kernel", "a"), ("size", "1GiB")];
-        let hugetlb: &[_] = &[("backing", "hugetlb"), ("block_size", "2MiB"), ("kernel", "b"), ("size", "1GiB")];
-        let other: &[_] = &[("backing", "hugetlb"), ("block_size", "64KiB"), ("kernel", "b"), ("size", "1GiB")];
-        let list = entries(&[("hugefork", thp), ("hugefork", hugetlb), ("kernel-4k", &[("size", "1GiB")])]);
-        let list: Vec<&Entry> = list.iter().collect();
-        assert_eq!(labels(&list, |_| ()), ["hugefork shmem-thp", "hugefork hugetlb", "kernel-4k"]);
-        assert_eq!(labels(&list[..1], |_| ()), ["hugefork"]);
-        let list = entries(&[("hugefork", hugetlb), ("hugefork", other), ("target-last/rep", &[])]);
-        let list: Vec<&Entry> = list.iter().collect();
-        let blocks = ["hugefork 2\u{a0}MiB blocks", "hugefork 64\u{a0}KiB blocks", "target-last/rep (Linux)"];
-        assert_eq!(labels(&list, |_| ()), blocks);
-        let told = labels(&list, |entry| entry.params.get("block_size").cloned());
-        assert_eq!(told, ["hugefork", "hugefork", "target-last/rep (Linux)"]);
-    }
-
-    #[test]
-    fn work_is_what_all_have_and_not_how() {
-        let list = entries(&[
-            ("hugefork", &[("size", "1GiB"), ("block_size", "2MiB"), ("backing", "hugetlb")]),
-            ("kernel", &[("size", "1GiB"), ("backing", "thp")]),
-        ]);
-        let list: Vec<&Entry> = list.iter().collect();
-        assert_eq!(work(list[0], &list), Params::from([("size".to_owned(), "1GiB".to_owned())]));
-    }
-
-    #[test]
-    fn percentiles_are_told_from_other_names() {
-        assert_eq!(percentile("p50"), Some(0.5));
-        assert_eq!(percentile("p99"), Some(0.99));
-        assert_eq!(percentile("max"), Some(1.0));
-        for metric in ["pause", "p", "p100", "p1e1", "pinf", "p-1", "p+1", "p.", "mark"] {
-            assert_eq!(percentile(metric), None, "{metric}");
-        }
+/// A rival in a sentence.
+pub(crate) fn in_words(subject: &str) -> &str {
+    match subject {
+        "fork-4k" => "`fork(2)` with 4 KiB pages",
+        "fork-thp" => "`fork(2)` with transparent huge pages",
+        "fork-hugetlb" => "`fork(2)` with hugetlb pages",
+        "kernel-4k" => "4 KiB pages",
+        "kernel-thp" => "transparent huge pages",
+        "kernel-hugetlb" => "hugetlb pages",
+        "memcpy" => "a copy",
+        "shadow-copy" => "a copy of the pages that write tracking finds",
+        "memfd-private" => "a private mapping of a file, mapped anew",
+        "pagemap-scan" => "`PAGEMAP_SCAN`",
+        "known-pages" => "a program that knows the pages",
+        other => other,
     }
 }

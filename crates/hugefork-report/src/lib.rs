@@ -1,58 +1,32 @@
-//! Reads results of `hugefork bench` back ([`load`]), compares two of them ([`compare()`]), and draws any number as one
-//! offline page ([`report`]), as pictures alone ([`pictures`]), or as Markdown ([`measurements`], [`summary`],
-//! [`highlights`]) with one picture ([`pause_picture`]).
+//! Reads results of `hugefork bench` ([`load`]), compares two of them ([`compare()`]), and shows any number as one offline
+//! page ([`report`]) or as Markdown ([`measurements`], [`highlights`]) with one picture ([`pause_picture`]).
 //!
 //! ```text
-//! load, record                           a file, in types that stay readable
-//! verdicts, verdicts_table, bootstrap    two files: ratios, intervals, verdicts
-//! machines, works, headline              which figures belong beside each other
-//! known, cases                           what is said of cases, metrics and subjects
-//! charts, curves, policies               which charts a case gets
-//! drawn, chart/                          one chart, and how it is drawn
-//! facts, notes, figures                  what is said of machines, files and numbers
-//! page, tables, strip, templates/        the page around it
-//! gallery, png                           charts as files
-//! measurements, readme                   the same as Markdown, for a repository, and its one picture
+//! load, record       a file, as types that stay readable
+//! cases              the tables: each case, picture and highlight is a row
+//! work, figures      which entries belong together; numbers and words
+//! compare            two files
+//! draw, table, page  pictures and tables, and the page around them; templates/
+//! markdown           the same for this repository's documents
 //! ```
 
-mod bootstrap;
 mod cases;
-mod chart;
-mod charts;
-mod curves;
-mod drawn;
-mod facts;
+mod compare;
+mod draw;
 mod figures;
-mod gallery;
-mod headline;
-mod known;
 mod load;
-mod machines;
-mod measurements;
-mod notes;
+mod markdown;
 mod page;
-mod png;
-mod policies;
-mod readme;
 mod record;
-mod strip;
-mod tables;
-mod verdicts;
-mod verdicts_table;
-mod works;
+mod table;
+mod work;
 
-pub use bootstrap::Interval;
-pub use chart::style::Scheme;
+pub use compare::{Comparison, Row, Verdict, compare};
 pub use figures::{figure, with_unit};
-pub use gallery::{Picture, pictures};
 pub use load::{LoadError, SCHEMA, load, parse};
-pub use measurements::{measurements, summary};
-pub use notes::absent;
+pub use markdown::{Generated, Scheme, highlights, measurements, pause_picture};
 pub use page::report;
-pub use png::PictureError;
-pub use readme::{highlights, pause_picture};
-pub use record::{Absent, Better, Cache, Curve, Entry, Host, HugetlbPool, Params, Record, Thp};
-pub use verdicts::{Comparison, Lone, Row, Side, Verdict, compare};
+pub use record::{Absent, Better, Entry, Host, HugetlbPool, Params, Record, Thp, absent};
 
 /// The code in the README is tested.
 #[cfg(doctest)]

@@ -1,4 +1,4 @@
-//! Reads result files. Whatever a file holds, the outcome is a record, or one line that says what to do.
+//! Reads result files. Any file gives a record, or an error of one line that names the remedy.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,64 +6,63 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use statrs::statistics::{Data, OrderStatistics};
 
-use crate::record::{Curve, Entry, Record};
+use crate::record::{Entry, Record};
 
 /// The schema that this crate reads.
 pub const SCHEMA: u64 = 1;
 
-/// The longest file that is read. The full sweep of every case is some 2 MiB.
+/// Larger files are refused. A full sweep of every case is 2 MiB.
 const LONGEST: u64 = 256 << 20;
 
-/// Larger values are not measured in any unit: 1e15 us are 31 years.
+/// Larger values are refused: 1e15 us are 31 years.
 const LARGEST: f64 = 1e15;
 
 const HOW: &str = "write one with `hugefork bench --json FILE`";
 
-/// Why a file is not a record. The message is one line that names the file and says what to do.
+/// The reason why a file is no record. The message is one line that names the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// It cannot be read.
+    /// The system cannot read the file.
     #[error("{file}: cannot be read: {source}; name a file that `hugefork bench --json FILE` wrote")]
     Unreadable {
         /// The file.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("{file}: is empty; {HOW}")]
     Empty {
         /// The file.
         file: String,
     },
-    /// It breaks off.
+    /// The file ends inside a value.
     #[error("{file}: ends in the middle, at line {line}; copy it again, or {HOW}")]
     Truncated {
         /// The file.
         file: String,
-        /// Where it ends.
+        /// The last line.
         line: usize,
     },
-    /// It is not JSON.
+    /// The file is not JSON.
     #[error("{file}: is not JSON: {what}; {HOW}")]
     Malformed {
         /// The file.
         file: String,
-        /// What is wrong where.
+        /// The error and its place.
         what: String,
     },
-    /// It is JSON of something else.
+    /// The file is JSON of another program.
     #[error("{file}: is not a result of hugefork: {what}; {HOW}")]
     Foreign {
         /// The file.
         file: String,
-        /// What it lacks.
+        /// The missing part.
         what: String,
     },
-    /// It has another schema.
+    /// The file has another schema.
     #[error("{file}: has schema {schema}, this hugefork reads schema {SCHEMA}; use the hugefork that wrote it")]
     Schema {
         /// The file.
@@ -71,14 +70,14 @@ pub enum LoadError {
         /// Its schema.
         schema: String,
     },
-    /// It has the right schema, but not its shape.
+    /// The file breaks the rules of its schema.
     #[error("{file}: {place}: {what}; the file was changed or damaged: copy it again, or {HOW}")]
     Damaged {
         /// The file.
         file: String,
-        /// Which part.
+        /// The damaged part.
         place: String,
-        /// What is wrong there.
+        /// The broken rule.
         what: String,
     },
 }
@@ -124,7 +123,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Record, LoadError> {
     record(&file, &mut fields).map_err(|(place, what)| LoadError::Damaged { file, place, what })
 }
 
-/// A place in the file, and what is wrong there.
+/// A place in the file, and the error there.
 type Damage = (String, String);
 
 fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage> {
@@ -135,11 +134,6 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
         .into_iter()
         .enumerate()
         .map(|(index, value)| entry(value).map_err(|what| (format!("results[{index}]"), what)));
-    let curves: Vec<Value> = part(fields, "curves")?;
-    let curves = curves
-        .into_iter()
-        .enumerate()
-        .map(|(index, value)| curve(value).map_err(|what| (format!("curves[{index}]"), what)));
     Ok(Record {
         name: file.to_owned(),
         version: part(fields, "version")?,
@@ -148,7 +142,6 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
         command: part(fields, "command")?,
         host: part(fields, "host")?,
         entries: entries.collect::<Result<_, _>>()?,
-        curves: curves.collect::<Result<_, _>>()?,
         not_run: part(fields, "not_run")?,
         failed: part(fields, "failed")?,
         warnings: part(fields, "warnings")?,
@@ -156,7 +149,7 @@ fn record(file: &str, fields: &mut Map<String, Value>) -> Result<Record, Damage>
     })
 }
 
-/// Takes a field that older or newer files may lack.
+/// Takes a field, or its default where the file lacks it.
 fn part<T: Default + for<'de> Deserialize<'de>>(fields: &mut Map<String, Value>, name: &str) -> Result<T, Damage> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(T::default()),
@@ -169,33 +162,18 @@ fn read<T: for<'de> Deserialize<'de>>(value: Value) -> Result<T, String> {
 }
 
 fn entry(mut value: Value) -> Result<Entry, String> {
-    let told: Option<f64> = read(value.get_mut("median").map_or(Value::Null, Value::take))?;
+    let written: Option<f64> = read(value.get_mut("median").map_or(Value::Null, Value::take))?;
     let mut entry: Entry = read(value)?;
-    let of_samples = || (!entry.samples.is_empty()).then(|| Data::new(entry.samples.clone()).median());
-    entry.median = told.or_else(of_samples).ok_or("has neither samples nor a median")?;
+    entry.median = written.or_else(|| median(&entry.samples)).ok_or("has neither samples nor a median")?;
     check_size(entry.samples.iter().chain([&entry.median]))?;
     Ok(entry)
 }
 
-/// The places of a curve, and their values.
-#[derive(Deserialize)]
-struct Places {
-    at: Vec<f64>,
-    median: Vec<f64>,
-}
-
-fn curve(value: Value) -> Result<Curve, String> {
-    let mut curve: Curve = read(value.clone())?;
-    let Places { at, median } = read(value)?;
-    if at.is_empty() || at.len() != median.len() {
-        return Err(format!("has {} places and {} values", at.len(), median.len()));
-    }
-    if !at.is_sorted_by(|a, b| a < b) {
-        return Err("its places do not ascend".to_owned());
-    }
-    check_size(at.iter().chain(&median))?;
-    curve.points = at.into_iter().zip(median).collect();
-    Ok(curve)
+fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.get(samples.len().checked_sub(1)? / 2)?, sorted[samples.len() / 2]);
+    Some(f64::midpoint(*low, high))
 }
 
 fn check_size<'a>(mut values: impl Iterator<Item = &'a f64>) -> Result<(), String> {
@@ -205,7 +183,7 @@ fn check_size<'a>(mut values: impl Iterator<Item = &'a f64>) -> Result<(), Strin
     }
 }
 
-/// All texts of a file, fit to be shown.
+/// Makes every text of a file safe to show.
 fn cleaned(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(clean(&text)),
@@ -215,7 +193,7 @@ fn cleaned(value: Value) -> Value {
     }
 }
 
-/// Replaces characters that a terminal would obey, that XML forbids, or that turn the direction of text.
+/// Replaces characters that command a terminal, that XML forbids, or that change the direction of text.
 fn clean(text: &str) -> String {
     let bad = |c: char| {
         c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
@@ -223,7 +201,7 @@ fn clean(text: &str) -> String {
     text.replace(bad, "\u{fffd}")
 }
 
-/// The beginning of a value that may be anything.
+/// The first 20 characters of a value.
 fn short(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 20 { text } else { text.chars().take(20).chain(['…']).collect() }
@@ -240,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_one_line_that_says_what_to_do() {
+    fn each_error_is_one_line_with_the_remedy() {
         assert!(refused(" \n").contains("is empty; write one with `hugefork bench --json FILE`"));
         assert!(refused(r#"{"schema": 1, "#).contains("ends in the middle, at line 1"));
         assert!(refused("case,subject\n").contains("is not JSON"));
@@ -256,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_named_by_its_place() {
+    fn an_error_names_the_damaged_part() {
         let of = |entry: &str| refused(&format!(r#"{{"schema": 1, "results": [{entry}]}}"#));
         assert!(of("{}").contains("results[0]: missing field `case`"));
         let head = r#""case": "c", "subject": "s", "metric": "m""#;
@@ -267,27 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn curves_have_a_value_at_each_place() {
-        let of = |curve: &str| format!(r#"{{"schema": 1, "results": [], "curves": [{curve}]}}"#);
-        let head = r#""case": "c", "subject": "s", "metric": "m", "over": "time""#;
-        let record = parse("a.json", of(&format!(r#"{{{head}, "at": [0, 1], "median": [2, 3]}}"#)).as_bytes()).unwrap();
-        assert_eq!(record.curves[0].points, [(0.0, 2.0), (1.0, 3.0)]);
-        assert!(refused(&of("{}")).contains("curves[0]: missing field `case`"));
-        assert!(refused(&of(&format!(r#"{{{head}, "at": [], "median": []}}"#))).contains("has 0 places and 0 values"));
-        assert!(refused(&of(&format!(r#"{{{head}, "at": [1], "median": [1, 2]}}"#))).contains("1 places and 2 values"));
-        assert!(refused(&of(&format!(r#"{{{head}, "at": [2, 1], "median": [1, 2]}}"#))).contains("do not ascend"));
-        assert!(refused(&of(&format!(r#"{{{head}, "at": [1], "median": [1e300]}}"#))).contains("more than can be"));
-    }
-
-    #[test]
-    fn what_is_not_a_file_is_said_too() {
+    fn a_missing_file_and_a_directory_are_errors_too() {
         let line = load(Path::new("/nonexistent/a.json")).unwrap_err().to_string();
         assert!(line.starts_with("/nonexistent/a.json: cannot be read"), "{line}");
         assert!(load(Path::new("/")).unwrap_err().to_string().starts_with("/: cannot be read"));
     }
 
     #[test]
-    fn no_string_can_command_a_terminal() {
+    fn no_string_of_a_file_can_command_a_terminal() {
         let text = r#"{"schema": 1, "command": "\u001b[2J\u202e", "host": {"cpu": "\u0000"}, "results":
             [{"case": "c\u0007", "subject": "s", "params": {"p\u0000": "\u0085", "n": 2}, "metric": "m", "median": 1}]}"#;
         let record = parse("a\nb", text.as_bytes()).unwrap();

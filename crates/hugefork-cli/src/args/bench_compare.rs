@@ -1,11 +1,11 @@
-//! `hugefork bench compare`: two results, and how much worse one may be.
+//! `hugefork bench compare`: two results, and a limit on the loss from one to the other.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 const COMPARE_HELP: &str = "\
-A verdict is `better` or `worse` where the 95 % interval of the ratio does not contain 1.
+A figure is `better` or `worse` if all its samples in B are better or worse than all in A. Such figures come first.
 
 Examples:
   hugefork bench compare before.json after.json
@@ -25,13 +25,9 @@ pub(crate) struct CompareArgs {
     #[arg(value_name = "B.json")]
     pub(crate) b: PathBuf,
 
-    /// Fail if a figure of B is surely worse than that of A by more than PERCENT
+    /// Fail if a figure is worse by more than PERCENT, from A's worst sample to B's best
     #[arg(long, value_name = "PERCENT", value_parser = percent, allow_negative_numbers = true)]
     pub(crate) fail_above: Option<f64>,
-
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 fn percent(text: &str) -> Result<f64, String> {

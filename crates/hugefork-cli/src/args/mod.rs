@@ -49,7 +49,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Keep running programs in huge pages across fork(2), from outside
     Keep(KeepArgs),
-    /// Draw results of `bench --json` as one page that needs no network, or as pictures
+    /// Draw results of `bench --json` as one page that needs no network
     Report(ReportArgs),
     /// Say what this machine offers hugefork, and which command mends what it lacks
     Doctor(DoctorArgs),

@@ -2,34 +2,31 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow};
-use hugefork_report::{Comparison, Row, compare, load};
+use anyhow::anyhow;
+use hugefork_report::{Comparison, compare, load};
 
 use crate::args::bench_compare::CompareArgs;
 use crate::failure::Failure;
 use crate::output::{stdout::print, terminal};
 
-/// Prints the comparison, and fails if that was asked for.
+/// Prints the comparison, and fails if a figure is worse by more than `--fail-above`.
 pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode, Failure> {
-    let comparison = compare(&load(&args.a)?, &load(&args.b)?);
-    let text = if args.json {
-        serde_json::to_string_pretty(&comparison).context("writing the comparison as JSON")? + "\n"
-    } else {
-        terminal::fitted(comparison.to_string())
-    };
-    print(&text)?;
-    args.fail_above.map_or(Ok(()), |percent| judge(&comparison, percent))?;
+    let (a, b) = (load(&args.a)?, load(&args.b)?);
+    let comparison = compare(&a, &b);
+    print(&terminal::fitted(comparison.to_string()))?;
+    args.fail_above.map_or(Ok(()), |percent| check(&comparison, percent))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails as `--fail-above` asks. A comparison without a row fails, too.
-fn judge(comparison: &Comparison, percent: f64) -> Result<(), Failure> {
+/// A comparison without a row fails, too: it says nothing of the limit.
+fn check(comparison: &Comparison, percent: f64) -> Result<(), Failure> {
     if comparison.rows.is_empty() {
-        let Comparison { a, b, .. } = comparison;
-        return Err(Failure::Usage(format!("--fail-above: {} and {} have nothing in common", a.file, b.file)));
+        let (a, b) = (&comparison.a.name, &comparison.b.name);
+        return Err(Failure::Usage(format!("--fail-above: {a} and {b} have nothing in common")));
     }
     let worse = comparison.worse_by_more_than(percent);
-    let Some(Row { case, subject, metric, .. }) = worse.first() else { return Ok(()) };
+    let Some(row) = worse.first() else { return Ok(()) };
     let more = if worse.len() > 1 { format!(" and {} more", worse.len() - 1) } else { String::new() };
-    Err(anyhow!("--fail-above {percent}: surely worse by more than that: {case} {subject} {metric}{more}").into())
+    let figure = format!("{} {} {}", row.a.case, row.a.subject, row.a.metric);
+    Err(anyhow!("--fail-above {percent}: worse by more than that: {figure}{more}").into())
 }

@@ -1,13 +1,15 @@
 //! For the tests, and for the fuzzer in fuzz/.
 
-use hugefork_report::{compare, parse, report};
+use hugefork_report::{Scheme, compare, highlights, measurements, parse, pause_picture, report};
 
-/// Reads `bytes`, and does all that can be done with a record if they give one.
+/// Reads `bytes`. If they give a record, calls every function that takes one.
 pub(crate) fn survive(bytes: &[u8]) {
     match parse("some\nfile.json", bytes) {
         Ok(record) => {
             let _ = compare(&record, &record).to_string();
-            let _ = report(&[record]).unwrap();
+            let records = [record];
+            let _ = (report(&records), measurements(&records), highlights(&records).text);
+            let _ = pause_picture(&records, Scheme::Light);
         }
         Err(error) => {
             let line = error.to_string();
