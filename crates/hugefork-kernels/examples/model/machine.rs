@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! thread ─┬─ private cache ─┐
-//! thread ─┘                 ├─ shared cache, which has whatever a private one has ── channel to memory
+//! thread ─┘                 ├─ shared cache, a superset of the private ones ── channel to memory
 //! thread ─┬─ private cache ─┘
 //! thread ─┘
 //! ```
