@@ -45,7 +45,7 @@ impl Failure {
     }
 
     pub(crate) fn null(parameter: &str) -> Failure {
-        Failure::own(HF_E_NULL, format!("`{parameter}` is a null pointer: give the address of what it is for"))
+        Failure::own(HF_E_NULL, format!("`{parameter}` is a null pointer: give a valid address"))
     }
 
     pub(crate) fn bad_struct(text: String) -> Failure {
@@ -64,7 +64,7 @@ impl Failure {
 
     pub(crate) fn panic(words: &str) -> Failure {
         let text =
-            format!("hugefork panicked: {words}; this is a defect of hugefork, report it with what stands on stderr");
+            format!("hugefork panicked: {words}; this is a defect of hugefork; report it with the output on stderr");
         Failure::own(HF_E_PANIC, text)
     }
 

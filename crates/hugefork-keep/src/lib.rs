@@ -24,8 +24,9 @@
 //!   program's next fork.
 //! * The keeper may exit at any moment; only the huge pages, which are the kernel's, outlive it.
 //!
-//! # Requirements Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read
-//! the process (the same user, or `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`).
+//! # Requirements
+//! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process
+//! (the same user, or `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`).
 
 mod blocks;
 mod keeper;

@@ -204,7 +204,7 @@ impl Pagemap {
     }
 }
 
-/// Finds the pages of `range` in the process whose `/proc/PID/pagemap` `file` is, and stops when `found` is full.
+/// Finds the pages of `range` in the process of `file`, an open `/proc/PID/pagemap`, and stops when `found` is full.
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.

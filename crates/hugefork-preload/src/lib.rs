@@ -17,7 +17,8 @@
 //! nothing. With `--cfg hugefork_interposed`, the command's build script compiles them to a shared
 //! library whose [`interposed`] functions have the names of libc's.
 //!
-//! # Rules inside an unknown program
+//! # Rules
+//! inside an unknown program
 //! * The library never uses the program's allocator, because the program may be in the middle of
 //!   its own `malloc`. It has an allocator of its own.
 //! * Before the program maps big memory, the library makes no thread, no descriptor and no page.

@@ -72,7 +72,7 @@ fn a_child_sees_the_fork_and_the_parent_its_own_writes() {
         let at = memory.map(8 * BLOCK).unwrap();
         let all = at..at + 8 * BLOCK;
         assert!(holds(all.clone(), 0));
-        fill(at..at + 6 * BLOCK, 1); // and two blocks that nobody has touched
+        fill(at..at + 6 * BLOCK, 1); // The last two blocks remain untouched.
         for round in 1..4 {
             let (old, new) = (at..at + 6 * BLOCK, at + 6 * BLOCK..at + 8 * BLOCK);
             let work = || {

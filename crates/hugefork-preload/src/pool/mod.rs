@@ -14,20 +14,22 @@
 //! for a block (other protection, partial unmapping, locks), the block is handed over to the kernel
 //! with its contents.
 //!
-//! # Children The child of a fork has private mappings of the pool's file in place of the program's
-//! memory. The kernel treats them like anonymous memory, with two exceptions. Dropped pages
+//! # Children
+//! The child of a fork has private mappings of the pool's file in place of the program's memory.
+//! The kernel treats them like anonymous memory, with two exceptions. Dropped pages
 //! (`MADV_DONTNEED`) would show the file again, so the library shows zeros instead. And a mapping
 //! that grows would show the next bytes of the file, so the library copies it. The library does not
 //! record the child's later mappings; it asks the kernel each time.
 //!
-//! # While another thread forks A deadlock must be avoided: an allocator holds a lock while its
-//! thread maps or drops memory, and the fork's handler waits for the same lock. The library's
-//! handler is called after all other handlers (`fork::follow`), so the forking thread normally has
-//! such locks already. But libc takes some of its own locks after all handlers, and some handlers
-//! are registered without the library's knowledge. So `mmap`, `munmap` and `madvise` do not wait
-//! for a fork: new memory comes from the kernel, dropped memory is filled with zeros, and unmapping
-//! is deferred. The lock sends away threads that began to wait before the fork. Operations that
-//! need the kernel's features do wait: other protection, locks, `MAP_FIXED`.
+//! # While another thread forks
+//! A deadlock must be avoided: an allocator holds a lock while its thread maps or drops memory, and
+//! the fork's handler waits for the same lock. The library's handler is called after all other
+//! handlers (`fork::follow`), so the forking thread normally has such locks already. But libc takes
+//! some of its own locks after all handlers, and some handlers are registered without the library's
+//! knowledge. So `mmap`, `munmap` and `madvise` do not wait for a fork: new memory comes from the
+//! kernel, dropped memory is filled with zeros, and unmapping is deferred. The lock sends away
+//! threads that began to wait before the fork. Operations that need the kernel's features do wait:
+//! other protection, locks, `MAP_FIXED`.
 
 mod calls;
 mod care;

@@ -165,7 +165,7 @@ impl<T> Guarded<T> {
     ///
     /// # Safety
     /// The calling thread has the lock, and no other reference to the value.
-    #[expect(clippy::mut_from_ref, reason = "the lock is what makes it exclusive")]
+    #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(crate) unsafe fn held(&self) -> &mut T {
         // SAFETY: the caller vouches for it.
         unsafe { &mut *self.value.get() }

@@ -69,7 +69,7 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
         let may_move = flags == libc::MREMAP_MAYMOVE;
         let is_resized = may_move || flags == 0;
         let resized = if is_resized { quietly(|| pool::resize(&old, new.len())) } else { Resized::Plain };
-        let stays = is_resized && new.len() <= old.len();
+        let is_in_place = is_resized && new.len() <= old.len();
         match resized {
             Resized::InPlace => return start,
             // SAFETY: the caller vouches for the call.
@@ -77,7 +77,9 @@ unsafe fn remapped(start: *mut c_void, len: usize, new_len: usize, flags: c_int,
             Resized::ByCopy => return refused(libc::ENOMEM),
             // At another address the library would not recognise inherited memory.
             Resized::Plain
-                if !quietly(|| if stays { pool::hand_over(&old) } else { pool::make_own(&old, Zeros::Copied) }) =>
+                if !quietly(
+                    || if is_in_place { pool::hand_over(&old) } else { pool::make_own(&old, Zeros::Copied) },
+                ) =>
             {
                 return refused(libc::ENOMEM);
             }
