@@ -668,7 +668,7 @@ fn place(block: usize, page: usize) -> usize {
     64 * block + nth.expect("an interesting page")
 }
 
-/// The seed for which [`World::range`] returns this many pages.
+/// The seed that makes [`World::range`] return this many pages.
 fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }

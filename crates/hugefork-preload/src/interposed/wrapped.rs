@@ -12,7 +12,7 @@
 //! | `mseal`, `remap_file_pages`, `ioctl` with `UFFDIO_REGISTER` | turns the named range into plain anonymous memory |
 //! | `__register_atfork` (`pthread_atfork`) | registers the library's own handlers before all others |
 //! | `mlock`, `mlock2`, `mlockall` | hands the named range over to the kernel |
-//! | `pthread_attr_setstack…` | hands the stack over: `pthread_join` identifies the thread's page by its number |
+//! | `pthread_attr_setstack…` | hands the stack over: a joining thread waits on a word of it, by its page |
 //!
 //! The pool moves the contents of an address to other pages when it writes a page back or makes a
 //! huge page. That is safe for normal system calls: Linux copies to and from user space by address,

@@ -111,7 +111,7 @@ impl PoolBuilder {
     }
 
     /// The first backing, from the requested one downwards, that the machine grants.
-#[inline(always)] // So a caller that requests one backing contains no code for the others (`hugefork run`).
+    #[inline(always)] // So a caller that requests one backing contains no code for the others (`hugefork run`).
     pub(crate) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
         if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {

@@ -67,8 +67,8 @@ use crate::types::error::RegionError;
 ///   many times.
 /// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
 ///   before taking a lock that other threads take inside, and take no cut while holding such a lock.
-/// * **Regions without operations** can be cut inside, also by a thread that cuts them together with others. A cut that
-///   includes regions with operations waits for those operations.
+/// * **Regions without operations** can be cut inside an operation, even if other threads cut them together with
+///   regions that have operations. Those cuts wait for the operations of the latter.
 /// * **Do not block inside.** A thread that waits inside for a socket or a user makes cuts wait, and through them all
 ///   threads that want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it fails
 ///   with [`RegionError::OperationGoesOn`], which names the thread; nothing was changed, and all threads continue. The

@@ -5,11 +5,11 @@
 //!   mapped     pages 0 …                                                                               at 7000
 //!   copied                           page 3                                  page 90
 //! ```
-//! An exporter lists a page that its snapshot holds in place of a page of a block between the parts
-//! of that block. Mapping it takes two mappings, of which a process has 65 530, and 20 us until all
-//! is read and unmapped; copying it takes 8 us, and 4 KiB of this process's memory
-//! (docs/design.md). So short extents are copied. Long runs are mapped, and all importers share
-//! their memory.
+//! A snapshot may hold a page of its own in place of one page of a shared block. The exporter then
+//! lists three extents: the part of the block before, the page, and the part after. Mapping the
+//! page takes two more mappings, of which a process has 65 530, and 20 us until all is read and
+//! unmapped; copying it takes 8 us, and 4 KiB of this process's memory (docs/design.md). So short
+//! extents are copied. Long runs are mapped, and all importers share their memory.
 //!
 //! Lists from untrusted processes are placed in the same way. The memory mapped below a copy lies
 //! between two extents of the file.

@@ -68,8 +68,8 @@ unsafe fn advise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
             | libc::MADV_DOFORK => quietly(|| pool::is_all_ours(&range)),
             libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => false,
             GUARD_INSTALL | libc::MADV_WIPEONFORK => {
-                // The kernel drops the contents; in inherited memory the file's contents would reappear, without
-                // guards. Wiping on fork needs anonymous memory.
+                // Guard pages: the kernel drops the contents, and after the guards are removed, inherited memory would
+                // show the file's contents again. Wipe-on-fork: the kernel allows it for anonymous memory only.
                 if !quietly(|| pool::make_own(&range, Zeros::Copied)) {
                     return failed(libc::EAGAIN);
                 }
