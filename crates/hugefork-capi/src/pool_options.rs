@@ -39,7 +39,7 @@ pub(crate) struct hf_pool_options {
     exports: c_int,
 }
 
-// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers, and pointers that may be null.
+// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; all fields may be zero.
 unsafe impl Versioned for hf_pool_options {
     const TYPE: &'static str = "hf_pool_options";
     const FIRST_SIZE: usize = 112;

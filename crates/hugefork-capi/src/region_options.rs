@@ -20,7 +20,7 @@ pub(crate) struct hf_region_options {
     max_cow_bytes: usize,
 }
 
-// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers.
+// SAFETY: `repr(C)`, begins with its size; an even number of `c_int` leaves no padding; all fields are numbers.
 unsafe impl Versioned for hf_region_options {
     const TYPE: &'static str = "hf_region_options";
     const FIRST_SIZE: usize = 32;

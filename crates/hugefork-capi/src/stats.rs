@@ -29,7 +29,7 @@ macro_rules! figures {
             $($field: $type,)*
         }
 
-        // SAFETY: `repr(C)`, begins with its size; numbers of one size.
+        // SAFETY: `repr(C)`, begins with its size; all fields are numbers of one size.
         unsafe impl Versioned for $name {
             const TYPE: &'static str = stringify!($name);
             const FIRST_SIZE: usize = $first;

@@ -100,7 +100,7 @@ mod tests {
         second: usize,
     }
 
-    // SAFETY: `repr(C)`, numbers of one size.
+    // SAFETY: `repr(C)`; all fields are numbers of one size.
     unsafe impl Versioned for Now {
         const TYPE: &'static str = "now";
         const FIRST_SIZE: usize = 16;

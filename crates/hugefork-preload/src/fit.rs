@@ -13,11 +13,11 @@ pub fn why_no_pool() -> Option<&'static str> {
     if is_limited() {
         Some("its memory is limited by RLIMIT_AS or RLIMIT_DATA, and a pool has more addresses than the program uses")
     } else if !has_room(0) {
-        Some("its control group has no room for a thread beside the program's (pids.max)")
+        Some("its control group has no room for one more thread: raise pids.max")
     } else if getrlimit(Resource::Nofile).current.is_some_and(|most| most < MIN_DESCRIPTORS) {
-        Some("it may have fewer than 1024 descriptors (ulimit -n), and hugefork's lie from 900 on")
+        Some("it may have fewer than 1024 descriptors (ulimit -n), and hugefork uses numbers from 900 on")
     } else if !can_be_made() {
-        Some("it may have no System V shared memory, by which hugefork knows how long children live")
+        Some("it may not use System V shared memory, which hugefork needs to observe children")
     } else {
         None
     }

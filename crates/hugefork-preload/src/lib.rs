@@ -45,7 +45,7 @@ pub const VARIABLE: &str = "HUGEFORK_POOL";
 /// The value of [`VARIABLE`] that the command sets, unless the user has set [`ALL`].
 pub const BIG: &str = "big";
 
-/// The other value of [`VARIABLE`].
+/// The value of [`VARIABLE`] that puts small mappings into the pool, too.
 pub const ALL: &str = "all";
 
 /// The library's allocator. The command, which links the crate, does not use it.
