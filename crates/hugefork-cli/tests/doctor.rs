@@ -200,7 +200,7 @@ fn hugetlb_pages_are_reserved_on_request_and_never_released() {
         assert_eq!(machine.doctor(&format!("--hugepages {pages}")).status.code(), Some(status), "{pages}");
     }
     let refused = machine.doctor("--fix --hugepages 22017");
-    assert!(String::from_utf8(refused.stderr).unwrap().starts_with("error: --hugepages 22017: takes 42 GiB more"));
+    assert!(String::from_utf8(refused.stderr).unwrap().starts_with("error: --hugepages 22017: needs 42 GiB more"));
     assert_eq!(machine.setting(PAGES), "512");
 }
 
