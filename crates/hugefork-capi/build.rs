@@ -1,9 +1,9 @@
-//! How the shared library is linked.
+//! Sets the link options of the shared library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Another number with the first release that programs built against this one cannot use.
+    // The number changes with the first release that breaks programs linked to this one.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libhugefork.so.0");
-    // The fault handler lives in it, so `dlclose` must leave it where it is.
+    // The library contains the fault handler, so `dlclose` must not unload it.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

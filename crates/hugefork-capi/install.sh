@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds hugefork for C and installs it: libraries, header and pkg-config file.
 #
-#     install.sh [PREFIX]               installs below PREFIX, by default /usr/local
-#     install.sh --uninstall [PREFIX]   removes what that has installed
+#     install.sh [PREFIX]               install below PREFIX, by default /usr/local
+#     install.sh --uninstall [PREFIX]   remove the installed files
 #
-# DESTDIR is put before every path, for packagers; LIBDIR is where libraries go, by default PREFIX/lib. With LIBRARIES=folder it
-# takes libhugefork_capi.so and libhugefork_capi.a from there and builds nothing. What is installed has no debug information;
-# STRIP is the program that takes it out, and STRIP=: leaves it in.
+# DESTDIR is prefixed to every path, for packagers; LIBDIR is the folder for libraries, by default PREFIX/lib. With
+# LIBRARIES=folder it installs libhugefork_capi.so and libhugefork_capi.a from there and builds nothing. The program STRIP
+# removes debug information from the installed files; with STRIP=: it remains.
 set -eu
 
 crate=$(cd "$(dirname "$0")" && pwd)

@@ -1,9 +1,10 @@
-//! Builds the library that `hugefork run --pool` puts into programs, so that the command carries it: a cargo of its
-//! own, with a target directory of its own, since a package cannot ask for a shared library of another.
+//! Builds the library of `hugefork run --pool`, so that the command can contain it. It runs cargo
+//! with a target directory of its own, because a package cannot depend on a shared library of
+//! another.
 //!
-//! The sources are those of the dependency `hugefork-preload`, wherever it lies. In a checkout they are built with the
-//! workspace's lock file. A package has none that would fit, so a copy is built with what is there: the versions that
-//! this build has just used.
+//! The sources are those of the dependency `hugefork-preload`. In a checkout they are built with
+//! the workspace's lock file. A published package has no matching lock file, so a copy is built
+//! offline with the versions that this build has used.
 
 use std::env;
 use std::ffi::OsStr;
@@ -20,7 +21,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", package.join(part).display());
     }
     if let Some(root) = workspace(&package) {
-        // The library is not among what cargo knows of this package, nor is what it is made of.
+        // Cargo does not know that this package depends on the library and its sources.
         println!("cargo::rerun-if-changed={}", root.join("Cargo.lock").display());
         for part in ["hugefork", "hugefork-kernels", "hugefork-linux", "hugefork-program"] {
             println!("cargo::rerun-if-changed={}", root.join("crates").join(part).join("src").display());
@@ -39,7 +40,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
     };
     let built = out.join("library");
     let mut cargo = Command::new(cargo);
-    // The working directory stays, so that cargo finds the configuration that it has found for this build.
+    // The working directory is unchanged, so cargo finds the same configuration as this build.
     cargo.args(["rustc", "--lib", "--crate-type", "cdylib", "--release", "--offline"]).args(lock);
     cargo.arg("--manifest-path").arg(source.join("Cargo.toml"));
     cargo.arg("--target").arg(target).arg("--target-dir").arg(&built);
@@ -47,7 +48,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
     if let Some(folder) = static_unwinder(out) {
         cargo.arg("-C").arg(format!("link-arg=-L{}", folder.display()));
     }
-    // What belongs to the build around this one: a linter in place of the compiler, flags for the command.
+    // Settings of the surrounding build: a linter in place of the compiler, flags for the command.
     for inherited in ["RUSTC_WORKSPACE_WRAPPER", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"] {
         cargo.env_remove(inherited);
     }
@@ -61,17 +62,17 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
     fs::read(&library).unwrap_or_else(|error| panic!("{}: {error}", library.display()))
 }
 
-/// A folder where the linker finds the unwinder as a part of the library, by the name of the shared one: to load that
-/// would take each program nine system calls. None where the compiler has no such part for the target.
+/// A folder in which the linker finds the static unwinder under the name of the shared one: loading the shared one
+/// would cost each program nine system calls. `None` if the compiler has no static unwinder for the target.
 fn static_unwinder(out: &Path) -> Option<PathBuf> {
     if env::var_os("HOST") != env::var_os("TARGET") {
-        // The compiler at hand has that of another machine.
+        // The compiler at hand has the unwinder of another machine.
         return None;
     }
     let asked =
         Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into())).arg("-print-file-name=libgcc_eh.a").output();
     let archive = PathBuf::from(String::from_utf8(asked.ok()?.stdout).ok()?.trim_end());
-    // It answers with the bare name where it has none.
+    // The compiler prints the bare name if it has none.
     if !archive.is_absolute() || !archive.exists() {
         return None;
     }
@@ -81,14 +82,14 @@ fn static_unwinder(out: &Path) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// The workspace that the package is a member of, where this is a checkout of it.
+/// The workspace that contains the package, in a checkout.
 fn workspace(package: &Path) -> Option<&Path> {
     let root = package.ancestors().nth(2).filter(|_| package.ends_with("crates/hugefork-preload"))?;
     root.join("Cargo.lock").exists().then_some(root)
 }
 
-/// Copies a package without its lock file, which names versions that may not be there. The copy is a workspace of its
-/// own, whatever the directories above it are.
+/// Copies a package without its lock file, which may name unavailable versions. The copy is a workspace of its own,
+/// independent of the directories above it.
 fn copy(package: &Path, to: &Path) -> PathBuf {
     let _ = fs::remove_dir_all(to);
     copy_folder(package, to);
@@ -112,7 +113,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// A number that tells contents apart: FNV-1a.
+/// A hash of the contents: FNV-1a.
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,5 @@
-//! Tells the build script of `hugefork-cli` where this package lies, so that it can build the library from it.
+//! Reports the path of this package to the build script of `hugefork-cli`, which builds the library
+//! from it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

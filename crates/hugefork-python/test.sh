@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the package, installs it into a virtual environment below target/, and runs its tests there. Ends with a line
-# such as cargo's, "test result: ok. 90 passed; 0 failed; …". Ends with 77 where the tests cannot be run at all.
+# Builds the package, installs it into a virtual environment below target/, and runs its tests there. The last
+# line is like cargo's, "test result: ok. 90 passed; 0 failed; …". Exits with 77 if the tests cannot run here.
 #
 #   ./test.sh [OPTIONS OF PYTEST]       PYTHON=python3.12 ./test.sh
 set -euo pipefail

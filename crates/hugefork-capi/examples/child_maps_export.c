@@ -1,7 +1,7 @@
 /*
- * A child process reads a snapshot of its parent without a copy, while the parent
- * goes on writing. The child is the same program: the descriptor is its standard
- * input, and the list of extents its argument.
+ * A child process reads a snapshot of its parent without a copy, while the parent continues to
+ * write. The child runs the same program: the export's descriptor is its standard input, and
+ * the list of extents its argument.
  *
  *     cc -O2 child_maps_export.c $(pkg-config --cflags --libs hugefork)
  */
@@ -70,7 +70,7 @@ int main(int count, char **arguments)
 
     or_end(hf_region_snapshot(live, NULL, &saved));
     or_end(hf_snapshot_export(saved, &exported));
-    hf_snapshot_close(saved); /* the export has what it needs */
+    hf_snapshot_close(saved); /* the export holds the memory */
     pid = fork();
     if (pid == 0) {
         dup2(hf_export_fd(exported), STDIN_FILENO);
@@ -80,7 +80,7 @@ int main(int count, char **arguments)
     memset(words, 0, LEN); /* the child does not see this */
     if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
         return 1;
-    /* Until here the export was kept, so nothing of it has changed under the child. */
+    /* The export was open until here, so the child's mapping has not changed. */
     hf_export_close(exported);
     printf("its checksum was %016llx, and now is %016llx\n", (unsigned long long)before, (unsigned long long)sum(words));
     hf_region_close(live);

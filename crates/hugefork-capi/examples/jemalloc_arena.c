@@ -1,10 +1,10 @@
 /*
- * A jemalloc arena whose memory is a region: what lies in it is snapshotted as a
- * whole, while it goes on being allocated, written and freed.
+ * A jemalloc arena whose memory is a region: a snapshot captures the whole arena, while the
+ * program continues to allocate, write and free in it.
  *
- * jemalloc asks extent hooks for memory. These hand out the region from its
- * beginning on, in steps of a block, and let jemalloc keep and split what it has.
- * What jemalloc does not need for now is lazily freed, so that others may use it.
+ * jemalloc requests memory from extent hooks. These hand out the region from its beginning, one
+ * block at a time, and let jemalloc keep and split its memory. Memory that jemalloc does not
+ * need at the moment is lazily freed, so that the pool can reuse it.
  *
  *     cc -O2 jemalloc_arena.c $(pkg-config --cflags --libs hugefork) -ljemalloc
  */
@@ -26,7 +26,7 @@ static void or_end(int code)
     }
 }
 
-/* The hooks come first, so that they lead to the rest. */
+/* The hooks come first, so a pointer to them is a pointer to the whole struct. */
 struct arena {
     extent_hooks_t hooks;
     hf_region *region;
@@ -60,12 +60,12 @@ static void *give(extent_hooks_t *hooks, void *wanted, size_t size, size_t align
         if (end < start || end > hf_region_len(arena->region))
             return NULL;
     } while (!atomic_compare_exchange_weak(&arena->used, &before, end));
-    /* A region is zero where nobody has written to it yet, and always there. */
+    /* Memory of a region is zero before its first write, and always committed. */
     *zero = *commit = true;
     return base + start;
 }
 
-/* Returns true: jemalloc keeps it, and gives it out again. */
+/* Returns true: jemalloc keeps the memory and reuses it. */
 static bool take_back(extent_hooks_t *hooks, void *at, size_t size, bool committed, unsigned which)
 {
     (void)hooks, (void)at, (void)size, (void)committed, (void)which;
@@ -86,7 +86,7 @@ static bool purge(extent_hooks_t *hooks, void *at, size_t size, size_t offset, s
     return hf_region_discard(arena->region, offset_of(arena, at) + offset, length) != 0;
 }
 
-/* Neighbours are one region, so they may be cut and joined. */
+/* Neighbouring extents lie in one region, so they may be split and merged. */
 static bool split(extent_hooks_t *hooks, void *at, size_t size, size_t left, size_t right, bool committed,
                   unsigned which)
 {
@@ -136,7 +136,7 @@ int main(void)
         fprintf(stderr, "jemalloc makes no arena\n");
         return 1;
     }
-    /* Without a thread cache all of it comes from and goes back to the arena. */
+    /* Without a thread cache, all memory is allocated from the arena and freed to it. */
     flags = MALLOCX_ARENA(which) | MALLOCX_TCACHE_NONE;
     for (nth = 0; nth < NODES; nth++) {
         node = mallocx(sizeof *node, flags);
@@ -148,7 +148,7 @@ int main(void)
 
     head = first;
     or_end(hf_region_snapshot(arena.region, NULL, &saved));
-    /* The live list goes away, and jemalloc gives memory back. */
+    /* The program frees the live list, and jemalloc frees memory. */
     while (first != NULL) {
         node = first;
         first = node->next;
@@ -159,7 +159,7 @@ int main(void)
     if (mallctl(command, NULL, NULL, NULL, 0) != 0)
         return 1;
 
-    /* The snapshot still has the list. Its pointers are those of the live heap. */
+    /* The snapshot still has the list. The list's pointers are addresses of the live heap. */
     or_end(hf_snapshot_map(saved, &mapped));
     for (copy = in_snapshot(head, &arena, mapped); copy != NULL; copy = in_snapshot(copy->next, &arena, mapped)) {
         count++;
@@ -171,7 +171,7 @@ int main(void)
     }
     printf("%zu nodes in %zu MiB of a jemalloc arena were snapshotted\n", count, atomic_load(&arena.used) >> 20);
     hf_snapshot_close(saved);
-    /* The region stays: an arena of jemalloc has no end. */
+    /* The region is not closed: a jemalloc arena cannot be destroyed here. */
     hf_pool_close(pool);
     return 0;
 }

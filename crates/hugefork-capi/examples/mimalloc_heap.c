@@ -1,11 +1,11 @@
 /*
- * A mimalloc heap in a region: a whole heap, with all that is allocated in it, is
- * snapshotted, while the program goes on allocating and freeing.
+ * A mimalloc heap in a region: a snapshot captures the whole heap with all its allocations,
+ * while the program continues to allocate and free.
  *
- * mimalloc 2.0.9 or newer can be given memory to manage. It wants it aligned to
- * 32 MiB, and told that it can neither be protected nor given back (`is_large`):
- * the pages of a region are hugefork's affair. Its own data about threads and heaps
- * lies elsewhere, so a snapshot is for reading: a heap cannot be rolled back.
+ * mimalloc 2.0.9 or newer can manage given memory. The memory must be aligned to 32 MiB and be
+ * passed with `is_large`, so that mimalloc neither protects nor frees it: hugefork manages the
+ * pages of a region. mimalloc's data about threads and heaps lies elsewhere, so a snapshot is
+ * for reading: a heap cannot be rolled back.
  *
  *     cc -O2 mimalloc_heap.c $(pkg-config --cflags --libs hugefork) -lmimalloc
  */
@@ -97,7 +97,7 @@ int main(void)
     if (count != WORDS)
         return 1;
     hf_snapshot_close(saved);
-    /* The region stays: mimalloc does not give memory back that it was given. */
+    /* The region is not closed: mimalloc never releases memory that it was given. */
     hf_pool_close(pool);
     return 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Saves a table to a file while other threads go on writing to it. The file is the
- * table as it was at one moment.
+ * Saves a table to a file while other threads continue to write to it. The file contains the
+ * table at one moment.
  *
  *     cc -O2 -pthread snapshot_while_writing.c $(pkg-config --cflags --libs hugefork)
  */
@@ -33,7 +33,7 @@ static double now(void)
     return time.tv_sec * 1e3 + time.tv_nsec / 1e6;
 }
 
-/* Moves money to and fro: first it is taken, then it is given. */
+/* Moves money between accounts: withdraws it first, then deposits it. */
 static void *transfer(void *unused)
 {
     unsigned long random = 88172645463325252ul;
@@ -81,7 +81,7 @@ int main(int count, char **arguments)
     before = now();
     or_end(hf_region_snapshot(live, NULL, &saved));
     after = now();
-    /* The writer goes on meanwhile. */
+    /* The writer continues meanwhile. */
     or_end(hf_snapshot_write_to(saved, fileno(file), 0, hf_snapshot_len(saved), &done));
     or_end(hf_snapshot_map(saved, &mapped));
     copy = mapped;
@@ -89,7 +89,7 @@ int main(int count, char **arguments)
         sum += copy[nth];
     atomic_store(&is_over, 1);
     pthread_join(writer, NULL);
-    /* One transfer may have been under way: taken, and not given yet. */
+    /* One transfer may have been in progress: withdrawn, but not yet deposited. */
     if (sum != TOTAL && sum != TOTAL - 1) {
         fprintf(stderr, "money got lost: %lld of %lld\n", (long long)sum, (long long)TOTAL);
         return 1;

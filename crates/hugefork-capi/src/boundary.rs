@@ -1,4 +1,4 @@
-//! Where C calls Rust: errors become codes, and no panic goes further.
+//! The boundary between C and Rust: errors become codes, and panics end here.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -8,7 +8,7 @@ use std::{ptr, slice};
 
 use crate::failure::{self, Failure};
 
-/// Runs the body of a function. Returns 0 or the code of its error, which is the thread's last error then.
+/// Runs the body of a function that returns a code: 0, or the code of the error, which becomes the thread's last error.
 pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match caught(body) {
         Ok(()) => 0,
@@ -16,7 +16,7 @@ pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// Runs the body of a function that returns something else than a code; `instead`, if it fails.
+/// Runs the body of a function that returns another type than a code; returns `instead` after an error.
 pub(crate) fn ask<T>(instead: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
     caught(body).unwrap_or_else(|failure| {
         failure::keep(failure);
@@ -24,20 +24,20 @@ pub(crate) fn ask<T>(instead: T, body: impl FnOnce() -> Result<T, Failure>) -> T
     })
 }
 
-/// Runs the body of a function that returns a number of its own, or the code of its error.
+/// Runs the body of a function that returns a number, or the code of its error.
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     caught(body).unwrap_or_else(failure::keep)
 }
 
-/// The range of the Rust API. One that would go past the end of all numbers ends there, outside of any region.
+/// The range as the Rust API takes it. An end beyond `usize::MAX` becomes `usize::MAX`, which lies outside any region.
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
 }
 
-/// The `len` bytes at `to`, which get those from `offset` on of something that has `of` bytes in memory.
+/// The `len` bytes at `to` as a slice, to be filled from `offset` on with bytes of an object of `of` bytes.
 ///
 /// # Safety
-/// `to` is null or points to `len` bytes, whichever they are, that nobody else uses.
+/// `to` is null or points to `len` bytes, which need not be initialised, and which no other code uses.
 pub(crate) unsafe fn to_fill<'a>(
     to: *mut c_void,
     offset: usize,
@@ -52,12 +52,12 @@ pub(crate) unsafe fn to_fill<'a>(
         return Err(Failure::out_of_range(&asked, of));
     }
     let to = if len == 0 { ptr::dangling_mut() } else { to.cast::<u8>() };
-    // SAFETY: by contract. What is in memory is no longer than a slice may be.
+    // SAFETY: the caller vouches for the bytes. `len` is at most the object's size, so a slice may have it.
     Ok(unsafe { slice::from_raw_parts_mut(to, len) })
 }
 
 fn caught<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // What a panic has left half done is the engine's, whose types are as they were for any other thread.
+    // A panic may leave an operation half done, but the engine's types remain usable for other threads.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Failure::panic(words(&*panic))))
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_gives_its_code_and_success_keeps_the_last() {
+    fn an_error_returns_its_code_and_success_preserves_the_last_error() {
         assert_eq!(run(|| Err(Failure::null("to"))), HF_E_NULL);
         assert_eq!((run(|| Ok(())), ask(1, || Ok(2)), super::number(|| Ok(3))), (0, 2, 3));
         assert!(last_text().starts_with("`to` is a null pointer"));

@@ -1,4 +1,4 @@
-//! What has changed since a snapshot: `hf_changes`.
+//! Changes since a snapshot: `hf_changes`.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -15,9 +15,9 @@ use crate::kinds::{hf_region, hf_snapshot};
 #[allow(non_camel_case_types)]
 type hf_changes = Handle<Finding>;
 
-/// Ranges that are found as they are asked for, and what they are found in.
+/// An iterator over changed ranges, and the objects that it compares.
 struct Finding {
-    /// Borrows from the two below, and is dropped before them, as the first field.
+    /// Borrows from the two fields below; the first field, so that it is dropped before them.
     found: Mutex<Changed<'static>>,
     _newer: Arc<dyn Any + Send + Sync>,
     older: Arc<Snapshot>,
@@ -36,8 +36,8 @@ impl Finding {
         by: c_int,
     ) -> Result<Finding, Failure> {
         let (newer, older) = (newer.clone(), older.clone());
-        // SAFETY: both stay where they are for as long as this has them, and `found` is dropped before. Nothing that
-        // borrows from it is given out.
+        // SAFETY: the `Arc`s own both objects as long as this struct lives, and `found` is dropped first. No borrow of
+        // it is handed out.
         let changes = unsafe { changed_since(&*Arc::as_ptr(&newer), &*Arc::as_ptr(&older))? };
         let found = match by {
             HF_CHANGES_BY_BLOCK => changes.blocks(),
@@ -53,7 +53,7 @@ impl Finding {
 
     /// The offset and length of the next range.
     fn next(&self) -> Result<Option<(usize, usize)>, Failure> {
-        // Fails in a child of fork(2), where a thread that did not come along may have the lock.
+        // Fails in a child of fork(2), where a missing thread may hold the lock.
         self.older.changed_since(&self.older)?;
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         let range = found.next().transpose()?;
@@ -68,10 +68,10 @@ unsafe extern "C" fn hf_region_changed_since(
     by: c_int,
     out: *mut *mut hf_changes,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let make =
         || unsafe { Finding::new(handle::get(region)?, handle::get(older)?, hugefork::Region::changed_since, by) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, make) })
 }
 
@@ -82,22 +82,22 @@ unsafe extern "C" fn hf_snapshot_changed_since(
     by: c_int,
     out: *mut *mut hf_changes,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let make = || unsafe { Finding::new(handle::get(snapshot)?, handle::get(older)?, Snapshot::changed_since, by) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, make) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_changes_next(changes: *mut hf_changes, offset: *mut usize, len: *mut usize) -> c_int {
     number(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let (offset, len) = unsafe {
             let null = |name| move || Failure::null(name);
             (offset.as_mut().ok_or_else(null("offset"))?, len.as_mut().ok_or_else(null("len"))?)
         };
         (*offset, *len) = (0, 0);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let Some(range) = (unsafe { handle::get(changes)? }).next()? else { return Ok(0) };
         (*offset, *len) = range;
         Ok(1)
@@ -106,6 +106,6 @@ unsafe extern "C" fn hf_changes_next(changes: *mut hf_changes, offset: *mut usiz
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_changes_close(changes: *mut hf_changes) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { handle::close(changes) };
 }

@@ -1,5 +1,5 @@
-//! The constants, and what they choose. They are named after the variants of the engine that they stand for, but for
-//! `HF_CHANGES_…`, which stand for none.
+//! The constants of the header and their Rust values. They are named after the engine's variants,
+//! except `HF_CHANGES_…`, which have none.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -10,15 +10,15 @@ use crate::failure::Failure;
 pub(crate) const HF_CHANGES_BY_BLOCK: c_int = 0;
 pub(crate) const HF_CHANGES_BY_PAGE: c_int = 1;
 
-/// Something that a number chooses.
+/// A value that a constant selects.
 pub(crate) trait Choice: Copy + PartialEq + 'static {
-    /// What it is, for people.
+    /// The meaning of the value, for messages.
     const WHAT: &'static str;
-    /// All there are.
+    /// All constants and their values.
     const ALL: &'static [(c_int, Self)];
 }
 
-/// Constants, each with its number and what it chooses, by what that is for people.
+/// Defines constants: for each, its number and its value, grouped by their meaning for messages.
 macro_rules! choices {
     ($($of:ty, $what:literal { $($constant:ident = $number:literal => $choice:expr,)* })*) => {$(
         $(pub(crate) const $constant: c_int = $number;)*
@@ -76,13 +76,13 @@ choices! {
     }
 }
 
-/// What `number` chooses.
+/// The value that `number` selects.
 pub(crate) fn chosen<T: Choice>(number: c_int) -> Result<T, Failure> {
     let found = T::ALL.iter().find(|(known, _)| *known == number).map(|(_, choice)| *choice);
     found.ok_or_else(|| Failure::bad_value(format!("{number} is no {}: take a constant of hugefork.h", T::WHAT)))
 }
 
-/// The number of a choice.
+/// The number of a value.
 pub(crate) fn number_of<T: Choice>(choice: T) -> Result<c_int, Failure> {
     let found = T::ALL.iter().find(|(_, known)| *known == choice).map(|(number, _)| *number);
     found.ok_or_else(|| Failure::bad_value(format!("this {} has no constant in hugefork.h", T::WHAT)))
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_names_of_backings_are_the_engines() {
+    fn the_names_of_backings_equal_the_engines() {
         for (number, granted) in Granted::ALL {
             // SAFETY: names are static and end with a zero byte.
             let name = unsafe { CStr::from_ptr(hf_granted_name(*number)) };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_chooses_nothing_is_refused() {
+    fn a_number_without_a_constant_is_refused() {
         assert!(chosen::<Backing>(4).is_err() && chosen::<Advice>(-1).is_err());
         assert_eq!(chosen::<Backing>(3).unwrap(), Backing::ShmemBase);
     }

@@ -1,7 +1,7 @@
-//! Codes of errors, and the last error of a thread.
+//! Error codes, and the last error of a thread.
 //!
-//! The engine's codes are the negative numbers of its `ErrorCode`s. What only goes wrong on the way from C has numbers
-//! from 2001 on.
+//! The engine's codes are the negated numbers of its `ErrorCode`s. Errors that occur only in the C
+//! binding have numbers from 2001 on.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ const OWN: [(c_int, &CStr, c_int); 5] = [
     (HF_E_PANIC, c"panic", libc::EIO),
 ];
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: c_int,
@@ -45,7 +45,7 @@ impl Failure {
     }
 
     pub(crate) fn null(parameter: &str) -> Failure {
-        Failure::own(HF_E_NULL, format!("`{parameter}` is a null pointer: give the address of what it is for"))
+        Failure::own(HF_E_NULL, format!("`{parameter}` is a null pointer: give a valid address"))
     }
 
     pub(crate) fn bad_struct(text: String) -> Failure {
@@ -56,7 +56,7 @@ impl Failure {
         Failure::own(HF_E_BAD_VALUE, text)
     }
 
-    /// As [`Failure::bad_value`], for a descriptor that cannot be one.
+    /// Like [`Failure::bad_value`], for a number that cannot be a descriptor.
     pub(crate) fn bad_descriptor(fd: c_int) -> Failure {
         let text = format!("{fd} is no descriptor: give one that is open");
         Failure { errno: libc::EBADF, ..Failure::bad_value(text) }
@@ -64,17 +64,17 @@ impl Failure {
 
     pub(crate) fn panic(words: &str) -> Failure {
         let text =
-            format!("hugefork panicked: {words}; this is a defect of hugefork, report it with what stands on stderr");
+            format!("hugefork panicked: {words}; this is a defect of hugefork; report it with the output on stderr");
         Failure::own(HF_E_PANIC, text)
     }
 
-    /// An error of a call that the binding made itself.
+    /// An error of a system call that the binding itself made.
     pub(crate) fn system(call: &str, error: &std::io::Error) -> Failure {
         let code = -ErrorCode::System.number();
         Failure { code, errno: error.raw_os_error().unwrap_or(libc::EIO), text: format!("{call}: {error}") }
     }
 
-    /// As the engine would say it of memory that it cannot be asked about.
+    /// The engine's error for a range outside memory, for cases in which the engine is not called.
     pub(crate) fn out_of_range(range: &Range<usize>, len: usize) -> Failure {
         let text = format!("range {}..{} is not inside 0..{len}: take one that is", range.start, range.end);
         Failure::of_engine(ErrorCode::OutOfRange, None, text)
@@ -86,7 +86,7 @@ impl Failure {
     }
 }
 
-/// Errors of the engine's, each with the kernel's that may be in it.
+/// Conversions of the engine's errors, each with the kernel's error that it may contain.
 macro_rules! of_engine {
     ($($of:ty: $error:ident => $refused:expr;)*) => {$(
         impl From<$of> for Failure {
@@ -125,7 +125,7 @@ thread_local! {
 pub(crate) fn keep(failure: Failure) -> c_int {
     let Failure { code, errno, text } = failure;
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending has no last error any more.
+    // A thread that is ending no longer has a last error.
     let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text: Cow::Owned(text), errno });
     code
 }
@@ -165,7 +165,7 @@ fn errno_of(code: c_int) -> c_int {
     }
 }
 
-/// The engine's names with the zero byte that C wants behind them.
+/// The engine's name with a terminating zero byte for C.
 fn name_of_engine(code: c_int) -> Option<&'static CStr> {
     const LONGEST: usize = 32;
     const NAMES: [[u8; LONGEST]; ErrorCode::ALL.len()] = {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_zero_byte_stays_whole() {
+    fn a_text_with_a_zero_byte_is_not_cut() {
         keep(Failure::bad_value("a\0b".to_owned()));
         assert_eq!(last_text(), "a?b");
     }

@@ -1,49 +1,50 @@
-//! Handles: what C holds by address.
+//! Handles: the objects that C holds by address.
 //!
-//! Each is entered where open handles are known (live.rs) and has a mark of its kind. So a null pointer, a handle of
-//! another kind, one that is closed and a pointer that never was one are errors and no crash.
+//! Each handle is recorded as open (live.rs) and carries a mark of its kind. So a null pointer, a
+//! handle of another kind, a closed handle and a pointer that never was a handle give errors and
+//! not crashes.
 //!
 //! ```text
 //!   C ─▶ Handle: mark, held ─▶ the value
 //! ```
-//! What is held goes when a handle is closed. The handle's own 16 bytes stay for a while, so that the next handle is
-//! not at the same address.
+//! Closing a handle frees the value in it. The handle's own 16 bytes are freed later, so that the
+//! next handle gets another address.
 
 use std::ptr;
 
 use crate::boundary::run;
 use crate::failure::Failure;
-use crate::live::{self, KeptBack, Known};
+use crate::live::{self, ClosedHandles, Known};
 
-/// What a handle may hold. Handles are used from any thread.
+/// A value that a handle may hold. Any thread may use a handle.
 pub(crate) trait Held: Send + Sync {
-    /// Eight letters that no other kind has.
+    /// Eight letters that identify the kind.
     const MARK: u64;
     /// The type's name in C.
     const TYPE: &'static str;
 }
 
-/// What a pointer that C holds points to. Its layout is that of all kinds.
+/// The object behind a pointer that C holds. All kinds have the same layout.
 #[repr(C)]
 pub(crate) struct Handle<T> {
     mark: u64,
     held: *mut T,
 }
 
-/// A handle whose value is gone.
+/// A handle whose value has been freed.
 type Closed = Handle<()>;
 
-static CLOSED: KeptBack<Closed> = KeptBack::new();
+static CLOSED: ClosedHandles<Closed> = ClosedHandles::new();
 
-/// Gives out a handle at `out`.
+/// Creates a handle at `out`.
 ///
 /// # Safety
-/// `out` is null or can be written to.
+/// `out` is null or writable.
 pub(crate) unsafe fn give<T: Held>(
     out: *mut *mut Handle<T>,
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(), Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let out = unsafe { out.as_mut() }.ok_or_else(|| Failure::null("out"))?;
     *out = ptr::null_mut();
     let held = Box::into_raw(Box::new(make()?));
@@ -53,50 +54,50 @@ pub(crate) unsafe fn give<T: Held>(
     Ok(())
 }
 
-/// What is in a handle.
+/// The value in a handle.
 ///
 /// # Safety
-/// Nobody closes `handle` meanwhile, if it is one.
+/// No other thread closes `handle` meanwhile, if it is a handle.
 pub(crate) unsafe fn get<'a, T: Held>(handle: *const Handle<T>) -> Result<&'a T, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { check(handle)? };
-    // SAFETY: it is open and of this kind, and stays for as long as it is used.
+    // SAFETY: it is open and of this kind, and the caller does not close it while the reference is used.
     Ok(unsafe { &*(*handle).held })
 }
 
-/// Closes a handle; a null pointer is none.
+/// Closes a handle; does nothing for a null pointer.
 ///
 /// # Safety
-/// As [`get`]; and nobody uses the handle any more.
+/// As for [`get`]; and no other thread uses the handle any more.
 pub(crate) unsafe fn close<T: Held>(handle: *mut Handle<T>) {
     run(|| {
         if handle.is_null() {
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         unsafe { check(handle)? };
         if !live::close(handle.addr()) {
             return bad::<T>("the handle is closed");
         }
-        // SAFETY: it came from `give`, and nobody else has closed it.
+        // SAFETY: `give` created it, and this thread alone has closed it.
         drop(unsafe { Box::from_raw((*handle).held) });
         let earlier = CLOSED.swap(handle.cast());
         if !earlier.is_null() {
             live::forget(earlier.addr());
-            // SAFETY: it came from `give`, as a box of this layout, and nobody can find it any more.
+            // SAFETY: `give` created it as a box of this layout, and no thread can find it any more.
             drop(unsafe { Box::from_raw(earlier) });
         }
         Ok(())
     });
 }
 
-/// Tells the result of a call at `out`, if the program wants it; 0 if the call fails.
+/// Stores the result of a call at `out`, unless that is null; 0 if the call fails.
 ///
 /// # Safety
-/// `out` is null or can be written to.
-pub(crate) unsafe fn tell(out: *mut usize, call: impl FnOnce() -> Result<usize, Failure>) -> Result<(), Failure> {
+/// `out` is null or writable.
+pub(crate) unsafe fn store(out: *mut usize, call: impl FnOnce() -> Result<usize, Failure>) -> Result<(), Failure> {
     let result = call();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     if let Some(out) = unsafe { out.as_mut() } {
         *out = *result.as_ref().unwrap_or(&0);
     }
@@ -104,7 +105,7 @@ pub(crate) unsafe fn tell(out: *mut usize, call: impl FnOnce() -> Result<usize, 
 }
 
 /// # Safety
-/// As [`get`].
+/// As for [`get`].
 unsafe fn check<T: Held>(handle: *const Handle<T>) -> Result<(), Failure> {
     if handle.is_null() {
         return bad::<T>("the handle is a null pointer");
@@ -114,7 +115,7 @@ unsafe fn check<T: Held>(handle: *const Handle<T>) -> Result<(), Failure> {
         Known::Closed => return bad::<T>("the handle is closed"),
         Known::Never => return bad::<T>("this is no handle, or one that was closed long ago"),
     }
-    // SAFETY: it is one of some kind, all of which have their mark in the same place.
+    // SAFETY: it is an open handle of some kind, and all kinds have their mark in the same place.
     if unsafe { (*handle).mark } == T::MARK { Ok(()) } else { bad::<T>("the handle is of another type") }
 }
 
@@ -141,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn only_an_open_handle_of_the_kind_is_one() {
+    fn only_an_open_handle_of_the_kind_is_accepted() {
         let mut handle = ptr::null_mut();
-        // SAFETY: as the functions ask for.
+        // SAFETY: the arguments fulfil the contracts of the functions.
         unsafe {
             give(&raw mut handle, || Ok(One(7))).unwrap();
             assert_eq!(get(handle).unwrap().0, 7);
@@ -166,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_gives_a_null_pointer() {
+    fn a_failed_creation_stores_a_null_pointer() {
         let mut handle = ptr::dangling_mut::<Handle<One>>();
-        // SAFETY: it can be written to.
+        // SAFETY: the pointer is writable.
         unsafe { give(&raw mut handle, || Err(Failure::null("x"))).unwrap_err() };
         assert!(handle.is_null());
     }

@@ -1,5 +1,5 @@
-//! The kinds of handles, with the names that they have in C. Those that hold more than a value of the engine stand
-//! where they are made, but for the pool's, which several make.
+//! The kinds of handles, under their names in C. A kind with extra data is defined in the file that
+//! creates it, except the pool, which several files create.
 
 #![allow(non_camel_case_types)]
 
@@ -12,14 +12,14 @@ use crate::handle::{Handle, Held};
 use crate::words::in_words_of_c;
 
 pub(crate) type hf_pool = Handle<PoolHandle>;
-/// An `hf_changes` keeps its region and its snapshots, too.
+/// An `hf_changes` holds its region and its snapshots, too.
 pub(crate) type hf_region = Handle<Arc<Region>>;
 pub(crate) type hf_snapshot = Handle<Arc<Snapshot>>;
 pub(crate) type hf_pin = Handle<OwnedPin>;
 pub(crate) type hf_import = Handle<Imported>;
 pub(crate) type hf_operations = Handle<Operations>;
 
-/// A pool, with what it says of itself as C wants it.
+/// A pool, with its texts in the form for C.
 pub(crate) struct PoolHandle {
     pub(crate) pool: Pool,
     pub(crate) name: CString,
@@ -29,7 +29,7 @@ pub(crate) struct PoolHandle {
     pub(crate) copy_kernel: CString,
 }
 
-/// Text for C, in which a zero byte is the end.
+/// Converts a text for C, where a zero byte ends a string.
 pub(crate) fn text(text: &str) -> CString {
     CString::new(text.replace('\0', "?")).unwrap_or_default()
 }

@@ -1,25 +1,26 @@
-//! hugefork for C: what `include/hugefork.h` declares.
+//! hugefork for C: implements `include/hugefork.h`.
 //!
-//! The header is written by hand and has the documentation; `tests/header.rs` compares it with this, item by item. A
-//! handle leads to a value of the Rust API, and such a value keeps alive what it needs: a region its pool, a
-//! pin its region, changes what they compare. What is done here is
+//! The header is written by hand and contains the documentation; `tests/header.rs` compares it with
+//! this crate, item by item. A handle points to a value of the Rust API. Such a value keeps its
+//! dependencies alive: a region its pool, a pin its region, changes the objects that they compare.
+//! The files of this crate:
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `boundary` | turns errors and panics into codes, and pairs of numbers into ranges |
+//! | `boundary` | turns errors and panics into codes, and offset and length into ranges |
 //! | `failure` | codes, and the text and `errno` of the last error of a thread |
-//! | `handle`, `kinds` | give handles out, find what is in them, close them |
-//! | `words` | texts of the engine in the words of C |
-//! | `live` | knows which handles are open |
+//! | `handle`, `kinds` | create handles, return their values, close them |
+//! | `words` | translates texts of the engine into C terms |
+//! | `live` | records the open handles |
 //! | `versioned` | structs that begin with their size, so that they can grow |
-//! | `choices` | the constants, and what they choose |
+//! | `choices` | the constants and their values |
 //! | `pool`, `region`, `pin`, `operations`, `import`, `transfer`, `snapshot`, `library` | functions |
-//! | `pool_options`, `region_options` | structs that some of these are handed |
-//! | `stats`, `observer` | functions, and the structs that they are handed |
+//! | `pool_options`, `region_options` | option structs of these functions |
+//! | `stats`, `observer` | functions, and their structs |
 //! | `changes`, `export` | functions, and handles of their own |
 //!
-//! A function for something new of the engine stands in the file of the handle that it is called on. `tests/offered.rs`
-//! lists what the engine has, and which function offers it.
+//! A function for a new feature of the engine belongs in the file of the handle that it takes.
+//! `tests/offered.rs` lists the engine's features and the function for each.
 
 mod boundary;
 mod changes;

@@ -1,4 +1,4 @@
-//! What belongs to the library as a whole.
+//! Functions for the library as a whole.
 
 use std::ffi::{CStr, c_char, c_int};
 

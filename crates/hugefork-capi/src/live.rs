@@ -1,48 +1,51 @@
-//! Which handles are open: the addresses of all that were given out.
+//! Records the open handles: the addresses of all that were handed out.
 //!
-//! What a program hands in is looked up here before any byte of it is read. So a handle that is closed and a pointer
-//! that never was one are found out, whatever is at that address now. A whole call of `hf_region_len` takes 10 ns, with
-//! one handle open or a thousand.
+//! Each pointer from a program is checked here before any byte of it is read. So a closed handle,
+//! or a pointer that never was a handle, is detected whatever is at that address now. A whole call
+//! of `hf_region_len` takes 10 ns, with one handle open or a thousand.
 //!
 //! ```text
 //!   HEADS[hash of the address] ─▶ place ─▶ place ─▶ …
 //!
-//!   place:   free ── enter ──▶ open ── close ──▶ closed ── after KEPT others were closed ──▶ free
+//!   place:   free ── enter ──▶ open ── close ──▶ closed ── after MAX_CLOSED others were closed ──▶ free
 //! ```
-//! Invariant: an address is in one place at most, and while it is in one, malloc(3) gives it to nobody else.
+//! Invariant: an address is in at most one place, and while it is in one, malloc(3) returns it to
+//! no other caller.
 //!
-//! Places stay for good and are used again, and no lock is taken: a child of fork(2), whose parent may have held any,
-//! finds its handles too. Addresses are kept as their complement, so that LeakSanitizer, which follows pointers,
-//! reports handles that only stand here.
+//! Places are never freed but reused, and no lock is taken. So a child of fork(2) finds its handles
+//! even if a thread of the parent was in this code at the fork. Addresses are stored as their
+//! complement: otherwise LeakSanitizer, which follows pointers, would not report handles that only
+//! this table refers to.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::{iter, ptr};
 
-/// So many chains: with as many handles open, a look-up reads two or three places.
-const CHAINS: usize = 1 << 13;
+/// Number of chains: with as many open handles, a look-up reads two or three places.
+const CHAIN_COUNT: usize = 1 << 13;
 
-/// The memory of so many closed handles is kept back. Until as many others are closed, an address is known as closed.
-pub(crate) const KEPT: usize = 1024;
+/// Number of closed handles whose memory is not freed yet. Until as many others are closed, an address is still
+/// recognised as closed.
+pub(crate) const MAX_CLOSED: usize = 1024;
 
-/// An address of a handle.
+/// An entry for the address of a handle.
 struct Place {
-    /// 0 if it is free. Otherwise the complement of an address, whose lowest bit says whether the handle is open.
+    /// 0 for a free entry. Otherwise the complement of an address, whose lowest bit is 1 for an open handle.
     address: AtomicUsize,
     next: *const Place,
 }
 
-static HEADS: [AtomicPtr<Place>; CHAINS] = [const { AtomicPtr::new(ptr::null_mut()) }; CHAINS];
+static HEADS: [AtomicPtr<Place>; CHAIN_COUNT] = [const { AtomicPtr::new(ptr::null_mut()) }; CHAIN_COUNT];
 
-/// What is known of an address.
+/// The state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Open,
     Closed,
-    /// It is of no handle, or of one that was closed long ago.
+    /// It never was a handle, or the handle was closed long ago.
     Never,
 }
 
-/// Addresses are even, so that their complements are odd.
+/// Addresses are even, so their complements are odd.
 fn as_open(address: usize) -> usize {
     debug_assert!(address.is_multiple_of(2));
     !address
@@ -54,17 +57,17 @@ fn as_closed(address: usize) -> usize {
 
 fn head(address: usize) -> &'static AtomicPtr<Place> {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    let hash = (address as u64).wrapping_mul(GOLDEN) >> (u64::BITS - CHAINS.trailing_zeros());
+    let hash = (address as u64).wrapping_mul(GOLDEN) >> (u64::BITS - CHAIN_COUNT.trailing_zeros());
     &HEADS[hash as usize]
 }
 
 fn places(head: &'static AtomicPtr<Place>) -> impl Iterator<Item = &'static Place> {
-    // SAFETY: places stay for good, and what a pointer to one leads to was written before the pointer.
+    // SAFETY: places are never freed, and a place is written before the pointer to it.
     let place = |at: *const Place| unsafe { at.as_ref() };
     iter::successors(place(head.load(Ordering::Acquire)), move |here| place(here.next))
 }
 
-/// What is known of any address.
+/// The state of any address.
 pub(crate) fn look_up(address: usize) -> Known {
     if !address.is_multiple_of(2) {
         return Known::Never;
@@ -77,7 +80,7 @@ pub(crate) fn look_up(address: usize) -> Known {
     }
 }
 
-/// Enters a handle that is to be given out.
+/// Records a new handle.
 pub(crate) fn enter(address: usize) {
     let head = head(address);
     let take = |place: &Place| {
@@ -97,12 +100,13 @@ pub(crate) fn enter(address: usize) {
     }
 }
 
-/// Marks a handle as closed. False if it is not open: of several threads that close one, one gets true.
+/// Marks a handle as closed. Returns false if it is not open: if several threads close one handle, one of them gets
+/// true.
 pub(crate) fn close(address: usize) -> bool {
     replace(address, as_open(address), as_closed(address))
 }
 
-/// Forgets a closed handle, whose memory is to be given back.
+/// Forgets a closed handle, whose memory is about to be freed.
 pub(crate) fn forget(address: usize) {
     let was_closed = replace(address, as_closed(address), 0);
     debug_assert!(was_closed);
@@ -113,20 +117,20 @@ fn replace(address: usize, from: usize, to: usize) -> bool {
     places(head(address)).any(change)
 }
 
-/// The memory of closed handles, in the order in which they were closed.
-pub(crate) struct KeptBack<T> {
+/// The closed handles whose memory is not freed yet, in the order of their closing.
+pub(crate) struct ClosedHandles<T> {
     next: AtomicUsize,
-    kept: [AtomicPtr<T>; KEPT],
+    kept: [AtomicPtr<T>; MAX_CLOSED],
 }
 
-impl<T> KeptBack<T> {
-    pub(crate) const fn new() -> KeptBack<T> {
-        KeptBack { next: AtomicUsize::new(0), kept: [const { AtomicPtr::new(ptr::null_mut()) }; KEPT] }
+impl<T> ClosedHandles<T> {
+    pub(crate) const fn new() -> ClosedHandles<T> {
+        ClosedHandles { next: AtomicUsize::new(0), kept: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_CLOSED] }
     }
 
-    /// Keeps one more. Returns the one in whose place it is; null at first.
+    /// Adds a handle. Returns the handle that it replaces; null at first.
     pub(crate) fn swap(&self, closed: *mut T) -> *mut T {
-        let nth = self.next.fetch_add(1, Ordering::Relaxed) % KEPT;
+        let nth = self.next.fetch_add(1, Ordering::Relaxed) % MAX_CLOSED;
         self.kept[nth].swap(closed, Ordering::AcqRel)
     }
 }
@@ -135,7 +139,7 @@ impl<T> KeptBack<T> {
 mod tests {
     use super::*;
 
-    /// Addresses that malloc never gives, so that other tests do not use them.
+    /// Addresses that malloc never returns, so other tests do not use them.
     fn address(nth: usize) -> usize {
         (1 << 60) + nth * 16
     }
@@ -159,20 +163,20 @@ mod tests {
     #[test]
     fn places_are_used_again() {
         let chain = |address| places(head(address)).count();
-        let all = || (0..CHAINS).map(|nth| places(&HEADS[nth]).count()).sum::<usize>();
-        for nth in 0..20 * CHAINS {
+        let all = || (0..CHAIN_COUNT).map(|nth| places(&HEADS[nth]).count()).sum::<usize>();
+        for nth in 0..20 * CHAIN_COUNT {
             let address = address(1000 + nth % 4);
             enter(address);
             assert!(chain(address) > 0);
             assert!(close(address));
             forget(address);
         }
-        // Other tests have some, too.
+        // Other tests use places, too.
         assert!(all() < 2000, "{}", all());
     }
 
     #[test]
-    fn threads_find_their_own() {
+    fn each_thread_finds_its_own_handles() {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 scope.spawn(move || {
@@ -190,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn memory_comes_back_after_as_many_others() {
-        let (kept, mut numbers) = (KeptBack::new(), vec![0_u8; KEPT + 1]);
+    fn a_closed_handle_is_freed_after_as_many_others() {
+        let (kept, mut numbers) = (ClosedHandles::new(), vec![0_u8; MAX_CLOSED + 1]);
         let (last, first) = numbers.split_last_mut().unwrap();
         assert!(first.iter_mut().all(|number| kept.swap(number).is_null()));
         assert_eq!(kept.swap(last), &raw mut first[0]);

@@ -23,42 +23,42 @@ pub(crate) struct hf_observer {
     release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
-// SAFETY: `repr(C)`, begins with its size; fields of the size of a pointer, which may all be null.
+// SAFETY: `repr(C)`, begins with its size; all fields have the size of a pointer, and all may be null.
 unsafe impl Versioned for hf_observer {
     const TYPE: &'static str = "hf_observer";
-    const FIRST: usize = 40;
+    const FIRST_SIZE: usize = 40;
 }
 
-/// An observer that a region has, or is offered.
-struct Told {
+/// The observer of a region, or one that is offered to it.
+struct CObserver {
     by: hf_observer,
 }
 
-// SAFETY: the header says that its functions are called on any thread, with its pointer.
-unsafe impl Send for Told {}
+// SAFETY: the header says that any thread may call its functions with its pointer.
+unsafe impl Send for CObserver {}
 // SAFETY: as above.
-unsafe impl Sync for Told {}
+unsafe impl Sync for CObserver {}
 
-impl Observer for Told {
+impl Observer for CObserver {
     fn invalidate_start(&self, range: Range<usize>) {
-        if let Some(tell) = self.by.invalidate_start {
-            // SAFETY: the promise of who handed it in, which holds until it is released.
-            unsafe { tell(range.start, range.len(), self.by.user) };
+        if let Some(callback) = self.by.invalidate_start {
+            // SAFETY: the program vouches for the function and the pointer until the observer is released.
+            unsafe { callback(range.start, range.len(), self.by.user) };
         }
     }
 
     fn invalidate_end(&self, range: Range<usize>) {
-        if let Some(tell) = self.by.invalidate_end {
+        if let Some(callback) = self.by.invalidate_end {
             // SAFETY: as above.
-            unsafe { tell(range.start, range.len(), self.by.user) };
+            unsafe { callback(range.start, range.len(), self.by.user) };
         }
     }
 }
 
-impl Drop for Told {
+impl Drop for CObserver {
     fn drop(&mut self) {
         if let Some(release) = self.by.release {
-            // SAFETY: as above; nobody else has the observer any more.
+            // SAFETY: as above; no other code has the observer any more.
             unsafe { release(self.by.user) };
         }
     }
@@ -67,16 +67,16 @@ impl Drop for Told {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_observe(region: *mut hf_region, observer: *const hf_observer) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let region = unsafe { handle::get(region)? };
         if observer.is_null() {
             return Err(Failure::null("observer"));
         }
-        // SAFETY: the caller's promise.
-        let told = Arc::new(Told { by: unsafe { versioned::read(observer)? } });
-        let result = region.observe(told.clone());
-        // What the region did not take stays the program's, and is not released.
-        if let Ok(mut refused) = Arc::try_unwrap(told) {
+        // SAFETY: the caller vouches for the arguments.
+        let offered = Arc::new(CObserver { by: unsafe { versioned::read(observer)? } });
+        let result = region.observe(offered.clone());
+        // An observer that the region refused still belongs to the program, and is not released.
+        if let Ok(mut refused) = Arc::try_unwrap(offered) {
             refused.by.release = None;
         }
         Ok(result?)

@@ -17,26 +17,26 @@ unsafe extern "C" fn hf_operations_create(patience_ns: u64, out: *mut *mut hf_op
         u64::MAX => Operations::with_patience(Duration::MAX),
         patience => Operations::with_patience(Duration::from_nanos(patience)),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, || Ok(make())) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_operations_close(operations: *mut hf_operations) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { handle::close(operations) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_set_operations(region: *mut hf_region, operations: *mut hf_operations) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { Ok(handle::get(region)?.set_operations(handle::get(operations)?)?) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_operations_enter(operations: *mut hf_operations) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let operations = unsafe { handle::get(operations)? };
         std::mem::forget(operations.enter());
         Ok(())
@@ -46,7 +46,7 @@ unsafe extern "C" fn hf_operations_enter(operations: *mut hf_operations) -> c_in
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_operations_leave(operations: *mut hf_operations) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         match unsafe { handle::get(operations)? }.leave() {
             true => Ok(()),
             false => Err(Failure::bad_value("this thread is inside of no such operation: enter one first".to_owned())),

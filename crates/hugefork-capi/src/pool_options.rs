@@ -1,4 +1,4 @@
-//! What a pool is asked to be: `hf_pool_options`.
+//! Options of a pool: `hf_pool_options`.
 
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use crate::choices::chosen;
 use crate::failure::Failure;
 use crate::versioned::Versioned;
 
-/// `HF_NONE`: a size that says that there is none.
+/// `HF_NONE`: a size that means "none".
 pub(crate) const HF_NONE: usize = usize::MAX;
 
 #[derive(Clone, Copy)]
@@ -39,18 +39,18 @@ pub(crate) struct hf_pool_options {
     exports: c_int,
 }
 
-// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers, and pointers that may be null.
+// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; all fields may be zero.
 unsafe impl Versioned for hf_pool_options {
     const TYPE: &'static str = "hf_pool_options";
-    const FIRST: usize = 112;
+    const FIRST_SIZE: usize = 112;
 }
 
-/// A string of the program's; `None` for a null pointer.
+/// A string of the program; `None` for a null pointer.
 ///
 /// # Safety
 /// `text` is null or ends with a zero byte.
 unsafe fn string<'a>(text: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) })
 }
 
@@ -74,7 +74,7 @@ impl hf_pool_options {
                 return Err(Failure::bad_value(why));
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         if let Some(name) = unsafe { string(self.name) } {
             builder = builder.name(name.to_string_lossy());
         }
@@ -89,7 +89,7 @@ impl hf_pool_options {
         if let Some(stock) = self.zeroed_stock()? {
             builder = builder.zeroed_stock(stock);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         if let Some(watch) = unsafe { self.pressure_watch()? } {
             builder = builder.reclaim_under_pressure(watch);
         }
@@ -111,7 +111,7 @@ impl hf_pool_options {
     /// # Safety
     /// The name of the file is null or ends with a zero byte.
     unsafe fn pressure_watch(&self) -> Result<Option<PressureWatch>, Failure> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let file = unsafe { string(self.pressure_file) };
         let times = (self.pressure_stall_us, self.pressure_window_us);
         match self.reclaim_under_pressure {

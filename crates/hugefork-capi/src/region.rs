@@ -21,57 +21,57 @@ unsafe extern "C" fn hf_region_create(
     options: *const hf_region_options,
     out: *mut *mut hf_region,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let make = || unsafe { Ok(Arc::new(handle::get(pool)?.pool.region_with(len, region_options::read(options)?)?)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, make) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_close(region: *mut hf_region) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { handle::close(region) };
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_address(region: *const hf_region) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     ask(ptr::null_mut(), || Ok(unsafe { handle::get(region)? }.as_mut_ptr().cast()))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_len(region: *const hf_region) -> usize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     ask(0, || Ok(unsafe { handle::get(region)? }.len()))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_pool(region: *const hf_region, out: *mut *mut hf_pool) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, || Ok(PoolHandle::new(handle::get(region)?.pool().clone()))) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_populate(region: *mut hf_region) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| Ok(unsafe { handle::get(region)? }.populate()?))
 }
 
-/// Where a program is told how far a long call has come, and the program's own pointer.
+/// The program's callback for the progress of a long call, and the program's pointer for it.
 #[derive(Clone, Copy)]
 struct Progress {
-    tell: Option<unsafe extern "C" fn(done: usize, user: *mut c_void)>,
+    callback: Option<unsafe extern "C" fn(done: usize, user: *mut c_void)>,
     user: *mut c_void,
 }
 
-// SAFETY: the header says that it is called on any thread.
+// SAFETY: the header says that any thread may call it.
 unsafe impl Sync for Progress {}
 
 impl Progress {
-    fn tell(&self, done: usize) {
-        if let Some(tell) = self.tell {
-            // SAFETY: the caller's promise; `user` is the pointer that it belongs to.
-            unsafe { tell(done, self.user) };
+    fn report(&self, done: usize) {
+        if let Some(callback) = self.callback {
+            // SAFETY: the caller vouches for the callback; `user` is its pointer.
+            unsafe { callback(done, self.user) };
         }
     }
 }
@@ -83,27 +83,27 @@ unsafe extern "C" fn hf_region_populate_with(
     progress: Option<unsafe extern "C" fn(done: usize, user: *mut c_void)>,
     user: *mut c_void,
 ) -> c_int {
-    let progress = Progress { tell: progress, user };
+    let progress = Progress { callback: progress, user };
     let progress = &progress;
-    // SAFETY: the caller's promise.
-    run(|| Ok(unsafe { handle::get(region)? }.populate_with(threads, |done| progress.tell(done))?))
+    // SAFETY: the caller vouches for the arguments.
+    run(|| Ok(unsafe { handle::get(region)? }.populate_with(threads, |done| progress.report(done))?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_prepare_write(region: *mut hf_region, offset: usize, len: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| Ok(unsafe { handle::get(region)? }.prepare_write(range(offset, len))?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_prepare_snapshot(region: *mut hf_region) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| Ok(unsafe { handle::get(region)? }.prepare_snapshot()?))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_discard(region: *mut hf_region, offset: usize, len: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| Ok(unsafe { handle::get(region)? }.discard(range(offset, len))?))
 }
 
@@ -115,7 +115,7 @@ unsafe extern "C" fn hf_region_lazy_free(
     freed: *mut hf_lazy_freed,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise. What cannot be told is found before anything is freed.
+        // SAFETY: the caller vouches for the arguments. A bad `freed` is found before anything is freed.
         unsafe { lazy_freed(freed, || Ok(handle::get(region)?.lazy_free(range(offset, len))?)) }
     })
 }
@@ -127,16 +127,16 @@ unsafe extern "C" fn hf_region_cancel_lazy_free(
     len: usize,
     cancelled: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let call = || Ok(unsafe { handle::get(region)? }.cancel_lazy_free(range(offset, len))?);
-    // SAFETY: the caller's promise.
-    run(|| unsafe { handle::tell(cancelled, call) })
+    // SAFETY: the caller vouches for the arguments.
+    run(|| unsafe { handle::store(cancelled, call) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_advise(region: *mut hf_region, advice: c_int) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         unsafe { handle::get(region)? }.advise(chosen(advice)?);
         Ok(())
     })
@@ -144,7 +144,7 @@ unsafe extern "C" fn hf_region_advise(region: *mut hf_region, advice: c_int) -> 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_is_revoked(region: *const hf_region) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     number(|| Ok(c_int::from(unsafe { handle::get(region)? }.is_revoked())))
 }
 
@@ -154,9 +154,9 @@ unsafe extern "C" fn hf_region_fork(
     options: *const hf_region_options,
     out: *mut *mut hf_region,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let make = || unsafe { Ok(Arc::new(handle::get(region)?.fork_with(region_options::read(options)?)?)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, make) })
 }
 
@@ -166,19 +166,19 @@ unsafe extern "C" fn hf_region_snapshot(
     options: *const hf_region_options,
     out: *mut *mut hf_snapshot,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let make = || unsafe { Ok(Arc::new(handle::get(region)?.snapshot_with(region_options::read(options)?)?)) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::give(out, make) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_origin(region: *const hf_region) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     ask(0, || Ok(unsafe { handle::get(region)? }.origin().map_or(0, SnapshotId::get)))
 }
 
-/// An error if a region is named twice.
+/// Fails if a region occurs twice; `then` is the advice in the message.
 fn check_named_once(handles: &[*mut hf_region], then: &str) -> Result<(), Failure> {
     let mut twice: Vec<_> = handles.to_vec();
     twice.sort_unstable();
@@ -205,40 +205,40 @@ unsafe extern "C" fn hf_region_snapshot_all(
         if out.is_null() {
             return Err(Failure::null("out"));
         }
-        // SAFETY: the caller's promise: `count` places at both.
+        // SAFETY: the caller vouches for `count` elements in both arrays.
         let handles = unsafe { std::slice::from_raw_parts(regions, count) };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         (0..count).for_each(|nth| unsafe { out.add(nth).write(ptr::null_mut()) });
         check_named_once(handles, "take one snapshot of it")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let named = handles.iter().map(|handle| unsafe { handle::get(*handle) }.map(Arc::as_ref));
         let named: Vec<&Region> = named.collect::<Result<_, _>>()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let made = Region::snapshot_all_with(&named, unsafe { region_options::read(options)? })?;
         made.into_iter().enumerate().try_for_each(|(nth, snapshot)| {
-            // SAFETY: one of `count` places.
+            // SAFETY: one of the `count` elements.
             unsafe { handle::give(out.add(nth), || Ok(Arc::new(snapshot))) }
         })
     })
 }
 
-/// A reset, which returns the length of all that it is about beside its result. Tells at `done` how much of that is as
-/// the snapshot, also if it failed.
+/// Runs a reset; `call` returns the total length and the result. Stores at `done` the number of bytes that equal the
+/// snapshot, also after a failure.
 ///
 /// # Safety
-/// `done` is null or can be written to.
+/// `done` is null or writable.
 unsafe fn reset(done: *mut usize, call: impl FnOnce() -> Result<(usize, Result<(), ResetError>), Failure>) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let mut done = unsafe { done.as_mut() };
-        let mut tell = |bytes| {
+        let mut store = |bytes| {
             if let Some(done) = &mut done {
                 **done = bytes;
             }
         };
-        tell(0);
+        store(0);
         let (len, result) = call()?;
-        tell(result.as_ref().map_or_else(|stopped| stopped.done, |()| len));
+        store(result.as_ref().map_or_else(|stopped| stopped.done, |()| len));
         Ok(result?)
     })
 }
@@ -249,12 +249,12 @@ unsafe extern "C" fn hf_region_reset_to(
     snapshot: *const hf_snapshot,
     done: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let call = || unsafe {
         let region = handle::get(region)?;
         Ok((region.len(), region.reset_to(handle::get(snapshot)?)))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { reset(done, call) }
 }
 
@@ -275,17 +275,17 @@ unsafe extern "C" fn hf_region_reset_all(
         if snapshots.is_null() {
             return Err(Failure::null("snapshots"));
         }
-        // SAFETY: the caller's promise: `count` places at both.
+        // SAFETY: the caller vouches for `count` elements in both arrays.
         let (handles, goals) =
             unsafe { (std::slice::from_raw_parts(regions, count), std::slice::from_raw_parts(snapshots, count)) };
         check_named_once(handles, "it can go back to one snapshot")?;
         let pairs = handles.iter().zip(goals).map(|(region, goal)| {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller vouches for the arguments.
             unsafe { Ok((handle::get(*region)?.as_ref(), handle::get(*goal)?.as_ref())) }
         });
         let pairs: Vec<(&Region, &Snapshot)> = pairs.collect::<Result<_, Failure>>()?;
         Ok((pairs.iter().map(|(region, _)| region.len()).sum(), Region::reset_all(&pairs)))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { reset(done, call) }
 }

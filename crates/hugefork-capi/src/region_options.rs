@@ -1,4 +1,4 @@
-//! What a region, fork or snapshot is promised and may cost: `hf_region_options`.
+//! Options of a region, fork or snapshot: `hf_region_options`.
 
 use std::ffi::c_int;
 
@@ -20,18 +20,18 @@ pub(crate) struct hf_region_options {
     max_cow_bytes: usize,
 }
 
-// SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; numbers.
+// SAFETY: `repr(C)`, begins with its size; an even number of `c_int` leaves no padding; all fields are numbers.
 unsafe impl Versioned for hf_region_options {
     const TYPE: &'static str = "hf_region_options";
-    const FIRST: usize = 32;
+    const FIRST_SIZE: usize = 32;
 }
 
-/// What the program asks for; the defaults for a null pointer.
+/// The program's options; the defaults for a null pointer.
 ///
 /// # Safety
 /// `options` is null or points to as many bytes as its first field says.
 pub(crate) unsafe fn read(options: *const hf_region_options) -> Result<RegionOptions, Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let asked = unsafe { versioned::read(options)? };
     let options = RegionOptions::new().reserve(chosen(asked.reserve)?).copy_grain(chosen(asked.copy_grain)?);
     let options = match asked.calls_wait {

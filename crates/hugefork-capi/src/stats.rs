@@ -1,6 +1,7 @@
-//! Figures: `hf_pool_stats`, `hf_region_stats`, `hf_fault_stats`, `hf_lazy_freed`.
+//! Statistics: `hf_pool_stats`, `hf_region_stats`, `hf_fault_stats`, `hf_lazy_freed`.
 //!
-//! The fields are the engine's, with the names of the engine. Times are nanoseconds. A new field comes at the end.
+//! The fields are the engine's, under the engine's names. Times are nanoseconds. New fields are
+//! added at the end.
 
 use std::ffi::c_int;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::kinds::{hf_pool, hf_region};
 use crate::pool_options::HF_NONE;
 use crate::versioned::{self, Versioned};
 
-/// Structs of the header with figures of the engine's. Each field stands here once, with what it is filled in with.
+/// Defines structs of the header from the engine's figures. Each field is named here once, with its value.
 macro_rules! figures {
     ($($(#[$what:meta])* $name:ident, $first:literal, $of:ident: $engine:ty {
         $($field:ident: $type:ty = $figure:expr,)*
@@ -28,10 +29,10 @@ macro_rules! figures {
             $($field: $type,)*
         }
 
-        // SAFETY: `repr(C)`, begins with its size; numbers of one size.
+        // SAFETY: `repr(C)`, begins with its size; all fields are numbers of one size.
         unsafe impl Versioned for $name {
             const TYPE: &'static str = stringify!($name);
-            const FIRST: usize = $first;
+            const FIRST_SIZE: usize = $first;
         }
 
         impl From<$engine> for $name {
@@ -96,7 +97,7 @@ figures! {
         metadata_bytes: usize = stats.metadata_bytes,
     }
 
-    /// `FaultStats`, of the histogram the percentiles that people look at.
+    /// `FaultStats`; of its histogram, the common percentiles.
     hf_fault_stats, 216, faults: FaultStats {
         demand_zero: u64 = faults.demand_zero,
         copied: u64 = faults.copied,
@@ -147,10 +148,10 @@ figures! {
     }
 }
 
-/// Fills in what the program wants to know of `freed`; of nothing, if the call fails.
+/// Runs `call` and stores its result at `to`, unless that is null; zeros if the call fails.
 ///
 /// # Safety
-/// `to` is null or points to as many bytes as its first field says, which can be written to.
+/// `to` is null, or writable for as many bytes as its first field says.
 pub(crate) unsafe fn lazy_freed(
     to: *mut hf_lazy_freed,
     call: impl FnOnce() -> Result<LazyFreed, Failure>,
@@ -158,7 +159,7 @@ pub(crate) unsafe fn lazy_freed(
     if to.is_null() {
         return call().map(|_| ());
     }
-    // SAFETY: the caller's promise. What cannot be filled in is found before the call.
+    // SAFETY: the caller vouches for `to`. A bad `size` is found before the call.
     unsafe { versioned::write(to, &LazyFreed::default().into())? };
     // SAFETY: as above.
     unsafe { versioned::write(to, &call()?.into()) }
@@ -166,24 +167,24 @@ pub(crate) unsafe fn lazy_freed(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_pool_get_stats(pool: *const hf_pool, stats: *mut hf_pool_stats) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { versioned::write(stats, &handle::get(pool)?.pool.stats().into()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_pool_get_fault_stats(pool: *const hf_pool, stats: *mut hf_fault_stats) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { versioned::write(stats, &handle::get(pool)?.pool.stats().faults.into()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_get_stats(region: *const hf_region, stats: *mut hf_region_stats) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { versioned::write(stats, &handle::get(region)?.stats().into()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_get_fault_stats(region: *const hf_region, stats: *mut hf_fault_stats) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { versioned::write(stats, &handle::get(region)?.stats().faults.into()) })
 }

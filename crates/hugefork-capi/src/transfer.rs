@@ -1,4 +1,4 @@
-//! Between descriptors and regions or snapshots.
+//! Transfers between descriptors and regions or snapshots.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -13,28 +13,28 @@ use crate::failure::Failure;
 use crate::handle;
 use crate::kinds::{hf_region, hf_snapshot};
 
-/// The descriptor `fd`, which stays the program's.
+/// Borrows the descriptor `fd`, which the program owns.
 ///
 /// # Safety
-/// It stays open for as long as it is used, if it is open at all.
+/// The descriptor remains open as long as the result is used, if it is open at all.
 pub(crate) unsafe fn borrowed<'fd>(fd: c_int) -> Result<BorrowedFd<'fd>, Failure> {
     if fd < 0 {
         return Err(Failure::bad_descriptor(fd));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Tells how far a transfer came at `done`, also if it failed.
+/// Stores the progress of a transfer at `done`, also after a failure.
 ///
 /// # Safety
-/// `done` is null or can be written to.
+/// `done` is null or writable.
 unsafe fn count_done(
     done: *mut usize,
     call: impl FnOnce() -> Result<Result<usize, TransferError>, Failure>,
 ) -> Result<(), Failure> {
     let result = call();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     if let Some(done) = unsafe { done.as_mut() } {
         *done = match &result {
             Ok(Ok(count)) => *count,
@@ -48,14 +48,14 @@ unsafe fn count_done(
 /// A transfer between `fd` and a region.
 ///
 /// # Safety
-/// `region` is good for `handle::get`, `fd` for [`borrowed`], `done` for [`count_done`].
+/// `region` fulfils the contract of `handle::get`, `fd` that of [`borrowed`], `done` that of [`count_done`].
 unsafe fn transfer(
     region: *mut hf_region,
     fd: c_int,
     done: *mut usize,
     call: impl FnOnce(&Region, BorrowedFd<'_>) -> Result<usize, TransferError>,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { count_done(done, || Ok(call(handle::get(region)?, borrowed(fd)?))) })
 }
 
@@ -67,7 +67,7 @@ unsafe extern "C" fn hf_region_read_from(
     len: usize,
     done: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { transfer(region, fd, done, |region, fd| region.read_from(fd, range(offset, len))) }
 }
 
@@ -80,7 +80,7 @@ unsafe extern "C" fn hf_region_read_from_at(
     file_offset: u64,
     done: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { transfer(region, fd, done, |region, fd| region.read_from_at(fd, range(offset, len), file_offset)) }
 }
 
@@ -92,7 +92,7 @@ unsafe extern "C" fn hf_region_write_to(
     len: usize,
     done: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { transfer(region, fd, done, |region, fd| region.write_to(fd, range(offset, len)).map(|()| len)) }
 }
 
@@ -107,11 +107,11 @@ unsafe extern "C" fn hf_region_write_to_at(
 ) -> c_int {
     let write =
         |region: &Region, fd: BorrowedFd<'_>| region.write_to_at(fd, range(offset, len), file_offset).map(|()| len);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     unsafe { transfer(region, fd, done, write) }
 }
 
-/// A file that counts what was written to it.
+/// A file that counts the bytes written to it.
 struct Counting {
     file: ManuallyDrop<File>,
     written: usize,
@@ -138,17 +138,17 @@ unsafe extern "C" fn hf_snapshot_write_to(
     done: *mut usize,
 ) -> c_int {
     run(|| {
-        // SAFETY: the caller's promise.
-        let told = unsafe { done.as_mut() };
+        // SAFETY: the caller vouches for the arguments.
+        let given = unsafe { done.as_mut() };
         let mut none = 0;
-        let done = told.unwrap_or(&mut none);
+        let done = given.unwrap_or(&mut none);
         *done = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller vouches for the arguments.
         let snapshot = unsafe { handle::get(snapshot)? };
         if fd < 0 {
             return Err(Failure::bad_descriptor(fd));
         }
-        // SAFETY: the descriptor is the program's; it is never closed here.
+        // SAFETY: the program owns the descriptor; `ManuallyDrop` prevents its closing.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         let mut counting = Counting { file, written: 0 };
         let result = snapshot.write_to(&mut counting, range(offset, len));
@@ -157,7 +157,7 @@ unsafe extern "C" fn hf_snapshot_write_to(
     })
 }
 
-/// The error of the snapshot, or that of the descriptor.
+/// The snapshot's error, or the descriptor's.
 fn of_write(error: &io::Error) -> Failure {
     let of_snapshot = error.get_ref().and_then(|inner| inner.downcast_ref::<RegionError>());
     match of_snapshot {

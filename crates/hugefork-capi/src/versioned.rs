@@ -1,40 +1,40 @@
-//! Structs that begin with their size, so that they can grow: new fields come at the end.
+//! Structs that begin with their size, so that new fields can be added at the end.
 //!
-//! What a program hands in may be older than the library, and then lacks fields, which are zero: the default. It may be
-//! newer, and then has fields that the library does not know. If those are not zero, the program wants something that
-//! the library cannot do, and that is an error. What the library fills in is cut to the program's size, or zero where
-//! the program knows more.
+//! A struct from an older program lacks fields; they count as zero, the default. A struct from a
+//! newer program may have fields that the library does not know. If they are not zero, the program
+//! requests something that the library cannot do, and the call fails. A struct that the library
+//! fills in is cut to the program's size, and fields that only the program knows are zero.
 
 use std::{ptr, slice};
 
 use crate::failure::Failure;
 
-/// More than any such struct has: a size above it was never set.
-const MOST: usize = 4096;
+/// More than the size of any such struct: a larger value means that `size` was never set.
+const MAX_SIZE: usize = 4096;
 
 /// A struct that begins with its size.
 ///
 /// # Safety
-/// It is `#[repr(C)]`, begins with a `usize`, has no padding, and zero bytes are a value of it.
+/// The type is `#[repr(C)]`, begins with a `usize`, has no padding, and may be all zero bytes.
 pub(crate) unsafe trait Versioned: Copy {
-    /// Its name in C.
+    /// The type's name in C.
     const TYPE: &'static str;
-    /// The size that it had in the first release.
-    const FIRST: usize;
+    /// The type's size in the first release.
+    const FIRST_SIZE: usize;
 }
 
-/// The program's size of the struct at `at`.
+/// The size that the program has set in the struct at `at`.
 ///
 /// # Safety
 /// `at` is null or points to a struct that begins with its size.
 unsafe fn size<T: Versioned>(at: *const T) -> Result<usize, Failure> {
-    const { assert!(T::FIRST <= size_of::<T>() && size_of::<T>() <= MOST) };
+    const { assert!(T::FIRST_SIZE <= size_of::<T>() && size_of::<T>() <= MAX_SIZE) };
     if at.is_null() {
         return Err(Failure::null(T::TYPE));
     }
     // SAFETY: it begins with its size.
     let size = unsafe { at.cast::<usize>().read_unaligned() };
-    if !(T::FIRST..=MOST).contains(&size) {
+    if !(T::FIRST_SIZE..=MAX_SIZE).contains(&size) {
         let text =
             format!("a {} whose `size` is {size}: set it to sizeof({}), {} bytes", T::TYPE, T::TYPE, size_of::<T>());
         return Err(Failure::bad_struct(text));
@@ -42,19 +42,19 @@ unsafe fn size<T: Versioned>(at: *const T) -> Result<usize, Failure> {
     Ok(size)
 }
 
-/// What a program hands in; zeros for a null pointer.
+/// Reads a struct of the program; all zeros for a null pointer.
 ///
 /// # Safety
 /// `from` is null or points to as many bytes as its first field says.
 pub(crate) unsafe fn read<T: Versioned>(from: *const T) -> Result<T, Failure> {
-    // SAFETY: zero bytes are a value of it.
+    // SAFETY: the type may be all zero bytes.
     let mut value: T = unsafe { std::mem::zeroed() };
     if from.is_null() {
         return Ok(value);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let size = unsafe { size(from)? };
-    // SAFETY: it has so many bytes.
+    // SAFETY: the caller vouches for this many bytes.
     let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), size) };
     let (known, unknown) = bytes.split_at(size.min(size_of::<T>()));
     if unknown.iter().any(|byte| *byte != 0) {
@@ -66,21 +66,21 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T) -> Result<T, Failure> {
         );
         return Err(Failure::bad_struct(text));
     }
-    // SAFETY: any bytes of an older or of this struct are a value of it, since it has no padding.
+    // SAFETY: the struct has no padding, so any bytes of it, or of its older version, are a valid value.
     unsafe { ptr::copy_nonoverlapping(known.as_ptr(), (&raw mut value).cast(), known.len()) };
     Ok(value)
 }
 
-/// Fills in what a program has asked for; its own size stays.
+/// Fills in a struct of the program; the size in it is unchanged.
 ///
 /// # Safety
-/// `to` is null or points to as many bytes as its first field says, which can be written to.
+/// `to` is null, or writable for as many bytes as its first field says.
 pub(crate) unsafe fn write<T: Versioned>(to: *mut T, value: &T) -> Result<(), Failure> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for the arguments.
     let size = unsafe { size(to)? };
     let known = size.min(size_of::<T>());
     let head = size_of::<usize>();
-    // SAFETY: it has `size` bytes, of which the first are its size, and the value has `known`.
+    // SAFETY: `to` has `size` bytes, and the first of them are the size field; `value` has `known` bytes.
     unsafe {
         ptr::copy_nonoverlapping((&raw const *value).cast::<u8>().add(head), to.cast::<u8>().add(head), known - head);
         to.cast::<u8>().add(known).write_bytes(0, size - known);
@@ -100,14 +100,14 @@ mod tests {
         second: usize,
     }
 
-    // SAFETY: `repr(C)`, numbers of one size.
+    // SAFETY: `repr(C)`; all fields are numbers of one size.
     unsafe impl Versioned for Now {
         const TYPE: &'static str = "now";
-        const FIRST: usize = 16;
+        const FIRST_SIZE: usize = 16;
     }
 
     fn taken(bytes: &[usize]) -> Result<Now, Failure> {
-        // SAFETY: the test gives as many bytes as they say.
+        // SAFETY: the test passes as many bytes as the size field says.
         unsafe { read(bytes.as_ptr().cast()) }
     }
 
@@ -128,7 +128,7 @@ mod tests {
     fn older_and_newer_structs_are_filled_in() {
         let value = Now { size: 24, first: 5, second: 6 };
         let filled = |mut bytes: [usize; 5]| {
-            // SAFETY: the test gives as many bytes as they say.
+            // SAFETY: the test passes as many bytes as the size field says.
             unsafe { write(bytes.as_mut_ptr().cast(), &value) }.unwrap();
             bytes
         };

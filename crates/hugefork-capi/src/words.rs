@@ -1,7 +1,7 @@
-//! Texts of the engine in the words of C: what it calls by a name of Rust's has another here. `tests/words.rs` looks
-//! through all of them.
+//! Translates texts of the engine into C terms: Rust names become C names. `tests/words.rs` checks
+//! all texts.
 
-/// What the engine says, and what C has for it.
+/// Phrases of the engine, and their replacements for C.
 const WORDS: [(&str, &str); 15] = [
     ("Backing::ShmemHuge", "HF_BACKING_SHMEM_HUGE"),
     ("Commit::Upfront", "HF_COMMIT_UPFRONT"),
@@ -20,7 +20,7 @@ const WORDS: [(&str, &str); 15] = [
     ("the method without `_at`", "the function without `_at`"),
 ];
 
-/// A text of the engine for programs in C.
+/// Translates a text of the engine for programs in C.
 pub(crate) fn in_words_of_c(text: &str) -> String {
     WORDS.iter().fold(text.to_owned(), |text, (of_engine, of_c)| text.replace(of_engine, of_c))
 }

@@ -21,7 +21,7 @@ fn everywhere(source: &str) {
     sanitized(source, "");
 }
 
-/// Compiles and runs a source under AddressSanitizer, which also looks for leaks.
+/// Compiles and runs a source under AddressSanitizer, which also detects leaks.
 fn sanitized(source: &str, options: &str) {
     ends_well(&under_address_sanitizer(source, options));
 }
@@ -69,13 +69,13 @@ fn address_sanitizer_that_handles_no_faults() {
 }
 
 #[test]
-fn address_sanitizer_reports_the_faults_that_are_not_hugeforks() {
+fn address_sanitizer_reports_foreign_faults() {
     let said = words(&under_address_sanitizer("foreign_fault.c", ""));
     assert!(said.contains("AddressSanitizer: SEGV on unknown address 0x000000000008"), "{said}");
 }
 
 #[test]
-fn gdb_stops_at_a_fault_that_is_not_hugeforks_with_the_stack_and_at_no_other() {
+fn gdb_stops_only_at_a_foreign_fault_with_its_stack() {
     if Command::new("gdb").arg("--version").output().is_err() {
         println!("skipped: gdb is not installed");
         return;
@@ -90,21 +90,22 @@ fn gdb_stops_at_a_fault_that_is_not_hugeforks_with_the_stack_and_at_no_other() {
         let frame = |what: &str| said.lines().position(|line| line.starts_with('#') && line.contains(what));
         let frames = ["hugefork_foreign_fault", "<signal handler called>", "main ("].map(frame);
         assert!(frames.iter().all(Option::is_some) && frames.is_sorted(), "{said}");
-        // The first write of the program comes before that.
+        // The first write of the program comes before that point.
         assert_eq!(said.matches("Breakpoint 1, ").count(), 1, "{said}");
     }
 }
 
-/// It then keeps the handler to itself, and says nothing.
+/// AddressSanitizer then keeps the handler, without a message.
 #[test]
-fn address_sanitizer_that_lets_nobody_handle_faults_is_an_error_when_a_pool_is_made() {
+fn pool_creation_fails_under_an_address_sanitizer_that_owns_faults() {
     for options in ["handle_segv=2", "allow_user_segv_handler=0"] {
         let said = words(&under_address_sanitizer("pins.c", options));
         assert!(said.contains("AddressSanitizer: set handle_segv=1"), "{options}: {said}");
     }
 }
 
-/// What is mapped tells of it. Here that is a file of such a name; and valgrind itself, where it is installed.
+/// The library detects valgrind by the names of mapped files. Here a file with such a name is enough, and valgrind
+/// itself is used if installed.
 #[test]
 fn under_valgrind_there_is_no_pool() {
     let refused = |mut program: Command| {
@@ -118,7 +119,7 @@ fn under_valgrind_there_is_no_pool() {
     compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(folder.join(preloaded));
     assert!(compiler.status().unwrap().success());
     refused({
-        // The loader splits what it is given at spaces, so the path is one from there.
+        // The loader splits the variable at spaces, so the path must not contain any.
         program.env("LD_PRELOAD", preloaded).current_dir(&folder);
         program
     });
@@ -135,7 +136,7 @@ fn under_valgrind_there_is_no_pool() {
 }
 
 #[test]
-fn a_fault_that_is_not_hugeforks_ends_a_program_as_usual() {
+fn a_foreign_fault_ends_a_program_as_usual() {
     let status = Program::of("tests/c/foreign_fault.c", Library::Shared, "foreign-fault").build().status().unwrap();
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
 }
@@ -151,7 +152,7 @@ fn every_program_is_run() {
     assert_eq!(run, found);
 }
 
-/// Errors that no program can bring about here, and why.
+/// Errors that no program can cause here, with the reason.
 const NOT_PROVOKED: [(&str, &str); 7] = [
     ("HF_E_UNREADABLE_SIZE", "no function takes a size as text"),
     ("HF_E_UNKNOWN_BACKING", "no function takes a backing as text"),

@@ -10,9 +10,9 @@ use common::{Library, Program, folder, scratch, words};
 
 struct Example {
     file: &'static str,
-    /// A library that it is about.
+    /// The library that the example is about, if any.
     library: Option<&'static str>,
-    /// A part of what it prints.
+    /// A part of the expected output.
     prints: &'static str,
 }
 
@@ -30,12 +30,12 @@ fn is_installed(library: &str) -> bool {
         other => format!("/usr/include/{other}.h"),
     };
     let found = Command::new("cc").arg(format!("-print-file-name=lib{library}.so")).output().unwrap();
-    // A library that it does not find has no folder.
+    // For a library that it cannot find, the compiler prints the bare name.
     Path::new(&header).exists() && words(&found).contains('/')
 }
 
 #[test]
-fn every_example_does_what_it_says() {
+fn every_example_prints_the_expected_output() {
     for Example { file, library, prints } in EXAMPLES {
         if let Some(library) = library.filter(|library| !is_installed(library)) {
             let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
@@ -52,7 +52,7 @@ fn every_example_does_what_it_says() {
 }
 
 #[test]
-fn the_code_in_the_readme_does_what_it_says() {
+fn the_code_in_the_readme_runs() {
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
     let code = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the README has code");
     let source = scratch("readme-source").join("readme.c");

@@ -1,4 +1,5 @@
-//! The header, which is written by hand, declares what the sources define: names, types, parameters, fields, numbers.
+//! The hand-written header declares exactly the items that the sources define: names, types,
+//! parameters, fields, numbers.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 #[test]
-fn the_header_declares_what_the_sources_define() {
+fn header_and_sources_declare_the_same_items() {
     let (header, sources) = (Declarations::of_header(), Declarations::of_sources());
     assert_eq!(header.functions, sources.functions);
     assert_eq!(header.structs, sources.structs);
@@ -29,7 +30,7 @@ fn the_header_declares_what_the_sources_define() {
 }
 
 #[test]
-fn what_is_not_the_same_is_found() {
+fn a_difference_is_found() {
     let declared = Declarations::read(
         "/* a */\n#ifndef X\n#ifdef __cplusplus\nextern \"C\" {\n#endif\nenum e { A = 1, /* b */ B = -2 };\ntypedef struct h h;\n\
          typedef struct s { size_t size;\n  void (*f)(int a, void *b); } s;\nconst char *g(const h *x, size_t n);\n\
@@ -45,7 +46,7 @@ fn what_is_not_the_same_is_found() {
     assert_eq!(declared.functions["v"], "void v(void)");
 }
 
-/// Compiles text that includes the header. Returns whether that worked, and what the compiler said.
+/// Compiles text that includes the header. Returns whether that succeeded, and the compiler's output.
 fn compile(compiler: &str, arguments: &[&str], text: &str) -> (bool, String) {
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I"]);
@@ -80,7 +81,7 @@ fn every_dialect_takes_the_header_and_its_macros() {
     }
 }
 
-/// `repr(C)` and the same fields make the same layout, unless a type of C is not what the test takes it for.
+/// `repr(C)` and the same fields give the same layout, if each C type has the size that the test assumes.
 #[test]
 fn structs_are_as_large_as_in_rust_and_have_no_padding() {
     let header = Declarations::of_header();
@@ -106,7 +107,7 @@ fn structs_are_as_large_as_in_rust_and_have_no_padding() {
     assert!(!compile("cc", &["-xc", "-std=c11"], &text.replace(" == sizeof", " + 1 == sizeof")).0);
 }
 
-/// The sizes of the first release, below which a struct is refused. They never change.
+/// The sizes of the first release. Smaller structs are refused, so these numbers never change.
 #[test]
 fn structs_never_shrink() {
     let sizes = [
@@ -145,7 +146,7 @@ fn the_versions_agree() {
     assert!(header.lines().any(|line| line == "#define HF_NONE SIZE_MAX"));
 }
 
-/// Each function has a comment right above it, and each error that it names is one.
+/// Each function has a comment right above it, and each error code in the comments exists.
 #[test]
 fn every_function_is_documented() {
     let header = header();

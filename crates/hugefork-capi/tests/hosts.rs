@@ -1,5 +1,6 @@
-//! Programs whose runtime handles `SIGSEGV` itself load the library, write while snapshots are taken, and go on to have
-//! their own faults handled: a Java virtual machine, for null pointers in compiled code, and Go, for nil pointers.
+//! Runtimes that handle `SIGSEGV` themselves load the library, write while snapshots are taken, and
+//! still get their own faults: a Java virtual machine, for null pointers in compiled code, and Go,
+//! for nil pointers.
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::process::Command;
 
 use common::{Library, Program, ends_well, folder, scratch, words};
 
-/// Whether a program is there. If it has to be, it is an error that it is not.
+/// Whether a program is installed. Panics if it is required and missing.
 fn has(program: &str, remedy: &str) -> bool {
     let is_there =
         Command::new(program).arg("-version").output().is_ok() || Command::new(program).arg("version").output().is_ok();
@@ -37,7 +38,7 @@ fn well(mut command: Command) -> String {
 }
 
 #[test]
-fn a_java_virtual_machine_goes_on_to_handle_its_faults() {
+fn a_java_virtual_machine_still_handles_its_faults() {
     if !has("javac", "apt-get install openjdk-17-jdk-headless") {
         return;
     }
@@ -49,7 +50,7 @@ fn a_java_virtual_machine_goes_on_to_handle_its_faults() {
     let flags =
         [&include, &include.join("linux"), &folder().join("tests/hosts")].map(|path| format!("-I{}", path.display()));
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-shared", "-fPIC"]).collect();
-    // The library that Java loads is what this builds in place of a program.
+    // The command builds a shared library for Java instead of a program.
     let library = Program::of("tests/hosts/Hosted.c", Library::Shared, "java-library").with(&flags).build();
     let mut compiler = Command::new("javac");
     compiler.arg("-d").arg(&classes).arg(folder().join("tests/hosts/Hosted.java"));
@@ -61,7 +62,7 @@ fn a_java_virtual_machine_goes_on_to_handle_its_faults() {
 }
 
 #[test]
-fn a_go_program_goes_on_to_handle_its_faults() {
+fn a_go_program_still_handles_its_faults() {
     if !has("go", "https://go.dev/dl") {
         return;
     }

@@ -1,4 +1,4 @@
-//! `install.sh`, and what it installs: names, symbols, pkg-config, suppressions.
+//! `install.sh` and the files that it installs: names, symbols, pkg-config, suppressions.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -61,7 +61,7 @@ fn one_command_installs_and_one_uninstalls() {
 }
 
 #[test]
-fn what_cannot_be_installed_is_said() {
+fn a_failed_installation_prints_the_reason() {
     let to = scratch("install-errors");
     for (arguments, why) in
         [(vec!["relative"], "not an absolute path"), (vec!["/a", "/b"], "one PREFIX"), (vec!["--what"], "PREFIX")]
@@ -77,11 +77,11 @@ fn what_cannot_be_installed_is_said() {
 
 /// Whether programs without shared libraries can be linked here.
 fn has_static_libc() -> bool {
-    // A compiler that does not find it says its name only.
+    // If the compiler does not find it, it prints the bare name.
     said(Command::new("cc").arg("-print-file-name=libc.a")).starts_with('/')
 }
 
-/// The library's locks and atomics are unknown to ThreadSanitizer, which takes what they order for races.
+/// ThreadSanitizer does not know the library's locks and atomics, and would report accesses that they order as races.
 #[test]
 fn thread_sanitizer_is_quiet_with_the_suppressions() {
     let program = Program::of("tests/c/threads.c", Library::Shared, "tsan").with(&["-fsanitize=thread"]);
@@ -95,17 +95,17 @@ fn thread_sanitizer_is_quiet_with_the_suppressions() {
 }
 
 #[test]
-fn pkg_config_leads_to_both_libraries() {
+fn pkg_config_finds_both_libraries() {
     if Command::new("pkg-config").arg("--version").output().is_err() {
         println!("skipped: pkg-config is not installed");
         return;
     }
     let to = scratch("pkg-config");
-    // Not below a DESTDIR: programs are built against it where it is.
+    // The paths are without DESTDIR: programs are built against the final place.
     let mut script = Command::new(folder().join("install.sh"));
     said(script.arg(&to).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR"));
     let flags = |more: &str| {
-        // A shell takes them apart, as in a makefile: folders may have spaces in their names.
+        // A shell splits the flags, as in a makefile: folder names may contain spaces.
         let script = r#"eval "set -- $(pkg-config --cflags --libs $0 hugefork)" && printf '%s\n' "$@""#;
         let mut command = Command::new("sh");
         command.args(["-c", script, more]).env("PKG_CONFIG_PATH", to.join("lib/pkgconfig"));
@@ -125,7 +125,7 @@ fn pkg_config_leads_to_both_libraries() {
         compiler.arg("-D_GNU_SOURCE").arg(&source).arg("-o").arg(&program);
         let is_static = name != "shared";
         if name == "static" {
-            // The linker takes the shared library where it has both.
+            // With both libraries present, the linker uses the shared one.
             fs::remove_file(to.join("lib/libhugefork.so")).unwrap();
         }
         said(compiler.args(flags));
@@ -139,16 +139,16 @@ fn pkg_config_leads_to_both_libraries() {
 }
 
 #[test]
-fn the_shared_library_shows_the_functions_of_the_header_and_nothing_else() {
+fn the_shared_library_exports_exactly_the_header_functions() {
     let library = built().join("libhugefork_capi.so");
     let symbols = said(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library));
     let shown: BTreeSet<&str> = symbols.lines().map(|line| line.split(' ').next().unwrap()).collect();
     let declared = Declarations::of_header();
-    // Debuggers break there.
+    // Debuggers set a breakpoint there.
     let wanted = declared.functions.keys().map(String::as_str).chain(["hugefork_foreign_fault"]);
     assert_eq!(shown, wanted.collect::<BTreeSet<_>>());
     let dynamic = said(Command::new("readelf").arg("-d").arg(&library));
     assert!(dynamic.contains("Library soname: [libhugefork.so.0]"), "{dynamic}");
-    // The fault handler lies in it.
+    // The fault handler is in the library.
     assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }

@@ -1,5 +1,5 @@
-//! What the engine offers, C offers too: each method, figure and option has its function, field or constant, or there
-//! is a reason here why not.
+//! C offers all that the engine offers: each method, figure and option has a function, field or
+//! constant in C, or a reason here for its absence.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -13,7 +13,7 @@ use declarations::Declarations;
 use sources::is_for_tests;
 use syn::visit::{self, Visit};
 
-/// Methods, and what offers them in C: a function, a field, a constant, or words that say why nothing does.
+/// Methods, and for each its function, field or constant in C, or the reason for its absence.
 const METHODS: &[(&str, &str)] = &[
     ("Pool::builder", "hf_pool_create"),
     ("Pool::name", "hf_pool_name"),
@@ -134,12 +134,12 @@ const METHODS: &[(&str, &str)] = &[
     ("Operations::leave", "hf_operations_leave"),
 ];
 
-/// The types whose methods are offered.
+/// The types whose methods C offers.
 fn types() -> BTreeSet<&'static str> {
     METHODS.iter().map(|(method, _)| method.split_once("::").unwrap().0).collect()
 }
 
-/// Figures of the engine that have no field of their own name in C, and what tells them.
+/// Figures of the engine without a C field of the same name, and the field that contains them.
 const FIGURES: &[(&str, &str)] = &[
     ("PoolStats::supply", "supply_running"),
     ("PoolStats::stock", "stock_running"),
@@ -151,7 +151,7 @@ const FIGURES: &[(&str, &str)] = &[
     ("FaultStats::held_by_write_back", "held_by_write_back_count"),
 ];
 
-/// The structs of figures, the struct of C that has their fields, and what stands before these there.
+/// The engine's statistics structs, the C struct with their fields, and the prefix of the fields there.
 const STRUCTS: [(&str, &str, &str); 7] = [
     ("PoolStats", "hf_pool_stats", ""),
     ("SupplyStats", "hf_pool_stats", "supply_"),
@@ -162,7 +162,7 @@ const STRUCTS: [(&str, &str, &str); 7] = [
     ("LazyFreed", "hf_lazy_freed", ""),
 ];
 
-/// What is chosen from, and how its constants begin.
+/// The engine's enums, and the prefix of their constants.
 const CHOICES: [(&str, &str); 9] = [
     ("Backing", "HF_BACKING"),
     ("Granted", "HF_GRANTED"),
@@ -175,7 +175,7 @@ const CHOICES: [(&str, &str); 9] = [
     ("Advice", "HF_ADVICE"),
 ];
 
-/// What the engine has of the types above.
+/// The engine's items of the types above.
 #[derive(Default)]
 struct Engine {
     methods: BTreeSet<String>,

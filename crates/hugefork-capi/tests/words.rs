@@ -1,4 +1,4 @@
-//! What programs in C are told names nothing that C does not have.
+//! Messages for C programs contain only names that exist in C.
 
 mod common;
 #[path = "../../hugefork/tests/common/messages.rs"]
@@ -11,11 +11,11 @@ mod words;
 use messages::{messages, names};
 use words::in_words_of_c;
 
-/// No function of C can give it.
+/// An error that no function of C can return.
 const OF_VIEWS: &str = "Region::writers_of";
 
 #[test]
-fn every_message_names_what_the_header_has() {
+fn every_message_names_items_of_the_header() {
     let header = common::header();
     for message in messages().iter().filter(|message| !message.contains(OF_VIEWS)) {
         let told = in_words_of_c(message);

@@ -1,26 +1,26 @@
-//! How the command ends when it does not succeed.
+//! Errors that end the command, with their exit status.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why the command stops, and with which status.
+/// The reason why the command ends, and its exit status.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was called wrongly: status 2.
+    /// Wrong arguments: status 2.
     Usage(String),
-    /// It could not run a program: a status that tells why.
+    /// A program could not be run: the status says why.
     Status(u8, String),
-    /// It failed: status 1.
+    /// The work failed: status 1.
     Failed(anyhow::Error),
 }
 
 impl Failure {
-    /// It was called with something that cannot be read or written.
+    /// An argument names a file that cannot be read or written.
     pub(crate) fn usage(error: &anyhow::Error) -> Failure {
         Failure::Usage(format!("{error:#}"))
     }
 
-    /// Prints the line, and gives the status.
+    /// Prints the error line, and returns the status.
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("error: {self}");
         match self {
@@ -35,7 +35,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(line) | Failure::Status(_, line) => f.write_str(line),
-            // With its causes, in one line.
+            // All causes on one line.
             Failure::Failed(error) => write!(f, "{error:#}"),
         }
     }

@@ -1,24 +1,24 @@
 //! The `hugefork` command.
 //!
-//! | command | what it does | module |
+//! | command | task | module |
 //! |---|---|---|
 //! | `bench` | measures hugefork beside the kernel | [`commands::bench`] |
 //! | `bench compare` | puts two results side by side | [`commands::bench_compare`] |
 //! | `run` | becomes a program that has hugefork's library in it | [`commands::run`] |
-//! | `keep` | keeps running programs in huge pages, from outside | [`commands::keep`] |
+//! | `keep` | keeps running programs in huge pages, from outside the programs | [`commands::keep`] |
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
-//! | `doctor` | says what this machine offers hugefork | [`commands::doctor`] |
+//! | `doctor` | reports this machine's support for hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
 //! | `fork-program`, `reset-program` | hidden; the programs of these cases of `bench` | [`commands::bench`] |
-//! | `tune-guardian` | hidden; puts settings back when `bench --tune` is gone | [`settings::guardian`] |
+//! | `tune-guardian` | hidden; restores settings after `bench --tune` | [`settings::guardian`] |
 //!
-//! Commands stand on three things that none of them owns: [`args`], what can be asked for; [`output`], where text and
-//! files go; [`settings`], what `bench --tune` and `doctor --fix` change of the kernel. [`failure`] lies below all of
-//! these.
+//! Commands use three shared modules: [`args`] describes the command line; [`output`] prints text
+//! and writes files; [`settings`] changes the kernel settings of `bench --tune` and `doctor --fix`.
+//! [`failure`] lies below all of these.
 //!
-//! Exit status: 0 done, 1 something failed, 2 it was called wrongly, 3 or 4 `doctor --strict` found something, 128 + n
-//! it was stopped by signal n (130: Ctrl-C). `run` has the program's, or 125, 126 and 127 as `env(1)` has them. An
-//! error is one line on standard error, `error: …`.
+//! Exit status: 0 success, 1 a failure, 2 wrong arguments, 3 or 4 findings of `doctor --strict`,
+//! 128 + n stopped by signal n (130: Ctrl-C). `run` exits with the program's status, or 125, 126
+//! and 127 like `env(1)`. An error is one line on standard error, `error: …`.
 
 mod args;
 mod commands;
@@ -40,8 +40,8 @@ use settings::guardian;
 use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
-    // A file that would grow beyond RLIMIT_FSIZE is then an error of its write, and not the end of the process. Unlike
-    // an ignored signal, a handler is not inherited by other programs.
+    // With a handler, a file that would grow beyond RLIMIT_FSIZE makes the write fail instead of ending the process.
+    // Unlike an ignored signal, a handler is not inherited by other programs.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let done = match args::parse() {
         Ok(Asked::Work(command)) => run(command),

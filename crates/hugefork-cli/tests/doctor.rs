@@ -1,7 +1,8 @@
-//! `doctor`, on this machine and on files that stand for others; completions and man pages.
+//! `doctor`, on this machine and on files of other machines; completions and man pages.
 //!
-//! `machines/NAME.txt` holds the files of a machine, `machines/NAME.out` what doctor says of it. After a change of the
-//! text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test doctor`, and look at the difference.
+//! `machines/NAME.txt` contains the files of a machine, and `machines/NAME.out` the output of
+//! doctor for it. After a change of the text, run `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli
+//! --test doctor`, and check the difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ impl Machine {
         fs::read_to_string(self.0.join(path)).unwrap().trim().to_owned()
     }
 
-    /// A command that doctor printed for this machine.
+    /// Runs a command that doctor printed for this machine.
     fn run(&self, command: &str) {
         assert!(command.contains(self.0.to_str().unwrap()), "`{command}` is for another machine");
         assert!(Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
@@ -64,7 +65,7 @@ impl Drop for Machine {
     }
 }
 
-/// All checks of a diagnosis.
+/// All checks of a JSON output.
 fn checks(json: &Value) -> impl Iterator<Item = &Value> {
     json["groups"].as_array().unwrap().iter().flat_map(|group| group["checks"].as_array().unwrap())
 }
@@ -146,13 +147,13 @@ fn every_machine_has_the_same_checks_in_json() {
 }
 
 #[test]
-fn fix_sets_what_it_says_and_the_undo_takes_it_back() {
+fn fix_changes_the_printed_settings_and_undo_restores_them() {
     let machine = Machine::unpack("bare", "fix");
     let before = machine.doctor("");
     let json = machine.json("--fix");
     assert_eq!([SHMEM, MAP_COUNT, PAGES].map(|path| machine.setting(path)), ["advise", "524288", "0"]);
     assert_eq!([check(&json, "shmem-thp"), check(&json, "map-count")].map(|check| &check["status"]), ["pass", "pass"]);
-    // What people decide is as it was.
+    // Settings that people decide are unchanged.
     assert_eq!(check(&json, "overcommit")["status"], "warn");
     assert_eq!(machine.setting("proc/sys/vm/overcommit_memory"), "2");
     let fixed = json["fixes"]["fixed"].as_array().unwrap();
@@ -163,7 +164,7 @@ fn fix_sets_what_it_says_and_the_undo_takes_it_back() {
     }
     assert_eq!(text(&machine.doctor("")), text(&before));
 
-    // The same in text; the second time there is nothing to do.
+    // The same as text; the second time nothing is left to fix.
     let said = text(&machine.doctor("--fix"));
     let undo = format!("fixed shmem-thp: never -> advise\n  undo: echo never > {}\n", machine.0.join(SHMEM).display());
     assert!(said.starts_with(&undo), "{said}");
@@ -171,7 +172,7 @@ fn fix_sets_what_it_says_and_the_undo_takes_it_back() {
 }
 
 #[test]
-fn the_mend_that_is_printed_mends() {
+fn the_printed_remedy_works() {
     let machine = Machine::unpack("bare", "mend");
     let json = machine.json("");
     for name in ["shmem-thp", "map-count", "thp"] {
@@ -184,7 +185,7 @@ fn the_mend_that_is_printed_mends() {
 }
 
 #[test]
-fn hugetlb_pages_are_set_aside_only_when_asked_for_and_never_taken_away() {
+fn hugetlb_pages_are_reserved_on_request_and_never_released() {
     let machine = Machine::unpack("good", "hugetlb");
     assert_eq!(check(&machine.json("--hugepages 600"), "hugetlb")["status"], "warn");
     assert_eq!(machine.setting(PAGES), "512");
@@ -194,27 +195,27 @@ fn hugetlb_pages_are_set_aside_only_when_asked_for_and_never_taken_away() {
     assert_eq!(machine.setting(PAGES), "600");
     machine.run(json["fixes"]["fixed"][0]["undo"].as_str().unwrap());
     assert_eq!(machine.setting(PAGES), "512");
-    // 56 GiB are available, and 512 pages are there: three quarters are 42 GiB.
+    // 56 GiB are available, and 512 pages exist: three quarters of both are 42 GiB.
     for (pages, status) in [("22016", 0), ("22017", 2), ("18446744073709551615", 2)] {
         assert_eq!(machine.doctor(&format!("--hugepages {pages}")).status.code(), Some(status), "{pages}");
     }
     let refused = machine.doctor("--fix --hugepages 22017");
-    assert!(String::from_utf8(refused.stderr).unwrap().starts_with("error: --hugepages 22017: takes 42 GiB more"));
+    assert!(String::from_utf8(refused.stderr).unwrap().starts_with("error: --hugepages 22017: needs 42 GiB more"));
     assert_eq!(machine.setting(PAGES), "512");
 }
 
 /// `deny` is a decision of the administrator.
 #[test]
-fn what_an_administrator_forbids_stays_forbidden() {
+fn fix_respects_the_administrators_deny() {
     let machine = Machine::unpack("container", "deny");
     let before = machine.setting(SHMEM);
     assert!(text(&machine.doctor("--fix")).starts_with("nothing to fix\n"));
     assert_eq!(machine.setting(SHMEM), before);
 }
 
-/// The word for 2 MiB decides, unless it inherits.
+/// The setting for 2 MiB counts, unless it is `inherit`.
 #[test]
-fn the_setting_of_the_size_is_the_one_that_is_mended() {
+fn fix_changes_the_setting_of_the_page_size() {
     let machine = Machine::unpack("good", "size");
     let of_size = "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
     fs::write(machine.0.join(of_size), "always inherit within_size advise [never]\n").unwrap();
@@ -225,9 +226,9 @@ fn the_setting_of_the_size_is_the_one_that_is_mended() {
 }
 
 #[test]
-fn a_setting_that_cannot_be_set_is_status_1_and_says_how() {
+fn a_failed_fix_has_status_1_and_prints_the_command() {
     let machine = Machine::unpack("bare", "refused");
-    // It reads as a setting, and takes no write, not even from root.
+    // It is readable as a setting, but not writable, even for root.
     fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
     std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", machine.0.join(MAP_COUNT)).unwrap();
     let output = machine.doctor("--fix --strict");
@@ -239,9 +240,9 @@ fn a_setting_that_cannot_be_set_is_status_1_and_says_how() {
     assert_eq!(machine.setting(SHMEM), "advise", "the others are set all the same");
 }
 
-/// What a `doctor` before it has said is not said again.
+/// Lines that an earlier `doctor` has printed are not repeated.
 #[test]
-fn where_nothing_could_be_set_only_that_is_said() {
+fn if_no_setting_could_be_changed_only_that_is_printed() {
     let machine = Machine::unpack("bare", "all-refused");
     fs::write(machine.0.join(SHMEM), "advise").unwrap();
     fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
@@ -254,7 +255,7 @@ fn where_nothing_could_be_set_only_that_is_said() {
 }
 
 #[test]
-fn calling_it_wrongly_is_status_2() {
+fn wrong_arguments_have_status_2() {
     for line in ["doctor --root /nonexistent", "doctor --hugepages many", "doctor --json -v", "completions nosh"] {
         let output = hugefork(line).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}");
@@ -264,19 +265,19 @@ fn calling_it_wrongly_is_status_2() {
 }
 
 #[test]
-fn this_machine_is_tried() {
+fn this_machine_is_checked_by_trials() {
     let output = hugefork("doctor --verbose").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let said = text(&output);
     assert!(!said.contains("not tried") && !said.contains('\x1b'), "{said}");
     assert!(said.lines().last().unwrap().contains(" passed, "), "{said}");
-    // Each line says why.
+    // Each line says why it matters.
     let lines = |part: &str| said.lines().filter(|line| line.contains(part)).count();
     assert_eq!(lines("        why:  "), 26, "{said}");
 }
 
 #[test]
-fn a_bad_pin_fails_and_is_named() {
+fn a_bad_pin_is_a_failure_with_its_name() {
     let output = hugefork("doctor --json --strict").env("HUGEFORK_KERNEL", "nonsense").output().unwrap();
     assert_eq!(output.status.code(), Some(4));
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -287,9 +288,9 @@ fn a_bad_pin_fails_and_is_named() {
     assert!(check(&json, "kernels")["found"].as_str().unwrap().contains("clear straight/rep"));
 }
 
-/// Every line that tells how much hugefork needs tells the same.
+/// All lines show the same required size.
 #[test]
-fn too_few_addresses_are_told_with_one_figure() {
+fn all_lines_show_the_same_required_addresses() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -v 12582912 && exec \"$0\" doctor --json", env!("CARGO_BIN_EXE_hugefork")]);
     let output = limited.output().unwrap();
@@ -299,16 +300,16 @@ fn too_few_addresses_are_told_with_one_figure() {
     assert!(found("backing").contains("wantsatleast17GiB"), "{json:#}");
 }
 
-/// Without root `--fix` can set nothing, and the line that names it says so.
+/// Without root `--fix` can change nothing, and the summary says so.
 #[test]
-fn who_may_not_fix_is_told_who_may() {
+fn without_root_the_summary_names_root_for_fixes() {
     use std::os::unix::process::CommandExt;
     let machine = Machine::unpack("bare", "rights");
     let told = text(&machine.doctor(""));
     assert!(told.trim_end().ends_with("; `hugefork doctor --fix` mends 2"), "{told}");
     let mut doctor = hugefork("doctor");
     if rustix::process::geteuid().is_root() {
-        // Nobody.
+        // The user `nobody`.
         doctor.uid(65534);
     }
     match doctor.output() {
@@ -321,7 +322,7 @@ fn who_may_not_fix_is_told_who_may() {
     }
 }
 
-/// Subcommands and long options that `--help` of `command` names.
+/// The subcommands and long options in the `--help` of `command`.
 fn promised(command: &str) -> (Vec<String>, Vec<String>) {
     let help = text(&hugefork(&format!("{command} --help")).output().unwrap());
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -336,7 +337,7 @@ fn promised(command: &str) -> (Vec<String>, Vec<String>) {
     (names.collect(), longs.collect())
 }
 
-/// Every command but hidden ones, with its options.
+/// Every public command, with its options.
 fn everything() -> Vec<(String, Vec<String>)> {
     let (mut found, mut open) = (Vec::new(), vec![String::new()]);
     while let Some(command) = open.pop() {
@@ -348,7 +349,7 @@ fn everything() -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn completions_know_every_command_and_option() {
+fn completions_contain_every_command_and_option() {
     let everything = everything();
     let has = |command: &str, option: &str| {
         everything.iter().any(|(name, options)| name == command && options.iter().any(|one| one == option))
@@ -370,7 +371,7 @@ fn completions_know_every_command_and_option() {
 }
 
 #[test]
-fn man_pages_know_every_command_and_option() {
+fn man_pages_contain_every_command_and_option() {
     let dir = Machine::unpack("good", "man");
     let pages = dir.0.join("share/man1");
     assert!(hugefork("man").arg(&pages).status().unwrap().success());

@@ -1,10 +1,10 @@
-//! The example does what it says.
+//! Runs the example.
 
 use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn a_change_is_measured_before_and_after() {
+fn the_example_measures_before_and_after_a_change() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/before_and_after.sh");
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("before_and_after");
     let command = Path::new(env!("CARGO_BIN_EXE_hugefork")).parent().unwrap();

@@ -1,4 +1,5 @@
-//! Whatever the file of a program holds, reading it costs no more than it has, and says nothing that is not in it.
+//! Reading the file of any program takes work proportional to its size, and reports only facts that
+//! are in it.
 
 mod fuzzed;
 
@@ -6,14 +7,14 @@ use fuzzed::{check, check_program, check_written};
 use proptest::prelude::*;
 
 #[test]
-fn what_the_fuzzer_has_found_goes_well() {
+fn found_inputs_pass() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/foreign");
-    // A package of this crate alone has none.
+    // The published crate has no corpus.
     let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
     entries.flatten().for_each(|entry| check(&std::fs::read(entry.path()).unwrap()));
 }
 
-/// The first bytes of an ELF file with so many parts of a program, from byte 64 on.
+/// The start of an ELF file with this many program headers, from byte 64 on.
 fn header(parts: u16) -> Vec<u8> {
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
     file.resize(64, 0);
@@ -23,7 +24,7 @@ fn header(parts: u16) -> Vec<u8> {
     file
 }
 
-/// Each of the loaders is half of the file, begins elsewhere, and has no end.
+/// Each loader path takes half of the file, begins at another offset, and is not terminated.
 #[test]
 fn a_thousand_loaders_are_not_read() {
     let mut file = header(1000);
@@ -34,7 +35,7 @@ fn a_thousand_loaders_are_not_read() {
     check_program(&file);
 }
 
-/// Sections `strings`, `dynamic` and `symbols`, and what the latter two say, of a file that has nothing else.
+/// A file with only three sections: `strings`, and the given contents of `dynamic` and `symbols`.
 fn with_sections(strings: &[u8], dynamic: &[u8], symbols: &[u8]) -> Vec<u8> {
     let mut file = header(0);
     file[32] = 0;
@@ -56,15 +57,15 @@ fn with_sections(strings: &[u8], dynamic: &[u8], symbols: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_library_that_is_needed_100_000_times_is_not_read_as_often() {
+fn a_library_that_is_needed_100_000_times_is_read_once() {
     let name = [[b'n'; 4000].as_slice(), b"\0"].concat();
     let needed: Vec<u8> = (0..100_000_u64).flat_map(|nth| [1, 3800 + nth % 100]).flat_map(u64::to_le_bytes).collect();
     check_program(&with_sections(&name, &needed, &[]));
 }
 
-/// Each symbol has a name of its own, which is what is left of one long string.
+/// Each symbol has a different name: a suffix of one long string.
 #[test]
-fn names_that_overlap_are_not_read_each_for_itself() {
+fn overlapping_names_are_read_once() {
     let name = [[b'n'; 4000].as_slice(), b"\0"].concat();
     let symbol = |nth: u32| [nth.to_le_bytes(), [0x12, 0, 1, 0]].concat().into_iter().chain([0; 16]);
     check_program(&with_sections(&name, &[], &(0..4000).flat_map(symbol).collect::<Vec<_>>()));
@@ -79,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn programs_are_read_as_they_are_written(
+    fn programs_are_read_back_as_they_were_built(
         whole: u8,
         names in proptest::collection::vec((any::<u8>(), prop_oneof!["[\u{1}-\u{b}]", "lib(jemalloc|asan|c)\\.so", ".{0,300}"]), 0..40),
     ) {

@@ -1,14 +1,14 @@
-//! Output that never changes: help, tables, errors.
+//! Output that is the same on every machine: help, tables, errors.
 //!
-//! In `golden/*.txt`, a line `$ hugefork …` is run in that directory. What follows is what it prints, and its status
-//! unless that is 0. After a change of the text: `HUGEFORK_GOLDEN=write cargo test -p hugefork-cli --test golden`,
-//! and look at the difference.
+//! In `golden/*.txt`, a line `$ hugefork …` is a command to run in that directory. Its output
+//! follows, and its status unless that is 0. After a change of the text, run `HUGEFORK_GOLDEN=write
+//! cargo test -p hugefork-cli --test golden`, and check the difference.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs the commands of a file, and gives back how many they are and what they print.
+/// Runs the commands of a file; returns their number and their output.
 fn check(name: &str) -> (usize, String) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let file = directory.join(name);
@@ -46,7 +46,7 @@ fn help_is_not_wider_than_a_terminal() {
     assert!(!text.contains("tune-guardian"));
 }
 
-/// A blank line cuts a table in two, and the lower part has no head.
+/// A blank line would cut a table in two, and the lower part would have no header.
 #[test]
 fn tables_of_the_documents_are_whole() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,6 +1,7 @@
-//! `hugefork keep`, and `hugefork run` without `--pool`: their traces in a program, and their words.
+//! `hugefork keep`, and `hugefork run` without `--pool`: their traces in a program, and their
+//! messages.
 //!
-//! The tests of `hugefork-keep` look at the program's memory, without the command.
+//! The tests of `hugefork-keep` check the program's memory, without the command.
 
 mod programs;
 
@@ -10,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use programs::{HUGEFORK, Running, Scratch, output_of, wait_for};
 
-/// Runs a script as it is and under `hugefork run`, and gives what it has printed.
+/// Runs a script without and with `hugefork run`, and returns both outputs.
 fn plain_and_kept(script: &str) -> (String, String) {
     let plain = output_of(Command::new("sh").args(["-c", script]).stdin(Stdio::null()));
     let kept = output_of(Command::new(HUGEFORK).args(["run", "-q", "--", "sh", "-c", script]).stdin(Stdio::null()));
@@ -18,16 +19,16 @@ fn plain_and_kept(script: &str) -> (String, String) {
 }
 
 #[test]
-fn a_program_finds_nothing_of_its_keeper() {
+fn a_program_finds_no_trace_of_its_keeper() {
     for script in [
-        // Its mappings by name, its descriptors, its environment in order.
+        // The program's mappings by name, its descriptors, and its environment in order.
         "sed 's/.* //' /proc/self/maps | sort | uniq -c",
         "ls /proc/self/fd",
         "tr '\\0' '\\n' </proc/self/environ",
-        // Rights, signals, threads, filters.
+        // Its rights, signals, threads and filters.
         "grep -E '^(Cap|Sig|Shd|Threads|NoNewPrivs|Seccomp|THP_enabled|Uid|Gid)' /proc/self/status",
         "cat /proc/self/limits /proc/self/oom_score_adj /proc/self/timerslack_ns",
-        // It has no child that it has not made.
+        // It has no child except those that it has made.
         "wc -w </proc/$$/task/$$/children; wait; echo $?",
     ] {
         let (plain, kept) = plain_and_kept(script);
@@ -37,11 +38,11 @@ fn a_program_finds_nothing_of_its_keeper() {
 }
 
 #[test]
-fn its_end_is_the_programs_and_nobody_holds_its_pipes() {
+fn the_status_is_the_programs_and_no_pipe_is_held() {
     let scratch = Scratch::new("keep-end");
     let status = Command::new(HUGEFORK).args(["run", "-q", "--", "sh", "-c", "exit 7"]).status().unwrap();
     assert_eq!(status.code(), Some(7));
-    // The pipe ends with the program: the keeper, which lives on for a second, does not hold it.
+    // The pipe ends with the program: the keeper, which lives for another second, does not hold it.
     assert_eq!(output_of(Command::new(HUGEFORK).args(["run", "-q", "--", "echo", "said"])), "said\n");
     let gone = Command::new(HUGEFORK).args(["run", "--", "no-such-program"]).output().unwrap();
     assert_eq!(gone.status.code(), Some(127));
@@ -50,14 +51,14 @@ fn its_end_is_the_programs_and_nobody_holds_its_pipes() {
     assert_eq!(refused.status.code(), Some(126));
 }
 
-/// A program that waits for all children, and that orphans become children of, would wait for its keeper.
+/// A program that waits for all children and adopts orphans would wait for its keeper.
 #[test]
 fn a_program_that_adopts_orphans_has_no_keeper() {
     use std::os::unix::process::CommandExt;
 
     let mut run = Command::new(HUGEFORK);
     run.args(["run", "--", "sh", "-c", "wc -w </proc/$$/task/$$/children; wait"]);
-    // SAFETY: the call sets a flag of the new process alone.
+    // SAFETY: the call sets a flag of the new process only.
     unsafe {
         run.pre_exec(|| match libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) {
             0 => Ok(()),
@@ -66,13 +67,13 @@ fn a_program_that_adopts_orphans_has_no_keeper() {
     }
     let output = run.output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.starts_with("hugefork: sh runs as it is: "), "{said}");
-    // The one that counts.
+    assert!(said.starts_with("hugefork: sh runs unchanged: "), "{said}");
+    // The child that counts.
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "1\n");
 }
 
 #[test]
-fn programs_without_a_loader_run_too() {
+fn programs_without_a_loader_run() {
     let scratch = Scratch::new("keep-static");
     let source = scratch.file("hello.c", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 0; }\n");
     for (flags, why) in [(&["-static"][..], "static"), (&["-fsanitize=address"], "AddressSanitizer")] {
@@ -88,27 +89,27 @@ fn programs_without_a_loader_run_too() {
 }
 
 #[test]
-fn the_first_line_says_what_was_done_in_truth() {
+fn the_message_matches_the_action() {
     let output = Command::new(HUGEFORK).args(["run", "--", "true"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     let is_kept = said == "hugefork: true is kept in huge pages from outside, once it forks\n";
-    assert!(is_kept || said.starts_with("hugefork: true runs as it is: "), "{said}");
+    assert!(is_kept || said.starts_with("hugefork: true runs unchanged: "), "{said}");
     assert_eq!(said.lines().count(), 1);
-    // Without the capability it runs as it is; root can do without by leaving its bounding set.
+    // Without the capability the program runs unchanged; root drops it from its bounding set for that.
     let mut bare = Command::new("setpriv");
     bare.args(["--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice", HUGEFORK, "run", "--", "echo", "runs"]);
     match bare.output() {
         Ok(output) if output.status.success() => {
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "runs\n");
-            assert!(said.contains("runs as it is") && said.contains("cap_sys_nice"), "{said}");
+            assert!(said.contains("runs unchanged") && said.contains("cap_sys_nice"), "{said}");
         }
         _ => println!("skipped: setpriv is not there, or this user may not leave capabilities"),
     }
 }
 
 #[test]
-fn mistakes_are_one_line_that_says_what_to_do() {
+fn mistakes_give_one_line_with_a_remedy() {
     for (line, wanted) in [
         ("keep", "<PID>"),
         ("keep 4294967295", "pgrep"),
@@ -126,7 +127,7 @@ fn mistakes_are_one_line_that_says_what_to_do() {
 }
 
 #[test]
-fn a_table_or_json_is_there_at_the_end() {
+fn a_table_or_json_is_printed_at_the_end() {
     let sleeper = Running::start(Command::new("sh").args(["-c", "echo ready; read line"]));
     let pid = sleeper.pid().to_string();
     let start = |option: &str| {
@@ -135,7 +136,7 @@ fn a_table_or_json_is_there_at_the_end() {
         keep.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let (mut table, mut json) = (start(""), start("--json"));
-    // Each has a descriptor of the process once it keeps it, or has ended, since it cannot.
+    // Each keeper holds a descriptor of the process, or has ended because it cannot keep it.
     let keeps = |keep: &mut std::process::Child| {
         let links = fs::read_dir(format!("/proc/{}/fd", keep.id())).into_iter().flatten().flatten();
         let mut links = links.filter_map(|link| fs::read_link(link.path()).ok());

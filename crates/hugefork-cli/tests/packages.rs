@@ -1,4 +1,4 @@
-//! What each package of the workspace contains when it is published.
+//! The contents of each package of the workspace when it is published.
 
 #[path = "../build.rs"]
 #[allow(dead_code)]
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-/// Packages, with the examples that each must have.
+/// Packages, and the examples that each must contain.
 const PACKAGES: [(&str, &[&str]); 11] = [
     ("hugefork", &["offsets.rs", "save_while_writing.rs"]),
     ("hugefork-bench", &["own_table.rs"]),
@@ -17,9 +17,9 @@ const PACKAGES: [(&str, &[&str]); 11] = [
     ("hugefork-keep", &["keep_by_name.rs"]),
     ("hugefork-kernels", &["around_the_target.rs"]),
     ("hugefork-linux", &["pages_of.rs"]),
-    // The command alone needs it.
+    // Only the command needs it.
     ("hugefork-preload", &[]),
-    // Its documentation has them: nobody else needs it.
+    // The documentation contains its examples; no other program needs it.
     ("hugefork-program", &[]),
     ("hugefork-python", &["branch_and_rewind.py", "train_with_checkpoints.py", "what_it_costs.py"]),
     ("hugefork-report", &["page_of_results.rs"]),
@@ -46,7 +46,7 @@ fn every_package_has_its_readme_licences_and_examples() {
 }
 
 #[test]
-fn every_package_says_what_it_is_and_where_it_comes_from() {
+fn every_package_has_its_description_and_origin() {
     let metadata = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
@@ -76,14 +76,14 @@ fn the_licence_of_every_package_is_that_of_the_project() {
     }
 }
 
-/// Where nothing of the workspace is beside it but directories that happen to be a workspace's.
+/// In a place with no part of the workspace nearby, only directories that look like a workspace's.
 #[test]
 fn the_library_is_built_from_its_package_alone() {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");
     let _ = std::fs::remove_dir_all(&scratch);
     std::fs::create_dir_all(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
-    // What it depends on would be published before it.
+    // Its dependencies would be published before it.
     let names = ["hugefork-kernels", "hugefork-linux", "hugefork", "hugefork-program", "hugefork-preload"];
     let named: Vec<&str> = names.iter().flat_map(|name| ["--package", name]).collect();
     let options = ["package", "--no-verify", "--allow-dirty", "--offline", "--target-dir", directory];
@@ -99,12 +99,12 @@ fn the_library_is_built_from_its_package_alone() {
     for name in &names[..4] {
         manifest += &format!("{name} = {{ path = {:?} }}\n", scratch.join(format!("{name}-{version}")));
     }
-    // Nobody runs what comes of it.
+    // The result is never run.
     for name in names {
         manifest += &format!("[profile.release.package.{name}]\nopt-level = 0\n");
     }
     std::fs::write(package.join("Cargo.toml"), manifest).unwrap();
-    // What comes from elsewhere is compiled as it was for the command, and has not changed since.
+    // Dependencies are compiled as for the command, and have not changed since.
     let (out, compiled) = (scratch.join("out"), Path::new(env!("OUT_DIR")).join("library"));
     std::fs::create_dir(&out).unwrap();
     let copied = Command::new("cp").arg("-a").arg(compiled).arg(&out).status().unwrap();

@@ -1,5 +1,5 @@
-//! `hugefork run` as supervisors and users meet it: what becomes of the process, of its environment, and of programs
-//! that hugefork cannot be put into. What the library does in programs is in run_programs.rs.
+//! `hugefork run` for supervisors and users: the process, its environment, and programs that cannot
+//! load the library. run_programs.rs tests the library in programs.
 
 mod programs;
 
@@ -22,14 +22,14 @@ fn the_program_is_the_process_and_ends_as_it_ends() {
     let pid = running.pid();
     let (_, said) = running.end();
     assert_eq!(said.trim(), pid.to_string());
-    // Its name is what was asked for, and arguments are as they were.
+    // The name is the requested one, and the arguments are unchanged.
     let text =
         output_of(scratch.run("-q --pool").args(["sh", "-c", "tr '\\0' '|' < /proc/$$/cmdline; :", "--", "-x", ""]));
     assert!(text.starts_with("sh|-c|") && text.ends_with("|--|-x||"), "{text}");
 }
 
 #[test]
-fn signals_are_as_the_command_found_them() {
+fn the_program_inherits_the_signal_actions() {
     let scratch = Scratch::new("signals");
     let look = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
     for setting in ["", "trap '' PIPE USR1; "] {
@@ -42,14 +42,14 @@ fn signals_are_as_the_command_found_them() {
     }
 }
 
-/// As from the terminal's Ctrl-C.
+/// A signal like that of Ctrl-C in a terminal.
 #[test]
 fn an_interrupt_reaches_the_program() {
     let scratch = Scratch::new("interrupt");
     let script = "trap 'echo caught; exit 3' INT; echo ready; while :; do read line; done";
     let mut run = scratch.run("-q --pool");
-    // The tests themselves may run where it is ignored, and a shell does not trap what was ignored at its start.
-    // SAFETY: the call sets a default action, and touches nothing else.
+    // The tests themselves may run with the signal ignored, and a shell cannot trap a signal that was ignored at its
+    // start. SAFETY: the call sets a default action.
     unsafe {
         run.pre_exec(|| {
             libc::signal(libc::SIGINT, libc::SIG_DFL);
@@ -70,7 +70,7 @@ fn an_interrupt_reaches_the_program() {
 }
 
 #[test]
-fn what_cannot_be_run_has_the_status_of_env() {
+fn failures_have_the_statuses_of_env() {
     let scratch = Scratch::new("missing");
     let script = scratch.file("script", "#!/no/such/interpreter\n");
     let plain = scratch.file("plain", "exit 9\n");
@@ -85,19 +85,19 @@ fn what_cannot_be_run_has_the_status_of_env() {
         assert_eq!(output.status.code(), Some(status), "{program}: {line}");
         assert!(line.starts_with("error: ") && line.lines().count() == 1, "{line}");
     }
-    // As execvp does with a file that does not say what it is.
+    // Like execvp with a file of unknown kind.
     assert_eq!(scratch.run("-q --pool").arg("./plain").status().unwrap().code(), Some(9));
 }
 
 #[test]
-fn one_line_says_what_was_done_unless_it_is_not_wanted() {
+fn one_line_reports_the_action_unless_quiet() {
     let scratch = Scratch::new("line");
     let said = |options: &str, program: &str| {
         String::from_utf8(scratch.run(options).arg(program).output().unwrap().stderr).unwrap()
     };
     let line = said("--pool", "true");
     let (pool, plain) =
-        ("hugefork: true runs with a pool for its mappings of 2 MiB and more", "hugefork: true runs as it is");
+        ("hugefork: true runs with a pool for its mappings of 2 MiB and more", "hugefork: true runs unchanged");
     assert!(line.starts_with(pool) || line.starts_with(plain), "{line}");
     assert_eq!(line.lines().count(), 1);
     assert_eq!(said("--pool --quiet", "true"), "");
@@ -105,13 +105,14 @@ fn one_line_says_what_was_done_unless_it_is_not_wanted() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let line = said("--pool", "./script");
     assert!(
-        line.starts_with("hugefork: ./script runs as it is") || line.contains("which /bin/sh runs: the pool is that")
+        line.starts_with("hugefork: ./script runs unchanged")
+            || line.contains("which /bin/sh runs: only that program gets")
     );
 }
 
-/// Whatever the program starts finds what was there.
+/// Programs started by the program find the original environment.
 #[test]
-fn the_library_is_not_in_the_environment_of_what_the_program_starts() {
+fn started_programs_do_not_have_the_library_in_their_environment() {
     let scratch = Scratch::new("environment");
     let environment = |command: &mut Command| {
         let mut lines: Vec<String> =
@@ -132,7 +133,7 @@ fn the_library_is_not_in_the_environment_of_what_the_program_starts() {
         }
         assert_eq!(environment(&mut with), environment(&mut without), "{preload:?}");
     }
-    // The program itself has it, and so have its forks.
+    // The program itself has the library, and so have its forks.
     let maps = "grep -c libhugefork-run- /proc/$$/maps; (exec grep -c libhugefork-run- /proc/self/maps); true";
     let said = output_of(scratch.run("-q --pool").args(["sh", "-c", maps]).env_remove("HUGEFORK_POOL"));
     let counts: Vec<u32> = said.lines().map(|line| line.parse().unwrap()).collect();
@@ -154,7 +155,7 @@ fn many_at_once_share_one_library() {
 }
 
 #[test]
-fn without_a_home_the_library_goes_elsewhere() {
+fn without_a_home_the_library_is_stored_elsewhere() {
     let scratch = Scratch::new("homeless");
     let maps = ["grep", "-m1", "-o", "/.*libhugefork-run-.*", "/proc/self/maps"];
     let homeless = |command: &mut Command| {
@@ -163,7 +164,7 @@ fn without_a_home_the_library_goes_elsewhere() {
     };
     let place = homeless(&mut scratch.run("-q --pool"));
     assert!(place.starts_with("/var/cache/hugefork/") || place.starts_with("/tmp/hugefork-"), "{place}");
-    // Nobody can make a directory there.
+    // A directory that cannot be made.
     let readonly = homeless(scratch.run("-q --pool").env("XDG_CACHE_HOME", "/proc"));
     assert_eq!(readonly, place);
 }
@@ -179,7 +180,7 @@ fn compiled(scratch: &Scratch, name: &str, flags: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// A copy of a program with other bytes in it.
+/// A copy of a program with some bytes changed.
 fn patched(scratch: &Scratch, name: &str, patch: impl FnOnce(&mut Vec<u8>)) -> PathBuf {
     let mut bytes = fs::read("/bin/true").unwrap();
     patch(&mut bytes);
@@ -188,20 +189,20 @@ fn patched(scratch: &Scratch, name: &str, patch: impl FnOnce(&mut Vec<u8>)) -> P
     program
 }
 
-/// Checks that the program runs as it is, and that one line says why, with `why` in it.
+/// Checks that the program runs unchanged, and that one line contains the reason `why`.
 fn runs_plain(scratch: &Scratch, program: &Path, why: &str) {
     let plain = Command::new(program).output();
     let output = scratch.run("--pool").arg(program).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
     let first = line.lines().next().unwrap_or_default();
-    assert!(first.starts_with("hugefork: ") && first.contains("runs as it is: ") && first.contains(why), "{line}");
+    assert!(first.starts_with("hugefork: ") && first.contains("runs unchanged: ") && first.contains(why), "{line}");
     if let Ok(plain) = plain {
         assert_eq!((output.status.code(), output.stdout), (plain.status.code(), plain.stdout), "{line}");
     }
 }
 
 #[test]
-fn programs_that_no_library_gets_into_run_as_they_are() {
+fn programs_that_cannot_load_the_library_run_unchanged() {
     let scratch = Scratch::new("refused");
     if let Some(program) = compiled(&scratch, "static", &["-static"]) {
         runs_plain(&scratch, &program, "linked statically");
@@ -232,14 +233,14 @@ fn programs_that_no_library_gets_into_run_as_they_are() {
         bytes[at..at + musl.len()].copy_from_slice(musl);
     });
     runs_plain(&scratch, &musl, "musl");
-    // What interprets a script is what counts.
+    // For a script, the interpreter counts.
     let script = scratch.file("script", format!("#!{}\n", musl.display()));
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     runs_plain(&scratch, &script, "musl");
 }
 
 #[test]
-fn programs_with_more_rights_run_as_they_are() {
+fn programs_with_more_rights_run_unchanged() {
     if !rustix::process::getuid().is_root() {
         println!("skipped: only root can make a program of another user");
         return;

@@ -1,4 +1,4 @@
-//! `hugefork run --pool` beside what programs do with other programs, plugins, tools and limits: nothing is other than
+//! `hugefork run --pool` with other programs, plugins, tools and limits: everything works as
 //! without it.
 
 mod programs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use programs::ours::compiled;
 use programs::{Running, Scratch, can_have_a_pool, has, has_pool, huge, output_of, taken, wait_for};
 
-/// Builds `source` with flags; none if that cannot be done here.
+/// Compiles `source` with flags; `None` if that is impossible here.
 fn built(scratch: &Scratch, name: &str, source: &str, compiler: &str, flags: &[&str]) -> Option<PathBuf> {
     if !has(&[compiler]) {
         return None;
@@ -23,7 +23,7 @@ fn built(scratch: &Scratch, name: &str, source: &str, compiler: &str, flags: &[&
     Some(program)
 }
 
-/// Loads a library with `RTLD_DEEPBIND`, has it map and unmap memory, and forks.
+/// Loads a library with `RTLD_DEEPBIND`, which maps and unmaps memory, and forks.
 const DEEP: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -67,9 +67,9 @@ int plugin(char *at, size_t len) {
 }
 "#;
 
-/// The library is found by the program's own search path, which libc looks up by the address that it returns to.
+/// The library is found by the program's own search path, which libc determines by the return address.
 #[test]
-fn a_plugin_of_its_own_scope_works_on_the_programs_memory() {
+fn a_plugin_with_its_own_scope_can_use_the_programs_memory() {
     let scratch = Scratch::new("deep");
     let path = format!("-Wl,-rpath,{}", scratch.path().display());
     let plugin = built(&scratch, "libdeep.so", PLUGIN, "cc", &["-shared", "-fPIC"]);
@@ -79,9 +79,9 @@ fn a_plugin_of_its_own_scope_works_on_the_programs_memory() {
     assert_eq!(output_of(scratch.bounded("-q --pool").arg(&program)), "0 bad\n");
 }
 
-/// Programs that no library can be put into, or that do not bear it, started by one that has it.
+/// Programs that cannot load or tolerate the library, started by one that has it.
 #[test]
-fn children_of_another_libc_and_of_sanitizers_start() {
+fn children_with_another_libc_or_sanitizers_start() {
     let scratch = Scratch::new("others");
     let source = "#include <stdio.h>\nint main(void) { puts(\"child\"); return 0; }\n";
     let kinds: [(&str, &[&str]); 5] = [
@@ -100,7 +100,7 @@ fn children_of_another_libc_and_of_sanitizers_start() {
     }
 }
 
-/// Fills 256 MiB, gives 32 of 33 pages back, and waits.
+/// Fills 256 MiB, frees 32 of 33 pages, and waits.
 const PARTS: &str = r#"
 #include <poll.h>
 #include <stdio.h>
@@ -131,7 +131,7 @@ int main(void) {
 "#;
 
 #[test]
-fn what_is_given_back_in_parts_goes_back() {
+fn memory_freed_in_parts_is_returned() {
     let scratch = Scratch::new("parts");
     let Some(program) = compiled(&scratch, "parts", PARTS) else { return };
     if !can_have_a_pool(&scratch) {
@@ -151,7 +151,7 @@ fn what_is_given_back_in_parts_goes_back() {
     assert_eq!(line(), "0 bad");
 }
 
-/// Threads of which each uses little of a big mapping.
+/// Threads that each use little of a big mapping.
 const SPARSE: &str = r#"
 #include <pthread.h>
 #include <stdio.h>
@@ -174,7 +174,7 @@ int main(void) {
 "#;
 
 #[test]
-fn what_is_used_sparsely_takes_no_more() {
+fn sparsely_used_mappings_take_no_more_memory() {
     let scratch = Scratch::new("sparse");
     let Some(program) = compiled(&scratch, "sparse", SPARSE) else { return };
     let setting = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
@@ -188,11 +188,11 @@ fn what_is_used_sparsely_takes_no_more() {
     };
     let plain = used(&mut Command::new(&program));
     let ours = used(scratch.run("-q --pool").arg(&program));
-    // The library itself has some 2 MiB of code and data.
+    // The library itself has about 2 MiB of code and data.
     assert!(ours <= plain / 10 * 12 + (4 << 20), "{ours} bytes, and {plain} without");
 }
 
-/// Two children at a time, in a group that has room for the program and them.
+/// Two children at a time, in a group with room for the program and them.
 const CHILDREN: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -205,7 +205,7 @@ int main(void) {
     char *at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(at, 1, len);
     for (int round = 0; round < 40; round++) {
-        // The children live until both are there and the parent has written.
+        // The children live until both exist and the parent has written.
         pid_t children[2];
         int ends[2];
         if (pipe(ends) != 0) return 99;
@@ -274,7 +274,7 @@ impl Drop for Pids {
 }
 
 #[test]
-fn valgrind_and_what_it_runs_are_as_without() {
+fn valgrind_works_as_without_the_library() {
     let scratch = Scratch::new("valgrind");
     let Some(program) = compiled(&scratch, "children", CHILDREN) else { return };
     if !has(&["valgrind"]) {

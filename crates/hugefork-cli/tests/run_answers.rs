@@ -1,4 +1,4 @@
-//! Programs ask for what few programs ask for, and have the kernel's own answers under `hugefork run`.
+//! Programs make rare calls, and get the kernel's own results under `hugefork run`.
 
 mod programs;
 
@@ -13,11 +13,11 @@ const ENDED: &str = include_str!("programs/ended.c");
 
 const SMALL: &str = include_str!("programs/small.c");
 
-/// So much of the program's stack the library takes at most: a piece of `/proc/self/maps` before Linux 6.11, and else
+/// Maximum use of the program's stack by the library: a piece of `/proc/self/maps` before Linux 6.11, and otherwise
 /// half of it.
 const OF_THE_STACK: usize = 6 << 10;
 
-/// Has the program do what it is named, without the library and with it.
+/// Runs the program's test of that name without and with the library.
 fn same_answers(names: &[&str]) {
     let scratch = Scratch::new(names[0]);
     let Some(program) = compiled(&scratch, "answers", ANSWERS) else { return };
@@ -30,27 +30,27 @@ fn same_answers(names: &[&str]) {
 }
 
 #[test]
-fn what_a_childs_child_drops_is_zero() {
+fn memory_dropped_by_a_childs_child_is_zero() {
     same_answers(&["drop-in-grandchild", "drop-as-daemon"]);
 }
 
 #[test]
-fn what_a_child_guards_is_zero_without_guards() {
+fn guarded_memory_in_a_child_is_zero_without_guards() {
     same_answers(&["guard"]);
 }
 
 #[test]
-fn what_a_child_drops_is_zero_when_its_first_thread_has_ended() {
+fn memory_dropped_after_the_first_thread_has_ended_is_zero() {
     same_answers(&["drop-in-thread"]);
 }
 
 #[test]
-fn rings_in_the_programs_own_memory_go_on_after_a_fork() {
+fn rings_in_the_programs_memory_work_after_a_fork() {
     same_answers(&["ring"]);
 }
 
 #[test]
-fn a_program_that_may_not_write_files_lives() {
+fn a_program_that_may_not_write_files_runs() {
     same_answers(&["no-files"]);
 }
 
@@ -60,54 +60,54 @@ fn bad_pointers_are_refused() {
 }
 
 #[test]
-fn what_a_program_opens_it_closes_whatever_the_number() {
+fn a_program_can_use_every_descriptor_number() {
     same_answers(&["close-all"]);
 }
 
 #[test]
-fn who_closes_all_past_libc_may_fork() {
+fn a_program_that_closes_all_descriptors_past_libc_can_fork() {
     same_answers(&["close-all-and-fork"]);
 }
 
 #[test]
-fn what_a_child_drops_is_zero_without_proc() {
+fn memory_dropped_without_proc_is_zero() {
     same_answers(&["drop-without-proc"]);
 }
 
 #[test]
-fn limits_hold_that_come_later() {
+fn later_limits_apply() {
     same_answers(&["limit-addresses", "limit-addresses-in-child", "limit-data", "limit-files"]);
 }
 
-/// Where the process may not handle page faults there is no pool, and memory is the kernel's.
+/// If the process may not handle page faults there is no pool, and memory is the kernel's.
 #[test]
-fn what_a_child_drops_keeps_its_flags() {
+fn dropped_memory_preserves_its_flags() {
     same_answers(&["drop-with-flags"]);
 }
 
 #[test]
-fn nothing_is_found_behind_what_a_child_has_inherited() {
+fn addresses_after_inherited_memory_are_unmapped() {
     same_answers(&["ends"]);
 }
 
 #[test]
-fn what_a_child_has_inherited_is_not_for_its_children() {
+fn memory_excluded_from_children_is_missing_there() {
     same_answers(&["wipe"]);
 }
 
 #[test]
-fn what_a_child_has_locked_it_does_not_drop() {
+fn locked_memory_in_a_child_is_not_dropped() {
     same_answers(&["drop-locked"]);
 }
 
 #[test]
-fn what_a_program_says_of_huge_pages_it_hears_again() {
+fn a_program_reads_back_its_huge_page_setting() {
     same_answers(&["disable"]);
 }
 
-/// By the system call that ends one thread. The first thread's status is the process's where it was the last; where it
-/// was not, that depends on the kernel and on whether the library has a thread just then. A child that lives does so
-/// until its parent is gone, so a parent that waited for it would be killed in the end.
+/// Threads end by the system call that ends one thread. If the first thread was the last, its status is the process's;
+/// otherwise the status depends on the kernel and on whether the library has a thread at that moment. A living child
+/// waits for the end of its parent, so a parent that waits for it would be killed in the end.
 #[test]
 fn a_program_ends_with_its_last_thread() {
     let scratch = Scratch::new("ended");
@@ -122,12 +122,12 @@ fn a_program_ends_with_its_last_thread() {
     }
 }
 
-/// Threads and signal handlers may have few KiB.
+/// Threads and signal handlers may have only a few KiB of stack.
 #[test]
 fn small_stacks_are_large_enough() {
     let scratch = Scratch::new("small");
     let Some(program) = compiled(&scratch, "small", SMALL) else { return };
-    // The loader looks for functions before, which takes three KiB where they are called.
+    // The loader resolves functions early; at their first call this would take three KiB.
     let depths = |said: &str| -> Vec<(String, usize)> {
         let each = said.lines().filter_map(|line| line.split_once(' '));
         each.map(|(name, depth)| (name.to_owned(), depth.parse().unwrap())).collect()

@@ -1,4 +1,5 @@
-//! What children have of their parents' memory under `hugefork run`, and what they leave behind.
+//! Children's view of their parents' memory under `hugefork run`, and the memory that they leave
+//! behind.
 
 mod programs;
 
@@ -18,7 +19,7 @@ const HANDLERS: &str = include_str!("programs/handlers.c");
 const HANDLED: &str = include_str!("programs/handled.c");
 
 #[test]
-fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
+fn children_that_write_all_inherited_memory_have_their_writes() {
     let scratch = Scratch::new("heirs");
     let Some(program) = compiled(&scratch, "heirs", HEIRS) else { return };
     for mode in MODES {
@@ -27,7 +28,7 @@ fn children_that_write_all_they_have_inherited_have_what_they_wrote() {
 }
 
 #[test]
-fn a_child_loses_no_write_either() {
+fn no_write_of_a_child_is_lost() {
     let scratch = Scratch::new("in-a-child");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
@@ -36,9 +37,9 @@ fn a_child_loses_no_write_either() {
     }
 }
 
-/// A process may have 65 530 mappings, and what helps a child takes some, or is not there.
+/// A process may have 65 530 mappings. The library needs some in a child, or does without.
 #[test]
-fn a_child_lives_however_few_mappings_are_left() {
+fn a_child_works_with_few_mappings_left() {
     let scratch = Scratch::new("crowded");
     let Some(program) = compiled(&scratch, "crowded", CROWDED) else { return };
     for mode in MODES {
@@ -60,7 +61,7 @@ fn a_child_may_have_a_user_namespace() {
 
 /// A process may have 65 530 mappings, and Redis drops each value that its child has saved.
 #[test]
-fn what_a_child_drops_piece_by_piece_costs_no_mappings() {
+fn dropping_small_pieces_costs_no_mappings() {
     let scratch = Scratch::new("dropped");
     let Some(program) = compiled(&scratch, "dropped", DROPPED) else { return };
     let mappings = |said: String| {
@@ -74,20 +75,20 @@ fn what_a_child_drops_piece_by_piece_costs_no_mappings() {
         }
     }
     if rustix::process::getuid().is_root() {
-        // Somebody who may not handle page faults has more of them, and then none.
+        // Without the right to handle page faults, each drop takes more mappings until none is left.
         mappings(output_of(as_nobody(&scratch, &program).arg("35000")));
     }
 }
 
-/// Whether this process, and what it starts, may handle the page faults of system calls.
+/// Whether this process, and programs that it starts, may handle the page faults of system calls.
 fn may_handle_faults() -> bool {
-    // SAFETY: as long as nothing is registered, it does nothing.
+    // SAFETY: a descriptor without registered ranges has no effect.
     let opened = unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::CLOEXEC) };
     opened.is_ok() || std::fs::File::options().read(true).write(true).open("/dev/userfaultfd").is_ok()
 }
 
 #[test]
-fn a_daemon_goes_on_with_what_it_has_inherited() {
+fn a_daemon_continues_with_its_inherited_memory() {
     let scratch = Scratch::new("daemon");
     let Some(program) = compiled(&scratch, "daemon", DAEMON) else { return };
     for mode in MODES {
@@ -95,9 +96,9 @@ fn a_daemon_goes_on_with_what_it_has_inherited() {
     }
 }
 
-/// Whoever lives no more holds nothing, however many there were: what was written is written back.
+/// Ended children hold no memory, however many there were: written pages are written back.
 #[test]
-fn many_children_leave_nothing_behind() {
+fn many_children_leave_no_copied_pages() {
     let scratch = Scratch::new("many");
     let Some(program) = compiled(&scratch, "many", MANY) else { return };
     let mut running = Running::start(scratch.run("-q --pool").arg(program));
@@ -109,7 +110,7 @@ fn many_children_leave_nothing_behind() {
     assert!(running.child().wait().unwrap().success());
 }
 
-/// Bytes of a process's own over the pool's file: pages that the kernel has copied for it.
+/// Bytes of a process's private pages over the pool's file, which the kernel has copied.
 fn private(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let (mut sum, mut is_pools) = (0, false);
@@ -123,9 +124,9 @@ fn private(pid: u32) -> u64 {
     sum
 }
 
-/// In a child, handlers of others may be called before the library's own.
+/// In a child, other libraries' handlers may run before the library's own.
 #[test]
-fn handlers_of_others_change_memory_in_the_child() {
+fn handlers_of_other_libraries_can_change_memory_in_the_child() {
     let scratch = Scratch::new("handlers");
     if !has(&["cc"]) {
         return;
@@ -139,7 +140,7 @@ fn handlers_of_others_change_memory_in_the_child() {
     }
 }
 
-/// A child that goes on with fewer rights than its parent must not get at the parent's memory.
+/// A child that continues with fewer rights than its parent must not get access to the parent's memory.
 #[test]
 fn children_have_no_descriptor_of_their_parents_memory() {
     let scratch = Scratch::new("descriptors");

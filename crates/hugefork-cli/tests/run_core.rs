@@ -1,4 +1,4 @@
-//! What a core dump of a program under `hugefork run` holds.
+//! Core dumps of programs under `hugefork run`.
 
 mod programs;
 
@@ -15,7 +15,7 @@ use programs::ours::{MODES, compiled};
 const PROGRAM: &str = include_str!("programs/core.c");
 const LEN: u64 = 32 << 20;
 
-/// How many words of the program's memory a core dump has as they were.
+/// Number of words of the program's memory that a core dump contains correctly.
 fn words(core: &Path, memory: u64) -> u64 {
     let bytes = fs::read(core).unwrap();
     let header = FileHeader64::<Endianness>::parse(&*bytes).unwrap();
@@ -59,7 +59,7 @@ fn core(scratch: &Scratch) -> PathBuf {
 }
 
 #[test]
-fn a_core_dump_has_the_programs_memory_whoever_dies() {
+fn a_core_dump_of_any_process_has_the_programs_memory() {
     if !dumps_here() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What programs do to their memory by calls that few make, under `hugefork run`.
+//! Programs change their memory by rarely used calls under `hugefork run`.
 
 mod programs;
 
@@ -12,7 +12,7 @@ const WATCHED: &str = include_str!("programs/watched.c");
 const DOORS: &str = include_str!("programs/doors.c");
 
 #[test]
-fn what_a_child_moves_is_its_own() {
+fn memory_moved_by_a_child_is_its_own() {
     let scratch = Scratch::new("moved");
     let Some(program) = compiled(&scratch, "moved", MOVED) else { return };
     assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
@@ -37,7 +37,7 @@ fn a_program_handles_the_page_faults_of_its_own_memory() {
 }
 
 #[test]
-fn calls_that_few_programs_make_do_what_they_do() {
+fn rare_calls_work() {
     let scratch = Scratch::new("doors");
     let Some(program) = compiled(&scratch, "doors", DOORS) else { return };
     assert_eq!(output_of(&mut Command::new(&program)), "0 bad\n");
@@ -46,9 +46,9 @@ fn calls_that_few_programs_make_do_what_they_do() {
     }
 }
 
-/// What a program puts in place of the pool's memory by instructions of its own, where no library sees it.
+/// Replacements of the pool's memory by raw system calls, which no library sees.
 #[test]
-fn a_fork_replaces_nothing_that_it_does_not_know() {
+fn a_fork_preserves_unknown_mappings() {
     let scratch = Scratch::new("unseen");
     let Some(program) = compiled(&scratch, "doors", DOORS) else { return };
     assert_eq!(output_of(Command::new(&program).arg("unseen")), "0 bad\n");
@@ -62,7 +62,7 @@ fn a_fork_replaces_nothing_that_it_does_not_know() {
     }
 }
 
-/// Whether the kernel tells what is mapped at an address (`PROCMAP_QUERY`).
+/// Whether the kernel reports the mapping at an address (`PROCMAP_QUERY`).
 fn tells_of_mappings() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What the library does to the memory of programs, by programs of the tests' own that look closely.
+//! The library's effects on the memory of programs, by C programs that check them closely.
 
 mod programs;
 
@@ -24,7 +24,7 @@ const STACKS: &str = include_str!("programs/stacks.c");
 const SAME: &str = include_str!("programs/same.c");
 
 #[test]
-fn what_linux_promises_holds() {
+fn linuxs_guarantees_hold() {
     let scratch = Scratch::new("promises");
     let Some(program) = compiled(&scratch, "promises", PROMISES) else { return };
     assert_eq!(output_of(&mut Command::new(&program)), "0 broken\n");
@@ -33,9 +33,10 @@ fn what_linux_promises_holds() {
     }
 }
 
-/// Random calls in a program and its children. Many more were tried: the program takes any seed, and any number.
+/// Random calls in a program and its children. Longer runs were made by hand: the program accepts any seed and any
+/// number.
 #[test]
-fn whatever_is_asked_the_answers_are_the_kernels() {
+fn random_calls_have_the_kernels_results() {
     let scratch = Scratch::new("same");
     let Some(program) = compiled(&scratch, "same", SAME) else { return };
     for seed in ["1", "4", "10", "12"] {
@@ -50,7 +51,7 @@ fn whatever_is_asked_the_answers_are_the_kernels() {
 }
 
 #[test]
-fn mappings_that_share_a_huge_page_are_apart() {
+fn mappings_that_share_a_huge_page_are_independent() {
     let scratch = Scratch::new("pieces");
     let Some(program) = compiled(&scratch, "pieces", PIECES) else { return };
     for mode in MODES {
@@ -60,7 +61,7 @@ fn mappings_that_share_a_huge_page_are_apart() {
 }
 
 #[test]
-fn no_write_is_lost_and_no_child_sees_one() {
+fn no_write_is_lost_and_no_child_sees_a_later_one() {
     let scratch = Scratch::new("stress");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
@@ -72,7 +73,7 @@ fn no_write_is_lost_and_no_child_sees_one() {
 }
 
 #[test]
-fn what_threads_do_to_their_memory_meanwhile_is_done() {
+fn memory_calls_of_threads_take_effect_during_forks() {
     let scratch = Scratch::new("changes");
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };
     for mode in MODES {
@@ -81,7 +82,7 @@ fn what_threads_do_to_their_memory_meanwhile_is_done() {
     }
 }
 
-/// A program with the library of `SLOW`, which is built with `option`.
+/// Runs a program with the library of `SLOW`, compiled with `option`.
 fn compiled_with_slow(scratch: &Scratch, name: &str, source: &str, option: &str) -> Option<PathBuf> {
     if !has(&["cc"]) {
         return None;
@@ -95,7 +96,7 @@ fn compiled_with_slow(scratch: &Scratch, name: &str, source: &str, option: &str)
 }
 
 #[test]
-fn nobody_waits_for_a_fork_that_waits_for_him() {
+fn memory_calls_and_forks_never_wait_for_each_other() {
     for option in ["-DPAST", "-UPAST"] {
         let scratch = Scratch::new("beside");
         let Some(program) = compiled_with_slow(&scratch, "beside", BESIDE, option) else { return };
@@ -106,7 +107,7 @@ fn nobody_waits_for_a_fork_that_waits_for_him() {
 }
 
 #[test]
-fn who_has_a_lock_that_a_fork_takes_may_wait_for_the_kernel() {
+fn kernel_calls_under_a_lock_of_a_fork_handler_finish() {
     let scratch = Scratch::new("rights");
     let Some(program) = compiled_with_slow(&scratch, "rights", RIGHTS, "-UPAST") else { return };
     for mode in MODES {
@@ -115,7 +116,7 @@ fn who_has_a_lock_that_a_fork_takes_may_wait_for_the_kernel() {
 }
 
 #[test]
-fn a_child_that_empties_memory_touches_nothing_else() {
+fn a_child_that_empties_memory_changes_no_other() {
     let scratch = Scratch::new("inherited");
     let Some(program) = compiled(&scratch, "inherited", INHERITED) else { return };
     for mode in MODES {
@@ -141,9 +142,9 @@ fn system_calls_write_into_memory_that_is_promoted_and_folded() {
     }
 }
 
-/// As another user, whose system calls nobody may have wait: then there is no pool.
+/// As a user who may not suspend system calls: then there is no pool.
 #[test]
-fn without_rights_nothing_fails_either() {
+fn without_rights_no_call_fails() {
     if !rustix::process::getuid().is_root() {
         println!("skipped: only root can run a program as another user");
         return;
@@ -156,9 +157,9 @@ fn without_rights_nothing_fails_either() {
     assert_eq!(output_of(as_nobody(&scratch, &stress).args(["20", "3"])), "20 forks, 0 bad\n");
 }
 
-/// What a device writes to pages arrives in the program's memory, whatever is done to that meanwhile.
+/// Data that a device writes to pages arrives in the program's memory, whatever happens to that memory meanwhile.
 #[test]
-fn what_is_read_past_the_page_cache_arrives() {
+fn data_read_past_the_page_cache_arrives() {
     let scratch = Scratch::new("direct");
     let Some(program) = compiled(&scratch, "direct", DIRECT) else { return };
     let said = output_of(scratch.run("-q --pool").arg(program).args(["file", "30"]));
@@ -169,9 +170,9 @@ fn what_is_read_past_the_page_cache_arrives() {
     assert_eq!(said, "0 bad\n");
 }
 
-/// Descriptors of which a program has few are its own.
+/// A program can use all of its few descriptors.
 #[test]
-fn a_program_has_all_the_descriptors_that_it_may_have() {
+fn a_program_can_use_all_of_its_descriptors() {
     let scratch = Scratch::new("all-descriptors");
     let Some(program) = compiled(&scratch, "many", MANY) else { return };
     for mode in MODES {
@@ -183,11 +184,11 @@ fn a_program_has_all_the_descriptors_that_it_may_have() {
     }
 }
 
-/// A control group of its own for a program, with a limit on its memory.
+/// A control group with a memory limit for one program.
 struct Group(PathBuf);
 
 impl Group {
-    /// Says why if there can be none.
+    /// Prints the reason if it cannot be made.
     fn new(bytes: u64) -> Option<Group> {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let made = groups.lines().find_map(|line| {
@@ -211,7 +212,7 @@ impl Group {
         made
     }
 
-    /// `command`, in the group.
+    /// Runs `command` in the group.
     fn command(&self, command: &Command) -> Command {
         let mut within = Command::new("sh");
         within.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.0.join("cgroup.procs"));
@@ -226,7 +227,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Who has just ended may be in it for a moment.
+        // A process that has just ended may still be in the group for a moment.
         let _ = (0..100).find(|_| {
             std::thread::sleep(std::time::Duration::from_millis(10));
             std::fs::remove_dir(&self.0).is_ok()
@@ -234,10 +235,10 @@ impl Drop for Group {
     }
 }
 
-/// A pool is as large as the machine, and only what is used of it may come. The limit keeps the machine from harm if
-/// more does: 64 MiB are the program's.
+/// A pool has the size of the machine, but only the used part may be locked. The limit protects the machine if more is
+/// locked: the program uses 64 MiB.
 #[test]
-fn a_program_that_locks_its_memory_has_no_more_of_it() {
+fn a_program_that_locks_its_memory_uses_no_more_of_it() {
     let scratch = Scratch::new("locked");
     let Some(program) = compiled(&scratch, "locked", LOCKED) else { return };
     let Some(group) = Group::new(1 << 30) else { return };
@@ -260,7 +261,7 @@ fn a_program_that_locks_its_memory_has_no_more_of_it() {
     }
 }
 
-/// The same under a limit that leaves some room. Without one, the program has 640 to 900 MiB at its peak.
+/// The same under a limit with some room. Without a limit, the program uses 640 to 900 MiB at its peak.
 #[test]
 fn no_write_is_lost_where_memory_is_short() {
     let scratch = Scratch::new("short-stress");

@@ -1,4 +1,4 @@
-//! By which names programs call the functions that the library stands in for: all that libc has for them.
+//! The library interposes all names that libc has for its functions.
 
 mod programs;
 
@@ -14,7 +14,7 @@ use object::{Object, ObjectSymbol};
 use programs::ours::compiled;
 use programs::{Running, Scratch, has_pool, output_of, wait_for};
 
-/// Names that libc has for a function that a library stands in for, or that look like one, and that none stands in for.
+/// Names of libc for an interposed function, or similar ones, that need no interposition.
 const LEFT_TO_LIBC: [(&str, &str); 20] = [
     ("__fcntl_nocancel", "private to glibc's own libraries"),
     ("__libc_fcntl64", "private to glibc's own libraries"),
@@ -38,10 +38,10 @@ const LEFT_TO_LIBC: [(&str, &str); 20] = [
     ("vfork", "the child has its parent's memory until it is another program"),
 ];
 
-/// What newer versions of libc have.
+/// Names in newer versions of libc.
 const NEWER: [&str; 1] = ["mseal"];
 
-/// What a file defines for others: its functions and where they are.
+/// The functions that a file exports, and their addresses.
 fn functions(file: &Path) -> BTreeMap<String, u64> {
     let bytes = fs::read(file).unwrap();
     let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
@@ -50,7 +50,7 @@ fn functions(file: &Path) -> BTreeMap<String, u64> {
     all.map(|symbol| (symbol.name().unwrap().to_owned(), symbol.address())).collect()
 }
 
-/// A name without what tells variants of a function apart.
+/// A name without the marks of its variants.
 fn plain(name: &str) -> &str {
     let name = name.trim_start_matches('_');
     let mut name = name.strip_prefix("libc_").or(name.strip_prefix("IO_")).unwrap_or(name);
@@ -60,7 +60,7 @@ fn plain(name: &str) -> &str {
     name.strip_suffix("at").filter(|name| *name == "open").unwrap_or(name)
 }
 
-/// Where this process has libc from.
+/// The path of this process's libc.
 fn libc() -> String {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let path =
@@ -69,7 +69,7 @@ fn libc() -> String {
 }
 
 #[test]
-fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
+fn every_libc_name_of_a_function_is_interposed() {
     let scratch = Scratch::new("names");
     output_of(scratch.run("-q --pool").arg("true"));
     let libraries = scratch.libraries();
@@ -90,13 +90,13 @@ fn every_name_that_libc_has_for_a_function_is_stood_in_for() {
         }
     }
     assert!(lacking.is_empty(), "libc has names that no library stands in for: {lacking:#?}");
-    // Nothing else is exported that a program could call by mistake.
+    // The library exports no other name that a program could call by mistake.
     let is_known = |name: &str| libcs.contains_key(name) || name.starts_with("hugefork_") || NEWER.contains(&name);
     let others: Vec<_> = ours.keys().filter(|name| !is_known(name)).collect();
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// While glibc knows of one thread, its mutexes are none beside a thread that it does not know.
+/// While glibc knows of one thread, its mutexes do not exclude threads that it does not know.
 #[test]
 fn the_library_takes_no_mutex_of_libcs() {
     let scratch = Scratch::new("mutexes");
@@ -104,7 +104,7 @@ fn the_library_takes_no_mutex_of_libcs() {
     let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
     let bytes = fs::read(library).unwrap();
     let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
-    // The unwinder would take them, if there were any.
+    // The unwinder would use mutexes, if it were linked.
     let wanted = file.dynamic_symbols().filter(|symbol| symbol.is_undefined() && !symbol.is_weak());
     let names: Vec<_> = wanted.map(|symbol| symbol.name().unwrap().to_owned()).collect();
     assert!(names.iter().any(|name| name == "dlsym"), "{names:?}");
@@ -113,9 +113,9 @@ fn the_library_takes_no_mutex_of_libcs() {
     assert!(taken.is_empty(), "{taken:?}");
 }
 
-/// What pins pages is noticed by whatever name it is called.
+/// Calls that pin pages are noticed under every name.
 #[test]
-fn pinned_memory_is_the_kernels_whatever_the_function_is_called() {
+fn memory_pinned_under_any_function_name_is_handed_over() {
     let scratch = Scratch::new("doors");
     let Some(program) = compiled(&scratch, "names", include_str!("programs/names.c")) else { return };
     let opens = ["open", "open64", "__open", "__open64", "__open_2", "__open64_2"];

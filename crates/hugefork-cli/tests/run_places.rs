@@ -1,5 +1,5 @@
-//! Where the library is put, and where it is not: whoever can replace it has his code in every program that is started
-//! with it.
+//! The places for the library, and refused places: a user who can replace the file can run code in
+//! every program started with it.
 
 mod programs;
 
@@ -25,7 +25,7 @@ fn directory(path: &Path, owner: u32, mode: u32) {
     lchown(path, Some(owner), Some(owner)).unwrap();
 }
 
-/// Which library a program has with that `XDG_CACHE_HOME`, and what is said.
+/// The library that a program gets with that `XDG_CACHE_HOME`, and the messages.
 fn placed(scratch: &Scratch, cache: &Path, options: &str) -> (String, String) {
     let mut run = scratch.run(&format!("--pool {options}"));
     run.env("XDG_CACHE_HOME", cache).args(["grep", "-m1", "-o", "/.*libhugefork-run-.*", "/proc/self/maps"]);
@@ -36,13 +36,13 @@ fn placed(scratch: &Scratch, cache: &Path, options: &str) -> (String, String) {
 }
 
 #[test]
-fn nothing_is_put_where_another_user_could_replace_it() {
+fn the_library_is_never_stored_where_another_user_could_replace_it() {
     if !is_root() {
         return;
     }
     let scratch = Scratch::new("places");
     let at = |name: &str| scratch.path().join(name);
-    // As he finds it after one start of root's, or makes it ready.
+    // The state after one start by root, or prepared by the other user.
     let with_ours_in_it = |name: &str, owner: u32, mode: u32| {
         directory(&at(name).join("cache/hugefork"), 0, 0o755);
         directory(&at(name).join("cache"), 0, 0o755);
@@ -78,11 +78,11 @@ fn nothing_is_put_where_another_user_could_replace_it() {
         let first = said.lines().next().unwrap();
         assert!(first.starts_with("hugefork: ") && first.contains(why) && first.contains(&library), "{said}");
         assert_eq!(placed(&scratch, cache, "-q"), (library, String::new()));
-        // Nothing is left in there.
+        // No file is left in there.
         let left = fs::read_dir(cache.join("hugefork")).map_or(0, Iterator::count);
         assert_eq!(left, 0, "{}", cache.display());
     }
-    // Nobody could replace it, but there is none.
+    // No other user could replace it, but it does not exist.
     let (library, _) = placed(&scratch, &at("loop"), "");
     assert!(!library.starts_with(scratch.path().to_str().unwrap()), "{library}");
     for cache in [&fine, &sticky, &at("our-link"), &fine.join("../cache"), &at("fine/new/one")] {
@@ -92,7 +92,7 @@ fn nothing_is_put_where_another_user_could_replace_it() {
     }
 }
 
-/// In a user namespace of its own, nobody but this user has a name: root's directories seem to be nobody's.
+/// In a user namespace, only this user has a name: root's directories seem to belong to `nobody`.
 #[test]
 fn a_place_is_found_where_root_has_no_name() {
     let scratch = Scratch::new("nameless");

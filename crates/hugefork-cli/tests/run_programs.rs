@@ -1,4 +1,4 @@
-//! What the library does in real programs: shells, compilers, Python, Redis.
+//! The library in real programs: shells, compilers, Python, Redis.
 
 mod programs;
 
@@ -10,7 +10,7 @@ use programs::{Running, Scratch, can_have_a_pool, has, has_pool, output_of, wait
 /// The options of each kind of run.
 const MODES: [&str; 1] = ["-q --pool"];
 
-/// The start of Python programs that have 64 MiB, and print a line at a time.
+/// The beginning of Python programs: they allocate 64 MiB, and print line by line.
 const PYTHON: &str = r#"
 import os, sys, ctypes
 def say(*words): print(*words, flush=True)
@@ -19,19 +19,19 @@ state = bytearray(size)
 for at in range(0, size, 4096): state[at] = 1
 "#;
 
-/// What a Python program says under `hugefork run`.
+/// The output of a Python program under `hugefork run`.
 fn python(scratch: &Scratch, options: &str, program: &str) -> String {
     let file = scratch.file("program.py", format!("{PYTHON}{program}"));
     output_of(scratch.run(options).arg(interpreter()).arg(file))
 }
 
-/// What `python3` becomes in the end, where that is a script.
+/// The executable behind `python3`, which may be a script.
 fn interpreter() -> String {
     output_of(Command::new("python3").args(["-c", "import sys; print(sys.executable)"])).trim_end().to_owned()
 }
 
 #[test]
-fn storms_of_small_programs_are_as_before() {
+fn many_small_programs_run_as_before() {
     let scratch = Scratch::new("storm");
     let script = "for i in $(seq 60); do x=$(echo $i | tr 0-9 a-j); y=$(:; echo $x); printf %s $y; done; wait; \
                   (exit 3); echo $?; for i in 1 2 3 4; do (sleep 0) & done; wait; echo done";
@@ -54,9 +54,9 @@ fn a_compiler_compiles() {
     }
 }
 
-/// libc's handlers hear nothing of such a child, and its parent's worker may hold a lock at that moment.
+/// libc's handlers do not run for such a child, and its parent's worker may hold a lock at that moment.
 #[test]
-fn a_copy_that_no_handler_was_told_of_forks_too() {
+fn a_copy_without_fork_handlers_can_fork() {
     if !has(&["python3"]) {
         return;
     }
@@ -133,7 +133,7 @@ fn indented(text: &str) -> String {
 }
 
 #[test]
-fn the_program_does_not_switch_its_huge_pages_off() {
+fn the_program_cannot_disable_its_huge_pages() {
     if !has(&["python3"]) {
         return;
     }
@@ -148,11 +148,11 @@ os.wait()
 say("ready")
 "#;
     let said = python(&scratch, "-q --pool", program);
-    // Kernels before 5.0 do not say.
+    // Kernels before 5.0 do not report it.
     assert!(["0 0 1\n['1']\nready\n", "0 0 1\n[]\nready\n"].contains(&&*said), "{said}");
 }
 
-/// A Redis of this test's own.
+/// A Redis server of this test.
 struct Redis<'a> {
     scratch: &'a Scratch,
     running: Running,
@@ -177,7 +177,7 @@ impl Redis<'_> {
 }
 
 #[test]
-fn redis_saves_again_and_again_and_loses_nothing() {
+fn redis_saves_repeatedly_and_loses_no_data() {
     if !has(&["redis-server", "redis-cli"]) {
         return;
     }
@@ -193,7 +193,7 @@ fn redis_saves(mode: &str) {
     for save in 1..=3 {
         let digest = redis.ask("debug digest");
         assert_eq!(redis.ask("bgsave"), "Background saving started");
-        // Written while the child saves, and so not in what it saves.
+        // Written while the child saves, and so not in the saved file.
         assert_eq!(redis.ask(&format!("debug populate 20000 other{save} 500")), "OK");
         wait_for("the save", || redis.ask("info persistence").contains("rdb_bgsave_in_progress:0").then_some(()));
         assert!(redis.ask("info persistence").contains("rdb_last_bgsave_status:ok"));

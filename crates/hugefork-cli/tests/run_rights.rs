@@ -1,4 +1,4 @@
-//! Programs that go into sandboxes, by programs of the tests' own.
+//! Programs that enter sandboxes.
 
 mod programs;
 
@@ -11,7 +11,7 @@ const SANDBOXED: &str = include_str!("programs/sandboxed.c");
 const STRESS: &str = include_str!("programs/stress.c");
 const UNDER: &str = include_str!("programs/under.c");
 
-/// What `program` says and how it ends, under `hugefork run` as without.
+/// The output and status of `program`, which must be the same with and without `hugefork run`.
 fn is_as_without(case: &str) {
     let scratch = Scratch::new(&format!("sandboxed-{}", case.replace(' ', "-")));
     let Some(program) = compiled(&scratch, "sandboxed", SANDBOXED) else { return };
@@ -25,30 +25,30 @@ fn is_as_without(case: &str) {
         return println!("skipped: this machine lets no program do this: {plain:?}");
     }
     for options in MODES {
-        // Nobody else between: what is counted is the threads of the program.
+        // Without a process in between: the threads of the program are counted.
         assert_eq!(said(scratch.run(options).arg(&program)), plain, "{case}: {options}");
     }
 }
 
 #[test]
-fn a_program_may_allow_itself_no_more_than_malloc_and_fork_need() {
+fn a_program_can_restrict_itself_to_the_calls_of_malloc_and_fork() {
     is_as_without("program syscall");
     is_as_without("program prctl");
 }
 
 #[test]
-fn so_may_its_children() {
+fn its_children_can_restrict_themselves_too() {
     is_as_without("child syscall");
     is_as_without("child prctl");
     is_as_without("strict");
 }
 
 #[test]
-fn programs_with_one_thread_may_enter_namespaces() {
+fn single_threaded_programs_can_enter_namespaces() {
     is_as_without("spaces");
 }
 
-/// Chromium looks whether it has one thread before it goes on.
+/// Chromium checks that it has one thread before it continues.
 #[test]
 fn a_child_has_one_thread() {
     let scratch = Scratch::new("one-thread");
@@ -58,10 +58,10 @@ fn a_child_has_one_thread() {
     }
 }
 
-/// As systemd's `SystemCallFilter=` and `NoNewPrivileges=`, which are there before the command. Debian's unit of Redis
-/// ends whoever calls `capset` or `move_pages`.
+/// Like systemd's `SystemCallFilter=` and `NoNewPrivileges=`, which are active before the command. Debian's Redis unit
+/// kills a process that calls `capset` or `move_pages`.
 #[test]
-fn filters_of_services_allow_what_the_library_calls() {
+fn filters_of_services_allow_the_librarys_calls() {
     let scratch = Scratch::new("service");
     let Some(under) = compiled(&scratch, "under", UNDER) else { return };
     let Some(program) = compiled(&scratch, "stress", STRESS) else { return };

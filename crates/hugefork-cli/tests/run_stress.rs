@@ -1,21 +1,23 @@
-//! A program that does everything at once under `hugefork run` (programs/stress.c): two threads write and one reads
-//! from a pipe, others map, unmap, protect, empty and resize memory of their own, and children and grandchildren,
-//! several at a time, look whether what they have stays as it was. No write may be lost, no call may fail, and no child
-//! may see what came later.
+//! A program does everything at once under `hugefork run` (programs/stress.c). Two threads write
+//! and one reads from a pipe; others map, unmap, protect, empty and resize memory of their own; and
+//! several children and grandchildren at a time check that their memory does not change. No write
+//! may be lost, no call may fail, and no child may see later writes.
 //!
 //! | test | the program |
 //! |---|---|
-//! | `with_all_rights` | is root, and so may have page faults of system calls handled |
-//! | `without_rights` | is another user, who may not |
+//! | `with_all_rights` | is root, and may handle the page faults of system calls |
+//! | `without_rights` | is another user without that right |
 //! | `while_memory_is_short` | is root, under a limit of the control group, with swap |
 //! | `without_rights_while_memory_is_short` | is another user, under such a limit |
 //!
-//! The ordinary tests let it fork a few times, with room: where memory is short, run_memory.rs has one that takes
-//! seconds. With `HUGEFORK_STRESS_SECONDS=450` each goes on for so long, in one program after the other:
+//! The ordinary tests fork a few times, with enough memory; run_memory.rs has a short test with
+//! little memory. With `HUGEFORK_STRESS_SECONDS=450` each test runs for that long, one program
+//! after the other:
 //!
 //! `HUGEFORK_STRESS_SECONDS=450 cargo test --release -p hugefork-cli --test run_stress -- --nocapture --test-threads=1`
 //!
-//! `HUGEFORK_STRESS_SEED` is for the seed that a failure names. It decides what is done, not which thread is first.
+//! `HUGEFORK_STRESS_SEED` repeats the seed of a failure. It fixes the operations, not the order of
+//! the threads.
 
 mod programs;
 #[path = "../../hugefork/tests/stress/settings.rs"]
@@ -35,30 +37,30 @@ const STRESS: &str = include_str!("programs/stress.c");
 
 /// The seed of the ordinary tests.
 const ORDINARY: u64 = 13;
-/// What there may be where memory is short: of its own the program has about 200 MiB, and the pages that it writes
-/// while children live come twice.
+/// Limits for runs with little memory: the program itself uses about 200 MiB, and pages that it writes while children
+/// live take twice their size.
 const LIMIT: usize = 256 << 20;
 const SWAP: usize = 1 << 30;
 
-/// Who the program is.
+/// The user of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rights {
     All,
-    /// Of a user who may not handle page faults of system calls. There is no pool then.
+    /// A user who may not handle page faults of system calls. There is no pool then.
     None,
 }
 
-/// What one program does.
+/// The parameters of one run.
 #[derive(Debug)]
 struct Turn {
-    /// What the program's random numbers begin with.
+    /// The random seed of the program.
     seed: u64,
     forks: u64,
-    /// Children that live at once.
+    /// Number of children that live at once.
     most: u64,
-    /// Threads that map, unmap, protect, empty and resize.
+    /// Number of threads that map, unmap, protect, empty and resize.
     changers: u64,
-    /// Whether a child does it all, with memory that it has inherited.
+    /// Whether everything happens in a child with inherited memory.
     is_in_a_child: bool,
 }
 
@@ -67,7 +69,7 @@ fn variable(name: &str) -> Option<u64> {
 }
 
 fn turn(seed: u64, is_long: bool) -> Turn {
-    // SplitMix64, so that seeds next to each other have little in common.
+    // SplitMix64, so that neighbouring seeds have little in common.
     let mut state = seed;
     let mut below = |most: u64| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -76,7 +78,7 @@ fn turn(seed: u64, is_long: bool) -> Turn {
         (mixed ^ mixed >> 31) % most
     };
     Turn {
-        // The program takes an `int`.
+        // The program parses an `int`.
         seed: below(1 << 30),
         forks: if is_long { 40 } else { 4 },
         most: [1, 3, 5, 8][below(4) as usize],
@@ -85,7 +87,7 @@ fn turn(seed: u64, is_long: bool) -> Turn {
     }
 }
 
-/// Lets the program do it.
+/// Runs the program.
 fn run(turn: &Turn, rights: Rights, scratch: &Scratch, program: &Path) {
     let mut command = match rights {
         Rights::All => scratch.run("-q --pool"),
@@ -104,7 +106,7 @@ fn run(turn: &Turn, rights: Rights, scratch: &Scratch, program: &Path) {
     assert!(running.child().wait().unwrap().success(), "{turn:?}");
 }
 
-/// For as long as was asked for, with what the machine lends for it; once in the ordinary test.
+/// Runs for the requested time; once in the ordinary test.
 fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce() -> io::Result<Loan>) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +124,7 @@ fn again_and_again<Loan>(name: &str, rights: Rights, lend: impl FnOnce() -> io::
     let started = Instant::now();
     for seed in first.. {
         let turn = turn(seed, seconds.is_some());
-        // On its own line before, so that a program that does not end is known too.
+        // Printed before the run, so that the seed of a hanging program is known too.
         println!("seed {seed}: {turn:?}");
         run(&turn, rights, &scratch, &program);
         println!("seed {seed}: done after {} s", started.elapsed().as_secs());

@@ -1,4 +1,5 @@
-//! Keeps each process of a name in huge pages until Ctrl-C: `cargo run --example keep_by_name -- redis-server`.
+//! Keeps all processes of a given name in huge pages until Ctrl-C: `cargo run --example
+//! keep_by_name -- redis-server`.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! The blocks of 2 MiB of another process: which of them are worth to be collapsed.
+//! Finds the 2 MiB blocks of another process that are worth a collapse.
 
 use std::fs::File;
 use std::io;
@@ -11,41 +11,41 @@ use rustix::io::Errno;
 
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// The base pages that a block must have for a collapse. The rest of its 512 pages, 2 %, becomes memory that the
-/// program did not have.
+/// Number of base pages that a block must have for a collapse. The missing ones of its 512 pages, at most 2 %, become
+/// memory that the program did not use before.
 pub const MIN_PAGES: usize = 502;
 
-/// How much is scanned at once. The kernel keeps the lock of the address space meanwhile, for some 0.3 ms.
-const SCANNED_AT_ONCE: usize = 64 << 20;
+/// Bytes per scan call. The kernel holds the lock of the address space during the call, some 0.3 ms.
+const MAX_SCAN_BYTES: usize = 64 << 20;
 
-/// Bit of a word of `/proc/PID/pagemap`: one process alone maps the page.
+/// Bit of an entry of `/proc/PID/pagemap`: only one process maps the page.
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// Bit of a word of `/proc/PID/pagemap`: the page is in memory.
+/// Bit of an entry of `/proc/PID/pagemap`: the page is in memory.
 const PRESENT: u64 = 1 << 63;
 
-/// The anonymous memory of a process that a scan has found.
+/// The result of a scan of a process's anonymous memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     pub(crate) huge_bytes: u64,
-    /// In base pages, of each of which a fork copies an entry.
+    /// Bytes in base pages. A fork copies an entry for each of them.
     pub(crate) base_bytes: u64,
     /// The addresses of blocks with at least [`MIN_PAGES`] base pages.
     pub(crate) dense: Vec<usize>,
 }
 
-/// The page table of another process. It stays that of the same program: after an `exec` it is empty.
+/// The page table of another process. After an `exec` of that process it is empty.
 #[derive(Debug)]
 pub(crate) struct Pages(File);
 
-/// Whether a block is to be collapsed.
+/// Whether a block should be collapsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
-    /// It is dense, and the process alone maps its pages.
+    /// The block is dense, and only this process maps its pages.
     Dense,
-    /// It is huge already, or not dense any more.
+    /// The block is huge already, or no longer dense.
     NotDense,
-    /// Another process maps a page of it.
+    /// Another process maps a page of the block.
     Shared,
 }
 
@@ -54,7 +54,7 @@ impl Pages {
         File::open(format!("/proc/{pid}/pagemap")).map(Pages)
     }
 
-    /// Looks at all pages of these ranges of anonymous memory, each of whole blocks.
+    /// Scans all pages of these ranges of anonymous memory; each range is whole blocks.
     pub(crate) fn survey(&self, ranges: &[Range<usize>]) -> Result<Survey, Errno> {
         let mut survey = Survey::default();
         for range in ranges {
@@ -80,7 +80,7 @@ impl Pages {
         Ok(survey)
     }
 
-    /// Looks at a block right before it is collapsed. It takes 60 us.
+    /// Checks a block right before its collapse. It takes 60 us.
     pub(crate) fn worth(&self, block: usize) -> Result<Worth, Errno> {
         let (mut base, mut is_huge) = (0, false);
         self.each_run(&(block..block + HUGE_PAGE), |run, huge| {
@@ -94,7 +94,7 @@ impl Pages {
         let read = self.0.read_at(&mut words, (block / BASE_PAGE * 8) as u64);
         let read = read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let words = words[..read].chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("8 bytes")));
-        // The kernel's page of zeros is there, too, and nobody's own.
+        // Excludes the kernel's zero page, which is present but not exclusive.
         let own = words.filter(|word| word & (PRESENT | EXCLUSIVE) == PRESENT | EXCLUSIVE).count();
         Ok(if own >= base { Worth::Dense } else { Worth::Shared })
     }
@@ -104,12 +104,12 @@ impl Pages {
         let mut runs = [PageRun::default(); MOST_RUNS];
         let mut at = range.start;
         while at < range.end {
-            let part = at..range.end.min(at + SCANNED_AT_ONCE);
+            let part = at..range.end.min(at + MAX_SCAN_BYTES);
             let scanned = pagemap_scan::scan(self.0.as_fd(), &part, Scan::PRESENT, &mut runs)?;
             for run in &runs[..scanned.runs] {
                 found(run.start as usize..run.end as usize, run.is_huge());
             }
-            // An address space that is gone has nothing more to say.
+            // The address space is gone, so the scan ends.
             at = if scanned.end > at { scanned.end } else { range.end };
         }
         Ok(())
@@ -123,29 +123,29 @@ mod tests {
     /// Anonymous memory of whole blocks, in base pages.
     fn memory(blocks: usize) -> (Range<usize>, &'static mut [u8]) {
         let len = (blocks + 1) * HUGE_PAGE;
-        // SAFETY: new memory, at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe {
             let start = libc::mmap(std::ptr::null_mut(), len, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
             libc::madvise(start, len, libc::MADV_NOHUGEPAGE);
             start.expose_provenance().next_multiple_of(HUGE_PAGE)
         };
-        // SAFETY: it lies in the new memory, which stays mapped.
+        // SAFETY: the range lies in the new mapping, which remains mapped.
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), blocks * HUGE_PAGE) };
         (start..start + blocks * HUGE_PAGE, bytes)
     }
 
-    /// One test: a child of the one would share the memory of the other.
+    /// One test for both: otherwise a child of one would share the memory of the other.
     #[test]
-    fn blocks_are_told_apart() {
-        dense_blocks_are_told_from_others();
+    fn worth_of_blocks() {
+        dense_blocks_are_found();
         pages_that_a_child_shares_are_left_alone();
     }
 
-    fn dense_blocks_are_told_from_others() {
+    fn dense_blocks_are_found() {
         let (range, bytes) = memory(4);
-        // Block 0 is full, block 1 lacks too many pages, block 2 just has enough, block 3 is only read.
+        // Block 0 is full, block 1 lacks too many pages, block 2 has just enough, block 3 was only read.
         bytes[..HUGE_PAGE].fill(1);
         let some = |pages: usize| HUGE_PAGE / BASE_PAGE - pages;
         bytes[HUGE_PAGE + some(MIN_PAGES - 1) * BASE_PAGE..2 * HUGE_PAGE].fill(1);
@@ -172,19 +172,19 @@ mod tests {
         }
         let worth = || [0, 1].map(|block| pages.worth(range.start + block * HUGE_PAGE).unwrap());
         assert_eq!(worth(), [Worth::Dense; 2]);
-        // SAFETY: the child calls only what a signal handler may.
+        // SAFETY: the child calls only async-signal-safe functions.
         let child = unsafe { libc::fork() };
         if child == 0 {
             loop {
-                // SAFETY: it waits for its end.
+                // SAFETY: it waits until it is killed.
                 unsafe { libc::pause() };
             }
         }
         assert_eq!(worth(), [Worth::Shared; 2]);
-        // Pages that were written since are the parent's own.
+        // Pages written since the fork belong to the parent alone.
         bytes[..HUGE_PAGE].fill(2);
         assert_eq!(worth(), [Worth::Dense, Worth::Shared]);
-        // SAFETY: the child of above, which nobody else waits for.
+        // SAFETY: the child from above; no other code waits for it.
         unsafe {
             libc::kill(child, libc::SIGKILL);
             libc::waitpid(child, std::ptr::null_mut(), 0);

@@ -1,4 +1,5 @@
-//! The loop: finds the processes, looks at each from time to time, and collapses their blocks one by one.
+//! The keeper's loop: finds the processes, checks each from time to time, and collapses their
+//! blocks one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,13 +21,13 @@ use crate::targets::Targets;
 use crate::units::BASE_PAGE;
 use crate::warm::WarmPage;
 
-/// How often processes are looked for by name or control group, and children whose parents have ended.
-const FIND: Duration = Duration::from_secs(1);
+/// Time between searches for processes by name or control group, and for children of processes that have ended.
+const FIND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// `KCMP_VM` of linux/kcmp.h: whether two processes have one address space.
+/// `KCMP_VM` of linux/kcmp.h: compares the address spaces of two processes.
 const KCMP_VM: usize = 1;
 
-/// Why nothing can be kept on this machine, or by this caller.
+/// The reason why the keeper cannot work on this machine, or for this caller.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeepError {
@@ -36,37 +37,37 @@ pub enum KeepError {
          once, run it as root, or start the container with --cap-add SYS_NICE"
     )]
     NoCapability,
-    /// The kernel cannot say which pages a process has.
-    #[error("this kernel cannot say which pages are huge (PAGEMAP_SCAN); Linux 6.7 or newer can")]
+    /// The kernel cannot report the kinds of a process's pages.
+    #[error("this kernel cannot report huge pages (PAGEMAP_SCAN); use Linux 6.7 or newer")]
     NoScan,
-    /// `/proc` is that of another process namespace.
-    #[error("/proc is that of another process namespace; mount that of this one (`unshare --mount-proc`)")]
+    /// `/proc` belongs to another process namespace.
+    #[error("/proc belongs to another process namespace; mount the /proc of this one (`unshare --mount-proc`)")]
     ProcOfOthers,
     /// `/proc` cannot be read.
     #[error("/proc/self/pagemap cannot be opened ({source}); mount /proc")]
     NoProc {
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Keeps processes in huge pages. One thread uses it; it makes none.
+/// Keeps processes in huge pages. One thread uses it; it starts none.
 #[derive(Debug)]
 pub struct Keeper {
     targets: Targets,
     processes: BTreeMap<u32, Kept>,
-    /// Programs of which a process has ended: a child of it may live on.
+    /// Programs of ended processes, of which a child may still run.
     ended: BTreeSet<Image>,
     next_find: Instant,
-    /// None where the kernel has no memory for it.
+    /// `None` if the kernel has no memory for it.
     warm: Option<WarmPage>,
 }
 
 impl Keeper {
-    /// Whether this machine and this caller can keep anything.
+    /// Checks whether this machine and this caller allow the keeper to work.
     ///
     /// # Errors
-    /// They cannot.
+    /// The reason why they do not.
     pub fn check() -> Result<(), KeepError> {
         let own = std::fs::read_link("/proc/self").ok();
         if own.is_some_and(|own| own.to_str() != Some(&std::process::id().to_string())) {
@@ -79,7 +80,7 @@ impl Keeper {
                 let range = here..here + BASE_PAGE;
                 scan(own.as_fd(), &range, Scan::PRESENT, &mut runs).map_err(|_| KeepError::NoScan)?;
             }
-            // A process that has its capability from its file may not read its own, and may read others.
+            // A process with a file capability may not read its own pagemap, but may read that of others.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(source) => return Err(KeepError::NoProc { source }),
         }
@@ -87,13 +88,13 @@ impl Keeper {
         if has { Ok(()) } else { Err(KeepError::NoCapability) }
     }
 
-    /// Keeps these, and what they start.
+    /// Keeps these targets, and the processes that they start.
     ///
     /// # Errors
     /// As [`Keeper::check`].
     pub fn new(targets: Targets) -> Result<Keeper, KeepError> {
         Keeper::check()?;
-        // A descriptor a process.
+        // The keeper needs a descriptor for each process.
         let limit = getrlimit(Resource::Nofile);
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
         let now = Instant::now();
@@ -101,31 +102,31 @@ impl Keeper {
         Ok(Keeper { targets, processes, ended: BTreeSet::new(), next_find: now, warm: WarmPage::new().ok() })
     }
 
-    /// Does what is due. Gives the time until something else is; `None` once nothing is left to keep.
+    /// Does all work that is due. Returns the time until more work is due; `None` if no process is left to keep.
     pub fn step(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if now >= self.next_find {
             self.find(now);
-            self.next_find = now + FIND;
+            self.next_find = now + FIND_INTERVAL;
         }
-        self.look(now);
+        self.check_due(now);
         for process in self.processes.values_mut() {
             process.collapse_one(self.warm.as_ref(), now);
         }
         if self.processes.is_empty() && self.ended.is_empty() && !self.targets.may_grow() {
             return None;
         }
-        let of = |kept: &Kept| kept.next_collapse().map_or(kept.next_look, |collapse| collapse.min(kept.next_look));
+        let of = |kept: &Kept| kept.next_collapse().map_or(kept.next_check, |collapse| collapse.min(kept.next_check));
         let next = self.processes.values().map(of).chain([self.next_find]).min();
         Some(next.unwrap_or(now).saturating_duration_since(Instant::now()))
     }
 
-    /// Waits until a process ends, a signal comes, or the time is over.
+    /// Waits until a process ends, a signal arrives, or `time` has passed.
     pub fn wait(&self, time: Duration) {
         self.ended(time);
     }
 
-    /// The processes that end until the time is over, once the first does.
+    /// Waits until the first process ends or `time` has passed; returns the processes that have ended.
     fn ended(&self, time: Duration) -> BTreeSet<u32> {
         let (pids, mut waited): (Vec<u32>, Vec<PollFd<'_>>) = self
             .processes
@@ -139,12 +140,12 @@ impl Keeper {
         pids.into_iter().zip(waited).filter(|(_, waited)| !waited.revents().is_empty()).map(|(pid, _)| pid).collect()
     }
 
-    /// A report of the processes that live now.
+    /// A report on the living processes.
     pub fn report(&self) -> Report {
         Report { schema: 1, processes: self.processes.values().map(Kept::report).collect() }
     }
 
-    /// Finds processes that are targets, and children whose parents have ended before they were seen.
+    /// Finds processes that are targets, and children of processes that ended before the keeper saw the children.
     fn find(&mut self, now: Instant) {
         for pid in self.targets.found(|pid| self.processes.contains_key(&pid)) {
             self.add(pid, now);
@@ -153,25 +154,25 @@ impl Keeper {
             let ended = std::mem::take(&mut self.ended);
             for pid in proc::all().collect::<Vec<_>>() {
                 let is_new = !self.processes.contains_key(&pid);
-                if is_new && proc::look(pid).is_some_and(|look| ended.contains(&look.image)) {
+                if is_new && proc::sample(pid).is_some_and(|sample| ended.contains(&sample.image)) {
                     self.add(pid, now);
                 }
             }
         }
     }
 
-    /// Looks after a process from now on. If it has a copy of its parent's memory, the parent has forked.
+    /// Starts to watch a process. If it has a copy of its parent's memory, the parent has forked.
     fn add(&mut self, pid: u32, now: Instant) {
         if self.processes.contains_key(&pid) || pid == std::process::id() {
             return;
         }
         let Some(kept) = Kept::new(pid, now) else { return };
-        let (parent, image) = (kept.look.parent, kept.image());
+        let (parent, image) = (kept.sample.parent, kept.image());
         if let Some(parent) =
             self.processes.get_mut(&parent).filter(|parent| parent.image() == image && image.is_known())
         {
             if have_one_address_space(parent.pid, pid) {
-                // vfork: it is about to call exec, and is met again then.
+                // This is a `vfork` child about to call `exec`. The keeper adds it after the `exec`.
                 return;
             }
             parent.note_fork(now);
@@ -179,15 +180,15 @@ impl Keeper {
         self.processes.insert(pid, kept);
     }
 
-    /// Looks at each process whose time has come, and at its children.
-    fn look(&mut self, now: Instant) {
+    /// Checks each process that is due, and its children.
+    fn check_due(&mut self, now: Instant) {
         let ended = self.ended(Duration::ZERO);
-        let is_due = |kept: &&Kept| kept.next_look <= now || ended.contains(&kept.pid);
+        let is_due = |kept: &&Kept| kept.next_check <= now || ended.contains(&kept.pid);
         let due: Vec<u32> = self.processes.values().filter(is_due).map(|kept| kept.pid).collect();
         for pid in due {
             let Some(kept) = self.processes.get_mut(&pid) else { continue };
             let image = kept.image();
-            if !kept.look_again(ended.contains(&pid), now) {
+            if !kept.update(ended.contains(&pid), now) {
                 self.processes.remove(&pid);
                 if image.is_known() {
                     self.ended.insert(image);
@@ -208,19 +209,19 @@ impl Keeper {
         }
     }
 
-    /// If one process alone is left of a program, nobody shares its memory any more.
+    /// If only one process of a program is left, its memory is no longer shared.
     fn note_if_alone(&mut self, image: Image, now: Instant) {
         let mut family = self.processes.values_mut().filter(|kept| kept.image() == image);
         if let (Some(last), None) = (family.next(), family.next()) {
             last.note_alone(now);
-            last.next_look = now;
+            last.next_check = now;
         }
     }
 }
 
-/// Whether two processes have one address space, as after `vfork(2)`. If the kernel does not say, they have two.
+/// Whether two processes have one address space, as after `vfork(2)`. Returns false if the kernel does not say.
 fn have_one_address_space(one: u32, other: u32) -> bool {
-    // SAFETY: two numbers; nothing is read or written.
+    // SAFETY: the call takes numbers; it reads and writes no memory.
     let compared: Result<usize, Errno> = unsafe { syscall5(Sysno::kcmp, one as usize, other as usize, KCMP_VM, 0, 0) }
         .map_err(|errno| Errno::from_raw_os_error(errno.into_raw()));
     compared == Ok(0)

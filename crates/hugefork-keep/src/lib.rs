@@ -1,9 +1,10 @@
-//! Keeps the memory of running programs in huge pages, from outside.
+//! Keeps the memory of running programs in huge pages, from outside the programs.
 //!
-//! A `fork(2)` copies a page-table entry for each 4 KiB page of a process, and one for each huge page. The first write
-//! to a huge page while a child lives makes the kernel split it, so a program that forks again and again (Redis and
-//! Valkey `BGSAVE`, simulators) soon has 4 KiB pages only. The [`Keeper`] looks at such programs and puts the pages
-//! back together. Nothing runs in the program: no library, thread, descriptor or symbol.
+//! `fork(2)` copies a page-table entry for each 4 KiB page of a process, but only one for each 2
+//! MiB huge page. The first write to a huge page while a child lives makes the kernel split it, so
+//! a program that forks again and again (Redis and Valkey `BGSAVE`, simulators) soon has only 4 KiB
+//! pages. The [`Keeper`] watches such programs and collapses their pages into huge pages again.
+//! Nothing runs in the program: no library, thread, descriptor or symbol.
 //!
 //! ```text
 //! targets   which processes: by number, name, control group      proc   what /proc says of a process
@@ -13,18 +14,19 @@
 //! warm      a huge page that is ready for a collapse             units  the sizes of pages
 //! ```
 //!
-//! # What it does to a program
-//! * Only a process that has forked gets huge pages; others are looked at and left alone.
-//! * A block of 2 MiB is collapsed if at least [`MIN_PAGES`] of its 512 pages are in memory, as base pages that no
-//!   other process maps. So a program never gets more than 2 % memory beside what it has, and no page is copied that a
-//!   child shares.
-//! * A thread of the program that has a page fault in the same mapping waits during the collapse, 0.2 ms or so. So
-//!   blocks are collapsed one by one, spread over the time that the program usually leaves until its next fork.
-//! * Nothing outlives the keeper but huge pages, which are the kernel's. It may end at any moment.
+//! # Effects on a program
+//! * Only a process that has forked gets huge pages; the keeper changes no other process.
+//! * The keeper collapses a block of 2 MiB if at least [`MIN_PAGES`] of its 512 pages are in
+//!   memory, as base pages that no other process maps. So a program grows by at most 2 %, and no
+//!   page that a child shares is copied.
+//! * A thread of the program that has a page fault in the same mapping waits during the collapse,
+//!   about 0.2 ms. So the keeper collapses blocks one by one, spread over the usual time until the
+//!   program's next fork.
+//! * The keeper may exit at any moment; only the huge pages, which are the kernel's, outlive it.
 //!
-//! # What it needs
-//! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process (the same user, or
-//! `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`).
+//! # Requirements
+//! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process
+//! (the same user, or `CAP_SYS_PTRACE` and `CAP_DAC_READ_SEARCH`).
 
 mod blocks;
 mod keeper;

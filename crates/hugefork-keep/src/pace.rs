@@ -1,32 +1,33 @@
-//! How many blocks are collapsed a second.
+//! Limits the number of blocks that are collapsed per second.
 //!
-//! The faster, the longer the tails of the program: each collapse has threads wait that fault in the same mapping. The
-//! slower, the less is done by the next fork. So the blocks that a child leaves behind are spread over three quarters
-//! of the time that the program has lately left between the end of one child and its next fork.
+//! A fast pace lengthens the program's latency tails, because threads that fault in the same
+//! mapping wait for a collapse. A slow pace leaves blocks uncollapsed at the next fork. So the
+//! blocks that a child leaves behind are spread over three quarters of the usual gap: the recent
+//! time between the end of one child and the next fork.
 
 use std::time::{Duration, Instant};
 
-/// The time until the next fork of a program that has forked once.
+/// Assumed gap of a program that has forked once.
 const FIRST_GAP: Duration = Duration::from_secs(10);
 
-/// Blocks a second, at least: a large heap is never put off for ever.
+/// Minimum of blocks per second, so that a large heap is finished at some time.
 const MIN_RATE: f64 = 20.0;
 
-/// Blocks a second, at most.
+/// Maximum of blocks per second.
 const MAX_RATE: f64 = 400.0;
 
-/// The keeper rests so many times as long as it has worked, so that it takes no more than a fifth of a CPU. A collapse
-/// takes 0.3 ms, and 5 where a virtual machine has to find the memory.
+/// After its work the keeper rests this many times as long, so it uses at most a fifth of a CPU. A collapse takes 0.3
+/// ms, or 5 ms if a virtual machine has to allocate the memory.
 const REST: u32 = 4;
 
-/// The pace for one process.
+/// The pace of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    /// Since when no child shares its memory.
+    /// Since when no child has shared its memory.
     alone_since: Option<Instant>,
-    /// The last gaps, from the end of one child to the next fork.
+    /// The recent gaps, from the end of one child to the next fork.
     gaps: [Option<Duration>; 3],
-    /// When the last block was collapsed, and how long that took.
+    /// Time of the last collapse, and its duration.
     last: Instant,
     work: Duration,
 }
@@ -44,14 +45,14 @@ impl Pace {
         }
     }
 
-    /// Nobody shares its memory any more.
+    /// Notes that the process shares its memory with no child any more.
     pub(crate) fn note_alone(&mut self, now: Instant) {
         self.alone_since.get_or_insert(now);
     }
 
-    /// When the next of so many blocks is to be collapsed.
+    /// Time of the next collapse, with this many blocks left.
     pub(crate) fn due(&self, blocks: usize) -> Instant {
-        // Blocks that become dense later have an eighth of the gap.
+        // Blocks that become dense later are spread over an eighth of the gap.
         let gap = self.gaps.iter().flatten().min().copied().unwrap_or(FIRST_GAP);
         let end = self.alone_since.map(|since| since + gap * 3 / 4);
         let time = end.map_or(gap / 8, |end| end.saturating_duration_since(self.last)).max(gap / 8);
@@ -59,13 +60,13 @@ impl Pace {
         self.last + Duration::from_secs_f64(1.0 / rate).max((1 + REST) * self.work)
     }
 
-    /// The last block took so long, with all that belongs to it.
+    /// Notes the time that the last block took, with all preparation.
     pub(crate) fn note_work(&mut self, work: Duration) {
         self.work = work;
     }
 
-    /// Whether one of so many blocks may be collapsed now; it counts as that then. Time that was not used does not add
-    /// up: that would be a burst.
+    /// Whether one of this many blocks may be collapsed now; if so, counts it as collapsed. Unused time does not
+    /// accumulate, since it would end in a burst.
     pub(crate) fn take(&mut self, blocks: usize, now: Instant) -> bool {
         let may = now >= self.due(blocks);
         if may {
@@ -80,28 +81,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_spread_over_most_of_the_usual_gap() {
+    fn blocks_are_spread_over_three_quarters_of_the_gap() {
         let start = Instant::now();
         let after = |ms: u64| start + Duration::from_millis(ms);
         let mut pace = Pace::new(start);
         assert_eq!(pace.due(1_500), after(5), "ten seconds are assumed");
         pace.note_fork(after(60_000));
         assert!(!pace.take(1_500, after(2)));
-        // 45 s of the gap of a minute, from the end of the child on.
+        // 45 s of the one-minute gap, counted from the end of the child.
         pace.note_alone(after(70_000));
         assert!(pace.take(4_500, after(70_000)));
         assert_eq!(pace.due(4_500), after(70_010));
-        // As fewer are left, less time is left, too.
+        // The fewer blocks are left, the less of the gap is left.
         assert!(pace.take(3_000, after(85_000)));
         assert_eq!(pace.due(3_000), after(85_010));
         assert_eq!(pace.due(1), after(85_050));
-        // Later ones have an eighth of the gap.
+        // Blocks that become dense later are spread over an eighth of the gap.
         assert!(pace.take(750, after(150_000)));
         assert_eq!(pace.due(750), after(150_010));
     }
 
     #[test]
-    fn four_fifths_of_the_time_are_rest() {
+    fn the_keeper_rests_four_fifths_of_the_time() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         assert!(pace.take(1_000_000, start + Duration::from_millis(10)));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_is_no_burst() {
+    fn unused_time_does_not_become_a_burst() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         let late = start + Duration::from_secs(5);

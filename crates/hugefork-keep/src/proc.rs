@@ -1,5 +1,5 @@
-//! Questions to `/proc` about a process. Each answer may be outdated when it is read: the process may have ended, or
-//! called `exec`.
+//! Reads facts about a process from `/proc`. Each may be outdated at once: the process may exit, or
+//! call `exec`.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -10,8 +10,8 @@ use procfs_core::{FromBufRead, FromRead};
 
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// Tells one `exec` of a program from another: where its code and its stack begin, which the kernel draws at random.
-/// A child has its parent's until it calls `exec`.
+/// Identifies one `exec` of a program by the addresses of its code and its stack, which the kernel randomises. A child
+/// has the addresses of its parent until it calls `exec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Image {
     code: u64,
@@ -19,32 +19,32 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// False for processes that may not be read, that are about to end or are in the middle of `exec`, and for threads
-    /// of the kernel: all of them look alike.
+    /// False for processes that the caller may not read, processes that are exiting or in the middle of `exec`, and
+    /// kernel threads: all of these have the same addresses, zeros.
     pub(crate) fn is_known(self) -> bool {
         self.stack != 0
     }
 }
 
-/// A process at one moment.
+/// The state of a process at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Sample {
     pub(crate) name: String,
     pub(crate) parent: u32,
     pub(crate) image: Image,
-    /// Page faults so far. While there are no more, the process has neither forked nor written to a new page.
+    /// Page faults so far. As long as the number is the same, the process has neither forked nor written to a new page.
     pub(crate) faults: u64,
     pub(crate) resident_bytes: u64,
 }
 
-/// Looks at a process; `None` if it has ended.
-pub(crate) fn look(pid: u32) -> Option<Look> {
+/// Reads the state of a process; `None` if it has ended.
+pub(crate) fn sample(pid: u32) -> Option<Sample> {
     let stat = Stat::from_read(File::open(format!("/proc/{pid}/stat")).ok()?).ok()?;
-    // A first thread that has ended is a zombie, too, while others live, or while one of them calls exec.
+    // A first thread that has exited is also a zombie while other threads live, or while one of them calls `exec`.
     if matches!(stat.state, 'Z' | 'X') && stat.num_threads <= 1 {
         return None;
     }
-    Some(Look {
+    Some(Sample {
         name: stat.comm,
         parent: u32::try_from(stat.ppid).unwrap_or(0),
         image: Image { code: stat.startcode, stack: stat.startstack },
@@ -53,13 +53,13 @@ pub(crate) fn look(pid: u32) -> Option<Look> {
     })
 }
 
-/// Whether a number is that of a process, and not that of another thread of one.
+/// Whether a number belongs to a process rather than to a later thread of one.
 pub(crate) fn is_process(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Tgid:").is_some_and(|value| value.trim() == pid.to_string()))
 }
 
-/// The children that any thread of a process has made and that live, zombies included.
+/// The living children, zombies included, of all threads of a process.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let of_thread = |path: std::path::PathBuf| fs::read_to_string(path.join("children")).unwrap_or_default();
@@ -72,31 +72,32 @@ pub(crate) fn all() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The base name of a process's file, if it may be read.
+/// The base name of a process's executable, if the caller may read it.
 pub(crate) fn file_name(pid: u32) -> Option<String> {
     Some(fs::read_link(format!("/proc/{pid}/exe")).ok()?.file_name()?.to_str()?.to_owned())
 }
 
-/// How many pages the kernel was told that it may take back (`MADV_FREE`), of all processes since the machine started.
+/// Number of pages that programs have freed lazily (`MADV_FREE`), of all processes since the machine started.
 pub(crate) fn lazy_frees() -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("pglazyfree "));
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
-/// The private, writable, anonymous mappings of a process, as far as whole blocks of 2 MiB lie in them, in order.
+/// The parts of a process's private, writable, anonymous mappings that consist of whole 2 MiB blocks, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mappings {
     pub(crate) plain: Vec<Range<usize>>,
-    /// Whether some are left out: more than 2 % of their pages were freed lazily, and a collapse would make them stay.
+    /// Whether mappings were left out because more than 2 % of their pages were freed lazily; a collapse would keep
+    /// those pages in memory.
     pub(crate) some_are_lazy: bool,
 }
 
-/// Reads the mappings of a process. Whether pages were freed lazily only `smaps` says, for which the kernel looks at
-/// every page, 15 ms for each GiB of base pages: so it is read only if there may be some.
+/// Reads the mappings of a process. Only `smaps` reports lazily freed pages. The kernel visits every page for it, 15 ms
+/// for each GiB of base pages, so it is read only with `may_be_lazy`.
 ///
 /// # Errors
-/// The process may not be read, or has ended.
+/// The caller may not read the process, or it has ended.
 pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
     let file = if may_be_lazy { "smaps" } else { "maps" };
     let file = BufReader::new(File::open(format!("/proc/{pid}/{file}"))?);
@@ -104,7 +105,7 @@ pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
     let wanted = MMPermissions::READ | MMPermissions::WRITE | MMPermissions::PRIVATE;
     let is_plain = |path: &MMapPath| match path {
         MMapPath::Anonymous | MMapPath::Heap => true,
-        // Named by prctl(PR_SET_VMA_ANON_NAME).
+        // Named by `prctl(PR_SET_VMA_ANON_NAME)`.
         MMapPath::Other(name) => name.starts_with("anon:"),
         _ => false,
     };
@@ -122,7 +123,7 @@ pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
     Ok(found)
 }
 
-/// Whether a process may have huge pages: `prctl(PR_SET_THP_DISABLE)` forbids them, also those that are asked for.
+/// Whether a process may have huge pages: `prctl(PR_SET_THP_DISABLE)` forbids them, even after `MADV_HUGEPAGE`.
 pub(crate) fn may_have_huge_pages(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     !status.lines().any(|line| line.strip_prefix("THP_enabled:").is_some_and(|value| value.trim() == "0"))
@@ -137,8 +138,8 @@ mod tests {
     #[test]
     fn a_process_finds_itself() {
         let own = process::id();
-        let look = look(own).unwrap();
-        assert!(look.faults > 0 && look.resident_bytes > 0);
+        let sample = sample(own).unwrap();
+        assert!(sample.faults > 0 && sample.resident_bytes > 0);
         assert!(all().any(|pid| pid == own));
         assert!(may_have_huge_pages(own));
         let mappings = mappings(own, false).unwrap();
@@ -146,11 +147,11 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_none() {
+    fn an_ended_process_is_not_found() {
         let mut child = process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         assert!(children(process::id()).contains(&pid));
         child.wait().unwrap();
-        assert!(look(pid).is_none() && mappings(pid, false).is_err() && children(pid).is_empty());
+        assert!(sample(pid).is_none() && mappings(pid, false).is_err() && children(pid).is_empty());
     }
 }

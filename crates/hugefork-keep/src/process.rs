@@ -1,4 +1,4 @@
-//! One process: what it has forked, which of its blocks are to be collapsed, and what that came to.
+//! One process: its forks, the blocks to collapse, and the results of the collapses.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,62 +11,62 @@ use syscalls::{Sysno, syscall4};
 
 use crate::blocks::{Pages, Survey, Worth};
 use crate::pace::Pace;
-use crate::proc::{self, Image, Look};
+use crate::proc::{self, Image, Sample};
 use crate::report::{ProcessReport, Trouble};
 use crate::room;
 use crate::units::HUGE_PAGE;
 use crate::warm::WarmPage;
 
-/// When a process is looked at again that was just found: it may be a step to a daemon, which ends at once.
-const FIRST: Duration = Duration::from_millis(4);
+/// Delay before the second check of a new process: it may be a step to a daemon and exit at once.
+const FIRST_INTERVAL: Duration = Duration::from_millis(4);
 
-/// How often a process is looked at that has page faults.
-const BUSY: Duration = Duration::from_millis(100);
+/// Longest time between checks of a process that has page faults.
+const MAX_BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often at least: one that may fork, and one that is too small for that to matter.
-const IDLE: Duration = Duration::from_millis(500);
-const IDLE_AND_SMALL: Duration = Duration::from_secs(4);
+/// Longest times between checks of an idle process: one that may fork, and one too small for its forks to matter.
+const MAX_IDLE_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_SMALL_INTERVAL: Duration = Duration::from_secs(4);
 
-/// The fork of a smaller process is short, whatever its pages.
+/// Forks of a process with less memory are short, whatever the size of its pages.
 const SMALL_BYTES: u64 = 32 << 20;
 
-/// The time from one scan of a process that nobody shares memory with to the next: 5 to 10 ms for each GiB of base
-/// pages, in which a fork waits for 0.3 ms at most.
+/// Time between scans of a process that shares memory with no other. A scan takes 5 to 10 ms for each GiB of base
+/// pages, and a fork waits for 0.3 ms of it at most.
 const SCAN_ALONE: Duration = Duration::from_secs(5);
 
-/// The same while a child lives, of which most pages are shared.
+/// Time between scans while a child lives, because most pages are then shared.
 const SCAN_SHARED: Duration = Duration::from_secs(10);
 
-/// After the kernel has refused, nothing is tried for so long.
+/// Pause after the kernel has refused a collapse.
 const REST: Duration = Duration::from_secs(5);
 
-/// Blocks that are passed over at once, since they are huge already or shared: 60 us each.
+/// Most blocks to skip in one step because they are huge already or shared: 60 us each.
 const MAX_SKIPPED: usize = 16;
 
-/// After so many collapses it is asked again whether memory is short.
-const ASK_AGAIN_AFTER: u64 = 32;
+/// Number of collapses after which the keeper checks again whether memory is short.
+const MEMORY_CHECK_EVERY: u64 = 32;
 
-/// A process that is looked at.
+/// A process that the keeper watches.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) pid: u32,
-    /// Tells this process from a later one of the same number.
+    /// Distinguishes this process from a later one with the same number.
     handle: OwnedFd,
-    /// The handle has said that the process has ended, and it had not: its first thread has, before Linux 6.15.
+    /// The handle reports an exit although only the first thread has exited (Linux before 6.15).
     handle_is_wrong: bool,
-    pub(crate) look: Look,
+    pub(crate) sample: Sample,
     forks: u64,
-    /// When it is to be looked at, and how long after the last time.
-    pub(crate) next_look: Instant,
+    /// Time of the next check, and the time between checks.
+    pub(crate) next_check: Instant,
     interval: Duration,
     pace: Pace,
-    /// When it was last scanned, and how many faults it had had.
+    /// Time of the last scan, and the number of faults at that time.
     scanned: Option<(Instant, u64)>,
     survey: Survey,
-    /// How many pages of all processes had been freed lazily by the last scan.
+    /// Pages of all processes that had been freed lazily by the last scan.
     lazy_frees: Option<u64>,
     pages: Option<Pages>,
-    /// Blocks of the last scan that are still to be collapsed, the next one last.
+    /// Blocks of the last scan that are not collapsed yet; the next one is last.
     pending: Vec<usize>,
     trouble: Option<Trouble>,
     rests_until: Option<Instant>,
@@ -77,19 +77,19 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// A process that is there; `None` if it has ended.
+    /// Starts to watch a process; `None` if it has ended.
     pub(crate) fn new(pid: u32, now: Instant) -> Option<Kept> {
         let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
         let handle = pidfd_open(number, PidfdFlags::empty()).ok()?;
-        let look = proc::look(pid)?;
+        let sample = proc::sample(pid)?;
         Some(Kept {
             pid,
             handle,
             handle_is_wrong: false,
-            look,
+            sample,
             forks: 0,
-            next_look: now,
-            interval: FIRST,
+            next_check: now,
+            interval: FIRST_INTERVAL,
             pace: Pace::new(now),
             scanned: None,
             survey: Survey::default(),
@@ -111,46 +111,45 @@ impl Kept {
     }
 
     pub(crate) fn image(&self) -> Image {
-        self.look.image
+        self.sample.image
     }
 
-    /// Whether the process has not been waited for yet. A later one of its number is another.
+    /// Whether the process still exists, at least as a zombie. A new process with the same number does not count.
     fn is_there(&self) -> bool {
         let handle = self.handle.as_raw_fd() as usize;
-        // SAFETY: signal 0 is none: the kernel only looks whether it could be sent.
+        // SAFETY: signal 0 sends nothing: the kernel only checks the permission.
         let sent = unsafe { syscall4(Sysno::pidfd_send_signal, handle, 0, 0, 0) };
         !matches!(sent, Err(errno) if errno == syscalls::Errno::ESRCH)
     }
 
-    /// Looks at the process again. False if it has ended. `is_readable`: its handle says so.
-    pub(crate) fn look_again(&mut self, is_readable: bool, now: Instant) -> bool {
+    /// Reads the state of the process again. Returns false if it has ended. `is_readable`: its handle reports an exit.
+    pub(crate) fn update(&mut self, is_readable: bool, now: Instant) -> bool {
         self.handle_is_wrong |= is_readable;
-        let look = proc::look(self.pid);
-        // In this order: if the process is there now, no other one of its number was looked at.
-        let Some(look) = look.filter(|_| self.is_there()) else { return false };
-        if look.image != self.look.image && look.image.is_known() {
-            // It has called exec, and is another program.
+        let sample = proc::sample(self.pid);
+        // The order matters: the process exists after the reading, so the state read is not that of a later process.
+        let Some(sample) = sample.filter(|_| self.is_there()) else { return false };
+        if sample.image != self.sample.image && sample.image.is_known() {
+            // The process has called `exec` and is another program now.
             let Some(fresh) = Kept::new(self.pid, now) else { return false };
             *self = fresh;
             return true;
         }
-        let look = Look { image: self.look.image, ..look };
-        let is_busy = look.faults != self.look.faults;
-        let most = if look.resident_bytes < SMALL_BYTES { IDLE_AND_SMALL } else { IDLE };
-        self.interval = (2 * self.interval).min(if is_busy { BUSY } else { most });
-        self.next_look = now + self.interval;
-        self.look = look;
+        let sample = Sample { image: self.sample.image, ..sample };
+        let is_busy = sample.faults != self.sample.faults;
+        let most = if sample.resident_bytes < SMALL_BYTES { MAX_SMALL_INTERVAL } else { MAX_IDLE_INTERVAL };
+        self.interval = (2 * self.interval).min(if is_busy { MAX_BUSY_INTERVAL } else { most });
+        self.next_check = now + self.interval;
+        self.sample = sample;
         true
     }
 
-    /// A child with a copy of its memory was seen for the first time.
+    /// Notes the first sight of a child that has a copy of the process's memory.
     pub(crate) fn note_fork(&mut self, now: Instant) {
         self.forks += 1;
         self.pace.note_fork(now);
     }
 
-    /// Scans the memory if that is due, so that its blocks can be collapsed. `is_shared`: another process has copies of
-    /// it.
+    /// Scans the memory for blocks to collapse, if a scan is due. `is_shared`: another process has copies of its pages.
     pub(crate) fn scan_if_due(&mut self, is_shared: bool, now: Instant) {
         if !is_shared {
             self.pace.note_alone(now);
@@ -160,8 +159,8 @@ impl Kept {
         }
         let interval = if is_shared { SCAN_SHARED } else { SCAN_ALONE };
         let is_due = self.scanned.is_none_or(|(at, faults)| {
-            // What was shared at the last scan may be the process's own by now.
-            let may_differ = faults != self.look.faults || !self.pending.is_empty();
+            // Pages that were shared at the last scan may belong to the process alone by now.
+            let may_differ = faults != self.sample.faults || !self.pending.is_empty();
             may_differ && now.saturating_duration_since(at) >= interval
         });
         if is_due {
@@ -169,16 +168,16 @@ impl Kept {
         }
     }
 
-    /// The children that shared its memory are gone: there is something to do.
+    /// Notes that the children that shared the memory have ended, so the process is worth a new scan.
     pub(crate) fn note_alone(&mut self, now: Instant) {
         self.pace.note_alone(now);
-        // The last scan was of shared pages, and the program may have freed some since.
+        // The last scan found shared pages, and the program may have freed some since.
         self.pending.clear();
         self.scanned = None;
     }
 
     fn scan(&mut self, now: Instant) {
-        self.scanned = Some((now, self.look.faults));
+        self.scanned = Some((now, self.sample.faults));
         let lazy_frees = proc::lazy_frees();
         let may_be_lazy =
             lazy_frees > 0 && (self.lazy_frees != Some(lazy_frees) || self.trouble == Some(Trouble::FreedLazily));
@@ -206,7 +205,7 @@ impl Kept {
         }
     }
 
-    /// Tries nothing for a while.
+    /// Attempts no collapse for a while.
     fn give_up(&mut self, trouble: Option<Trouble>, now: Instant) {
         self.trouble = trouble;
         self.rests_until = Some(now + REST);
@@ -214,7 +213,7 @@ impl Kept {
         self.pages = None;
     }
 
-    /// When the next block may be collapsed, if there is one.
+    /// Time when the next block may be collapsed, if there is one.
     pub(crate) fn next_collapse(&self) -> Option<Instant> {
         (!self.pending.is_empty()).then(|| self.pace.due(self.pending.len()))
     }
@@ -224,7 +223,7 @@ impl Kept {
         if self.pending.is_empty() || !self.pace.take(self.pending.len(), now) {
             return;
         }
-        if self.collapsed.is_multiple_of(ASK_AGAIN_AFTER) && room::is_memory_short(self.pid) {
+        if self.collapsed.is_multiple_of(MEMORY_CHECK_EVERY) && room::is_memory_short(self.pid) {
             return self.give_up(Some(Trouble::ShortOfMemory), now);
         }
         let Some(pages) = &self.pages else { return };
@@ -236,7 +235,7 @@ impl Kept {
                 if let Some(warm) = warm {
                     warm.make_ready();
                 }
-                // That may have taken milliseconds, in which the process may have forked.
+                // The preparation may have taken milliseconds, in which the process may have forked.
                 worth = pages.worth(block);
             }
             match worth {
@@ -245,7 +244,7 @@ impl Kept {
                     break;
                 }
                 Ok(Worth::NotDense | Worth::Shared) => {}
-                // It has ended.
+                // The process has ended.
                 Err(_) => self.pending.clear(),
             }
         }
@@ -272,7 +271,7 @@ impl Kept {
                 match errno {
                     Errno::PERM | Errno::ACCESS => self.give_up(Some(Trouble::NotAllowed), now),
                     Errno::NOMEM => self.give_up(Some(Trouble::ShortOfMemory), now),
-                    // It has ended, or somebody uses a page of the block, or the block may have no huge page.
+                    // The process has ended, a page of the block is in use, or the block may have no huge page.
                     _ => {}
                 }
             }
@@ -280,7 +279,7 @@ impl Kept {
     }
 
     fn trouble(&self) -> Option<Trouble> {
-        if !self.look.image.is_known() && self.look.resident_bytes > 0 {
+        if !self.sample.image.is_known() && self.sample.resident_bytes > 0 {
             return Some(Trouble::NotReadable);
         }
         if self.forks == 0 { Some(Trouble::NeverForked) } else { self.trouble }
@@ -289,8 +288,8 @@ impl Kept {
     pub(crate) fn report(&self) -> ProcessReport {
         ProcessReport {
             pid: self.pid,
-            name: self.look.name.clone(),
-            resident_bytes: self.look.resident_bytes,
+            name: self.sample.name.clone(),
+            resident_bytes: self.sample.resident_bytes,
             forks: self.forks,
             huge_bytes: self.survey.huge_bytes,
             base_bytes: self.survey.base_bytes,
@@ -304,7 +303,7 @@ impl Kept {
     }
 }
 
-/// The trouble behind an error of a scan; `None` if the process has ended.
+/// Translates an error of a scan; `None` if the process has ended.
 fn trouble_of(error: &io::Error) -> Option<Trouble> {
     match error.kind() {
         io::ErrorKind::PermissionDenied => Some(Trouble::NotReadable),

@@ -1,16 +1,17 @@
-//! Whether memory, or a limit on tasks, is short: for the machine, and in the control groups of a process.
+//! Checks whether memory or a limit on tasks is short, for the machine and for the control groups
+//! of a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// With less left in a group or on the machine, nothing is collapsed: a collapse takes 2 MiB before it gives them back,
-/// and where there are none the kernel takes them from somebody.
+/// With less memory left in a group or on the machine, nothing is collapsed: a collapse allocates 2 MiB before it frees
+/// as much, and a full machine would take them from other memory.
 const MIN_BYTES: u64 = 64 << 20;
 
-/// Tasks that a group must have left for one more that is not the program's.
+/// Tasks that a group must have left before the keeper adds a task to it.
 const MIN_TASKS: u64 = 16;
 
-/// Whether the machine, or a control group of the process, has less than 64 MiB left that nobody uses.
+/// Whether the machine, or a control group of the process, has less than 64 MiB of unused memory left.
 pub(crate) fn is_memory_short(pid: u32) -> bool {
     let available = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
@@ -21,30 +22,30 @@ pub(crate) fn is_memory_short(pid: u32) -> bool {
     machine.into_iter().chain(group).min().is_some_and(|left| left < MIN_BYTES)
 }
 
-/// Whether the control groups of the process let in one more task, and some of the program's after it.
+/// Whether the control groups of the process allow one more task and still leave some for the program.
 pub fn has_room_for_a_task(pid: u32) -> bool {
     let left = |group: PathBuf| Some(number(&group, "pids.max")?.saturating_sub(number(&group, "pids.current")?));
     groups(pid, "pids").into_iter().filter_map(left).all(|left| left >= MIN_TASKS)
 }
 
-/// The memory that a group may still have; `None` without a limit. Files that the kernel can drop count as free.
+/// The memory that is left of a group's limit; `None` without a limit. Files that the kernel can drop count as free.
 fn left_of_group(group: &Path) -> Option<u64> {
     let limit = number(group, "memory.max").or_else(|| number(group, "memory.limit_in_bytes"))?;
     let used = number(group, "memory.current").or_else(|| number(group, "memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // Of the group and those below it: the second name is version 1's.
+    // Covers the group and those below it; the second name is that of version 1.
     let files = ["inactive_file ", "total_inactive_file "].iter().filter_map(|name| {
         stat.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse::<u64>().ok())
     });
     Some(limit.saturating_sub(used.saturating_sub(files.max().unwrap_or(0))))
 }
 
-/// `max` is no number, as in a group without a limit.
+/// A file with `max`, as in a group without a limit, gives `None`.
 fn number(group: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
 }
 
-/// The control group of a process for a controller, and those above it, in both versions.
+/// The control group of a process for a controller, and the groups above it, in both versions.
 fn groups(pid: u32, controller: &str) -> Vec<PathBuf> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     groups_of(&text, controller)
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_can_be_dropped_count_as_free() {
+    fn droppable_files_count_as_free() {
         let group = std::env::temp_dir().join(format!("hugefork-keep-room-{}", std::process::id()));
         fs::create_dir_all(&group).unwrap();
         let write = |file: &str, text: &str| fs::write(group.join(file), text).unwrap();

@@ -1,5 +1,5 @@
-//! The processes that are to be kept: by number, by name, or by control group. Processes that these start are kept,
-//! too.
+//! The processes to keep: by number, by name, or by control group. Processes that these start are
+//! kept, too.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -9,10 +9,10 @@ use thiserror::Error;
 
 use crate::proc;
 
-/// The most bytes of a name that the kernel keeps for a process (`TASK_COMM_LEN` without its zero).
-const COMM_LEN: usize = 15;
+/// Maximum bytes of a process name in the kernel (`TASK_COMM_LEN` without its zero).
+const MAX_COMM_LEN: usize = 15;
 
-/// Which processes are to be kept.
+/// The set of processes to keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
     pids: Vec<u32>,
@@ -20,61 +20,61 @@ pub struct Targets {
     groups: Vec<PathBuf>,
 }
 
-/// Why a target cannot be kept.
+/// The reason why a target cannot be kept.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TargetsError {
-    /// No process has that number.
+    /// No process has this number.
     #[error("no process has the number {pid}; `pgrep -a NAME` finds numbers, or take --name")]
     NoProcess {
-        /// That number.
+        /// The number.
         pid: u32,
     },
     /// A unit has no control group.
     #[error("{} has no control group below /sys/fs/cgroup; is it running? `systemctl status` says so", unit.display())]
     NoUnit {
-        /// Its name.
+        /// The unit's name.
         unit: PathBuf,
     },
-    /// A directory is no control group.
+    /// A directory is not a control group.
     #[error("{} is no control group (it has no file cgroup.procs); name a directory below /sys/fs/cgroup", path.display())]
     NoGroup {
-        /// That directory.
+        /// The directory.
         path: PathBuf,
     },
-    /// A process whose pages are wanted is the keeper itself.
+    /// The target is the keeper itself.
     #[error("process {pid} is this command itself; name the process of a program")]
     Itself {
-        /// Its number.
+        /// The process number.
         pid: u32,
     },
 }
 
 impl Targets {
-    /// None so far.
+    /// An empty set.
     pub fn new() -> Targets {
         Targets::default()
     }
 
-    /// A process, until it ends.
+    /// Adds a process, which is kept until it ends.
     ///
     /// # Errors
-    /// There is none of that number, or it is the caller's.
+    /// No process has the number, or it is the caller's own.
     pub fn add_process(&mut self, pid: u32) -> Result<(), TargetsError> {
         if pid == std::process::id() {
             return Err(TargetsError::Itself { pid });
         }
-        proc::look(pid).filter(|_| proc::is_process(pid)).ok_or(TargetsError::NoProcess { pid })?;
+        proc::sample(pid).filter(|_| proc::is_process(pid)).ok_or(TargetsError::NoProcess { pid })?;
         self.pids.push(pid);
         Ok(())
     }
 
-    /// Each process of that name, or whose file has that name, whenever it starts.
+    /// Adds all present and future processes with that name, or whose executable has that name.
     pub fn add_name(&mut self, name: OsString) {
         self.names.push(name);
     }
 
-    /// Each process in a systemd unit (`redis-server`, `redis-server.service`), whenever it starts.
+    /// Adds all present and future processes of a systemd unit (`redis-server`, `redis-server.service`).
     ///
     /// # Errors
     /// The unit has no control group.
@@ -87,10 +87,10 @@ impl Targets {
         Ok(())
     }
 
-    /// Each process in a control group or in one below it, whenever it starts.
+    /// Adds all present and future processes of a control group and the groups below it.
     ///
     /// # Errors
-    /// The directory is none.
+    /// The directory is not a control group.
     pub fn add_group(&mut self, path: &Path) -> Result<(), TargetsError> {
         if !path.join("cgroup.procs").exists() {
             return Err(TargetsError::NoGroup { path: path.to_owned() });
@@ -99,17 +99,17 @@ impl Targets {
         Ok(())
     }
 
-    /// Whether processes that start later may be among them, whoever starts them.
+    /// Whether processes that start later can be targets even if no kept process starts them.
     pub fn may_grow(&self) -> bool {
         !self.names.is_empty() || !self.groups.is_empty()
     }
 
-    /// Those that were named by number.
+    /// The targets that were given by number.
     pub(crate) fn pids(&self) -> &[u32] {
         &self.pids
     }
 
-    /// Those that are there by name or control group, beside those that are known.
+    /// The present targets by name or control group, without those that are known.
     pub(crate) fn found(&self, is_known: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut found = Vec::new();
         if !self.names.is_empty() {
@@ -126,12 +126,13 @@ impl Targets {
         let (comm, file) = (comm.trim_end_matches('\n'), proc::file_name(pid));
         self.names.iter().any(|name| {
             let bytes = name.as_encoded_bytes();
-            comm.as_bytes() == &bytes[..bytes.len().min(COMM_LEN)] || file.as_deref().is_some_and(|file| name == file)
+            comm.as_bytes() == &bytes[..bytes.len().min(MAX_COMM_LEN)]
+                || file.as_deref().is_some_and(|file| name == file)
         })
     }
 }
 
-/// The directory of that name that lies nearest below `top`.
+/// The directory with that name that lies nearest below `top`.
 fn named_below(top: &Path, name: &OsStr) -> Option<PathBuf> {
     let mut level = vec![top.to_owned()];
     while !level.is_empty() {
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_refused() {
+    fn missing_targets_are_refused() {
         let mut targets = Targets::new();
         let own = std::process::id();
         assert_eq!(targets.add_process(own), Err(TargetsError::Itself { pid: own }));
@@ -174,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_that_of_the_process_or_of_its_file() {
+    fn a_name_matches_the_process_or_its_executable() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut targets = Targets::new();
         targets.add_name("sleep".into());
-        // Between fork and exec it has the name of this test.
+        // Between fork and exec, the child still has the name of this test.
         while !targets.found(|_| false).contains(&child.id()) {
             std::thread::yield_now();
         }

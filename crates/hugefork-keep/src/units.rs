@@ -3,5 +3,5 @@
 /// A huge page.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// The pages that huge pages are made of.
+/// A base page; 512 of them fit into a huge page.
 pub(crate) const BASE_PAGE: usize = 4096;

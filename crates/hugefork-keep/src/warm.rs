@@ -1,10 +1,11 @@
-//! A huge page that is ready before a collapse wants one.
+//! A huge page that the keeper prepares before a collapse needs one.
 //!
-//! `MADV_COLLAPSE` copies into a new huge page while it has the lock of the address space, so threads of the program
-//! that have a page fault wait for it. In a virtual machine the first touch of memory takes milliseconds, since the
-//! host has to find it (4.3 ms for 2 MiB on the machine that docs/run.md names, beside 0.2 ms for a page that was
-//! touched). So the keeper touches a huge page of its own and gives it back right before: the kernel keeps pages that
-//! were just freed at hand for the processor that freed them, and gives that page to the collapse.
+//! `MADV_COLLAPSE` copies into a new huge page while it holds the lock of the address space, so
+//! threads of the program that have a page fault wait for it. In a virtual machine the first touch
+//! of memory takes milliseconds, since the host has to allocate it (4.3 ms for 2 MiB on the machine
+//! described in docs/run.md; 0.2 ms for a page touched before). So right before a collapse the
+//! keeper touches a huge page of its own and frees it. The kernel caches freed pages for the
+//! processor that freed them, and uses that page for the collapse.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -14,7 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::units::HUGE_PAGE;
 
-/// Addresses for one huge page.
+/// A range of addresses that contains one aligned huge page.
 #[derive(Debug)]
 pub(crate) struct WarmPage {
     mapped: *mut c_void,
@@ -23,18 +24,18 @@ pub(crate) struct WarmPage {
 impl WarmPage {
     pub(crate) fn new() -> Result<WarmPage, Errno> {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: new memory, at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let mapped = unsafe { mmap_anonymous(ptr::null_mut(), 2 * HUGE_PAGE, rights, flags)? };
         let warm = WarmPage { mapped };
-        // SAFETY: the memory is this value's, and has no contents that anybody needs.
+        // SAFETY: this value owns the memory, and its contents are not needed.
         unsafe { madvise(warm.page(), HUGE_PAGE, Advice::LinuxHugepage)? };
         Ok(warm)
     }
 
-    /// Takes a huge page from the kernel, which clears it, and gives it back.
+    /// Allocates a huge page, which the kernel clears, and frees it.
     pub(crate) fn make_ready(&self) {
         let page = self.page();
-        // SAFETY: the memory is this value's; nobody needs its contents.
+        // SAFETY: this value owns the memory, and its contents are not needed.
         unsafe {
             page.cast::<u8>().write_volatile(1);
             let _ = madvise(page, HUGE_PAGE, Advice::LinuxDontNeed);
@@ -48,7 +49,7 @@ impl WarmPage {
 
 impl Drop for WarmPage {
     fn drop(&mut self) {
-        // SAFETY: the memory is this value's.
+        // SAFETY: this value owns the memory.
         let _ = unsafe { munmap(self.mapped, 2 * HUGE_PAGE) };
     }
 }

@@ -1,7 +1,7 @@
-//! Keeps processes of this test: each is the test itself, started again with a part to play.
+//! Keeps processes that this test starts: each is the test binary itself, started again in a role.
 //!
-//! Nothing here waits for a time. The keeper goes on until it reports what is wanted, and the processes end when their
-//! standard input does.
+//! No test depends on time. The keeper runs until its report is as expected, and the processes end
+//! when their standard input ends.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,13 +14,13 @@ const HUGE_PAGE: usize = 2 << 20;
 const BLOCKS: usize = 24;
 const PART: &str = "HUGEFORK_KEEP_PART";
 
-/// The part of the test that the process plays, if it was started for one.
+/// The role of this process, if the test started it for one.
 fn part() -> Option<String> {
     env::var(PART).ok()
 }
 
-/// A process that plays a part of the test of that name. It says a line each time that it has done a step, and goes on
-/// when it is sent one.
+/// A process in the role of that name. It prints a line after each step and continues after a line on its standard
+/// input.
 struct Actor {
     process: Child,
     says: BufReader<ChildStdout>,
@@ -37,7 +37,7 @@ impl Actor {
         Actor { process, says, hears }
     }
 
-    /// Waits until it has said `word`.
+    /// Waits until the process has printed `word`.
     fn wait_for(&mut self, word: &str) {
         let mut line = String::new();
         while line.trim() != word {
@@ -54,28 +54,28 @@ impl Actor {
         self.process.id()
     }
 
-    /// Ends it; it must have been content.
+    /// Ends the process and checks that it succeeded.
     fn end(mut self) {
         drop(self.hears.take());
         assert!(self.process.wait().unwrap().success());
     }
 }
 
-/// Says a word to the test, and waits until it is to go on. False if it is to end.
+/// Prints a word for the test and waits for a line. Returns false at the end of the input.
 fn say(word: &str) -> bool {
     println!("\n{word}");
     let mut byte = [0];
     std::io::stdin().read(&mut byte).is_ok_and(|read| read == 1)
 }
 
-/// Anonymous memory of whole blocks, in base pages, with something in each.
+/// Anonymous memory of whole blocks in base pages, with a value in each page.
 fn filled_memory() -> &'static mut [u64] {
     let len = (BLOCKS + 1) * HUGE_PAGE;
-    // SAFETY: new memory, at a place of the kernel's choice.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let mapped = unsafe { libc::mmap(ptr::null_mut(), len, 3, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     let start = mapped.map_addr(|address| address.next_multiple_of(HUGE_PAGE));
-    // SAFETY: it lies in the new memory, which stays mapped. Base pages first, wherever huge ones are usual.
+    // SAFETY: the range lies in the new mapping, which remains mapped. `MADV_NOHUGEPAGE` makes base pages first.
     let words = unsafe {
         libc::madvise(start, BLOCKS * HUGE_PAGE, libc::MADV_NOHUGEPAGE);
         std::slice::from_raw_parts_mut(start.cast::<u64>(), BLOCKS * HUGE_PAGE / 8)
@@ -92,12 +92,12 @@ fn is_as_filled(words: &[u64]) -> bool {
 
 /// A child of `fork(2)` that lives until it is killed.
 fn fork() -> libc::pid_t {
-    // SAFETY: the child calls only what a signal handler may.
+    // SAFETY: the child calls only async-signal-safe functions.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         loop {
-            // SAFETY: it waits for its end.
+            // SAFETY: it waits until it is killed.
             unsafe { libc::pause() };
         }
     }
@@ -105,14 +105,14 @@ fn fork() -> libc::pid_t {
 }
 
 fn kill(child: libc::pid_t) {
-    // SAFETY: a child of this process, which nobody else waits for.
+    // SAFETY: a child of this process; no other code waits for it.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, ptr::null_mut(), 0);
     }
 }
 
-/// A keeper of one process; `None` where nothing can be kept.
+/// A keeper of one process; `None` if this machine cannot keep any.
 fn keeper_of(pid: u32) -> Option<Keeper> {
     let mut targets = Targets::new();
     targets.add_process(pid).unwrap();
@@ -126,7 +126,7 @@ fn keeper_of(pid: u32) -> Option<Keeper> {
     }
 }
 
-/// Goes on until the report of a process is as wanted.
+/// Runs the keeper until its report of a process is as expected.
 fn keep_until(keeper: &mut Keeper, pid: u32, is_wanted: impl Fn(&ProcessReport) -> bool) -> ProcessReport {
     loop {
         let time = keeper.step().expect("the process lives");
@@ -138,13 +138,13 @@ fn keep_until(keeper: &mut Keeper, pid: u32, is_wanted: impl Fn(&ProcessReport) 
     }
 }
 
-/// The blocks that a report has as huge.
+/// Number of blocks that a report counts as huge.
 fn huge_blocks(report: &ProcessReport) -> usize {
     report.huge_bytes as usize / HUGE_PAGE
 }
 
 #[test]
-fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
+fn memory_is_huge_again_with_its_contents_after_a_child() {
     if part().is_some() {
         let words = filled_memory();
         if !say("filled") {
@@ -154,13 +154,13 @@ fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
         say("forked");
         kill(child);
         while say("alone") {
-            // Nobody has changed it, and it can be written to.
+            // The collapse has not changed it, and it is writable.
             assert!(is_as_filled(words));
             words[BLOCKS * HUGE_PAGE / 16] += 0;
         }
         return;
     }
-    let mut actor = Actor::start("memory_is_huge_again_after_a_child_and_has_what_was_in_it", "forks");
+    let mut actor = Actor::start("memory_is_huge_again_with_its_contents_after_a_child", "forks");
     actor.wait_for("filled");
     let pid = actor.pid();
     let Some(mut keeper) = keeper_of(pid) else { return actor.end() };
@@ -168,7 +168,7 @@ fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
     assert_eq!((before.forks, before.blocks_collapsed), (0, 0));
     actor.go_on();
     actor.wait_for("forked");
-    // While the child lives it shares the pages, and none is copied.
+    // While the child lives, it shares the pages, and the keeper copies none.
     let shared = keep_until(&mut keeper, pid, |process| process.forks == 1 && process.base_bytes > 0);
     assert_eq!(shared.blocks_collapsed, 0, "{shared:?}");
     actor.go_on();
@@ -179,7 +179,7 @@ fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
     actor.go_on();
     actor.wait_for("alone");
     actor.end();
-    // Its end is noticed, and nothing is left.
+    // The keeper notices the end of the process and has nothing left to keep.
     while let Some(time) = keeper.step() {
         keeper.wait(time);
     }
@@ -189,12 +189,12 @@ fn memory_is_huge_again_after_a_child_and_has_what_was_in_it() {
 #[test]
 fn blocks_beside_shared_ones_are_huge_again() {
     if part().is_some() {
-        // A child that lives on shares the lower half. A page of the upper one was only read.
+        // A long-lived child shares the lower half. A page of the upper half was only read.
         let words = filled_memory();
         let helper = fork();
         let own = &mut words[BLOCKS / 2 * HUGE_PAGE / 8..];
         own.iter_mut().zip(1..).for_each(|(word, value)| *word = value);
-        // SAFETY: a page of the memory of above, whose contents nobody needs.
+        // SAFETY: a page of the memory from above, whose contents are not needed.
         unsafe { libc::madvise(own.as_mut_ptr().cast(), 4096, libc::MADV_DONTNEED) };
         assert_eq!(own[0], 0);
         let child = fork();
@@ -218,16 +218,16 @@ fn blocks_beside_shared_ones_are_huge_again() {
 }
 
 #[test]
-fn a_daemon_is_followed_though_nobody_saw_its_parent() {
+fn a_daemon_is_kept_though_its_parent_was_never_seen() {
     if part().is_some() {
         let parent = std::process::id();
         let words = filled_memory();
         if !say("filled") {
             return;
         }
-        // SAFETY: the parent ends at once; the child is the only thread of its process, as this is of this one.
+        // SAFETY: the parent exits at once; the child has a single thread, like this process.
         if unsafe { libc::fork() } > 0 {
-            // SAFETY: nothing is left to be done.
+            // SAFETY: no cleanup is needed.
             unsafe { libc::_exit(0) };
         }
         assert_ne!(parent, std::process::id());
@@ -240,7 +240,7 @@ fn a_daemon_is_followed_though_nobody_saw_its_parent() {
         println!("\ncontent");
         return;
     }
-    let mut actor = Actor::start("a_daemon_is_followed_though_nobody_saw_its_parent", "leaves");
+    let mut actor = Actor::start("a_daemon_is_kept_though_its_parent_was_never_seen", "leaves");
     actor.wait_for("filled");
     let Some(mut keeper) = keeper_of(actor.pid()) else { return actor.end() };
     keeper.step();
@@ -262,10 +262,10 @@ fn a_daemon_is_followed_though_nobody_saw_its_parent() {
 }
 
 #[test]
-fn a_program_that_switches_its_huge_pages_off_keeps_them_off() {
+fn a_program_that_disables_huge_pages_gets_none() {
     if part().is_some() {
         filled_memory();
-        // SAFETY: numbers alone.
+        // SAFETY: the call takes numbers only.
         assert_eq!(unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) }, 0);
         let child = fork();
         say("forked");
@@ -273,7 +273,7 @@ fn a_program_that_switches_its_huge_pages_off_keeps_them_off() {
         say("alone");
         return;
     }
-    let mut actor = Actor::start("a_program_that_switches_its_huge_pages_off_keeps_them_off", "refuses");
+    let mut actor = Actor::start("a_program_that_disables_huge_pages_gets_none", "refuses");
     actor.wait_for("forked");
     let Some(mut keeper) = keeper_of(actor.pid()) else { return actor.end() };
     keep_until(&mut keeper, actor.process.id(), |process| process.forks == 1);
@@ -285,25 +285,25 @@ fn a_program_that_switches_its_huge_pages_off_keeps_them_off() {
 }
 
 #[test]
-fn memory_that_was_freed_lazily_does_not_become_permanent() {
+fn lazily_freed_memory_does_not_become_permanent() {
     if part().is_some() {
         let words = filled_memory();
         let child = fork();
         say("forked");
         kill(child);
-        // SAFETY: the memory of above, whose contents nobody needs.
+        // SAFETY: the memory from above, whose contents are not needed.
         assert_eq!(unsafe { libc::madvise(words.as_mut_ptr().cast(), size_of_val(words), libc::MADV_FREE) }, 0);
         say("freed");
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let sizes = smaps.lines().filter_map(|line| line.strip_prefix("LazyFree:"));
         let lazy: usize = sizes.map(|size| size.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10).sum();
-        // Pages that the kernel has taken back read as zeros: all others are still freed lazily, but for some that wait
-        // in its batches. A collapse would have made a whole block stay.
+        // Pages that the kernel has reclaimed read as zeros. All others are still freed lazily, except some that wait
+        // in the kernel's batches. A collapse would have made a whole block permanent.
         let left = words.chunks(512).filter(|page| page[0] != 0).count() * 4096;
         assert!(left < lazy + HUGE_PAGE, "{lazy} bytes of {left} that are there");
         return;
     }
-    let mut actor = Actor::start("memory_that_was_freed_lazily_does_not_become_permanent", "frees");
+    let mut actor = Actor::start("lazily_freed_memory_does_not_become_permanent", "frees");
     actor.wait_for("forked");
     let pid = actor.pid();
     let Some(mut keeper) = keeper_of(pid) else { return actor.end() };
@@ -315,24 +315,24 @@ fn memory_that_was_freed_lazily_does_not_become_permanent() {
 }
 
 #[test]
-fn a_process_that_becomes_another_program_begins_anew() {
+fn exec_resets_the_counts_of_a_process() {
     if part().is_some() {
         filled_memory();
         let child = fork();
         say("forked");
         kill(child);
         println!("\nexec");
-        // SAFETY: strings that end, and a list that ends.
+        // SAFETY: zero-terminated strings, and a terminated list.
         unsafe { libc::execl(c"/bin/cat".as_ptr(), c"cat".as_ptr(), ptr::null::<libc::c_char>()) };
         panic!("cat is not there");
     }
-    let mut actor = Actor::start("a_process_that_becomes_another_program_begins_anew", "execs");
+    let mut actor = Actor::start("exec_resets_the_counts_of_a_process", "execs");
     actor.wait_for("forked");
     let pid = actor.pid();
     let Some(mut keeper) = keeper_of(pid) else { return actor.end() };
     keep_until(&mut keeper, pid, |process| process.forks == 1);
     actor.go_on();
-    // In the middle of exec it has the name already, and may not be told apart yet.
+    // In the middle of `exec` the process has the new name already, but may not be identifiable yet.
     let is_new = |process: &ProcessReport| process.trouble == Some(Trouble::NeverForked);
     let report = keep_until(&mut keeper, pid, |process| process.name == "cat" && is_new(process));
     assert_eq!(report.forks, 0);

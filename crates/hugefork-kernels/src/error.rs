@@ -1,30 +1,31 @@
-//! What can be wrong with a kernel that somebody asked for, each with a message that says what to do.
+//! The errors of a requested kernel. Each message says what to do.
 //!
-//! The crate is `no_std` and allocates nothing, so an error keeps an [`Excerpt`] of the offending text inline.
+//! The crate is `no_std` and allocates nothing, so an error stores an [`Excerpt`] of the offending
+//! text inline.
 
 use core::fmt;
 
 use crate::{order::Order, primitive::Primitive, primitive_name::PrimitiveName};
 
-/// Why there is no such kernel.
+/// The reason why a kernel was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// A part of a kernel's name is not known.
+    /// A part of a kernel's name is unknown.
     #[non_exhaustive]
     Unknown {
-        /// Which part.
+        /// The unknown part.
         part: NamePart,
-        /// What stood there.
+        /// The text found there.
         given: Excerpt,
     },
-    /// This CPU, or the system for it, does not offer what the primitive needs.
+    /// This CPU, or its operating system, does not support the primitive.
     Unavailable(PrimitiveName),
-    /// A window of so many bytes is not a positive multiple of 4 KiB.
+    /// A window of this many bytes is not a positive multiple of 4 KiB.
     BadWindow(usize),
     /// The primitive only clears.
     CannotCopy(PrimitiveName),
-    /// The primitive bypasses the cache, so it cannot write the window, which is there to stay in it.
+    /// The primitive bypasses the cache, so it cannot write the window, whose lines must remain in the cache.
     NearNotCached(PrimitiveName),
 }
 
@@ -38,13 +39,13 @@ impl KernelError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePart {
-    /// The name as a whole has another form.
+    /// The name as a whole does not have that form.
     Form,
-    /// What stands before the `/`.
+    /// The text before the `/`.
     Order,
-    /// What stands after the `/` or the `+`.
+    /// The text after the `/` or the `+`.
     Primitive,
-    /// What stands after the `@`.
+    /// The text after the `@`.
     Window,
 }
 
@@ -101,13 +102,13 @@ fn names(primitives: impl Iterator<Item = Primitive>) -> impl Iterator<Item = &'
     primitives.map(|primitive| primitive.name().as_str())
 }
 
-/// What this machine lacks.
+/// The primitives that this machine lacks.
 fn unavailable() -> impl Iterator<Item = &'static str> {
     let lacking = PrimitiveName::ALL.iter().filter(|name| Primitive::new(**name).is_none());
     lacking.map(|name| name.as_str())
 }
 
-/// The introduction and the list, or nothing for an empty list.
+/// Prints the introduction and the list; prints nothing for an empty list.
 fn list_after(
     f: &mut fmt::Formatter<'_>,
     introduction: &str,
@@ -129,7 +130,7 @@ fn list(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) -
     Ok(())
 }
 
-/// The first bytes of a text that was not understood.
+/// The first bytes of a text that could not be parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Excerpt {
     bytes: [u8; Excerpt::MAX],
@@ -148,7 +149,7 @@ impl Excerpt {
         Excerpt { bytes, len: kept.len() as u8, cut: kept.len() < text.len() }
     }
 
-    /// The text, without what was cut off.
+    /// The text, without the part that was cut off.
     pub fn as_str(&self) -> &str {
         // `new` stores whole characters, so this never falls back.
         str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()

@@ -1,8 +1,9 @@
 //! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
 //!
-//! Everything that can fail, and every look at the CPU, happens before a kernel is made: its parts exist only where
-//! they can run. [`Kernel::clear`] and [`Kernel::copy`] are then fit for a signal handler. Both are [`Kernel::run`]
-//! over [`visit`], which picks the primitive of each span and fences. Names are read and printed in `name`.
+//! All checks, of the CPU too, happen before a kernel is made: its parts exist only where they can
+//! run. So a signal handler may call [`Kernel::clear`] and [`Kernel::copy`]. Both are
+//! [`Kernel::run`] over [`visit`], which picks the primitive of each span and issues the fences.
+//! `name` reads and prints names.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -14,9 +15,9 @@ use crate::{
     primitive_name::PrimitiveName,
 };
 
-/// What is kept near: the smallest window that holds the 64 KiB around any target. Zen 5, 2 MiB clear and 64 KiB use in
-/// µs: 64 KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and use: 84.1 with 128 KiB, 85.7 with
-/// 256 KiB.
+/// Default window: the smallest that holds the 64 KiB around any target. Zen 5, 2 MiB clear and 64 KiB use in µs: 64
+/// KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and use: 84.1 with 128 KiB, 85.7 with 256
+/// KiB.
 pub(crate) const WINDOW: WindowSize = WindowSize::new(128 << 10).unwrap();
 
 /// Bytes in the window of a hybrid kernel: a positive multiple of [`SUBPAGE`].
@@ -31,14 +32,15 @@ impl WindowSize {
 
 /// A complete way to clear or copy a block; see the [crate documentation](crate).
 ///
-/// Two kernels are equal when their names are: the near primitive and the window's size count in [`Order::Hybrid`]
-/// only, the window's side and the reschedule function, which callers set from one block to the next, never.
+/// Two kernels are equal when their names are equal. The near primitive and the window's size count in
+/// [`Order::Hybrid`] only. The window's side and the reschedule function never count, since callers may set them for
+/// each block.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     order: Order,
-    /// Writes everything unless the order is hybrid.
+    /// Writes the whole block, or in the hybrid order the part outside the window.
     far: Primitive,
-    /// Cached.
+    /// Writes the window, through the cache.
     near: Primitive,
     window: WindowSize,
     side: Side,
@@ -46,13 +48,13 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// A kernel that writes with `far`; in [`Order::Hybrid`] only outside of a window of 128 KiB, which is written with
-    /// `rep` on x86-64 and `portable` elsewhere.
+    /// A kernel that writes with `far`. In [`Order::Hybrid`], `far` writes outside a window of 128 KiB, and the window
+    /// is written with `rep` on x86-64 and `portable` elsewhere.
     pub fn new(order: Order, far: Primitive) -> Kernel {
         Kernel { order, far, near: Primitive::CACHED, window: WINDOW, side: Side::Around, reschedule: || () }
     }
 
-    /// With another primitive for the window. Only [`Order::Hybrid`] has one.
+    /// Sets another primitive for the window. Only [`Order::Hybrid`] has a window.
     ///
     /// # Errors
     ///
@@ -61,7 +63,7 @@ impl Kernel {
         if near.is_non_temporal() { Err(KernelError::NearNotCached(near.name())) } else { Ok(Kernel { near, ..self }) }
     }
 
-    /// With a window of another size. Only [`Order::Hybrid`] has one.
+    /// Sets another size of the window. Only [`Order::Hybrid`] has a window.
     ///
     /// # Errors
     ///
@@ -74,34 +76,37 @@ impl Kernel {
         Kernel { window, ..self }
     }
 
-    /// With the window on one side of the target. Only [`Order::Hybrid`] has one.
+    /// Sets the side of the target on which the window lies. Only [`Order::Hybrid`] has a window.
     pub fn with_side(self, side: Side) -> Kernel {
         Kernel { side, ..self }
     }
 
-    /// With a function to call between the steps of a block above [`GIGANTIC`], at least every
-    /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes: a place to yield or to look at a stop flag. It runs where
-    /// the kernel runs; in a signal handler it must keep the handler's rules.
+    /// Sets a function that is called between the steps of a block above [`GIGANTIC`], at least every
+    /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes. It may yield or check a stop flag. It runs in the kernel's
+    /// caller; in a signal handler it must obey the handler's rules.
     pub fn with_reschedule(self, reschedule: fn()) -> Kernel {
         Kernel { reschedule, ..self }
     }
 
-    /// What this machine should clear with: hybrid with the best non-temporal primitive outside a 128 KiB window.
+    /// The default kernel for clearing on this machine: hybrid with the best non-temporal primitive outside a 128 KiB
+    /// window.
     pub fn for_clear() -> Kernel {
-        // The narrowest. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but after 16-byte stores the window
-        // takes 2 µs, and after wider ones 5 to 6: those fill the queues to memory that the window then waits for. 2
-        // MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault 32.4, 36.7 and 38.4.
+        // The narrowest stores. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but the window takes 2 µs
+        // after 16-byte stores, and 5 to 6 after wider ones: wider stores fill the queues to memory, and the window
+        // then waits for them. 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault
+        // 32.4, 36.7 and 38.4.
         Kernel::first(&[PrimitiveName::Sse2Nt])
     }
 
-    /// What this machine should copy with: hybrid with the best non-temporal primitive outside a 128 KiB window.
+    /// The default kernel for copying on this machine: hybrid with the best non-temporal primitive outside a 128 KiB
+    /// window.
     pub fn for_copy() -> Kernel {
         // 2 MiB and 64 KiB use on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
         Kernel::first(&[PrimitiveName::Avx2Nt, PrimitiveName::Sse2Nt])
     }
 
-    /// Hybrid with the first of these that this machine has; elsewhere than on x86-64, the straight portable kernel
-    /// that every machine runs.
+    /// Hybrid with the first listed primitive that this machine has. Elsewhere than on x86-64, the straight portable
+    /// kernel that every machine runs.
     fn first(names: &[PrimitiveName]) -> Kernel {
         let cached = Kernel::cached();
         match names.iter().copied().find_map(Primitive::new) {
@@ -110,27 +115,27 @@ impl Kernel {
         }
     }
 
-    /// Everything through the cache, with the cached primitive that is best here.
+    /// Straight through the cache, with the fastest cached primitive of this machine.
     pub(crate) fn cached() -> Kernel {
         let cached = Primitive::best_cached();
         Kernel { near: cached, ..Kernel::new(Order::Straight, cached) }
     }
 
-    /// Straight with `far`, otherwise as `self`.
+    /// The same kernel in straight order with `far`.
     pub(crate) fn straight(self, far: Primitive) -> Kernel {
         Kernel { order: Order::Straight, far, ..self }
     }
 
-    /// Hybrid with `far`, this window and the cached primitive that is best here; otherwise as `self`.
+    /// The same kernel in hybrid order with `far`, this window and the fastest cached primitive of this machine.
     pub(crate) fn hybrid(self, far: Primitive, window: WindowSize) -> Kernel {
         Kernel { order: Order::Hybrid, far, near: Primitive::best_cached(), window, ..self }
     }
 
-    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Checks a choice before it is used for copies.
+    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Call it before using a chosen kernel for copies.
     ///
     /// # Errors
     ///
-    /// [`KernelError::CannotCopy`].
+    /// [`KernelError::CannotCopy`] if the far primitive only clears.
     pub fn check_copy(self) -> Result<Kernel, KernelError> {
         if self.far.can_copy() { Ok(self) } else { Err(KernelError::CannotCopy(self.far.name())) }
     }
@@ -140,7 +145,7 @@ impl Kernel {
         self.order
     }
 
-    /// The primitive that writes far from the target, and for any order but [`Order::Hybrid`] everywhere.
+    /// The primitive that writes outside the window; for any order but [`Order::Hybrid`] it writes the whole block.
     pub fn far(&self) -> Primitive {
         self.far
     }
@@ -155,43 +160,44 @@ impl Kernel {
         self.window.0
     }
 
-    /// As [`window`](Kernel::window).
+    /// The size of the window of [`Order::Hybrid`] as a type.
     pub(crate) fn window_size(&self) -> WindowSize {
         self.window
     }
 
-    /// Where the window of [`Order::Hybrid`] lies.
+    /// The side of the target on which the window of [`Order::Hybrid`] lies.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// What is called between the steps of a block above [`GIGANTIC`].
+    /// The function that is called between the steps of a block above [`GIGANTIC`].
     pub(crate) fn reschedule(&self) -> fn() {
         self.reschedule
     }
 
-    /// Clears the block, ending around the target. It allocates nothing, takes no lock and does not panic, so a signal
-    /// handler may call it. When it returns, all its stores are ordered before later ones: the block can be published.
+    /// Clears the block and ends around the target. It allocates nothing, takes no lock and does not panic, so a signal
+    /// handler may call it. When it returns, all its stores are ordered before later ones, so the block can be
+    /// published.
     ///
     /// # Safety
     ///
     /// `block` is aligned to [`SUBPAGE`] and valid for writes of `len` bytes; `len` is a positive multiple of
-    /// [`SUBPAGE`]; nobody else accesses the block meanwhile.
+    /// [`SUBPAGE`]; no other thread accesses the block during the call.
     pub unsafe fn clear(&self, block: *mut u8, len: usize, target: Target) {
         debug_assert!(block.addr().is_multiple_of(SUBPAGE) && len != 0);
         self.run(self.far, len, target, |primitive, start, len| {
-            // SAFETY: `visit` stays inside the block, in whole subpages; `run` drains.
+            // SAFETY: `visit` yields whole subpages inside the block; `run` drains.
             unsafe { primitive.clear(block.add(start), len) }
         });
     }
 
-    /// Copies the block, ending around the target; otherwise as [`clear`](Kernel::clear). A kernel whose far primitive
-    /// only clears copies with the near one (see [`check_copy`](Kernel::check_copy)).
+    /// Copies the block and ends around the target; otherwise like [`clear`](Kernel::clear). A kernel whose far
+    /// primitive only clears copies with the near primitive (see [`check_copy`](Kernel::check_copy)).
     ///
     /// # Safety
     ///
     /// `to` and `from` are aligned to [`SUBPAGE`], valid for writes and reads of `len` bytes, and do not overlap; `len`
-    /// is a positive multiple of [`SUBPAGE`]; nobody else accesses `to`, or writes `from`, meanwhile.
+    /// is a positive multiple of [`SUBPAGE`]; during the call no other thread accesses `to` or writes `from`.
     pub unsafe fn copy(&self, to: *mut u8, from: *const u8, len: usize, target: Target) {
         debug_assert!(to.addr().is_multiple_of(SUBPAGE) && len != 0);
         debug_assert!(from.addr().is_multiple_of(SUBPAGE) && to.addr().abs_diff(from.addr()) >= len);
@@ -202,7 +208,7 @@ impl Kernel {
         });
     }
 
-    /// Calls `step(primitive, start, len)` for every span: what clear and copy have in common.
+    /// Calls `step(primitive, start, len)` for every span: the common part of clear and copy.
     fn run(&self, far: Primitive, len: usize, target: Target, mut step: impl FnMut(Primitive, usize, usize)) {
         let mut undrained = false;
         let window = Window { bytes: self.window.0, side: self.side };
@@ -214,8 +220,8 @@ impl Kernel {
                 (Order::Hybrid, Reach::Near) => self.near,
                 _ => far,
             };
-            // One fence between the far part and the window, not one a span, since a fence waits for the
-            // write-combining buffers: with 512 fences 2 MiB of `clzero` take 80 µs instead of 23.
+            // One fence between the far part and the window, not one for each span: a fence waits for the
+            // write-combining buffers. With 512 fences, 2 MiB of `clzero` take 80 µs instead of 23.
             if undrained && !primitive.is_non_temporal() {
                 drain();
             }
@@ -225,7 +231,8 @@ impl Kernel {
         if undrained {
             drain();
         } else {
-            // Cached stores need this fence on architectures that reorder them; on x86-64 it is no instruction.
+            // Cached stores need this fence on architectures that reorder them; on x86-64 it compiles to no
+            // instruction.
             fence(Ordering::Release);
         }
     }
@@ -241,8 +248,8 @@ impl PartialEq for Kernel {
 
 impl Eq for Kernel {}
 
-/// Every primitive of this machine in every order, with the near primitive and window of [`Kernel::new`]: for benches
-/// and tests. Kernels that only clear are among them.
+/// Every primitive of this machine in every order, with the near primitive and window of [`Kernel::new`], including
+/// kernels that only clear. For benches and tests.
 pub fn every_kernel() -> impl Iterator<Item = Kernel> {
     Primitive::all().flat_map(|far| Order::ALL.iter().map(move |order| Kernel::new(*order, far)))
 }
@@ -256,13 +263,13 @@ mod tests {
 
     const KIB: usize = 1 << 10;
 
-    /// With a window of 16 KiB, and primitives that can be told apart where this architecture has two.
+    /// A kernel with a window of 16 KiB, and with two different primitives if this architecture has two.
     fn kernel(order: Order) -> Kernel {
         let kernel = Kernel::new(order, Kernel::for_clear().far);
         kernel.with_near(Primitive::PORTABLE).unwrap().with_window(16 * KIB).unwrap()
     }
 
-    /// Primitive, start and length in KiB of what would run in a block of `len` bytes with the target in its middle.
+    /// Primitive, start and length in KiB of each step in a block of `len` bytes with the target in its middle.
     fn steps(kernel: Kernel, len: usize) -> Vec<(Primitive, usize, usize)> {
         let mut steps = vec![];
         kernel.run(kernel.far, len, Target::At(len / 2), |primitive, start, len| {
@@ -305,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_machine_should_use_keeps_a_cached_window() {
+    fn the_default_kernels_write_the_window_through_the_cache() {
         for kernel in [Kernel::for_clear(), Kernel::for_copy()] {
             assert!(!kernel.near.is_non_temporal() && kernel.near.can_copy());
             assert_eq!((kernel.window(), kernel.side), (128 * KIB, Side::Around));

@@ -1,12 +1,12 @@
-//! The kernels of a process: which one for which work, use and block size.
+//! The kernels of a process: selects one by work, use and block size.
 //!
 //! ```text
 //! block of     … nt_from               … GIGANTIC           …
 //! runs         |  straight, cached     |  near or whole     |  straight, past the cache
 //! ```
 //!
-//! The set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. To ask it takes two comparisons
-//! and a copy, so a signal handler may.
+//! A set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. A selection
+//! takes two comparisons and a copy, so a signal handler may do it.
 
 use crate::{
     error::KernelError,
@@ -15,51 +15,51 @@ use crate::{
     order::GIGANTIC,
 };
 
-/// From which size on the uncalibrated kernels write past the cache. Smaller blocks have next to nothing outside of the
-/// window, and the program comes back to them while they are in the cache.
+/// Block size from which uncalibrated kernels write past the cache. In smaller blocks hardly anything lies outside the
+/// window, and the program returns to them while they are in the cache.
 const NT_FROM: usize = 256 << 10;
 
-/// What is done to a block.
+/// The operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// It is cleared.
+    /// The block is cleared.
     Clear,
-    /// Another one is copied to it.
+    /// Another block is copied to it.
     Copy,
 }
 
-/// What the program does with the block next.
+/// The program's next use of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Use {
     /// It touches the neighbourhood of the target.
     Near,
-    /// It goes on to write the whole block.
+    /// It continues to write the whole block.
     Whole,
 }
 
-/// The kernels that a process clears and copies with; see the module's drawing for which block gets which.
+/// The kernels with which a process clears and copies; the module's drawing shows the kernel of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernels {
     clear: Choice,
     copy: Choice,
 }
 
-/// The kernels of one work.
+/// The kernels for one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) near: Kernel,
     pub(crate) whole: Kernel,
-    /// Below `nt_from`.
+    /// For blocks smaller than `nt_from`.
     pub(crate) small: Kernel,
-    /// Above [`GIGANTIC`].
+    /// For blocks above [`GIGANTIC`].
     pub(crate) gigantic: Kernel,
     pub(crate) nt_from: usize,
 }
 
 impl Choice {
-    /// These two, and the kernels for small and for gigantic blocks that go with them. A block above [`GIGANTIC`] is
-    /// written with the far primitive that is best below, and so may be one for whole use.
+    /// Adds the kernels for small and for gigantic blocks to these two. A block above [`GIGANTIC`] uses the best far
+    /// primitive of the smaller blocks, from either kernel.
     pub(crate) fn new(near: Kernel, whole: Kernel, nt_from: usize) -> Choice {
         let (cached, past) = (Kernel::cached(), near.straight(near.far()));
         Choice { near, whole, small: cached, gigantic: past, nt_from }
@@ -85,11 +85,11 @@ impl Choice {
 }
 
 impl Kernels {
-    /// What is best on most machines with these extensions, without measuring anything.
+    /// The best kernels for most machines with these CPU extensions, without a measurement.
     ///
-    /// After a clear for [`Use::Near`] the window around the target is in the cache; for [`Use::Whole`] there is none.
-    /// A copy for [`Use::Whole`] goes through the cache: on Zen 5 2 MiB copied and then written take 162 µs with
-    /// `rep movsb` and 176 past the cache, with other tasks at the memory 206 and 294.
+    /// After a clear for [`Use::Near`], the window around the target is in the cache; for [`Use::Whole`] there is no
+    /// window. A copy for [`Use::Whole`] passes through the cache: on Zen 5, 2 MiB copied and then written take 162 µs
+    /// with `rep movsb` and 176 past the cache; with other tasks loading the memory, 206 and 294.
     pub fn default_for_this_cpu() -> Kernels {
         let (clear, copy) = (Kernel::for_clear(), Kernel::for_copy());
         Kernels {
@@ -102,12 +102,12 @@ impl Kernels {
         Kernels { clear, copy }
     }
 
-    /// What clears a block of `len` bytes that is then used so.
+    /// The kernel that clears a block of `len` bytes before this use.
     pub fn clear(&self, len: usize, used: Use) -> Kernel {
         self.clear.pick(len, used)
     }
 
-    /// What copies to a block of `len` bytes that is then used so.
+    /// The kernel that copies to a block of `len` bytes before this use.
     pub fn copy(&self, len: usize, used: Use) -> Kernel {
         self.copy.pick(len, used)
     }
@@ -117,27 +117,28 @@ impl Kernels {
         self.of(what).pick(len, used)
     }
 
-    /// The size from which blocks get the kernels chosen for their use; smaller ones are written straight and cached.
-    /// 0 where a kernel was pinned.
+    /// Block size from which blocks get the kernel for their use; smaller blocks are written straight and cached. 0 for
+    /// a pinned kernel.
     pub fn nt_from(&self, what: Work) -> usize {
         self.of(what).nt_from
     }
 
-    /// With a function to call between the steps of large blocks; see [`Kernel::with_reschedule`].
+    /// Sets a function that is called between the steps of large blocks; see [`Kernel::with_reschedule`].
     pub fn with_reschedule(self, reschedule: fn()) -> Kernels {
         self.map(|kernel| kernel.with_reschedule(reschedule))
     }
 
-    /// `base`, but for what the user pinned: the values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`, which this crate
-    /// does not read by itself.
+    /// `base`, changed by the user's values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`. This crate does not read the
+    /// environment itself.
     ///
-    /// `kernel` is the name of a kernel that clears blocks of every size for every use. It copies them too if it can;
-    /// otherwise copies stay with `base`. `window` is a size such as `64KiB` or `131072`: that of the window of every
-    /// hybrid kernel, even where the name in `kernel` has another.
+    /// `kernel` names a kernel that clears blocks of every size for every use. It copies them too if it can; otherwise
+    /// the copies of `base` remain. `window` is a size such as `64KiB` or `131072`. It sets the window of every hybrid
+    /// kernel, and overrides a window in the name `kernel`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the name or the size; the message lists good values, and what this machine lacks.
+    /// A [`KernelError`] for a bad name or size; the message lists good values and the primitives that this machine
+    /// lacks.
     pub fn pinned(kernel: Option<&str>, window: Option<&str>, base: Kernels) -> Result<Kernels, KernelError> {
         let mut kernels = base;
         if let Some(name) = kernel {
@@ -150,7 +151,7 @@ impl Kernels {
         if let Some(size) = window {
             let bytes = parse_size(size.trim())?;
             let window = WindowSize::new(bytes).ok_or(KernelError::BadWindow(bytes))?;
-            // Only hybrid kernels have one, so the others stay what they are.
+            // Only hybrid kernels have a window; the others are unchanged.
             kernels = kernels.map(|kernel| kernel.resized(window));
         }
         Ok(kernels)

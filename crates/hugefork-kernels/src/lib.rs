@@ -1,22 +1,26 @@
 //! Clears and copies huge memory blocks *around the byte that the program is about to touch*.
 //!
-//! Whoever hands out memory in 2 MiB blocks has to clear or copy one before a program's first write to it, and the
-//! program then goes on at one particular byte. Two questions decide what that costs: in which order the block is
-//! written, and past which caches. This crate answers both for a given machine, and lets you ask for any other answer:
+//! A memory manager that hands out 2 MiB blocks has to clear or copy each block before the
+//! program's first write to it. The program then continues at one particular byte. The cost depends
+//! on two choices: the order in which the block is written, and the caches that the stores bypass.
+//! This crate makes both choices for a given machine, and accepts any other choice:
 //!
 //! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, which writes
 //!   everything outside a window around the target first and past the cache, and the window last and through the cache;
-//! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or non-temporal, `clzero`, and the
-//!   portable `memset`/`memcpy`, which is all there is on architectures other than x86-64 and (untested) aarch64. A
-//!   primitive exists only where it can run; a [`PrimitiveName`] exists everywhere;
-//! * a [`Kernel`]: both together, with the window's size and the [`Side`] of the target on which it lies;
-//! * [`Kernels`]: which kernel for which block size and [`Use`]. [`calibrate`](calibrate()) measures that on this
-//!   machine in a few milliseconds, the machine's extensions suggest it ([`Kernels::default_for_this_cpu`]), or the
-//!   user pins it.
+//! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or
+//!   non-temporal, `clzero`, and the portable `memset`/`memcpy`, the only one on architectures
+//!   other than x86-64 and (untested) aarch64. A primitive exists only where it can run; a
+//!   [`PrimitiveName`] exists everywhere;
+//! * a [`Kernel`]: an order and primitives together, with the window's size and the [`Side`] of the
+//!   target on which it lies;
+//! * [`Kernels`]: a kernel for each block size and [`Use`]. [`calibrate`](calibrate()) measures the
+//!   best set on this machine in a few milliseconds, [`Kernels::default_for_this_cpu`] picks one by
+//!   the CPU's extensions, or the user pins one.
 //!
-//! It is the lowest layer of `hugefork` and needs nothing of it. `no_std`, no allocation, no locks, and no panics while
-//! a kernel runs: [`Kernel::clear`] and [`Kernel::copy`] are made for a SIGSEGV handler. They use vector registers,
-//! which Linux saves and restores around a handler.
+//! It is the lowest layer of `hugefork` and depends on no other layer. It is `no_std`, does not
+//! allocate, takes no locks and does not panic while a kernel runs: a SIGSEGV handler may call
+//! [`Kernel::clear`] and [`Kernel::copy`]. They use vector registers, which Linux saves and
+//! restores around a handler.
 //!
 //! ```
 //! use std::alloc::{Layout, alloc, dealloc};
@@ -43,10 +47,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What it is worth
+//! # Gain
 //!
-//! 2 MiB at a random target and then 64 KiB of read-modify-write there, µs in sum, on a Zen 5 VM (the ratios are the
-//! fact; which primitive wins differs by CPU):
+//! Times for 2 MiB at a random target and then 64 KiB of read-modify-write there, µs in sum, on a
+//! Zen 5 VM (compare the ratios; the best primitive differs by CPU):
 //!
 //! | clear | | copy | |
 //! |---|---|---|---|
@@ -57,24 +61,25 @@
 //!
 //! # Names
 //!
-//! Kernels print and parse as `order/primitive`, hybrid ones as `hybrid/far+near@window`, where `+near` and `@window`
-//! may be left out: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`, `hybrid/clzero+rep@128KiB`. A name that
-//! this machine cannot run is a [`KernelError`] that lists those that it can.
+//! Kernels print and parse as `order/primitive`, hybrid kernels as `hybrid/far+near@window`;
+//! `+near` and `@window` are optional: `straight/rep`, `target-last/avx2`, `hybrid/avx512-nt`,
+//! `hybrid/clzero+rep@128KiB`. A name that this machine cannot run gives a [`KernelError`] that
+//! lists the possible names.
 //!
 //! # Layout
 //!
 //! | file | holds |
 //! |---|---|
 //! | `order` | the target-last iterator, [`visit`]: spans in processing order, the same for clear and copy |
-//! | `primitive_name` | what primitives there are, and what each needs |
-//! | `arch` | their code, one file an extension, each with what it needs and when not to use it |
-//! | `primitive` | those that this machine has |
-//! | `error` | what is wrong with a kernel that somebody asked for, and what to do |
-//! | `kernel`, `name` | the choice, its checks, the run over `visit`; how it is written |
-//! | `kernels` | the set of them: by work, use and block size; pinning |
+//! | `primitive_name` | the names of all primitives, and the requirements of each |
+//! | `arch` | their code, one file an extension, with its needs and its weak cases |
+//! | `primitive` | the primitives that this machine has |
+//! | `error` | the errors of a requested kernel, with a remedy in each message |
+//! | `kernel`, `name` | the choice of order and primitives, its checks and its run; its text form |
+//! | `kernels` | the set of kernels by work, use and block size; pinning |
 //! | `calibrate` | choosing the set by timing candidates |
 //!
-//! Each uses only what stands above it.
+//! Each module uses only modules above it in the table.
 
 #![no_std]
 
@@ -98,7 +103,7 @@ pub use order::{
 pub use primitive::Primitive;
 pub use primitive_name::PrimitiveName;
 
-/// The code in the README is tested.
+/// Runs the code of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,11 @@
-//! How kernels are printed and read: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
+//! Prints and parses kernels: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
 //!
-//! Names are what `HUGEFORK_KERNEL`, reports and benches speak, so they are stable. Printing gives the full form, which
-//! reads back as an equal kernel on every machine that has the primitives; `near` and `window` may be left out.
+//! `HUGEFORK_KERNEL`, reports and benches use these names, so they are stable. Printing gives the
+//! full form; every machine that has the primitives parses it into an equal kernel. `near` and
+//! `window` are optional.
 //!
-//! Names of orders and primitives are read here too: a refusal lists the good ones, so reading lies above both.
+//! Names of orders and primitives are parsed here too: a refusal lists the good names, so this
+//! module lies above both.
 
 use core::{fmt, str::FromStr};
 
@@ -25,7 +27,7 @@ impl fmt::Display for Kernel {
             return Ok(());
         }
         let window = self.window();
-        // A window is a multiple of 4 KiB, so the last unit always fits.
+        // A window is a multiple of 4 KiB, so a whole number of KiB always exists.
         let (unit, bytes) = if window.is_multiple_of(UNITS[0].1) { UNITS[0] } else { UNITS[1] };
         write!(f, "+{}@{}{unit}", self.near(), window / bytes)
     }
@@ -91,11 +93,11 @@ fn split_optional(text: &str, separator: char) -> (&str, Option<&str>) {
 pub(crate) fn parse_size(text: &str) -> Result<usize, KernelError> {
     UNITS
         .iter()
-        // Without a unit they are bytes.
+        // A number without a unit means bytes.
         .chain([&("", 1)])
         .find_map(|(unit, bytes)| {
             let number = text.strip_suffix(unit)?;
-            // `parse` alone would take a sign.
+            // `parse` alone would accept a sign.
             let number = number.starts_with(|c: char| c.is_ascii_digit()).then_some(number)?;
             number.parse::<usize>().ok()?.checked_mul(*bytes)
         })

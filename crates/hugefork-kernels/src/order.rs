@@ -1,9 +1,10 @@
-//! In which order the bytes of a block are processed.
+//! The orders in which a kernel writes the bytes of a block.
 //!
-//! Offers the target-last index order as an iterator, and [`visit`], the one function that turns an [`Order`] into
-//! spans of bytes. Clear and copy both run over `visit`; neither knows an order by itself.
+//! [`target_last`] is an iterator over subpage indices. [`visit`] is the one function that expands
+//! an [`Order`] into spans of bytes. Clear and copy both run over `visit` and contain no order of
+//! their own.
 //!
-//! A 2 MiB block with the target in subpage `t` (numbers: when a part is processed):
+//! A 2 MiB block with the target in subpage `t` (the numbers give the order of the writes):
 //!
 //! ```text
 //! straight             |1 ------------------------------------------------------------>|
@@ -19,13 +20,13 @@ use core::{fmt, iter::FusedIterator, ops::Range};
 /// Bytes in a subpage, the base page of the machine.
 pub const SUBPAGE: usize = 4096;
 
-/// Blocks larger than this go straight through, whatever the order: Linux's `MAX_ORDER_NR_PAGES` boundary on x86-64.
-/// Past it a block is larger than what a private cache keeps, and long enough that its processing must be
-/// interruptible.
+/// Largest block that is written in the chosen order. Larger blocks are written straight through. This is Linux's
+/// `MAX_ORDER_NR_PAGES` boundary on x86-64: a larger block does not fit in a private cache, and writing it takes so
+/// long that it must be interruptible.
 pub const GIGANTIC: usize = 4 << 20;
 
-/// Blocks above [`GIGANTIC`] are processed in steps of this many bytes, with a reschedule point between two of them.
-/// 2 MiB take 20–90 µs, well below a scheduler tick.
+/// A block above [`GIGANTIC`] is written in steps of this many bytes, with a reschedule point after each step. 2 MiB
+/// take 20–90 µs, well below a scheduler tick.
 pub const RESCHEDULE_EVERY: usize = 2 << 20;
 
 /// Subpages on each side of the target that [`Order::NeighbourhoodLast`] leaves for the end: the radius of Linux 7.0.
@@ -38,7 +39,7 @@ const NEIGHBOURHOOD: usize = 2;
 pub enum Target {
     /// Offset of the byte in its block. An offset past the end counts as the last subpage.
     At(usize),
-    /// Nothing is known: programs mostly start at the beginning, so subpage 0 is assumed.
+    /// The target is unknown. Most programs start at the beginning, so subpage 0 is assumed.
     Unknown,
 }
 
@@ -61,11 +62,12 @@ pub enum Order {
     TargetLast,
     /// The whole block from its beginning to its end, in one call.
     Straight,
-    /// What is right of the target's neighbourhood, what is left of it, then the target ± 2 subpages: Linux 7.0.
+    /// First everything right of the target's neighbourhood, then everything left of it, then the target ± 2 subpages:
+    /// Linux 7.0.
     NeighbourhoodLast,
-    /// Everything outside a window around the target, then the window. With non-temporal stores outside and cached ones
-    /// inside it is the fastest order, if the use that follows counts (2 MiB clear + 64 KiB use: 23.6 µs, straight 40
-    /// µs).
+    /// First everything outside a window around the target, then the window. With non-temporal stores outside and
+    /// cached stores inside, this is the fastest order for a program that uses the target next (2 MiB clear and 64 KiB
+    /// use: 23.6 µs, straight 40 µs).
     Hybrid,
 }
 
@@ -95,7 +97,7 @@ impl fmt::Display for Order {
 pub enum Reach {
     /// Away from the target: its lines are not needed soon and may bypass the cache.
     Far,
-    /// At the target and written last: its lines stay in the cache.
+    /// At the target and written last: its lines should remain in the cache.
     Near,
 }
 
@@ -110,40 +112,40 @@ pub struct Span {
     pub reach: Reach,
 }
 
-/// Where the window of [`Order::Hybrid`] lies: what the program is known to touch after the target.
+/// Position of the window of [`Order::Hybrid`]: the part of the block that the program is expected to touch next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Side {
-    /// Nothing is known of the direction: the target lies in the middle.
+    /// The direction is unknown: the target lies in the middle.
     #[default]
     Around,
-    /// The program goes up: from the target's subpage on.
+    /// The program moves up: the window starts with the target's subpage.
     After,
-    /// The program goes down: up to the end of the target's subpage.
+    /// The program moves down: the window ends with the target's subpage.
     Before,
 }
 
-/// The part of a block that [`Order::Hybrid`] keeps [`Reach::Near`].
+/// The part of a block that [`Order::Hybrid`] writes last, as [`Reach::Near`].
 ///
-/// At an end of the block it is moved, not cut: a full one costs nothing more there.
+/// At an end of the block the window is shifted inwards instead of cut, because a full window costs no more there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Its size, rounded up to subpages.
     pub bytes: usize,
-    /// How it lies to the target.
+    /// Which side of the target it covers.
     pub side: Side,
 }
 
 impl Window {
-    /// `bytes` with the target in their middle.
+    /// A window of `bytes` with the target in its middle.
     pub fn around(bytes: usize) -> Window {
         Window { bytes, side: Side::Around }
     }
 
-    /// Its bytes in a block of `len` bytes for a target in the subpage that starts at `page`.
+    /// The window's bytes in a block of `len` bytes, for a target in the subpage that starts at `page`.
     fn place(self, len: usize, page: usize) -> Range<usize> {
         let bytes = self.bytes.min(len).next_multiple_of(SUBPAGE);
         let begin = match self.side {
-            // Half in whole subpages, so that a window of one is the target's.
+            // The half is rounded down to whole subpages, so a window of one subpage is the target's subpage.
             Side::Around => page.saturating_sub(round_down(bytes / 2)),
             Side::After => page,
             Side::Before => (page + SUBPAGE).saturating_sub(bytes),
@@ -155,8 +157,8 @@ impl Window {
 
 /// Calls `each` for the spans of a block of `len` bytes, in processing order; every byte is in exactly one span.
 ///
-/// `len` is a multiple of [`SUBPAGE`]. Only [`Order::Hybrid`] heeds the `window`; a block no larger than the window is
-/// one near span. A block larger than [`GIGANTIC`] goes straight through in far steps of [`RESCHEDULE_EVERY`] bytes.
+/// `len` is a multiple of [`SUBPAGE`]. Only [`Order::Hybrid`] uses `window`; a block no larger than the window is one
+/// near span. A block larger than [`GIGANTIC`] is written straight through, in far steps of [`RESCHEDULE_EVERY`] bytes.
 ///
 /// ```
 /// use hugefork_kernels::{Order, Target, Window, visit};
@@ -167,15 +169,15 @@ impl Window {
 /// ```
 pub fn visit(order: Order, len: usize, target: Target, window: Window, mut each: impl FnMut(Span)) {
     debug_assert!(len.is_multiple_of(SUBPAGE), "a block is a whole number of subpages");
-    // Empty parts are dropped here, so that the orders below need not care about the ends of the block.
+    // Empty parts are dropped here, so the orders below need no special case for the ends of the block.
     let mut emit = |start: usize, end: usize, reach| {
         if start < end {
             each(Span { start, len: end - start, reach });
         }
     };
     let page = target.subpage_start(len);
-    // Each order is a function: without optimisation all locals of a function stay on the stack, which may be a signal
-    // handler's.
+    // Each order is a function of its own: in an unoptimised build all locals of a function occupy the stack, which may
+    // be a signal handler's.
     match order {
         _ if len > GIGANTIC => in_steps(len, emit),
         Order::TargetLast => by_subpage(len, page, emit),
@@ -200,7 +202,7 @@ fn by_subpage(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)
 fn neighbourhood_last(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)) {
     let begin = page.saturating_sub(NEIGHBOURHOOD * SUBPAGE);
     let end = len.min(page + (NEIGHBOURHOOD + 1) * SUBPAGE);
-    // Right before left: with the usual target at the start there is only a right part.
+    // The right part first: with the usual target, at the start, there is no left part.
     emit(end, len, Reach::Far);
     emit(0, begin, Reach::Far);
     emit(begin, end, Reach::Near);
@@ -233,11 +235,11 @@ pub fn target_last(nr: usize, target: usize) -> TargetLast {
     TargetLast { next: 0, nr, base, pairs }
 }
 
-/// The target-last order: the larger side from its far end up to where both sides are equally long, then pairs
-/// (left, right) that close in on the target.
+/// The target-last order. The longer side is walked first, from its far end until both sides are equally long. Then
+/// pairs (left, right) close in on the target.
 ///
-/// Every index occurs once, the target comes last and its neighbours just before it, so the lines that the program
-/// touches next are the ones that were written last. Each index is computed from its position; the state is four words.
+/// Every index occurs once. The target comes last and its neighbours just before it, so the lines that the program
+/// touches next were written most recently. Each index is computed from its position; the state is four words.
 #[derive(Clone, Debug)]
 pub struct TargetLast {
     /// Position of the next index; at most `nr`.
@@ -252,8 +254,8 @@ impl TargetLast {
     fn index_at(&self, position: usize) -> usize {
         let lone = self.nr - 2 * self.pairs;
         if position < lone {
-            // The lone side lies right of the pairs and is walked down, or left of them and is walked up. For target 0
-            // there are no pairs, and walking down ends at the target by itself.
+            // If the longer side lies right of the pairs, it is walked down; if left, it is walked up. For target 0
+            // there are no pairs, and walking down ends at the target.
             return if self.base == 0 { self.nr - 1 - position } else { position };
         }
         let step = (position - lone) / 2;

@@ -1,13 +1,14 @@
-//! The ways to write a run of bytes that this machine has.
+//! The primitives of this machine: the ways to write a run of bytes.
 //!
-//! A [`Primitive`] exists only where it can run, so that whoever holds one needs no further look at the CPU. It knows
-//! nothing about orders and targets. Its code is in `arch`, one file an extension; each file also says when it wins.
+//! A [`Primitive`] exists only where it can run, so its holder need not check the CPU again. It
+//! knows nothing about orders and targets. Its code is in `arch`, one file an extension; each file
+//! also says when the primitive wins.
 
 use core::fmt;
 
 use crate::{arch::Code, primitive_name::PrimitiveName};
 
-/// A way to clear or copy a run of bytes on this machine. To hold one is the proof that the CPU has the instructions
+/// A way to clear or copy a run of bytes on this machine. A value of this type proves that the CPU has the instructions
 /// and that the system lets programs use them.
 ///
 /// ```
@@ -27,7 +28,7 @@ impl Primitive {
     /// The cached primitive that every machine of this architecture has: `rep` on x86-64, elsewhere `portable`.
     pub(crate) const CACHED: Primitive = Primitive(Code::CACHED);
 
-    /// The primitive of this name, if this machine has it.
+    /// The primitive with this name, if this machine has it.
     pub fn new(name: PrimitiveName) -> Option<Primitive> {
         Code::new(name).map(Primitive)
     }
@@ -37,7 +38,7 @@ impl Primitive {
         PrimitiveName::ALL.iter().filter_map(|name| Primitive::new(*name))
     }
 
-    /// The cached primitive that is best on this machine.
+    /// The fastest cached primitive on this machine.
     pub(crate) fn best_cached() -> Primitive {
         Primitive(Code::best_cached())
     }
@@ -47,12 +48,13 @@ impl Primitive {
         self.0.name()
     }
 
-    /// Whether it copies as well as clears.
+    /// Whether the primitive can copy as well as clear.
     pub fn can_copy(self) -> bool {
         self.name().can_copy()
     }
 
-    /// Whether its stores bypass the cache. Such stores are weakly ordered too; [`Kernel`](crate::Kernel) fences them.
+    /// Whether the primitive's stores bypass the cache. They are weakly ordered too; [`Kernel`](crate::Kernel) fences
+    /// them.
     pub fn is_non_temporal(self) -> bool {
         self.name().is_non_temporal()
     }
@@ -61,23 +63,24 @@ impl Primitive {
     ///
     /// # Safety
     ///
-    /// `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of 4 KiB; nobody else
-    /// accesses them until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has returned.
+    /// `block` is aligned to 4 KiB and valid for writes of `len` bytes, a positive multiple of 4 KiB. No other thread
+    /// accesses them until this call has returned and, for non-temporal stores, the next [`drain`](crate::arch::drain)
+    /// too.
     pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller vouches for the memory and the alignment.
         unsafe { self.0.clear(block, len) }
     }
 
-    /// Copies `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain). Where the
-    /// primitive cannot copy, the cached one of this architecture does.
+    /// Copies `len` bytes. Non-temporal stores are weakly ordered until [`drain`](crate::arch::drain). If the primitive
+    /// cannot copy, the cached one of this architecture copies.
     ///
     /// # Safety
     ///
     /// `to` and `from` are aligned to 4 KiB, do not overlap, and are valid for writes and reads of `len` bytes, a
-    /// positive multiple of 4 KiB; until this, and for non-temporal stores the next [`drain`](crate::arch::drain), has
-    /// returned, nobody else accesses `to` or writes `from`.
+    /// positive multiple of 4 KiB. No other thread accesses `to` or writes `from` until this call has returned and, for
+    /// non-temporal stores, the next [`drain`](crate::arch::drain) too.
     pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller vouches for the memory and the alignment.
         unsafe { self.0.copy(to, from, len) }
     }
 }

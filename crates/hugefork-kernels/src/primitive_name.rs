@@ -1,6 +1,7 @@
-//! The names of the ways to write a run of bytes, and what holds for each of them on every machine.
+//! The names of the primitives, and their properties on every machine.
 //!
-//! A name says nothing about this machine: [`Primitive`](crate::Primitive) is what this machine has.
+//! A name does not depend on this machine; a [`Primitive`](crate::Primitive) exists only where it
+//! can run.
 
 use core::fmt;
 
@@ -61,7 +62,7 @@ impl PrimitiveName {
         }
     }
 
-    /// What a machine needs to run it, in words.
+    /// The requirements on the machine, in words.
     pub fn needs(self) -> &'static str {
         match self {
             PrimitiveName::Portable => "nothing",
@@ -76,12 +77,13 @@ impl PrimitiveName {
         }
     }
 
-    /// Whether it copies as well as clears.
+    /// Whether the primitive can copy as well as clear.
     pub fn can_copy(self) -> bool {
         !matches!(self, PrimitiveName::Clzero | PrimitiveName::DcZva)
     }
 
-    /// Whether its stores bypass the cache. Such stores are weakly ordered too; [`Kernel`](crate::Kernel) fences them.
+    /// Whether the primitive's stores bypass the cache. They are weakly ordered too; [`Kernel`](crate::Kernel) fences
+    /// them.
     pub fn is_non_temporal(self) -> bool {
         match self {
             PrimitiveName::Portable

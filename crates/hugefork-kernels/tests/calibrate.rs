@@ -1,4 +1,4 @@
-//! A real calibration: short, whole, and with a choice that runs.
+//! A real calibration: it is short and complete, and the chosen kernels run.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -13,27 +13,27 @@ use rustix::{
 
 const MIB: usize = 1 << 20;
 
-/// CPU time, which does not go on while another task runs.
+/// CPU time, which stands still while another task runs.
 fn clock() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[test]
-fn chooses_one_each() {
+fn calibration_chooses_one_kernel_for_each_work_and_use() {
     let layout = Layout::from_size_align(8 * MIB, 2 * MIB).unwrap();
-    // SAFETY: new memory that only this thread knows, given back once.
+    // SAFETY: new memory that only this thread uses, freed once.
     let calibration = unsafe {
         let memory = alloc(layout);
         assert!(!memory.is_null());
-        // It works without huge pages, too.
+        // The calibration works without huge pages, too.
         let _ = madvise(memory.cast(), 8 * MIB, Advice::LinuxHugepage);
         memory.write_bytes(1, 8 * MIB);
         let calibration = calibrate(memory, 8 * MIB, clock);
         dealloc(memory, layout);
         calibration
     };
-    // Not `println`, which libtest hides.
+    // libtest hides the output of `println`.
     let mut out = std::io::stderr();
     writeln!(out, "calibrated in {} µs", calibration.nanoseconds() / 1000).unwrap();
     for what in [Work::Clear, Work::Copy] {

@@ -1,4 +1,4 @@
-//! The example does what it says: it checks itself.
+//! Runs the example, which checks its own results.
 
 #[path = "../examples/around_the_target.rs"]
 mod around_the_target;

@@ -1,4 +1,5 @@
-//! One runner over every kernel: it clears and copies the block, the whole block, and nothing but the block.
+//! One runner over every kernel: it checks that a clear or copy writes all of the block and nothing
+//! outside it.
 
 mod guarded;
 
@@ -19,10 +20,10 @@ use hugefork_kernels::{
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// What is in a block before it is cleared or copied to.
+/// The byte that fills a block before it is cleared or copied to.
 const DIRTY: u8 = 0xa5;
 
-/// A subpage, the neighbours of the default window, the default block, both sides of the gigantic boundary.
+/// A subpage, sizes around the default window, the default block, and both sides of the gigantic boundary.
 const LENGTHS: [usize; 11] = [
     SUBPAGE,
     2 * SUBPAGE,
@@ -37,7 +38,7 @@ const LENGTHS: [usize; 11] = [
     8 * MIB,
 ];
 
-/// Every subpage of a small block; in large ones the ends, the middle, and where a default window begins to move.
+/// Every subpage of a small block; in a large one the ends, the middle, and the edges of the default window.
 fn targets(len: usize) -> Vec<Target> {
     let at: Vec<usize> = match len {
         _ if len <= 64 * KIB => (0..len).step_by(SUBPAGE).chain([1, len - 1]).collect(),
@@ -50,13 +51,13 @@ fn targets(len: usize) -> Vec<Target> {
     at.into_iter().map(Target::At).chain([Target::Unknown]).collect()
 }
 
-/// Bytes that differ from place to place, so that a misplaced run of any length is seen.
+/// Bytes that differ from place to place, so a misplaced run of any length is detected.
 fn pattern(len: usize) -> Vec<u8> {
     let word = |i: usize| (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
     (0..len / 8).flat_map(word).collect()
 }
 
-/// Says once which primitives cannot be tested on this machine.
+/// Reports once the primitives that this machine cannot run.
 #[expect(clippy::explicit_write, reason = "libtest hides what `eprintln` prints in passing tests")]
 fn report_skipped() {
     static ONCE: Once = Once::new();
@@ -67,7 +68,7 @@ fn report_skipped() {
     });
 }
 
-/// Runs the kernels that `pick` gives over every length that `wanted` lets through, target, and position of the guard.
+/// Runs the kernels of `pick` over every target and guard position, for every length that `wanted` accepts.
 fn run<I: Iterator<Item = Kernel>>(
     wanted: impl Fn(usize) -> bool,
     pick: impl Fn() -> I,
@@ -97,7 +98,7 @@ fn run<I: Iterator<Item = Kernel>>(
 
 fn check_clear(kernel: Kernel, target: Target, to: &mut Guarded, _: &mut Guarded, _: &[u8]) {
     let len = to.bytes().len();
-    // SAFETY: the whole of a page-aligned block that only this thread knows.
+    // SAFETY: the whole of a page-aligned block that only this thread uses.
     unsafe { kernel.clear(to.block(), len, target) };
     let dirty = to.bytes().iter().position(|byte| *byte != 0);
     assert_eq!(dirty, None, "not cleared: {kernel} {len} {target:?}");
@@ -105,7 +106,7 @@ fn check_clear(kernel: Kernel, target: Target, to: &mut Guarded, _: &mut Guarded
 
 fn check_copy(kernel: Kernel, target: Target, to: &mut Guarded, from: &mut Guarded, content: &[u8]) {
     let len = content.len();
-    // SAFETY: two whole page-aligned blocks of their own mappings that only this thread knows.
+    // SAFETY: two whole page-aligned blocks of their own mappings that only this thread uses.
     unsafe { kernel.copy(to.block(), from.block(), len, target) };
     assert!(to.bytes() == content, "not copied: {kernel} {len} {target:?}");
 }
@@ -129,7 +130,7 @@ fn every_kernel_clears() {
 
 #[test]
 fn every_kernel_copies() {
-    // Those whose far primitive only clears are here too: they copy with the near one.
+    // Includes kernels whose far primitive only clears: they copy with the near primitive.
     run(|_| true, every_kernel, check_copy);
 }
 
@@ -141,7 +142,7 @@ fn every_window_clears_and_copies() {
 }
 
 #[test]
-fn what_this_machine_should_use_clears_and_copies() {
+fn the_default_kernels_clear_and_copy() {
     run(|len| len <= 2 * MIB, || [Kernel::for_clear()].into_iter(), check_clear);
     run(|len| len <= 2 * MIB, || [Kernel::for_copy()].into_iter(), check_copy);
 }
@@ -183,10 +184,10 @@ fn gigantic_blocks_reschedule_after_every_2_mib() {
     static BLOCK: AtomicPtr<u8> = AtomicPtr::new(null_mut());
     static STEPS: AtomicUsize = AtomicUsize::new(0);
 
-    fn look() {
+    fn check_boundary() {
         let steps = STEPS.fetch_add(1, Relaxed) + 1;
         let boundary = BLOCK.load(Relaxed).wrapping_add(steps * RESCHEDULE_EVERY);
-        // SAFETY: inside the block below, whose stores are this thread's own, cached ones.
+        // SAFETY: inside the block below; this thread made all its stores, through the cache.
         let around = unsafe { [boundary.sub(1).read(), boundary.read()] };
         assert_eq!(around, [0, DIRTY], "straight through, {steps} steps of 2 MiB so far");
     }
@@ -197,8 +198,8 @@ fn gigantic_blocks_reschedule_after_every_2_mib() {
         block.fill(DIRTY);
         BLOCK.store(block.block(), Relaxed);
         STEPS.store(0, Relaxed);
-        // SAFETY: the whole of a page-aligned block; `look` reads it from within this call only.
-        unsafe { kernel.with_reschedule(look).clear(block.block(), 7 * MIB, Target::Unknown) };
+        // SAFETY: the whole of a page-aligned block; `check_boundary` reads it only during this call.
+        unsafe { kernel.with_reschedule(check_boundary).clear(block.block(), 7 * MIB, Target::Unknown) };
         assert_eq!(STEPS.load(Relaxed), 3, "{order}");
     }
 }

@@ -1,4 +1,5 @@
-//! The model of the patches' machine goes through blocks exactly as the library does, and takes what it says it takes.
+//! The model walks through blocks exactly as the library does, and its replacement policies and
+//! arguments work as described.
 
 use hugefork_kernels::{
     Order, Primitive, Reach, SUBPAGE, Side, Target, Window, Work, every_kernel, target_last, visit,
@@ -16,7 +17,7 @@ use model::{
 
 const SUBPAGES: usize = BLOCK / SUBPAGE;
 
-/// The block's first and last bytes and some between, one of them in the middle of a subpage.
+/// Offsets at the block's ends and between, one of them in the middle of a subpage.
 const TARGETS: [usize; 6] = [0, 5, BLOCK / 4, BLOCK / 2 + 777, BLOCK - SUBPAGE - 1, BLOCK - 1];
 
 fn pieces(steps: &[Step]) -> Vec<usize> {
@@ -77,7 +78,7 @@ fn a_reversed_window_ends_at_the_target() {
 }
 
 #[test]
-fn smaller_pieces_go_the_same_way() {
+fn smaller_pieces_follow_the_same_order() {
     for order in Order::ALL {
         for target in TARGETS.map(Target::At) {
             let plan = Plan { window: Window::around(BLOCK / 4), ..Plan::cached(*order) };
@@ -97,8 +98,9 @@ fn after_the_fault_each_piece_is_used_in_order() {
 }
 
 #[test]
-fn each_policy_lets_the_line_leave_that_it_should() {
-    // One set of two ways: 1 is used twice more, since ages of two bits tell no more after one use, then 3 comes.
+fn each_policy_evicts_its_line() {
+    // One set of two ways: line 1 is used twice more, because after one use two bits cannot separate the lines; then 3
+    // comes in.
     let left = |policy| {
         let mut cache = Cache::new(policy, 2, 2, LEAD);
         for line in [1, 2, 1, 1] {

@@ -1,4 +1,4 @@
-//! Names round-trip, and every refusal says what to do instead.
+//! Names round-trip, and every refusal names good values.
 
 use hugefork_kernels::{Kernel, KernelError, NamePart, Order, Primitive, PrimitiveName, SUBPAGE, every_kernel};
 
@@ -90,7 +90,7 @@ fn unknown_names_list_the_known_ones() {
 }
 
 #[test]
-fn other_forms_are_refused_with_examples() {
+fn malformed_names_are_refused_with_examples() {
     for name in ["", "rep", "straight", "straight/portable+portable", "target-last/portable@4KiB"] {
         let (error, message) = refused(name);
         assert!(matches!(error, KernelError::Unknown { part: NamePart::Form, .. }), "{name}: {error:?}");
@@ -119,7 +119,7 @@ fn bad_windows_say_what_a_window_is() {
 }
 
 #[test]
-fn a_window_must_stay_in_the_cache() {
+fn a_window_refuses_primitives_that_bypass_the_cache() {
     let kernel = Kernel::new(Order::Hybrid, Primitive::PORTABLE);
     for near in Primitive::all().filter(|primitive| primitive.is_non_temporal()) {
         let error = kernel.with_near(near).unwrap_err();
@@ -132,7 +132,7 @@ fn a_window_must_stay_in_the_cache() {
 }
 
 #[test]
-fn what_this_machine_lacks_is_refused_with_what_it_has() {
+fn a_missing_primitive_is_refused_with_a_list_of_available_ones() {
     for name in PrimitiveName::ALL {
         let read = format!("straight/{name}").parse::<Kernel>();
         match Primitive::new(*name) {
@@ -143,7 +143,7 @@ fn what_this_machine_lacks_is_refused_with_what_it_has() {
     let lacking = PrimitiveName::ALL.iter().filter(|name| Primitive::new(**name).is_none()).count();
     assert_eq!(Primitive::all().count() + lacking, PrimitiveName::ALL.len());
     assert!(lacking > 0, "no machine has all");
-    // The message does not depend on what this machine happens to lack.
+    // This message is the same whether or not this machine has AVX-512.
     let message = KernelError::Unavailable(PrimitiveName::Avx512Nt).to_string();
     assert!(
         message.starts_with(

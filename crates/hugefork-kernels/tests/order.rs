@@ -7,7 +7,7 @@ fn cases() -> impl Iterator<Item = (usize, usize)> {
     (1..=512).flat_map(|nr| (0..nr).map(move |target| (nr, target)))
 }
 
-/// The order as the design words it, leg by leg, into a list.
+/// Writes the order into a list, leg by leg, as the design describes it.
 fn written_out(nr: usize, n: usize, order: &mut Vec<usize>) {
     order.clear();
     if 2 * n <= nr {
@@ -37,7 +37,7 @@ fn written_out(nr: usize, n: usize, order: &mut Vec<usize>) {
 }
 
 #[test]
-fn is_the_written_order() {
+fn equals_the_order_written_out_leg_by_leg() {
     let mut expected = Vec::new();
     for (nr, target) in cases() {
         written_out(nr, target, &mut expected);
@@ -50,7 +50,7 @@ fn is_the_written_order() {
 }
 
 #[test]
-fn reads_as_drawn() {
+fn matches_the_drawn_order() {
     let order = |nr, target| target_last(nr, target).collect::<Vec<_>>();
     assert_eq!(order(1, 0), [0]);
     assert_eq!(order(2, 0), [1, 0]);
@@ -79,19 +79,19 @@ fn visits_every_index_once_and_the_target_last() {
 }
 
 #[test]
-fn closes_in_on_the_target_from_both_sides() {
+fn approaches_the_target_from_both_sides() {
     let mut order = Vec::new();
     for (nr, target) in cases() {
         order.clear();
         order.extend(target_last(nr, target));
-        // The shorter side decides how long the pairs last.
+        // The length of the shorter side limits the pairs.
         let paired = 2 * target.min(nr - target);
         for (from_end, index) in order.iter().rev().take(paired).enumerate() {
             let distance = from_end.div_ceil(2);
             let expected = if from_end % 2 == 1 { target - distance } else { target + distance };
             assert_eq!(*index, expected, "nr {nr} target {target}, {from_end} before the end");
         }
-        // Before that, the lone side comes nearer step by step.
+        // Before that, the longer side approaches the target step by step.
         let lone = &order[..nr - paired];
         let distances = lone.iter().map(|index| index.abs_diff(target));
         assert!(distances.is_sorted_by(|a, b| a > b), "nr {nr} target {target}: {lone:?}");
@@ -99,7 +99,7 @@ fn closes_in_on_the_target_from_both_sides() {
 }
 
 #[test]
-fn knows_how_many_are_left() {
+fn reports_the_remaining_length() {
     for (nr, target) in [(1, 0), (2, 1), (7, 3), (8, 0), (511, 400), (512, 256)] {
         let mut order = target_last(nr, target);
         for left in (0..=nr).rev() {
@@ -107,13 +107,13 @@ fn knows_how_many_are_left() {
             assert_eq!(order.len(), left);
             assert_eq!(order.next().is_some(), left > 0);
         }
-        // Fused: the end stays the end.
+        // The iterator is fused: it remains at its end.
         assert_eq!((order.next(), order.len()), (None, 0));
     }
 }
 
 #[test]
-fn takes_targets_outside_of_the_block_as_its_last_subpage() {
+fn a_target_outside_the_block_counts_as_its_last_subpage() {
     assert!(target_last(8, 8).eq(target_last(8, 7)));
     assert!(target_last(8, usize::MAX).eq(target_last(8, 7)));
     assert_eq!(target_last(0, 0).count(), 0);
@@ -121,9 +121,9 @@ fn takes_targets_outside_of_the_block_as_its_last_subpage() {
 }
 
 #[test]
-fn keeps_a_state_of_four_words() {
+fn the_state_is_four_words() {
     assert!(size_of::<TargetLast>() <= 4 * size_of::<usize>());
-    // So that a block of any size can be walked.
+    // The walk allocates nothing, so the block may have any size.
     let mut order = target_last(usize::MAX, usize::MAX / 2 + 7);
     assert_eq!(order.next(), Some(0));
     assert_eq!(order.len(), usize::MAX - 1);

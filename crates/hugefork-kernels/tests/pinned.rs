@@ -1,4 +1,4 @@
-//! Which kernel a block gets, and what users may pin.
+//! Selection of kernels by block size and use, and the values that users may pin.
 
 use hugefork_kernels::{GIGANTIC, Kernel, KernelError, Kernels, NamePart, Order, Primitive, PrimitiveName, Use, Work};
 
@@ -15,7 +15,7 @@ fn pinned(kernel: Option<&str>, window: Option<&str>) -> Result<Kernels, KernelE
 }
 
 #[test]
-fn the_block_size_and_the_use_decide() {
+fn the_block_size_and_the_use_select_the_kernel() {
     let kernels = base();
     assert_eq!(kernels.clear(2 * MIB, Use::Near), Kernel::for_clear());
     assert_eq!(kernels.copy(2 * MIB, Use::Near), Kernel::for_copy());
@@ -37,12 +37,12 @@ fn the_block_size_and_the_use_decide() {
 }
 
 #[test]
-fn nothing_pinned_is_the_base() {
+fn without_pins_the_base_is_returned() {
     assert_eq!(pinned(None, None), Ok(base()));
 }
 
 #[test]
-fn a_pinned_kernel_does_everything_it_can() {
+fn a_pinned_kernel_serves_every_size_and_use_it_can() {
     let kernels = pinned(Some("target-last/portable"), None).unwrap();
     for len in [4 * KIB, 2 * MIB, 1024 * MIB] {
         for used in USES {
@@ -58,7 +58,7 @@ fn a_pinned_kernel_does_everything_it_can() {
 }
 
 #[test]
-fn a_pinned_window_is_that_of_all_hybrid_kernels() {
+fn a_pinned_window_applies_to_all_hybrid_kernels() {
     for (text, bytes) in [("64KiB", 64 * KIB), ("131072", 128 * KIB), (" 1MiB ", MIB)] {
         let kernels = pinned(Some("hybrid/portable@256KiB"), Some(text)).unwrap();
         assert_eq!(kernels.clear(2 * MIB, Use::Near).window(), bytes);
@@ -75,7 +75,7 @@ fn a_pinned_window_is_that_of_all_hybrid_kernels() {
 fn bad_values_are_refused_with_good_ones() {
     for window in ["0", "1000", "5KiB"] {
         assert!(matches!(pinned(None, Some(window)), Err(KernelError::BadWindow(_))), "{window}");
-        // Even where no kernel has a window.
+        // A bad window is refused even if no kernel has a window.
         assert!(pinned(Some("straight/portable"), Some(window)).is_err(), "{window}");
     }
     for window in ["", "big", "64kb", "-4096"] {

@@ -1,4 +1,5 @@
-//! What `visit` promises for every order: each byte once, whole subpages, the window or the target at the end.
+//! The guarantees of `visit` for every order: each byte once, whole subpages, the window or the
+//! target last.
 
 use hugefork_kernels::{GIGANTIC, Order, RESCHEDULE_EVERY, Reach, SUBPAGE, Side, Span, Target, Window, visit};
 
@@ -11,7 +12,7 @@ fn spans(order: Order, len: usize, target: Target, window: usize) -> Vec<Span> {
     spans
 }
 
-/// Start and length in KiB, and whether far: short enough to write expectations down.
+/// Start and length in KiB, and whether the span is far: a short form for expected values.
 fn drawn(order: Order, len: usize, target: Target, window: usize) -> Vec<(usize, usize, bool)> {
     let spans = spans(order, len, target, window);
     let draw = |span: Span| (span.start / KIB, span.len / KIB, span.reach == Reach::Far);
@@ -78,7 +79,7 @@ fn far_before_near_and_the_target_in_the_last_span() {
 }
 
 #[test]
-fn shape_of_each_order() {
+fn each_order_has_its_shape() {
     sweep(|order, len, target, window, spans| {
         let what = format!("{order} {len} {target:?} {window}: {spans:?}");
         let near = spans.iter().filter(|span| span.reach == Reach::Near);
@@ -120,7 +121,7 @@ fn hybrid_centres_its_window_on_the_target() {
             let (left, right) = (page - near.start, end - page - SUBPAGE);
             let what = format!("{window} {offset}: {near:?}");
             assert_eq!(near.len, window, "moved inside the block, not cut, {what}");
-            // An even number of subpages has one more on the left; at an end of the block there may be none.
+            // With an even number of subpages the left side has one more; at an end of the block one side may be empty.
             let centred = left == right || left == right + SUBPAGE;
             let moved_right = near.start == 0 && left < right;
             let moved_left = end == len && left > right;
@@ -130,19 +131,19 @@ fn hybrid_centres_its_window_on_the_target() {
 }
 
 #[test]
-fn hybrid_as_drawn() {
+fn hybrid_matches_the_drawing() {
     let hybrid = |len, target, window| drawn(Order::Hybrid, len, target, window);
     let at = |kib: usize| Target::At(kib * KIB + 123);
     assert_eq!(hybrid(MIB, at(512), 128 * KIB), [(0, 448, true), (576, 448, true), (448, 128, false)]);
     assert_eq!(hybrid(MIB, at(0), 128 * KIB), [(128, 896, true), (0, 128, false)]);
     assert_eq!(hybrid(MIB, at(1023), 128 * KIB), [(0, 896, true), (896, 128, false)]);
     assert_eq!(hybrid(MIB, Target::Unknown, 128 * KIB), [(128, 896, true), (0, 128, false)]);
-    // As large as the window, or smaller: all of it is near.
+    // The block is at most as large as the window, so all of it is near.
     assert_eq!(hybrid(128 * KIB, at(64), 128 * KIB), [(0, 128, false)]);
     assert_eq!(hybrid(4 * KIB, at(0), 128 * KIB), [(0, 4, false)]);
 }
 
-/// Start and length in KiB of the window in a block of 1 MiB, and that every byte is in one of the spans.
+/// Start and length in KiB of the window in a block of 1 MiB; also checks that the spans cover every byte.
 fn window(side: Side, kib: usize, target_kib: usize) -> (usize, usize) {
     let mut spans = Vec::new();
     let window = Window { bytes: kib * KIB, side };
@@ -159,7 +160,7 @@ fn a_window_lies_on_the_side_that_is_asked_for() {
     assert_eq!(window(Side::Around, 128, 512), (448, 128));
     assert_eq!(window(Side::After, 128, 512), (512, 128));
     assert_eq!(window(Side::Before, 128, 512), (388, 128));
-    // A window of one subpage is the target's on every side, and the target is always inside.
+    // A window of one subpage is the target's subpage on every side, and the target is always inside the window.
     for side in [Side::Around, Side::After, Side::Before] {
         assert_eq!(window(side, 4, 512), (512, 4), "{side:?}");
         for target in 0..1024 {
@@ -186,7 +187,7 @@ fn a_window_is_moved_at_the_ends_of_the_block() {
 }
 
 #[test]
-fn neighbourhood_last_as_drawn() {
+fn neighbourhood_last_matches_the_drawing() {
     let around = |page: usize| drawn(Order::NeighbourhoodLast, 64 * KIB, Target::At(page * SUBPAGE + 9), 0);
     assert_eq!(around(8), [(44, 20, true), (0, 24, true), (24, 20, false)]);
     assert_eq!(around(0), [(12, 52, true), (0, 12, false)]);

@@ -1,4 +1,4 @@
-//! Prints which pages of some memory are huge and which are not, and what is mapped there.
+//! Prints the huge pages and the base pages of some memory, and the mapping that contains it.
 //!
 //! Run it with `cargo run -p hugefork-linux --example pages_of`.
 
@@ -13,21 +13,21 @@ fn main() {
     let start = memory.as_mut_ptr().map_addr(|address| address.next_multiple_of(HUGE));
     let range = start.addr()..start.addr() + 2 * HUGE;
     if let Err(errno) = collapse(start.cast(), HUGE) {
-        println!("the first 2 MiB stay as they are: {errno}");
+        println!("the first 2 MiB were not collapsed: {errno}");
     }
     let mut found = [PageRun::default(); 64];
-    for (what, wanted) in [("huge", Scan::HUGE), ("base", Scan::BASE)] {
+    for (kind, wanted) in [("huge", Scan::HUGE), ("base", Scan::BASE)] {
         match Pagemap::open().and_then(|pagemap| pagemap.scan(&range, wanted, &mut found)) {
             Ok(scanned) => {
                 for run in &found[..scanned.runs] {
-                    println!("{what} pages: {:#x}..{:#x}", run.start, run.end);
+                    println!("{kind} pages: {:#x}..{:#x}", run.start, run.end);
                 }
             }
-            Err(errno) => println!("this kernel names no {what} pages (Linux 6.7): {errno}"),
+            Err(errno) => println!("this kernel does not report {kind} pages (Linux 6.7): {errno}"),
         }
     }
     match Maps::open().and_then(|maps| maps.at_or_behind(range.start)) {
         Ok(mapping) => println!("one mapping: {:#x}..{:#x}", mapping.start, mapping.end),
-        Err(errno) => println!("this kernel tells of no single mapping (Linux 6.11): {errno}"),
+        Err(errno) => println!("this kernel does not report single mappings (Linux 6.11): {errno}"),
     }
 }

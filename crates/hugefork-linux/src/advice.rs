@@ -1,4 +1,4 @@
-//! `madvise(2)` with the advice that rustix does not have.
+//! The advice of `madvise(2)` that rustix lacks.
 //!
 //! [`madvise(2)`](https://man7.org/linux/man-pages/man2/madvise.2.html);
 //! [`<asm-generic/mman-common.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/asm-generic/mman-common.h)
@@ -17,40 +17,40 @@ const DONTNEED_LOCKED: usize = 24;
 /// `MADV_COLLAPSE`.
 const COLLAPSE: usize = 25;
 
-/// Makes huge pages of a range (`MADV_COLLAPSE`, Linux 6.1), whose contents stay. Where nothing huge fits into it, it
-/// does nothing.
+/// Collapses a range into huge pages (`MADV_COLLAPSE`, Linux 6.1) without changing its contents. Does nothing if no
+/// whole huge page lies in the range.
 ///
 /// # Errors
-/// `EINVAL` where no huge page may be, or before Linux 6.1; `EAGAIN` where somebody uses a page just then; `ENOMEM`
-/// where there is no memory, or none in the range.
+/// `EINVAL` if huge pages are not allowed there, or before Linux 6.1; `EAGAIN` if a page is in use at that moment;
+/// `ENOMEM` if memory is short, or the range is not mapped.
 pub fn collapse(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    // SAFETY: contents stay, whatever is mapped there.
+    // SAFETY: the call preserves the contents of any mapping.
     answer(unsafe { syscall3(Sysno::madvise, start.addr(), len, COLLAPSE) }).map(drop)
 }
 
-/// As [`collapse`], in the process of a `pidfd_open(2)` (`process_madvise(2)`).
+/// Like [`collapse`], in the process of a `pidfd_open(2)` (`process_madvise(2)`).
 ///
 /// # Errors
 /// As [`collapse`]; `EPERM` without `CAP_SYS_NICE` or the right to read that process, `ESRCH` once it has ended.
 pub fn collapse_of(process: BorrowedFd<'_>, start: usize, len: usize) -> Result<(), Errno> {
     let ranges = [[start, len]];
     let (process, ranges) = (process.as_raw_fd() as usize, ranges.as_ptr().expose_provenance());
-    // SAFETY: one range, of the layout of `struct iovec`. Contents stay, whatever is mapped there.
+    // SAFETY: one range with the layout of `struct iovec`. The call preserves the contents of any mapping.
     answer(unsafe { syscall5(Sysno::process_madvise, process, ranges, 1, COLLAPSE, 0) }).map(drop)
 }
 
-/// Has each processor put the pages that it has lately been given where the kernel finds them.
+/// Makes each processor flush its batch of newly allocated pages to the kernel's page lists.
 ///
-/// `MADV_COLLAPSE` does so first of all (`lru_add_drain_all` in the kernel's `madvise_collapse`), and has the lock of
-/// the address space meanwhile: it waits for a thread of the kernel on each processor that has such pages, and as many
-/// milliseconds as others want that processor. `move_pages` of no page does the same without the lock, and leaves it
-/// nothing to wait for. Containers that forbid the call have the longer waits.
+/// `MADV_COLLAPSE` starts with the same flush (`lru_add_drain_all` in the kernel's `madvise_collapse`) while it holds
+/// the lock of the address space. It waits for a kernel thread on each processor that has such pages, for milliseconds
+/// if other threads occupy that processor. `move_pages` of no page flushes without the lock, so the collapse has
+/// nothing to wait for. In containers that forbid `move_pages`, the long waits remain.
 pub fn empty_batches() {
-    /// `MPOL_MF_MOVE` of linux/mempolicy.h: pages that this process alone has.
+    /// `MPOL_MF_MOVE` of linux/mempolicy.h: moves pages that only this process maps.
     const MOVE_OWN: usize = 1 << 1;
     let nothing = ptr::from_ref(&0_usize).expose_provenance();
-    // SAFETY: no page is named, so no array is read or written; they are there so that pages are to be moved, not
-    // looked for.
+    // SAFETY: the count is 0, so the kernel reads and writes no array. The arrays are non-null because that selects
+    // moving pages over querying them.
     let _ = unsafe { syscall6(Sysno::move_pages, 0, 0, nothing, nothing, nothing, MOVE_OWN) };
 }
 
@@ -60,9 +60,9 @@ pub fn empty_batches() {
 /// The kernel refuses.
 ///
 /// # Safety
-/// Nobody needs what is there.
+/// No code needs the contents of the range.
 pub unsafe fn drop_locked(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    // SAFETY: by contract.
+    // SAFETY: the caller no longer needs the contents.
     answer(unsafe { syscall3(Sysno::madvise, start.addr(), len, DONTNEED_LOCKED) }).map(drop)
 }
 
@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_collapsed_keeps_its_contents() {
+    fn collapsing_preserves_the_contents() {
         const HUGE: usize = 2 << 20;
         let mut memory = vec![7_u8; 2 * HUGE];
         let start = memory.as_mut_ptr().map_addr(|address| address.next_multiple_of(HUGE));
         match collapse(start.cast(), HUGE) {
             Ok(()) | Err(Errno::AGAIN | Errno::NOMEM) => {}
-            Err(errno) => println!("skipped: this kernel makes no huge pages of what is there: {errno}"),
+            Err(errno) => println!("skipped: this kernel cannot collapse pages: {errno}"),
         }
         assert!(memory.iter().all(|&byte| byte == 7));
         assert_eq!(collapse(core::ptr::without_provenance_mut(1), HUGE), Err(Errno::INVAL));

@@ -1,12 +1,12 @@
-//! Descriptors of our own, in a program that does not know of them: it may close them, or put other files in their
-//! places.
+//! Descriptors of this library in a program that does not know of them: the program may close them,
+//! or replace their files.
 //!
 //! ```text
 //!   keep ─▶ 900 or more, never 0 to 2 ─▶ get: the same file? ─ yes ─▶ a call
 //!                                                            └ no ──▶ EBADF, or the file is opened again
 //! ```
-//! Between the look and the call another thread may put another file there. That moment lasts some 0.1 us. Calls that
-//! can go by address do not come here.
+//! Another thread may still replace the file between the check and the call, some 0.1 us. Calls
+//! that need no descriptor avoid this module.
 
 use core::ffi::CStr;
 use core::mem::forget;
@@ -16,14 +16,15 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec, fcntl_getfd};
 
-/// Programs seldom have numbers from here on, since they get the lowest that is free.
+/// Programs seldom use numbers from here on, since the kernel hands out the lowest free number.
 const HIGH: RawFd = 900;
 
-/// An open file, known by its number and by what it is. std closes its own by libc, which touches `errno` and may be
-/// stood in for by somebody else.
+/// An open file, identified by its number and by its device and inode. The library does not close it through std,
+/// because std calls libc's `close`, which changes `errno` and may be interposed.
 ///
-/// What is made of one is public where it may get another number ([`Pagemap`](crate::pagemap_scan::Pagemap) and
-/// others). It has to be the same file then: the numbers of calls mean something else to others.
+/// Types built on this ([`Pagemap`](crate::pagemap_scan::Pagemap) and others) may reopen a lost file under another
+/// number. They must check that a number still leads to the same file, since the same `ioctl` number has another
+/// meaning for other files.
 #[derive(Debug)]
 pub struct Descriptor {
     number: RawFd,
@@ -32,11 +33,11 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// Keeps the file that `open` opens, at a number of 900 or more if the process may have so many. The file never has
-    /// number 0, 1 or 2, where threads print, not even while it is opened.
+    /// Moves the file that `open` opens to a number of at least 900, if the process may have that many. The file never
+    /// has number 0, 1 or 2, not even during the opening, because threads print there.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn keep<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Descriptor, E> {
         let taken = [take_if_closed(0), take_if_closed(1), take_if_closed(2)];
         let low = match open() {
@@ -46,31 +47,33 @@ impl Descriptor {
         drop(taken);
         match fcntl_dupfd_cloexec(low.borrow(), HIGH).map(Descriptor::from) {
             Ok(high) if high.file() == low.file() => Ok(high),
-            // There is none, or the program has put another file there meanwhile, of which `high` is a duplicate. Then
-            // `low` is not its file any more, and says so when it is used.
+            // No high number is free, or the program has replaced the file meanwhile and `high` duplicates the
+            // replacement. In the latter case, later uses of `low` detect the mismatch.
             Ok(_) | Err(_) => Ok(low),
         }
     }
 
-    /// Keeps a file of `/proc`. Another one that the program has put in its place meanwhile is not taken for it.
+    /// Opens a file of `/proc` and moves it as [`Descriptor::keep`] does. Detects a replacement by the program during
+    /// the move.
     ///
     /// # Errors
-    /// The file cannot be opened; `EBADF` if it was replaced.
+    /// The file's opening failed; `EBADF` if it was replaced.
     pub fn keep_of_proc(path: &CStr, access: OFlags) -> Result<Descriptor, Errno> {
         let kept = Descriptor::keep(|| openat(CWD, path, access | OFlags::CLOEXEC, Mode::empty()))?;
-        // `fstatfs` would say it, but filters of system calls leave that out.
+        // `fstatfs` would be the direct check, but seccomp filters often forbid it.
         let stat = kept.stat()?;
         match (stat.st_size, stat.st_blocks, stat.st_blksize) == (0, 0, 1024) {
             true => Ok(kept),
             false => {
-                // The number may be the program's, so nothing is closed. A duplicate above 900 stays open.
+                // The number may belong to the program now, so the library closes nothing. A duplicate above 900
+                // remains open.
                 forget(kept);
                 Err(Errno::BADF)
             }
         }
     }
 
-    /// The kernel's answer to `fstat` of the file.
+    /// Calls `fstat` for the file.
     ///
     /// # Errors
     /// `EBADF` if the number leads to no file or to another one.
@@ -81,10 +84,10 @@ impl Descriptor {
         }
     }
 
-    /// The descriptor. This takes 0.1 us.
+    /// Returns the descriptor after a check that takes 0.1 us.
     ///
     /// # Errors
-    /// As of [`Descriptor::stat`].
+    /// As in [`Descriptor::stat`].
     pub fn get(&self) -> Result<BorrowedFd<'_>, Errno> {
         match self.stat() {
             Ok(_) => Ok(self.borrow()),
@@ -92,11 +95,11 @@ impl Descriptor {
         }
     }
 
-    /// As [`Descriptor::get`]. If the number no longer leads to the file, the descriptor is what `open` opens, which
-    /// stays open as long as `again`.
+    /// Like [`Descriptor::get`]. If the number no longer leads to the file, the result is the file that `open` opens,
+    /// which remains open as long as `again`.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn get_or_open<'a>(
         &'a self,
         again: &'a mut Option<Descriptor>,
@@ -116,15 +119,15 @@ impl Descriptor {
         (self.device.load(Ordering::Relaxed), self.inode.load(Ordering::Relaxed))
     }
 
-    /// Opens the file again if the program has closed it, at the same number. False if there is no need, or the number
-    /// leads to another file by now.
+    /// Opens the file again at the same number, if the program has closed it. Returns false if the file is open, or if
+    /// the number leads to another file.
     pub fn reopen(&self, open: impl FnOnce() -> Option<Descriptor>) -> bool {
         if fcntl_getfd(self.borrow()).is_ok() {
             return false;
         }
         let Some(mut new) = open() else { return false };
         if new.number != self.number {
-            // The lowest that is free, from this number on.
+            // The lowest free number from this one on.
             match fcntl_dupfd_cloexec(new.borrow(), self.number) {
                 Ok(again) => new = Descriptor::from(again),
                 Err(_) => return false,
@@ -136,21 +139,21 @@ impl Descriptor {
         let (device, inode) = new.file();
         self.device.store(device, Ordering::Relaxed);
         self.inode.store(inode, Ordering::Relaxed);
-        // It is this one from now on.
+        // From now on `self` owns this number.
         forget(new);
         true
     }
 
     fn borrow(&self) -> BorrowedFd<'_> {
-        // SAFETY: the number is that of a descriptor, or was. Only those do anything by it who have seen that it leads
-        // to the file.
+        // SAFETY: the number is or was that of a descriptor. Callers use it only after a check that it leads to the
+        // file.
         unsafe { BorrowedFd::borrow_raw(self.number) }
     }
 }
 
-/// Takes a number that is free, and the lowest. Nothing can be written there.
+/// Occupies `number` if it is the lowest free one, with a file that cannot be written.
 fn take_if_closed(number: RawFd) -> Option<Descriptor> {
-    // SAFETY: only asked whether it is open.
+    // SAFETY: the call only checks whether the number is open.
     if fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }) != Err(Errno::BADF) {
         return None;
     }
@@ -162,7 +165,7 @@ fn take_if_closed(number: RawFd) -> Option<Descriptor> {
 
 impl From<OwnedFd> for Descriptor {
     fn from(file: OwnedFd) -> Descriptor {
-        // If the kernel does not say what it is, it is no file that anybody ever finds.
+        // If the kernel does not identify the file, store an identity that no file matches.
         let (device, inode) = match fstat(&file) {
             Ok(stat) => (stat.st_dev, stat.st_ino),
             Err(_) => (0, 0),
@@ -172,14 +175,14 @@ impl From<OwnedFd> for Descriptor {
 }
 
 impl AsRawFd for Descriptor {
-    /// The number, which may lead elsewhere by now.
+    /// The number. It may lead to another file by now.
     fn as_raw_fd(&self) -> RawFd {
         self.number
     }
 }
 
 impl AsFd for Descriptor {
-    /// As [`AsRawFd::as_raw_fd`], for those who hand it on.
+    /// Like [`AsRawFd::as_raw_fd`], for callers that pass the descriptor on.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.borrow()
     }
@@ -188,7 +191,7 @@ impl AsFd for Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.get().is_ok() {
-            // SAFETY: it is ours, and not used again.
+            // SAFETY: `self` owns the number and does not use it again.
             unsafe { rustix::io::close(self.number) };
         }
     }

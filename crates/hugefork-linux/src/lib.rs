@@ -1,23 +1,27 @@
-//! What the engine, the library of `hugefork run` and the benchmarks ask of Linux beside what its C library offers.
+//! Linux calls and structures that the C library does not offer, for the engine, the library of
+//! `hugefork run` and the benchmarks.
 //!
-//! | module | what | Linux |
+//! | module | contents | Linux |
 //! |---|---|---|
-//! | [`userfaultfd`] | who needs a page sleeps, or who writes to one | 5.11; more with each feature |
+//! | [`userfaultfd`] | suspends threads that access a missing page or write to a protected one |
+//! 5.11; more with each feature |
 //! | [`pagemap_scan`] | which pages of a range are huge, private or written | 6.7 |
-//! | [`procmap_query`] | what is mapped at an address | 6.11 |
-//! | [`advice`] | huge pages of what is there; dropping what is locked | 6.1, 5.18 |
-//! | [`mappings`] | anonymous memory for a heap that is no program's | any |
-//! | [`parking`] | page tables that lie elsewhere for a while | 5.13 |
-//! | [`stack`] | work on another stack | any |
+//! | [`procmap_query`] | the mapping at an address | 6.11 |
+//! | [`advice`] | collapsing existing memory into huge pages; dropping locked pages | 6.1, 5.18 |
+//! | [`mappings`] | anonymous memory for a heap apart from the program's | any |
+//! | [`parking`] | moving page tables to another address for a while | 5.13 |
+//! | [`stack`] | calling a function on another stack | any |
 //!
-//! Each structure and number of the kernel's stands here once, with the header that has it. Where the kernel lacks a
-//! call, or forbids it, that is the error; whoever opens something finds out then.
+//! Each structure and number of the kernel is defined here once, with a link to its header. If the
+//! kernel lacks a call or forbids it, the call returns that error; types that hold a descriptor
+//! return it when they are opened.
 //!
 //! # Where it may be called
-//! In a signal handler, and in a program that does not know of it: nothing is allocated, no lock is taken, nothing
-//! panics where a range has its start before its end, and `errno` stays as it was, since all calls go to the kernel and
-//! none to libc. What the engine's fault handler calls is written out where an adapter or a closure would do: without
-//! optimisation each takes its own place on the stack.
+//! These functions may run in a signal handler, and in a program that does not know of them. They
+//! allocate nothing, take no lock, and do not panic if a range starts before it ends. They leave
+//! `errno` unchanged, because they call the kernel directly and not libc. Functions that the
+//! engine's fault handler calls avoid adapters and closures: in an unoptimised build each of those
+//! takes its own space on the stack.
 #![no_std]
 
 #[cfg(test)]
@@ -41,21 +45,21 @@ use rustix::io::Errno;
 use rustix::ioctl::Opcode;
 use syscalls::{Sysno, syscall3};
 
-/// A page of the smallest kind.
+/// Bytes in a base page.
 const PAGE: usize = 4096;
 
-/// Makes a call of a descriptor's own, whose argument the kernel reads and writes. libc's `ioctl` touches `errno`, and
-/// in a program under `hugefork run` it is the program's.
+/// Calls `ioctl` with an argument that the kernel reads and writes. libc's `ioctl` changes `errno`, and in a program
+/// under `hugefork run` that is the program's `errno`.
 ///
 /// # Safety
-/// `Argument` is the structure that the call takes. What the kernel does then breaks nothing that anybody relies on.
+/// `Argument` is the structure that the call takes. The call's effect breaks no assumption of other code.
 unsafe fn ioctl<Argument>(file: BorrowedFd<'_>, call: Opcode, argument: &mut Argument) -> Result<usize, Errno> {
     let (number, at) = (file.as_raw_fd() as usize, ptr::from_mut(argument).expose_provenance());
-    // SAFETY: by contract.
+    // SAFETY: the caller vouches for the argument and the effect.
     answer(unsafe { syscall3(Sysno::ioctl, number, call as usize, at) })
 }
 
-/// What a call has answered.
+/// Converts the result of a system call.
 fn answer(answered: Result<usize, syscalls::Errno>) -> Result<usize, Errno> {
     match answered {
         Ok(value) => Ok(value),

@@ -1,4 +1,5 @@
-//! Which pages of a range are huge, private or written: `PAGEMAP_SCAN` (Linux 6.7), a call of `/proc/PID/pagemap`.
+//! Finds the pages of a range that are huge, private or written: `PAGEMAP_SCAN` (Linux 6.7), an
+//! ioctl of `/proc/PID/pagemap`.
 //!
 //! [Documentation/admin-guide/mm/pagemap.rst](https://docs.kernel.org/admin-guide/mm/pagemap.html);
 //! [`<linux/fs.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fs.h)
@@ -15,66 +16,68 @@ use crate::{Descriptor, ioctl};
 /// The number of the call.
 pub const PAGEMAP_SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
 
-/// The page was written since it was write-protected (`PAGE_IS_WRITTEN`).
+/// The page was written since the last write protection (`PAGE_IS_WRITTEN`).
 const WRITTEN: u64 = 1 << 1;
-/// The page is a file's (`PAGE_IS_FILE`).
+/// The page belongs to a file (`PAGE_IS_FILE`).
 const FILE: u64 = 1 << 2;
 /// The page is in memory (`PAGE_IS_PRESENT`).
 const PRESENT: u64 = 1 << 3;
 /// The page was swapped out (`PAGE_IS_SWAPPED`).
 const SWAPPED: u64 = 1 << 4;
-/// The page is the kernel's page of zeros (`PAGE_IS_PFNZERO`).
+/// The page is the kernel's zero page (`PAGE_IS_PFNZERO`).
 const ZERO: u64 = 1 << 5;
 /// The page is mapped by a huge entry (`PAGE_IS_HUGE`).
 const HUGE: u64 = 1 << 6;
 
-/// Write-protects the pages that were found (`PM_SCAN_WP_MATCHING`).
+/// Write-protects the found pages (`PM_SCAN_WP_MATCHING`).
 const PROTECT: u64 = 1 << 0;
-/// Refuses ranges whose pages cannot be so (`PM_SCAN_CHECK_WPASYNC`), instead of leaving them out.
+/// Refuses ranges whose pages cannot be write-protected, instead of skipping them (`PM_SCAN_CHECK_WPASYNC`).
 const CHECK: u64 = 1 << 1;
 
-/// The most runs to ask for at once. Linux (6.7 to 6.18) takes them in steps of so many, and if there is room for more,
-/// it may say where the step before the last has ended instead of where it has: the runs behind would be told again
-/// (`do_pagemap_scan` in fs/proc/task_mmu.c sets `walk_end` only once).
+/// The maximum number of runs for one call. Linux (6.7 to 6.18) scans in steps of this many runs. With room for more,
+/// it may report the end of the step before the last instead of its real end, and the next call would report the runs
+/// after it again (`do_pagemap_scan` in fs/proc/task_mmu.c sets `walk_end` only once).
 pub const MOST_RUNS: usize = 512;
 
-/// A run of pages, by address: `struct page_region`.
+/// A run of pages with the same categories: `struct page_region`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PageRun {
     /// The first address.
     pub start: u64,
-    /// The address behind the last.
+    /// The first address after the run.
     pub end: u64,
-    /// What holds of all of it (`PAGE_IS_…`), as far as the call was to tell runs apart.
+    /// Categories that all pages of the run have (`PAGE_IS_…`), limited to those that the scan distinguishes.
     pub categories: u64,
 }
 
 impl PageRun {
-    /// Whether its pages are the file's, where the call was to tell.
+    /// Whether the pages belong to the file, if the scan distinguishes that.
     pub fn is_file(&self) -> bool {
         self.categories & FILE != 0
     }
 
-    /// Whether huge entries map its pages, where the call was to tell.
+    /// Whether huge entries map the pages, if the scan distinguishes that.
     pub fn is_huge(&self) -> bool {
         self.categories & HUGE != 0
     }
 
-    /// Whether its pages may have been written since they were marked ([`Scan::PRESENT_AND_MARK`]). So may be those
-    /// that seem to be swapped out: a marked page that was dropped (`MADV_DONTNEED`) leaves the same in the page table.
+    /// Whether the pages may have been written since they were marked ([`Scan::PRESENT_AND_MARK`]). This includes pages
+    /// that seem to be swapped out: a marked page that was dropped (`MADV_DONTNEED`) leaves the same entry in the page
+    /// table.
     pub fn is_written(&self) -> bool {
         self.categories & (WRITTEN | SWAPPED) != 0
     }
 
-    /// Has it say that they may, or were not.
+    /// Sets the answer of [`PageRun::is_written`].
     pub fn set_written(&mut self, is_written: bool) {
         self.categories = if is_written { WRITTEN } else { 0 };
     }
 }
 
-/// Which pages are wanted: `struct pm_scan_arg`. A page has to be of all of `category_mask`, and of one of
-/// `category_anyof_mask`, if that names any; what `category_inverted` has is turned round before.
+/// The condition that selects pages: `struct pm_scan_arg`. The kernel first inverts the categories in
+/// `category_inverted`. A page then needs all of `category_mask`, and one of `category_anyof_mask` unless that is
+/// empty.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scan {
@@ -93,31 +96,33 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// What is mapped by huge entries.
+    /// Pages that huge entries map.
     pub const HUGE: Scan = Scan::of(0, HUGE, 0, HUGE);
 
-    /// Pages that are there and not huge.
+    /// Pages in memory that are not huge.
     pub const BASE: Scan = Scan::of(HUGE, HUGE | PRESENT, 0, PRESENT);
 
-    /// Pages of a private file mapping that are not the file's, in memory or swapped out. Shared memory that is swapped
-    /// out leaves no trace in a page table. Runs say whether they were written since the last
+    /// Pages of a private file mapping that have been copied from the file, in memory or swapped out. (Swapped-out
+    /// pages of shared memory leave no trace in a page table.) Runs report whether they were written since the last
     /// [`Scan::PRESENT_AND_MARK`].
     pub const PRIVATE: Scan = Scan::of(FILE, FILE, PRESENT | SWAPPED, WRITTEN | SWAPPED);
 
-    /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRESENT_AND_MARK`]: private ones
-    /// and others. It is faster than to tell private pages apart, for which the kernel looks at each.
+    /// Pages that are not huge, in memory or swapped out, and have no mark of [`Scan::PRESENT_AND_MARK`], whether
+    /// private or not. This is faster than [`Scan::PRIVATE`], for which the kernel inspects each page.
     pub const UNMARKED: Scan = Scan::of(HUGE, HUGE | WRITTEN, PRESENT | SWAPPED, WRITTEN);
 
-    /// The same, and marks them. The call is refused as that of [`Scan::PRESENT_AND_MARK`].
+    /// Like [`Scan::UNMARKED`], and marks the pages. The kernel refuses it in the same cases as
+    /// [`Scan::PRESENT_AND_MARK`].
     pub const UNMARKED_AND_MARK: Scan = Scan { flags: PROTECT | CHECK, ..Scan::UNMARKED };
 
-    /// Pages that are not huge, in memory or swapped out, which count as not written from now on. Runs say whether they
-    /// are the file's, and whether they were written since. The call is refused with `EPERM` where the range is not
-    /// registered for that ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
+    /// Pages that are not huge, in memory or swapped out; the scan marks them as not written. Runs report whether the
+    /// pages belong to the file, and whether they were written since the last mark. The kernel refuses the scan with
+    /// `EPERM` if the range is not registered for it
+    /// ([`UFFD_FEATURE_WP_ASYNC`](crate::userfaultfd::UFFD_FEATURE_WP_ASYNC)).
     pub const PRESENT_AND_MARK: Scan =
         Scan { flags: PROTECT | CHECK, ..Scan::of(HUGE, HUGE, PRESENT | SWAPPED, FILE | WRITTEN | SWAPPED) };
 
-    /// Pages in memory, without the kernel's page of zeros. Runs say whether they are huge.
+    /// Pages in memory except the kernel's zero page. Runs report whether they are huge.
     pub const PRESENT: Scan = Scan::of(ZERO, ZERO | PRESENT, 0, PRESENT | HUGE);
 
     /// Pages that were written since they were write-protected
@@ -141,36 +146,36 @@ impl Scan {
         }
     }
 
-    /// So many pages are enough.
+    /// Stops the scan after this many pages.
     pub const fn at_most(self, max_pages: u64) -> Scan {
         Scan { max_pages, ..self }
     }
 
-    /// Write-protects what is found.
+    /// Write-protects the found pages.
     pub const fn and_protect(self) -> Scan {
         Scan { flags: PROTECT, ..self }
     }
 }
 
-/// What a scan has found.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// How many runs.
+    /// Number of runs found.
     pub runs: usize,
-    /// Up to where it has looked.
+    /// The address up to which the scan went.
     pub end: usize,
 }
 
-/// `/proc/thread-self/pagemap`. `/proc/self` is the first thread's, which has no memory once it has ended. If the
-/// program has closed it, or put another file in its place, it is opened again for each call.
+/// `/proc/thread-self/pagemap` (`/proc/self` would be the first thread, which has no memory once it has exited). If the
+/// program has closed the descriptor or replaced its file, each call opens the file again.
 #[derive(Debug)]
 pub struct Pagemap(pub Descriptor);
 
 impl Pagemap {
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
-    /// The process has no descriptor left, or no `/proc`.
+    /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Pagemap, Errno> {
         match open() {
             Ok(file) => Ok(Pagemap(file)),
@@ -178,9 +183,9 @@ impl Pagemap {
         }
     }
 
-    /// Finds pages, in order, until there are enough or `found` is full. With none to put them into, it only
-    /// protects. It takes 2 us for 2 MiB with some base pages, and 50 us for 1 GiB of huge pages; the mappings of
-    /// the process cannot be changed meanwhile.
+    /// Finds pages in address order until the scan's page limit is reached or `found` is full. With an empty `found` it
+    /// only write-protects. Takes 2 us for 2 MiB with some base pages, and 50 us for 1 GiB of huge pages; meanwhile the
+    /// mappings of the process cannot change.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7.
@@ -189,17 +194,17 @@ impl Pagemap {
         scan(self.0.get_or_open(&mut again, open)?, range, wanted, found)
     }
 
-    /// Reads the words of pages from the one at `address` on, 64 bits each. Gives how many bytes there are.
+    /// Reads the 64-bit entries of the pages from the one at `address` on. Returns the number of bytes read.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel's refusal.
     pub fn read(&self, address: usize, words: &mut [u8]) -> Result<usize, Errno> {
         let mut again = None;
         rustix::io::pread(self.0.get_or_open(&mut again, open)?, words, (address / crate::PAGE * 8) as u64)
     }
 }
 
-/// Finds the pages of `range` in the process whose `/proc/PID/pagemap` `file` is, and stops when `found` is full.
+/// Finds the pages of `range` in the process of `file`, an open `/proc/PID/pagemap`, and stops when `found` is full.
 ///
 /// # Errors
 /// `ENOTTY` before Linux 6.7.
@@ -208,7 +213,7 @@ pub fn scan(file: BorrowedFd<'_>, range: &Range<usize>, wanted: Scan, found: &mu
     (scan.start, scan.end) = (range.start as u64, range.end as u64);
     scan.vec = if found.is_empty() { 0 } else { found.as_mut_ptr().expose_provenance() as u64 };
     scan.vec_len = found.len() as u64;
-    // SAFETY: the argument and the vector that it names have the lengths that it gives. The call writes only to
+    // SAFETY: the argument and the vector in it have the lengths that the argument states. The call writes only to
     // them, and changes no bytes of mappings.
     match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
         Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
@@ -228,12 +233,12 @@ mod tests {
     use crate::PAGE;
 
     #[test]
-    fn the_number_is_the_kernels() {
+    fn the_ioctl_number_equals_the_kernels() {
         assert_eq!((PAGEMAP_SCAN, size_of::<PageRun>()), (0xc060_6610, 24));
     }
 
     #[test]
-    fn pages_that_are_there_are_found_in_order() {
+    fn present_pages_are_found_in_address_order() {
         const PAGES: usize = 64;
         let mut memory = vec![0_u8; 2 * PAGES * PAGE];
         let start = memory.as_ptr().addr().next_multiple_of(PAGE);
@@ -245,7 +250,7 @@ mod tests {
             return println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7)");
         };
         let pages = found[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / PAGE).sum::<usize>();
-        // Where the allocator has huge pages there are none.
+        // An allocator that uses huge pages leaves no base pages here.
         let huge = pagemap.scan(&range, Scan::HUGE, &mut found).unwrap();
         assert_eq!((pages == PAGES, scanned.end), (huge.runs == 0, range.end));
         let enough = pagemap.scan(&range, Scan::BASE.at_most(1), &mut found).unwrap();

@@ -1,27 +1,32 @@
-//! Page tables that lie elsewhere for a while: `mremap(MREMAP_DONTUNMAP)` (Linux 5.13 for mappings of files).
+//! Moves page tables to another address for a while: `mremap(MREMAP_DONTUNMAP)` (Linux 5.13 for
+//! file mappings).
 //!
 //! ```text
 //!   place   | mapping, pages |  ──▶  | the same, no pages    |  ──▶  | mapping, pages    |   or   | something else |
 //!   parked  | nothing        |       | the same, with pages  |       | the same, no pages|        | nothing        |
 //!                             take                       bring_back                       or clear
 //! ```
-//! One call moves all pages of one mapping at one moment, whatever they are, swapped out ones too, without a look at
-//! them: 0.2 ms a GiB, and 0.01 ms where a GiB begins at a multiple of that on both sides. The mapping stays where it
-//! was: it shows what its file has, or zeros.
+//! One call moves all pages of one mapping at one moment, swapped-out pages too, without visiting
+//! them. It takes 0.2 ms per GiB, or 0.01 ms where both ranges are aligned to 1 GiB. The mapping
+//! itself remains at the old address, where reads return the file's contents, or zeros.
 //!
-//! # What goes wrong
-//! * A call may be refused: a mapping too many, above all. Linux before 6.17 has unmapped the target by then, if it has
-//!   come so far. Such a hole is filled here, so that nothing else of the process comes to lie in it.
-//! * Any Linux has unmapped the target when it finds that the process has more addresses than it may have, because
-//!   somebody lowered `RLIMIT_AS`. Then nothing fills the hole. So that is asked for first ([`may_map`]).
-//! * A call for several mappings is refused by Linux before 6.17. Later ones move one after the other: others see that,
-//!   and where the call fails on the way, nothing tells what has moved. Whoever repeats it then puts what is left of
-//!   the first, which is nothing, over what has come. So there is a call for each mapping, where the kernel tells them
-//!   apart ([`Maps`], Linux 6.11).
-//! * Pages that cannot come back are lost to whoever needs them at the place. It is tried once more, with the mapping
-//!   moved as well, which no limit of addresses or data refuses (`RLIMIT_AS`, `RLIMIT_DATA`): a limit may have been
-//!   lowered since they were taken. Such a move leaves a hole, which only `RLIMIT_AS` keeps from being filled. Then the
-//!   caller has to end the process.
+//! # Failures
+//! * The kernel may refuse a call, mostly because the process has too many mappings. Linux before
+//!   6.17 may have unmapped the target by then. This module fills such a hole, so that no other
+//!   mapping of the process is placed in it.
+//! * Every Linux unmaps the target before it finds that the process exceeds `RLIMIT_AS`, which
+//!   somebody may have lowered. Then the hole cannot be filled, so callers check the limit first
+//!   ([`may_map`]).
+//! * Linux before 6.17 refuses a call that covers several mappings. Later versions move them one
+//!   after the other. Other threads see the intermediate states, and after a failure nothing
+//!   reports the mappings that have moved. A repeated call would then move the first mapping, now
+//!   empty, over its own pages. So this module makes one call for each mapping if the kernel
+//!   reports where mappings end ([`Maps`], Linux 6.11).
+//! * If pages cannot be moved back, the program loses them. So the module tries a second time and
+//!   moves the mapping along with its pages: no limit of addresses or data refuses that
+//!   (`RLIMIT_AS`, `RLIMIT_DATA`), even if it was lowered meanwhile. Such a move leaves a hole
+//!   where the pages were parked, and only `RLIMIT_AS` can keep the module from filling it. Then
+//!   the caller has to end the process.
 //!
 //! [`mremap(2)`](https://man7.org/linux/man-pages/man2/mremap.2.html)
 
@@ -35,38 +40,38 @@ use syscalls::{Sysno, syscall4};
 use crate::PAGE;
 use crate::procmap_query::Maps;
 
-/// Moves the page tables of one mapping, or of a part of it, by one call. What is at `to` goes; what is there then has
-/// all that the mapping has (its file, its rights, what was said of it to `madvise`). So of a mapping without pages
-/// this makes another, in one step.
+/// Moves the page tables of one mapping, or of a part of it, by one call. The mapping at `to` is replaced by one with
+/// all attributes of the mapping at `from`: its file, its protection, its `madvise` flags. For a mapping without pages,
+/// the call duplicates the mapping in one step.
 ///
 /// # Errors
-/// The kernel refuses: `EFAULT` for several mappings. The earlier contents of `to` may be gone. `ENOMEM` if the process
-/// has all the addresses that it may have; nothing has changed then.
+/// The kernel's refusal; `EFAULT` for several mappings. The earlier contents of `to` may be lost. `ENOMEM` if the
+/// process has reached its limit of addresses; then nothing has changed.
 ///
 /// # Safety
-/// Both ranges are the caller's, `len` bytes long, and do not overlap. Nobody needs what is at `to`, or at `from` any
-/// more.
+/// The caller owns both ranges. They are `len` bytes long and do not overlap. No code needs the contents of `to`, or
+/// the pages at `from`, any more.
 pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(), Errno> {
     may_map()?;
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-    // SAFETY: by contract.
+    // SAFETY: the caller vouches for both ranges.
     match unsafe { mremap_fixed(pointer(from), len, len, flags, pointer(to)) } {
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// As [`move_page_tables`], and the mapping goes with its pages; nothing can be read or written where it was. No limit
-/// of addresses or data refuses that.
+/// Like [`move_page_tables`], but the mapping moves with its pages: accesses to the old address fault. No limit of
+/// addresses or data refuses this call.
 ///
 /// # Errors
-/// As there; or there is a hole at `from` now, since `RLIMIT_AS` is lower than what the process has.
+/// As in [`move_page_tables`]. There may also be a hole at `from` now, if `RLIMIT_AS` is below the process's size.
 ///
 /// # Safety
-/// As there.
+/// As in [`move_page_tables`].
 #[cold]
 unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: by contract.
+    // SAFETY: the caller vouches for both ranges.
     match unsafe { mremap_fixed(pointer(from), len, len, MremapFlags::MAYMOVE, pointer(to)) } {
         Ok(_) => fill(from, len),
         Err(errno) => Err(errno),
@@ -80,64 +85,64 @@ enum Moves {
     PagesAndMapping,
 }
 
-/// Whether the process may have more addresses: `RLIMIT_AS`, which somebody may lower below what it has. A call that
-/// replaces a mapping is refused then, too, and may have unmapped that before it is. It takes some 0.1 us, or 1 us
-/// where there is a limit.
+/// Checks that the process may map more addresses. `RLIMIT_AS` may have been lowered below the process's size; the
+/// kernel then also refuses calls that replace a mapping, and may have unmapped it before. Takes some 0.1 us, or 1 us
+/// with a limit.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENOMEM` if the limit is reached.
 pub fn may_map() -> Result<(), Errno> {
     const RLIMIT_AS: usize = 9;
     const UNLIMITED: u64 = u64::MAX;
     let (mut limit, this_process) = ([UNLIMITED; 2], 0);
-    // SAFETY: the kernel writes two words, unless it refuses to tell.
+    // SAFETY: the kernel writes two words into `limit`, or refuses.
     let _ = unsafe { syscall4(Sysno::prlimit64, this_process, RLIMIT_AS, 0, (&raw mut limit).addr()) };
     if limit[0] == UNLIMITED { Ok(()) } else { map_a_page() }
 }
 
 #[cold]
-#[inline(never)] // Not on the stack where there is no limit.
+#[inline(never)] // Uses no stack where there is no limit.
 fn map_a_page() -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping, wherever the kernel has room; nobody else knows of it.
+    // SAFETY: a new mapping at an address of the kernel's choice; no other code knows it.
     match unsafe { mmap_anonymous(ptr::null_mut(), PAGE, ProtFlags::empty(), flags) } {
         // SAFETY: made just now.
         Ok(at) => unsafe { munmap(at, PAGE) },
         Err(Errno::NOMEM) => Err(Errno::NOMEM),
-        // Such as for what is locked of it (`mlockall`).
+        // Another refusal, such as the limit on locked memory (`mlockall`), says nothing about addresses.
         Err(_) => Ok(()),
     }
 }
 
-/// Drops what is at some addresses, which stay taken: nothing can be read or written there.
+/// Replaces the mappings of a range by one without access, so the addresses remain reserved.
 ///
 /// # Errors
-/// The kernel refuses. All is there still.
+/// The kernel's refusal. The old contents are intact.
 ///
 /// # Safety
-/// The addresses are the caller's, who needs nothing of it.
+/// The caller owns the addresses and no longer needs their contents.
 pub unsafe fn clear(at: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: by contract.
+    // SAFETY: the caller vouches for the range.
     match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// Whether something is mapped at all of a range.
+/// Whether every page of a range is mapped.
 pub fn is_mapped(at: usize, len: usize) -> bool {
-    // SAFETY: with this flag the call only looks.
+    // SAFETY: with this flag the call changes nothing.
     unsafe { msync(pointer(at), len, MsyncFlags::ASYNC) }.is_ok()
 }
 
-/// Takes some addresses, unless something is mapped at all of them, such as the hole that a refused call has left.
-/// Nothing can be read or written there then.
+/// Reserves the addresses of a range without access, for example the hole that a refused call has left. Does nothing if
+/// all of the range is mapped already.
 ///
 /// # Errors
-/// `EEXIST` where something is mapped at some of them; or the kernel refuses.
+/// `EEXIST` if a part of the range is mapped; otherwise the kernel's refusal.
 #[cold]
-#[inline(never)] // Not on the stack where nothing fails.
+#[inline(never)] // Uses no stack where nothing fails.
 pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
     if is_mapped(at, len) {
         return Ok(());
@@ -150,55 +155,56 @@ pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
     }
 }
 
-/// Why pages are not where they were to be.
+/// The reason why pages are not at their intended address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The kernel has refused. They are where they were.
+    /// The kernel has refused. The pages are at their old address.
     Refused(Errno),
-    /// The kernel has refused twice to move them back, or left a hole where they were parked.
+    /// The kernel has refused twice to move the pages back, or the parked range now has a hole.
     Lost(Errno),
 }
 
-/// A place, and where its pages are parked: as many bytes elsewhere.
+/// A place, and the range of the same size where its pages are parked.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking<'a> {
     place: usize,
     parked: usize,
     len: usize,
-    /// What tells where mappings end, if the kernel does.
+    /// Reports where mappings end, if the kernel supports it.
     maps: Option<&'a Maps>,
 }
 
 impl<'a> Parking<'a> {
-    /// What `maps` is there for is calls that take several mappings; who knows that there is one does without.
+    /// `maps` is needed only for calls over several mappings; a caller that has a single mapping passes `None`.
     ///
     /// # Safety
-    /// As long as this is used, both ranges are the caller's, whole pages, and do not overlap. Whoever uses the place
-    /// copes with what its mapping shows without pages. What is at the other range may go before pages are taken there.
+    /// As long as the value is used, the caller owns both ranges; they are whole pages and do not overlap. Threads that
+    /// use the place must cope with the contents of its mapping without pages. The contents of the other range are lost
+    /// when pages are parked there.
     pub const unsafe fn new(place: usize, parked: usize, len: usize, maps: Option<&'a Maps>) -> Parking<'a> {
         Parking { place, parked, len, maps }
     }
 
-    /// Parks the pages by one call: others see it happen at one moment.
+    /// Parks the pages by one call, so other threads see all of them move at one moment.
     ///
     /// # Errors
-    /// The kernel refuses. If the place is one mapping, nothing has changed there.
+    /// The kernel's refusal. If the place is a single mapping, nothing has changed there.
     pub fn take_at_once(&self) -> Result<(), Errno> {
-        // SAFETY: as `new` demands.
+        // SAFETY: the caller of `new` vouches for both ranges.
         match unsafe { move_page_tables(self.place, self.parked, self.len) } {
             Ok(()) => Ok(()),
             Err(errno) => {
-                // If it cannot be filled, there is a hole.
+                // If this fails too, a hole remains.
                 let _ = fill(self.parked, self.len);
                 Err(errno)
             }
         }
     }
 
-    /// Parks the pages, with a call for each mapping.
+    /// Parks the pages, with one call for each mapping.
     ///
     /// # Errors
-    /// The kernel refuses. What was taken by then is back, or lost.
+    /// The kernel's refusal. The pages moved so far are back at the place, or lost.
     pub fn take(&self) -> Result<(), Failure> {
         match self.shift(Moves::Pages, self.place, self.parked, 0, self.len) {
             Ok(()) => Ok(()),
@@ -209,25 +215,25 @@ impl<'a> Parking<'a> {
         }
     }
 
-    /// Shows the pages at the place again, with a call for each mapping, each of which is made once more if it fails.
-    /// What the place shows by then goes.
+    /// Moves the pages back to the place, with one call for each mapping and a second try after a failure. The current
+    /// contents of the place are lost.
     ///
     /// # Errors
-    /// Pages are lost.
+    /// The pages are lost.
     pub fn bring_back(&self) -> Result<(), Errno> {
         self.bring_some_back(self.len)
     }
 
-    /// As [`Parking::bring_back`], by one call: others see it happen at one moment.
+    /// Like [`Parking::bring_back`] but by one call, so other threads see all pages return at one moment.
     ///
     /// # Errors
-    /// The kernel refuses, and the place shows what it showed; or pages are lost.
+    /// The kernel's refusal: the place is unchanged, or the pages are lost.
     pub fn bring_back_at_once(&self) -> Result<(), Failure> {
-        // SAFETY: as `new` demands.
+        // SAFETY: the caller of `new` vouches for both ranges.
         match unsafe { move_page_tables(self.parked, self.place, self.len) } {
             Ok(()) => Ok(()),
             Err(errno) if is_mapped(self.place, self.len) => Err(Failure::Refused(errno)),
-            // What the place showed is gone. So it takes as long as it takes.
+            // The kernel has unmapped the place already, so only the slow way is left.
             Err(_) => match self.bring_back() {
                 Ok(()) => Ok(()),
                 Err(errno) => Err(Failure::Lost(errno)),
@@ -235,8 +241,8 @@ impl<'a> Parking<'a> {
         }
     }
 
-    /// The first `len` bytes.
-    #[inline(never)] // Not on the stack of a take that succeeds.
+    /// Moves the first `len` bytes back.
+    #[inline(never)] // Uses no stack if the pages could be parked.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
         let brought = match self.shift(Moves::Pages, self.parked, self.place, 0, len) {
             Ok(()) => return Ok(()),
@@ -248,8 +254,9 @@ impl<'a> Parking<'a> {
         }
     }
 
-    /// Moves bytes `at..end` of what is at `from`. Kernels that do not tell where a mapping ends are asked for halves:
-    /// neighbours that could be one are not always. A failure says where.
+    /// Moves the bytes `at..end` of the range at `from`. If the kernel does not report where mappings end, the function
+    /// halves the range until a call succeeds: neighbours that could be one mapping may still be two. A failure returns
+    /// the offset it reached.
     fn shift(&self, what: Moves, from: usize, to: usize, mut at: usize, end: usize) -> Result<(), (usize, Errno)> {
         let mut most = end - at;
         while at < end {
@@ -257,7 +264,7 @@ impl<'a> Parking<'a> {
                 Some(maps) => maps.first(from + at, most),
                 None => most,
             };
-            // SAFETY: as `new` demands.
+            // SAFETY: the caller of `new` vouches for both ranges.
             let moved = unsafe {
                 match what {
                     Moves::Pages => move_page_tables(from + at, to + at, piece),
@@ -297,7 +304,8 @@ mod tests {
     const PAGES: usize = 8;
     const LEN: usize = PAGES * PAGE;
 
-    /// Two ranges of a mapping's own, the first with pages. None if the kernel moves no page tables.
+    /// Two ranges within the test's own mapping; the first has pages. `new` returns `None` if the kernel moves no page
+    /// tables.
     struct Ground {
         all: *mut c_void,
     }
@@ -305,10 +313,10 @@ mod tests {
     impl Ground {
         fn new() -> Option<Ground> {
             let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-            // SAFETY: a new mapping where the kernel likes.
+            // SAFETY: a new mapping at an address of the kernel's choice.
             let all = unsafe { mmap_anonymous(ptr::null_mut(), 3 * LEN, rights, flags) }.unwrap();
             let ground = Ground { all };
-            // SAFETY: our own.
+            // SAFETY: within the mapping above.
             unsafe { clear(ground.parked() - PAGE, LEN + 2 * PAGE) }.unwrap();
             for nth in 0..PAGES {
                 // SAFETY: within the mapping.
@@ -333,19 +341,19 @@ mod tests {
         }
 
         fn parking<'a>(&self, maps: Option<&'a Maps>) -> Parking<'a> {
-            // SAFETY: both ranges lie in the mapping, which nobody else knows.
+            // SAFETY: both ranges lie in the mapping, which only this test uses.
             unsafe { Parking::new(self.place(), self.parked(), LEN, maps) }
         }
 
         fn seen(&self, at: usize) -> Vec<u8> {
-            // SAFETY: within the mapping; the tests look where it can be read.
+            // SAFETY: within the mapping; the tests read only readable pages.
             (0..PAGES).map(|nth| unsafe { pointer(at + nth * PAGE).cast::<u8>().read_volatile() }).collect()
         }
     }
 
     impl Drop for Ground {
         fn drop(&mut self) {
-            // SAFETY: ours, and nobody uses it any more.
+            // SAFETY: the test's own mapping, no longer used.
             unsafe { munmap(self.all, 3 * LEN) }.unwrap();
         }
     }
@@ -355,29 +363,29 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_parked_and_come_back() {
+    fn parked_pages_return_to_their_place() {
         let Some(ground) = Ground::new() else { return };
         let parking = ground.parking(None);
         parking.take_at_once().unwrap();
         assert_eq!((ground.seen(ground.place()), ground.seen(ground.parked())), ([0; PAGES].to_vec(), written()));
         parking.bring_back().unwrap();
         assert_eq!((ground.seen(ground.place()), ground.seen(ground.parked())), (written(), [0; PAGES].to_vec()));
-        // SAFETY: ours, and nobody needs what is there.
+        // SAFETY: the test's own range, whose contents are no longer needed.
         unsafe { clear(ground.parked(), LEN) }.unwrap();
         assert!(is_mapped(ground.parked(), LEN));
     }
 
-    /// A part is locked, so that there are several mappings.
+    /// Locks a part of the range, so that it consists of several mappings.
     #[test]
     fn several_mappings_move_one_by_one() {
         let Some(ground) = Ground::new() else { return };
-        // SAFETY: our own; contents stay.
+        // SAFETY: the test's own range; its contents do not change.
         if unsafe { mlock(pointer(ground.place() + 2 * PAGE), 3 * PAGE) }.is_err() {
             return println!("skipped: this process may lock no memory");
         }
         let maps = Maps::open().ok().filter(|maps| maps.end_of(ground.place()).is_ok());
         if maps.is_none() {
-            println!("skipped: this kernel does not tell of single mappings (Linux 6.11)");
+            println!("skipped: this kernel does not report single mappings (Linux 6.11)");
         }
         let parking = ground.parking(maps.as_ref());
         parking.take().unwrap();
@@ -388,13 +396,13 @@ mod tests {
         unsafe { munlock(ground.all, LEN) }.unwrap();
     }
 
-    /// Private mappings count as data, and a second one is refused. Other tests do not have the limit: it is this
-    /// process's own.
+    /// Private mappings count as data, so the limit refuses a second one. The limit applies to a child process, so
+    /// other tests do not have it.
     #[test]
-    fn pages_come_back_where_the_process_may_have_no_more_data() {
+    fn parked_pages_return_despite_a_data_limit() {
         const CHILD: &str = "HUGEFORK_LINUX_TEST_LIMIT";
         if std::env::var_os(CHILD).is_none() {
-            let test = "parking::tests::pages_come_back_where_the_process_may_have_no_more_data";
+            let test = "parking::tests::parked_pages_return_despite_a_data_limit";
             let mut child = std::process::Command::new(std::env::current_exe().unwrap());
             let ended = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").status().unwrap();
             return assert!(ended.success(), "{ended}");
@@ -415,16 +423,16 @@ mod tests {
         unsafe { syscall4(Sysno::prlimit64, 0, RLIMIT_DATA, (&raw const limit).addr(), 0) }.unwrap();
     }
 
-    /// The second half is not there, and the first has moved when the kernel finds that.
+    /// The second half is missing. The kernel detects that only after it has moved the first half.
     #[test]
-    fn what_was_taken_before_a_call_fails_is_back() {
+    fn a_failed_parking_returns_the_pages_it_moved() {
         let Some(ground) = Ground::new() else { return };
-        // SAFETY: our own, which nobody uses.
+        // SAFETY: the test's own range, which is not used.
         unsafe { munmap(pointer(ground.place() + LEN / 2), LEN / 2) }.unwrap();
         let maps = Maps::open().ok().filter(|maps| maps.end_of(ground.place()).is_ok());
         assert!(matches!(ground.parking(maps.as_ref()).take(), Err(Failure::Refused(_))));
         for (nth, expected) in written()[..PAGES / 2].iter().enumerate() {
-            // SAFETY: within what is there still.
+            // SAFETY: within the half that is still mapped.
             assert_eq!(unsafe { pointer(ground.place() + nth * PAGE).cast::<u8>().read_volatile() }, *expected);
         }
         assert!(is_mapped(ground.parked(), LEN) && !is_mapped(ground.place(), LEN));

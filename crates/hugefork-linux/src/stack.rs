@@ -1,4 +1,4 @@
-//! Work on another stack.
+//! Calls a function on another stack.
 //!
 //! ```text
 //! caller's stack   … run_on ─ call_on ┐          ┌ returns …
@@ -9,22 +9,23 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::ManuallyDrop;
 
-/// What is handed from one stack to the other.
+/// Carries the function to the other stack, and its result back.
 union Parcel<W, R> {
     work: ManuallyDrop<W>,
     done: ManuallyDrop<R>,
 }
 
-/// Does some work on the stack that ends at `end`, where it grows from, and comes back. A panic of the work does not
-/// leave that stack: it aborts. Where the processor is neither x86-64 nor AArch64, the work is done on the caller's.
+/// Calls `work` on the stack whose upper end is `end`, and returns to the caller's stack. A panic of `work` aborts the
+/// process. On processors other than x86-64 and AArch64, `work` runs on the caller's stack.
 ///
 /// # Safety
-/// `end` is a multiple of 16 behind memory that can be written, which is as large as the work needs and which nobody
-/// uses meanwhile. No signal handler on an alternate stack may come meanwhile, if the caller stands on that: the kernel
-/// would begin at its end.
+/// `end` is a multiple of 16, and the memory below it is writable, large enough for `work`, and unused by other code
+/// during the call. If the caller runs on an alternate signal stack, no handler for that stack may start during the
+/// call: the kernel would begin at its upper end again and overwrite the caller's frames.
 pub unsafe fn run_on<W: FnOnce() -> R, R>(end: *mut c_void, work: W) -> R {
     extern "C" fn open<W: FnOnce() -> R, R>(parcel: *mut c_void) {
-        // SAFETY: the parcel of the caller, who waits. It has the work, which is taken out, and then what was done.
+        // SAFETY: the caller waits and owns the parcel. The parcel holds the work; this function takes it out and
+        // stores the result.
         unsafe {
             let parcel = parcel.cast::<Parcel<W, R>>();
             let work = ManuallyDrop::take(&mut (*parcel).work);
@@ -32,18 +33,18 @@ pub unsafe fn run_on<W: FnOnce() -> R, R>(end: *mut c_void, work: W) -> R {
         }
     }
     let parcel = UnsafeCell::new(Parcel { work: ManuallyDrop::new(work) });
-    // SAFETY: by contract, and as the function that is called takes it.
+    // SAFETY: the caller vouches for the stack, and the parcel has the type that `open` takes.
     unsafe {
         call_on(end, open::<W, R>, parcel.get().cast());
         ManuallyDrop::into_inner(parcel.into_inner().done)
     }
 }
 
-/// Calls a function on another stack. Calls and returns stay in pairs, so a shadow stack (CET) need not be switched.
-/// The frame pointer stays where it was, by which debuggers find the caller.
+/// Calls a function on another stack. Calls and returns remain paired, so a shadow stack (CET) needs no switch. The
+/// frame pointer still points to the old stack, so debuggers find the caller.
 ///
 /// # Safety
-/// A stack ends there that nobody uses, and the function takes the argument.
+/// `end` is the upper end of an unused stack, and `body` accepts the argument.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
@@ -58,7 +59,7 @@ unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void),
         "mov rsp, rdi",
         "mov rdi, rdx",
         "call rsi",
-        // The function has kept it, as all do.
+        // Every function preserves `rbp`.
         "mov rsp, rbp",
         "pop rbp",
         ".cfi_def_cfa rsp, 8",
@@ -67,10 +68,10 @@ unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void),
     )
 }
 
-/// As on x86-64.
+/// Like the version for x86-64.
 ///
 /// # Safety
-/// A stack ends there that nobody uses, and the function takes the argument.
+/// `end` is the upper end of an unused stack, and `body` accepts the argument.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
@@ -86,7 +87,7 @@ unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void),
         "mov sp, x0",
         "mov x0, x2",
         "blr x1",
-        // The function has kept it, as all do.
+        // Every function preserves `x29`.
         "mov sp, x29",
         "ldp x29, x30, [sp], #16",
         ".cfi_def_cfa sp, 0",
@@ -95,10 +96,10 @@ unsafe extern "C" fn call_on(end: *mut c_void, body: extern "C" fn(*mut c_void),
     )
 }
 
-/// Elsewhere there is only the caller's.
+/// Other processors have only the caller's stack.
 ///
 /// # Safety
-/// The function takes the argument.
+/// `body` accepts the argument.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 unsafe extern "C" fn call_on(_: *mut c_void, body: extern "C" fn(*mut c_void), argument: *mut c_void) {
     body(argument);

@@ -1,6 +1,6 @@
-//! Page faults that the process handles itself: whoever needs a page of a range that is registered sleeps until he is
-//! woken. What he finds then is the kernel's affair again, so no call here changes a byte of what is mapped, but for
-//! [`Userfaultfd::put_zeros`], which puts pages only where none is.
+//! Page faults that the process handles itself: a thread that accesses a page of a registered range
+//! sleeps until another thread wakes it, and then repeats its access. So these calls change no
+//! bytes of mappings, except [`Userfaultfd::put_zeros`], which adds pages only where none is.
 //!
 //! [`userfaultfd(2)`](https://man7.org/linux/man-pages/man2/userfaultfd.2.html),
 //! [`ioctl_userfaultfd(2)`](https://man7.org/linux/man-pages/man2/ioctl_userfaultfd.2.html);
@@ -18,7 +18,7 @@ use syscalls::{Sysno, syscall3};
 
 use crate::{Descriptor, answer, ioctl};
 
-/// The kind of its calls (`UFFDIO`).
+/// The ioctl type of its calls (`UFFDIO`).
 const UFFDIO: u8 = 0xaa;
 /// `UFFDIO_API`.
 const UFFDIO_API: Opcode = opcode::read_write::<Api>(UFFDIO, 0x3f);
@@ -35,7 +35,7 @@ const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<WriteProtect>(UFFDIO, 0
 /// The call of `/dev/userfaultfd` that makes a descriptor.
 pub const USERFAULTFD_IOC_NEW: Opcode = opcode::none(UFFDIO, 0x00);
 
-/// The version of all this.
+/// The version of the interface.
 const UFFD_API: u64 = 0xaa;
 /// `UFFD_USER_MODE_ONLY`.
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
@@ -46,24 +46,24 @@ const PAGEFAULT_WRITE: u64 = 1 << 0;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.
 const PROTECT: u64 = 1 << 0;
 
-/// Writes to what is write-protected fault.
+/// Writes to write-protected pages raise faults.
 pub const UFFD_FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-/// Pages that are missing in shared memory fault.
+/// Missing pages of shared memory raise faults.
 pub const UFFD_FEATURE_MISSING_SHMEM: u64 = 1 << 5;
-/// Pages that shared memory has, and the page table has not, fault (Linux 5.14).
+/// Pages that are in shared memory but not in the page table raise faults (Linux 5.14).
 pub const UFFD_FEATURE_MINOR_SHMEM: u64 = 1 << 10;
 /// Shared memory and hugetlb can be write-protected (Linux 5.19).
 pub const UFFD_FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-/// So can what has no page (Linux 6.4).
+/// Addresses without a page can be write-protected (Linux 6.4).
 pub const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
-/// The kernel lets who writes go on by itself, and keeps a mark (Linux 6.7).
+/// The kernel resolves write faults itself and records that the page was written (Linux 6.7).
 pub const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
 
-/// Who finds no page sleeps.
+/// Threads that access a missing page sleep.
 pub const MODE_MISSING: u64 = 1 << 0;
-/// Who writes to what is write-protected sleeps.
+/// Threads that write to a write-protected page sleep.
 pub const MODE_WP: u64 = 1 << 1;
-/// Who finds a page in the file and none in the page table sleeps.
+/// Threads that access a page that is in the file but not in the page table sleep.
 pub const MODE_MINOR: u64 = 1 << 2;
 
 /// `struct uffdio_api`.
@@ -94,11 +94,11 @@ impl Addresses {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Register {
-    /// What is to be registered.
+    /// The range to register.
     pub range: Addresses,
     /// `MODE_…`.
     pub mode: u64,
-    /// What the kernel can do there.
+    /// The calls that the kernel supports there.
     pub ioctls: u64,
 }
 
@@ -107,7 +107,7 @@ pub struct Register {
 struct Zeropage {
     range: Addresses,
     mode: u64,
-    /// Bytes that were done, or an error.
+    /// Number of bytes done, or an error.
     zeropage: i64,
 }
 
@@ -118,7 +118,7 @@ struct WriteProtect {
     mode: u64,
 }
 
-/// Who waits: `struct uffd_msg`, of a page fault.
+/// A waiting thread's fault: `struct uffd_msg` of a page fault.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Message {
@@ -130,41 +130,42 @@ pub struct Message {
 }
 
 impl Message {
-    /// The start of the page, if it is of a page fault.
+    /// The start of the page, if the message reports a page fault.
     pub fn page(&self) -> Option<usize> {
         if self.event == EVENT_PAGEFAULT { Some(self.address as usize) } else { None }
     }
 
-    /// Whether somebody wants to write there.
+    /// Whether the thread wants to write.
     pub fn is_write(&self) -> bool {
         self.flags & PAGEFAULT_WRITE != 0
     }
 }
 
-/// Whose faults are handled.
+/// The kinds of faults to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// Those of threads in user mode, which any process may handle (Linux 5.11).
+    /// Faults of user code, which any process may handle (Linux 5.11).
     OfThreads,
-    /// Those of system calls, too. It takes `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to
+    /// Faults of system calls, too. This needs `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or access to
     /// `/dev/userfaultfd` (Linux 6.1).
     OfCallsToo,
 }
 
-/// What page faults are handled with. Nobody sleeps for it any more once it is dropped. A `fork(2)` child must not use
-/// it: its calls act on the parent's memory.
+/// A userfaultfd descriptor. Dropping it wakes all threads that sleep for it. A `fork(2)` child must not use it: its
+/// calls act on the parent's memory.
 #[derive(Debug)]
 pub struct Userfaultfd(pub Descriptor);
 
 impl Userfaultfd {
-    /// A new one, which `exec` closes and which never waits. Nothing can be registered until [`Userfaultfd::enable`].
+    /// Opens a descriptor that is closed on `exec` and does not block. Nothing can be registered before
+    /// [`Userfaultfd::enable`].
     ///
     /// # Errors
-    /// The process may not, or the kernel cannot.
+    /// The process lacks the right, or the kernel lacks the call.
     pub fn open(faults: Faults) -> Result<Userfaultfd, Errno> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
         let asked = if faults == Faults::OfThreads { flags | USER_MODE_ONLY } else { flags };
-        // SAFETY: as long as nothing is registered, it does nothing.
+        // SAFETY: a descriptor without registered ranges has no effect.
         let refused = match Descriptor::keep(|| unsafe { userfaultfd(asked) }) {
             Ok(file) => return Ok(Userfaultfd(file)),
             Err(errno) => errno,
@@ -172,64 +173,64 @@ impl Userfaultfd {
         if faults == Faults::OfThreads {
             return Err(refused);
         }
-        // Who may open this file may handle the faults of system calls, too.
+        // A process that may open this file may also handle the faults of system calls.
         let device =
             Descriptor::keep(|| openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()));
         let (device, call) = (device.map_err(|_| refused)?, USERFAULTFD_IOC_NEW as usize);
         let new = Descriptor::keep(|| {
             let number = device.get()?.as_raw_fd() as usize;
-            // SAFETY: the call takes flags by value, and gives a descriptor.
+            // SAFETY: the call takes flags by value, and returns a descriptor.
             let new = answer(unsafe { syscall3(Sysno::ioctl, number, call, flags.bits() as usize) });
-            // SAFETY: it is new, and nobody else has it.
+            // SAFETY: the descriptor is new, and no other code has it.
             new.map(|number| unsafe { OwnedFd::from_raw_fd(number as RawFd) })
         });
         new.map(Userfaultfd).map_err(|_| refused)
     }
 
-    /// Says which `UFFD_FEATURE_…` are wanted. Once.
+    /// Enables the wanted `UFFD_FEATURE_…`. Call it once.
     ///
     /// # Errors
-    /// `EINVAL` where the kernel lacks one.
+    /// `EINVAL` if the kernel lacks a feature.
     pub fn enable(&self, features: u64) -> Result<(), Errno> {
         self.call(UFFDIO_API, &mut Api { api: UFFD_API, features, ioctls: 0 })
     }
 
-    /// From now on, whoever comes to a page of the range sleeps, as the `MODE_…` say.
+    /// Registers a range: from now on, threads that access its pages sleep, according to the `MODE_…`.
     ///
     /// # Errors
-    /// Nothing can be registered there, or it takes a mapping more than the process may have.
+    /// The range cannot be registered, or the process would exceed its number of mappings.
     pub fn register(&self, range: &Range<usize>, mode: u64) -> Result<(), Errno> {
         self.call(UFFDIO_REGISTER, &mut Register { range: Addresses::of(range), mode, ioctls: 0 })
     }
 
-    /// No longer. Nobody is woken who sleeps.
+    /// Unregisters a range. Sleeping threads are not woken.
     ///
     /// # Errors
-    /// `EINVAL` where something else is mapped meanwhile, which is not registered.
+    /// `EINVAL` if another mapping, which is not registered, is at the range by now.
     pub fn unregister(&self, range: &Range<usize>) -> Result<(), Errno> {
         self.call(UFFDIO_UNREGISTER, &mut Addresses::of(range))
     }
 
-    /// Who sleeps looks again.
+    /// Wakes the threads that sleep for pages of a range; they repeat their accesses.
     ///
     /// # Errors
-    /// The kernel refuses. Who sleeps may do so until this is dropped.
+    /// The kernel's refusal. Sleeping threads may then sleep until this descriptor is dropped.
     pub fn wake(&self, range: &Range<usize>) -> Result<(), Errno> {
         self.call(UFFDIO_WAKE, &mut Addresses::of(range))
     }
 
-    /// Who writes to the range sleeps from now on.
+    /// Write-protects a range: from now on, threads that write to it sleep.
     ///
     /// # Errors
-    /// The range is not registered so.
+    /// The range is not registered for this.
     pub fn protect(&self, range: &Range<usize>) -> Result<(), Errno> {
         self.write_protect(WriteProtect { range: Addresses::of(range), mode: PROTECT })
     }
 
-    /// Who writes to the range, or waits to, goes on.
+    /// Removes the write protection of a range, and wakes the threads that wait to write.
     ///
     /// # Errors
-    /// The range is not registered so.
+    /// The range is not registered for this.
     pub fn unprotect(&self, range: &Range<usize>) -> Result<(), Errno> {
         self.write_protect(WriteProtect { range: Addresses::of(range), mode: 0 })
     }
@@ -237,21 +238,20 @@ impl Userfaultfd {
     fn write_protect(&self, mut argument: WriteProtect) -> Result<(), Errno> {
         loop {
             match self.call(UFFDIO_WRITEPROTECT, &mut argument) {
-                // Something else is done to the process's mappings just now.
+                // Another thread is changing the mappings of the process; try again.
                 Err(Errno::AGAIN) => {}
                 done => return done,
             }
         }
     }
 
-    /// Puts the kernel's page of zeros wherever a range that is registered has no page, also into a private mapping of
-    /// a file.
+    /// Maps the kernel's zero page wherever a registered range has no page, also in a private mapping of a file.
     ///
     /// # Errors
-    /// `EEXIST` where there is a page. Something may have been put before that.
+    /// `EEXIST` if a page exists. Earlier addresses of the range may have received zero pages.
     ///
     /// # Safety
-    /// Nobody needs what the file has there.
+    /// No code needs the contents of the file there.
     pub unsafe fn put_zeros(&self, range: &Range<usize>) -> Result<(), Errno> {
         let mut next = range.start;
         while next < range.end {
@@ -259,7 +259,7 @@ impl Userfaultfd {
             let called = self.call(UFFDIO_ZEROPAGE, &mut zeros);
             next += zeros.zeropage.max(0) as usize;
             match called {
-                // As above.
+                // Another thread is changing the mappings; try again.
                 Ok(()) | Err(Errno::AGAIN) => {}
                 Err(errno) => return Err(errno),
             }
@@ -267,12 +267,13 @@ impl Userfaultfd {
         Ok(())
     }
 
-    /// Who sleeps, and nobody was told of yet: so many messages, none if there is nobody.
+    /// Reads the faults of threads that began to sleep since the last call. Returns the number of messages; 0 if there
+    /// is none.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel's refusal.
     pub fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
-        // SAFETY: these are plain numbers, for which all bytes are values.
+        // SAFETY: the messages are plain numbers, for which all bytes are valid.
         let bytes = unsafe { slice::from_raw_parts_mut(ptr::from_mut(messages).cast::<u8>(), size_of_val(messages)) };
         match rustix::io::read(self.0.get()?, bytes) {
             Ok(count) => Ok(count / size_of::<Message>()),
@@ -282,8 +283,8 @@ impl Userfaultfd {
     }
 
     fn call<Argument>(&self, call: Opcode, argument: &mut Argument) -> Result<(), Errno> {
-        // SAFETY: the argument is the one of this call, which writes to nothing else. It changes who waits for pages,
-        // and bytes only in `put_zeros`, whose caller wants that.
+        // SAFETY: the argument has the type of this call, and the call writes only to it. The call suspends or wakes
+        // threads; it changes bytes only in `put_zeros`, whose caller allows that.
         match unsafe { ioctl(self.0.get()?, call, argument) } {
             Ok(_) => Ok(()),
             Err(errno) => Err(errno),
@@ -302,7 +303,7 @@ mod tests {
     use crate::PAGE;
 
     #[test]
-    fn numbers_are_the_kernels() {
+    fn the_ioctl_numbers_equal_the_kernels() {
         let numbers = [UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER, UFFDIO_WAKE, UFFDIO_ZEROPAGE];
         assert_eq!(numbers, [0xc018_aa3f, 0xc020_aa00, 0x8010_aa01, 0x8010_aa02, 0xc020_aa04]);
         assert_eq!([UFFDIO_WRITEPROTECT, USERFAULTFD_IOC_NEW], [0xc018_aa06, 0xaa00]);
@@ -311,12 +312,12 @@ mod tests {
 
     fn memory() -> (*mut c_void, Range<usize>) {
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let at = unsafe { mmap_anonymous(ptr::null_mut(), 2 * PAGE, rights, MapFlags::PRIVATE) }.unwrap();
         (at, at.expose_provenance()..at.addr() + 2 * PAGE)
     }
 
-    /// Waits until somebody sleeps.
+    /// Waits until a thread sleeps for a page.
     fn next(faults: &Userfaultfd) -> Message {
         let mut messages = [Message::default(); 2];
         while faults.read(&mut messages).unwrap() == 0 {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_page_sleeps_and_gets_zeros() {
+    fn a_reader_of_a_missing_page_sleeps_until_it_gets_zeros() {
         let faults = match Userfaultfd::open(Faults::OfThreads) {
             Ok(faults) => faults,
             Err(errno) => return println!("skipped: this process may not handle page faults: {errno}"),
@@ -341,7 +342,7 @@ mod tests {
             let reader = scope.spawn(move || unsafe { ptr::with_exposed_provenance::<u8>(start).read_volatile() });
             let message = next(&faults);
             assert_eq!((message.page(), message.is_write()), (Some(start), false));
-            // SAFETY: there is no file.
+            // SAFETY: the mapping is anonymous, so no file contents are hidden.
             unsafe { faults.put_zeros(&page) }.unwrap();
             assert_eq!(reader.join().unwrap(), 0);
             // SAFETY: as above.
@@ -349,12 +350,12 @@ mod tests {
         });
         faults.unregister(&range).unwrap();
         faults.wake(&range).unwrap();
-        // SAFETY: ours, and nobody uses it any more.
+        // SAFETY: the test's own mapping, no longer used.
         unsafe { munmap(at, 2 * PAGE) }.unwrap();
     }
 
     #[test]
-    fn who_writes_to_what_is_protected_sleeps() {
+    fn a_writer_to_a_protected_page_sleeps_until_it_is_unprotected() {
         let opened = Userfaultfd::open(Faults::OfThreads);
         let faults = match opened.and_then(|faults| faults.enable(UFFD_FEATURE_PAGEFAULT_FLAG_WP).map(|()| faults)) {
             Ok(faults) => faults,
@@ -377,7 +378,7 @@ mod tests {
             faults.unprotect(&range).unwrap();
             writer.join().unwrap();
         });
-        // SAFETY: as above, and nobody uses the mapping any more.
+        // SAFETY: as above, and no code uses the mapping any more.
         unsafe {
             assert_eq!(at.cast::<u8>().read_volatile(), 2);
             munmap(at, 2 * PAGE).unwrap();
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn system_calls_sleep_too_if_they_may() {
+    fn system_calls_sleep_too_if_the_process_has_the_right() {
         let faults = match Userfaultfd::open(Faults::OfCallsToo) {
             Ok(faults) => faults,
             Err(errno) => return println!("skipped: this process may not handle the faults of system calls: {errno}"),

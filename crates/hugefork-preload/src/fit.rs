@@ -1,22 +1,23 @@
-//! Whether a program may have a pool, as far as that is no matter of the program's or the kernel's.
+//! Checks the limits under which a program can have a pool, apart from the program's own calls and
+//! the kernel's features.
 
 use rustix::process::{Resource, getrlimit};
 
 use crate::fork::token::can_be_made;
 use crate::proc::limits::{has_room, is_limited};
 
-/// Why a program that is started by this process gets no pool: it is under the same limits.
+/// The reason why a program started by this process would get no pool: it inherits the same limits.
 pub fn why_no_pool() -> Option<&'static str> {
-    /// With fewer, the engine would take what the program may have.
-    const LEAST_DESCRIPTORS: u64 = 1024;
+    /// With fewer, the engine would use numbers that the program may need.
+    const MIN_DESCRIPTORS: u64 = 1024;
     if is_limited() {
         Some("its memory is limited by RLIMIT_AS or RLIMIT_DATA, and a pool has more addresses than the program uses")
     } else if !has_room(0) {
-        Some("its control group has no room for a thread beside the program's (pids.max)")
-    } else if getrlimit(Resource::Nofile).current.is_some_and(|most| most < LEAST_DESCRIPTORS) {
-        Some("it may have fewer than 1024 descriptors (ulimit -n), and hugefork's lie from 900 on")
+        Some("its control group has no room for one more thread: raise pids.max")
+    } else if getrlimit(Resource::Nofile).current.is_some_and(|most| most < MIN_DESCRIPTORS) {
+        Some("it may have fewer than 1024 descriptors (ulimit -n), and hugefork uses numbers from 900 on")
     } else if !can_be_made() {
-        Some("it may have no System V shared memory, by which hugefork knows how long children live")
+        Some("it may not use System V shared memory, which hugefork needs to observe children")
     } else {
         None
     }

@@ -1,4 +1,5 @@
-//! The library that `hugefork run --pool` puts into a program, and what both say to each other.
+//! The library that `hugefork run --pool` loads into a program, and the interface between the
+//! command and the library.
 //!
 //! ```text
 //! start         constructor: whether anything is done here, and the environment of what the program starts
@@ -12,17 +13,18 @@
 //! allocator     what it allocates with
 //! ```
 //!
-//! The same sources are two things. As a crate, they are linked into the command and export nothing. Built by the
-//! command's build script with `--cfg hugefork_interposed`, they are a shared library whose [`interposed`] functions
-//! carry the names of libc's.
+//! The same sources are compiled twice. As a crate, they are linked into the command and export
+//! nothing. With `--cfg hugefork_interposed`, the command's build script compiles them to a shared
+//! library whose [`interposed`] functions have the names of libc's.
 //!
-//! # Inside a strange program
-//! * Nothing is allocated with the program's allocator, at any time: the program may be in the middle of its own
-//!   `malloc`. What the engine needs comes from an allocator of the library's own.
-//! * Nothing happens until the program has something big: no thread, no descriptor, no page.
-//! * `errno` stays as it was. System calls are made by `rustix`, which does not touch it, but for those that stand in
-//!   for libc's own.
-//! * A panic ends in an abort, at the latest at an entry point.
+//! # Rules
+//! inside an unknown program
+//! * The library never uses the program's allocator, because the program may be in the middle of
+//!   its own `malloc`. It has an allocator of its own.
+//! * Before the program maps big memory, the library makes no thread, no descriptor and no page.
+//! * `errno` is preserved. System calls go through `rustix`, which does not change it, except in
+//!   functions that replace libc's own.
+//! * A panic aborts the process, at the latest at an entry point.
 
 mod allocator;
 mod child;
@@ -36,25 +38,25 @@ mod switch;
 mod threads;
 mod withdrawal;
 
-/// The variable by which the command asks the library to do anything: `big`; or `all`, to have private memory from one
-/// page on in the pool, for test suites, whose mappings are mostly small (`docs/evidence.md`).
+/// The variable with which the command activates the library: `big`; or `all`, which puts all private memory from one
+/// page on into the pool, for test suites, whose mappings are mostly small (`docs/evidence.md`).
 pub const VARIABLE: &str = "HUGEFORK_POOL";
 
-/// The value of [`VARIABLE`] that the command sets, unless it finds [`ALL`].
+/// The value of [`VARIABLE`] that the command sets, unless the user has set [`ALL`].
 pub const BIG: &str = "big";
 
-/// The other value of [`VARIABLE`].
+/// The value of [`VARIABLE`] that puts small mappings into the pool, too.
 pub const ALL: &str = "all";
 
-/// What the library allocates with. In a command, which allocates as programs do, nobody uses it.
+/// The library's allocator. The command, which links the crate, does not use it.
 #[cfg_attr(hugefork_interposed, global_allocator)]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator::new();
 
-/// The library's file name begins with this, and goes on with a number that tells its contents.
+/// Prefix of the library's file name; a hash of its contents follows.
 pub const LIBRARY: &str = "libhugefork-run-";
 
 /// A huge page of the machines that hugefork runs on.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// The pages that huge pages are made of.
+/// A base page; 512 of them fit into a huge page.
 const BASE_PAGE: usize = 4096;

@@ -1,7 +1,7 @@
-//! The constructor: it reads what the command asks for, and takes the library out of the environment. What the program
-//! starts is as without it.
+//! The constructor: it reads the command's variable, and removes the library from the environment,
+//! so that programs started by this one run without it.
 //!
-//! It is all that a program without big memory ever pays: one variable, and three calls that change nothing.
+//! A program without big memory pays only for this: one variable, and three calls without effect.
 
 use std::ffi::{CStr, c_char};
 
@@ -17,15 +17,15 @@ use crate::{ALL, BIG, VARIABLE};
 #[cfg_attr(hugefork_interposed, unsafe(link_section = ".init_array"))]
 static START: extern "C" fn() = start;
 
-/// Parts of the names of preloaded libraries that do not go with this one: `valgrind` works on what the program maps,
-/// and `faketime` has locks in the functions that tell the time.
+/// Parts of the names of incompatible preloaded libraries: `valgrind` replaces the program's mappings, and `faketime`
+/// takes locks in its time functions.
 const OTHERS: [&[u8]; 2] = [b"vgpreload", b"faketime"];
 
 unsafe extern "C" {
-    /// The variables, which are `main`'s third argument, too.
+    /// The environment, which is also `main`'s third argument.
     static mut environ: *mut *mut c_char;
 
-    /// As `getenv`, but for processes with more rights than their caller: those find nothing.
+    /// Like `getenv`, but returns null in a process with more rights than its caller.
     fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
@@ -37,7 +37,7 @@ extern "C" fn start() {
     };
     let preloaded = value(c"LD_PRELOAD");
     let has_others = OTHERS.iter().any(|name| preloaded.windows(name.len()).any(|part| part == *name));
-    // SAFETY: before `main`, nobody else looks at the environment.
+    // SAFETY: before `main`, no other code uses the environment.
     unsafe { leave_the_environment() };
     if has_others {
         return;
@@ -49,32 +49,32 @@ extern "C" fn start() {
     origin::note_this();
     worker::note_first();
     fork::follow();
-    // Last: from here on, something is done.
+    // Last: from here on the library is active.
     switch::set(asked);
 }
 
 /// A variable of this process's environment; empty if there is none.
 fn value(name: &CStr) -> &'static [u8] {
-    // SAFETY: a string that ends, and nobody changes the environment before `main`. A process with more rights than its
-    // caller takes nothing from him.
+    // SAFETY: a zero-terminated string, and no code changes the environment before `main`. (A process with more rights
+    // than its caller gets null.)
     let value = unsafe { secure_getenv(name.as_ptr()) };
-    // SAFETY: the environment of the start lies in the process's first stack, and stays there.
+    // SAFETY: the initial environment lies on the process's first stack, which is never unmapped.
     if value.is_null() { b"" } else { unsafe { CStr::from_ptr(value) }.to_bytes() }
 }
 
-/// Takes the variable out, and the library out of `LD_PRELOAD`, where they lie: nothing is allocated.
+/// Removes the variable, and the library from `LD_PRELOAD`, in place and without allocation.
 ///
 /// # Safety
-/// Nobody else looks at the environment.
+/// No other code uses the environment.
 unsafe fn leave_the_environment() {
-    // SAFETY: a list of strings that ends with null; those lie in the process's first stack, and can be written.
+    // SAFETY: a null-terminated list of strings, which lie on the process's first stack and are writable.
     unsafe {
         let (mut from, mut to) = (environ, environ);
         while !from.is_null() && !(*from).is_null() {
             let variable = *from;
             let is_kept = match CStr::from_ptr(variable).to_bytes() {
                 text if text.starts_with(VARIABLE.as_bytes()) => false,
-                // The command has put it last.
+                // The command has added the library at the end.
                 text if text.starts_with(b"LD_PRELOAD=") => match text.iter().rposition(|byte| *byte == b':') {
                     Some(end) => {
                         *variable.add(end) = 0;

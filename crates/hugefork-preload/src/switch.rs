@@ -1,16 +1,16 @@
-//! Whether anything is done in this process.
+//! Whether the library is active in this process.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Nothing is done before the constructor, where nobody asks for it, and once the library has stepped aside.
+/// Inactive: before the constructor, without the command's variable, and after a withdrawal.
 pub(crate) const OFF: u8 = 0;
 pub(crate) const ON: u8 = 1;
-/// The same, and small mappings lie in the pool, too.
+/// Active, with small mappings in the pool, too.
 pub(crate) const ON_FOR_SMALL: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(OFF);
 
-/// Whether the library does anything.
+/// Whether the library is active.
 pub(crate) fn is_on() -> bool {
     STATE.load(Ordering::Acquire) != OFF
 }
@@ -20,7 +20,7 @@ pub(crate) fn takes_small() -> bool {
     STATE.load(Ordering::Relaxed) == ON_FOR_SMALL
 }
 
-/// From now on, it is so.
+/// Sets the state.
 pub(crate) fn set(state: u8) {
     STATE.store(state, Ordering::Release);
 }

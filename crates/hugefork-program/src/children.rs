@@ -1,4 +1,4 @@
-//! What children of `fork(2)` inherit, and what becomes of it when they are gone.
+//! The memory that children of `fork(2)` inherit, and its return when they have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,14 +7,14 @@ use hugefork::seam::{HeldBlocks, Linux, Machine};
 
 use crate::memory::{PLAIN, ProgramMemory};
 
-/// How many forks blocks are held for, and whether some are over since the last look.
+/// Number of forks whose children hold blocks, and whether some have ended since the last check.
 #[derive(Debug, Default)]
 pub(crate) struct LivingChildren {
     forks: AtomicUsize,
     have_gone: AtomicBool,
 }
 
-/// Children of one fork live.
+/// Counts one fork with living children.
 struct Living(Arc<LivingChildren>);
 
 impl Drop for Living {
@@ -24,8 +24,8 @@ impl Drop for Living {
     }
 }
 
-/// What the children of one fork hold of the program's memory. Drop it when none of them lives any more, and
-/// [forget](std::mem::forget) it in a child.
+/// The program's memory that the children of one fork hold. Drop it when all of them have ended. In a child,
+/// [forget](std::mem::forget) it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,23 +40,23 @@ impl Drop for Living {
 /// # }
 /// ```
 pub struct Inherited<S: Machine = Linux> {
-    /// Given up first: who finds that some are gone finds their blocks free.
+    /// Dropped first: when `maintain` sees that children have ended, their blocks must be free already.
     held: HeldBlocks<S>,
     _living: Living,
 }
 
 impl<S: Machine> Inherited<S> {
-    /// Takes up what the children of another fork hold: from now on, both are given up together.
+    /// Adds the holdings of the children of another fork; from now on both are released together.
     pub fn join(&mut self, other: Inherited<S>) {
-        // What else is dropped of the other says that some are gone: a round that finds nothing of theirs.
+        // Dropping `other` signals ended children, which costs one round without a result.
         self.held.join(other.held);
     }
 }
 
 impl<S: Machine> ProgramMemory<S> {
-    /// Prepares for a fork: shows everything through private mappings, which the child inherits. Nothing may be mapped,
-    /// unmapped or maintained until the fork is over. Where something else lies in the place of what was mapped here,
-    /// it stays, and is the kernel's with the block around it (from Linux 6.11 on, which tells what lies where).
+    /// Prepares for a fork: maps everything privately, so that the child inherits it. Until the fork is over, map,
+    /// unmap and maintain nothing. If another mapping lies over this memory, it remains, and the block around it is
+    /// handed over to the kernel (from Linux 6.11 on, which reports mappings).
     pub fn before_fork(&mut self) -> Inherited<S> {
         for index in self.region.give_up_what_others_use(0..self.high) {
             self.used[index] = PLAIN;
@@ -67,9 +67,9 @@ impl<S: Machine> ProgramMemory<S> {
         Inherited { held, _living: Living(self.living.clone()) }
     }
 
-    /// Gives some of what children have shared back to the program alone, for about a millisecond, if any are gone.
-    /// True if more is to be looked at at once. While they live, nothing is done: a look at the pages takes the
-    /// processor from the program, and makes each copy of a page interrupt it.
+    /// If children have ended, returns some of the shared memory to the program alone; runs for about a millisecond.
+    /// Returns true if more work is left. While the children live it does nothing, because checking the pages uses the
+    /// program's processor time and makes each copy of a page interrupt the program.
     pub fn maintain(&mut self) -> bool {
         self.take_rests_away();
         self.region.tidy();
@@ -91,7 +91,7 @@ impl<S: Machine> ProgramMemory<S> {
         self.round.is_some()
     }
 
-    /// Whether anything is shown through private mappings still.
+    /// Whether any block is still mapped privately.
     pub fn is_shared(&self) -> bool {
         self.region.cow_mappings() > 0
     }

@@ -1,15 +1,14 @@
-//! Huge pages of what the program has filled, where the kernel makes none by itself, and memory that goes back to the
-//! system.
+//! Makes huge pages of full blocks if the kernel does not, and returns unused memory to the system.
 
 use hugefork::seam::{FullBlock, Linux, Machine};
 
 use crate::memory::ProgramMemory;
 
-/// So many blocks at once are given back to the system.
-const TRIMMED_AT_ONCE: usize = 16;
+/// Most blocks to free in one call.
+const MAX_TRIMMED_AT_ONCE: usize = 16;
 
-/// So many blocks at once are asked whether they are full: each takes a microsecond or two.
-const LOOKED_AT_ONCE: usize = 256;
+/// Most blocks to check for fullness in one call: each takes a microsecond or two.
+const MAX_CHECKED_AT_ONCE: usize = 256;
 
 /// A block that the program has filled, and that may become a huge page.
 ///
@@ -31,40 +30,40 @@ const LOOKED_AT_ONCE: usize = 256;
 pub struct Full<S: Machine = Linux>(FullBlock<S>);
 
 impl<S: Machine> Full<S> {
-    /// Makes a huge page of it. False if the kernel refuses. It takes a quarter of a millisecond, and tens of them
-    /// where others want the processors, since the kernel waits for something to run on each: so nobody is kept
-    /// waiting, and the program may go on with the block. If that is given back meanwhile, it has memory that reads as
-    /// zeros until it is used again.
+    /// Collapses the block into a huge page. Returns false if the kernel refuses. Takes a quarter of a millisecond, and
+    /// tens of milliseconds on busy processors, because the kernel waits for a thread to run on each. So it holds no
+    /// lock, and the program may use the block meanwhile. If the program frees the block meanwhile, the block holds
+    /// memory that reads as zeros until its next use.
     pub fn collapse(&self) -> bool {
         self.0.collapse()
     }
 }
 
 impl<S: Machine> ProgramMemory<S> {
-    /// Whether the kernel makes huge pages only of what it is asked to ([`Full::collapse`]).
+    /// Whether the kernel makes huge pages only on request ([`Full::collapse`]).
     pub fn needs_collapse(&self) -> bool {
         self.region.needs_collapse()
     }
 
-    /// The next block that the program has filled and that is not known to be huge, from the `from`th on, and where to
-    /// go on.
+    /// The next full block, from index `from` on, that is not known to be huge; and the index where the next search
+    /// starts.
     pub fn next_full(&self, from: usize) -> (Option<Full<S>>, Option<usize>) {
-        let end = self.high.min(from.saturating_add(LOOKED_AT_ONCE));
+        let end = self.high.min(from.saturating_add(MAX_CHECKED_AT_ONCE));
         let mut indices = (from..end).filter(|&index| !self.is_huge[index]);
         let found = indices.find_map(|index| self.region.full(index));
         let next = found.as_ref().map_or(end.max(from), |block| block.entry() + 1);
         (found.map(Full), (next < self.high).then_some(next))
     }
 
-    /// Notes that a block is huge, if it is where it was.
+    /// Notes that a block is huge, if it has not moved.
     pub fn note_huge(&mut self, full: &Full<S>) {
         if self.region.has_block(&full.0) {
             self.is_huge[full.0.entry()] = true;
         }
     }
 
-    /// Gives memory back to the system that nobody holds, a few blocks at a time. True if there is more.
+    /// Returns memory without a holder to the system, a few blocks at a time. Returns true if more is left.
     pub fn trim(&mut self) -> bool {
-        self.region.trim(TRIMMED_AT_ONCE)
+        self.region.trim(MAX_TRIMMED_AT_ONCE)
     }
 }

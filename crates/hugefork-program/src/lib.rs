@@ -1,14 +1,14 @@
-//! The big memory of programs that know nothing of hugefork: what `hugefork run --pool` puts in the place of their
-//! own, so that a `fork(2)` copies no page tables of it.
+//! Memory that `hugefork run --pool` substitutes for the big mappings of programs that know nothing
+//! of hugefork, so that `fork(2)` copies no page tables of it.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `memory` | which bytes are the program's: mapping, unmapping, emptying |
-//! | `plain` | what is the kernel's |
-//! | `children` | what children inherit, and what becomes of it |
-//! | `huge` | huge pages of what is full, and memory that goes back |
+//! | `memory` | the program's part of each block: mapping, unmapping, emptying |
+//! | `plain` | memory handed over to the kernel |
+//! | `children` | memory inherited by children, and its return |
+//! | `huge` | huge pages for full blocks, and freeing memory |
 //!
-//! What becomes of a block is the engine's to do (its `seam`); here lies what the program was told.
+//! The engine moves and copies the blocks (its `seam`); this crate records the program's mappings.
 
 mod children;
 mod huge;

@@ -1,4 +1,4 @@
-//! [`ProgramMemory`]: which bytes are the program's.
+//! [`ProgramMemory`]: records the program's part of each block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use hugefork_linux::Descriptor;
 use crate::children::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// How many times its capacity the addresses are: those that were handed over to the kernel are never used again.
+/// Address space as a multiple of the capacity: addresses that were handed over to the kernel are never used again.
 const ADDRESSES: usize = 4;
 
-/// In the place of a number of bytes: the kernel's for ever.
+/// Stands for a number of bytes: the block belongs to the kernel for ever.
 pub(crate) const PLAIN: u32 = u32::MAX;
 
-/// The same: the kernel's as soon as it has mapped something there. Nothing is there until then.
+/// Likewise: the block will belong to the kernel once the program has mapped something there. Until then it is empty.
 pub(crate) const SOON_PLAIN: u32 = u32::MAX - 1;
 
-/// Memory that stands in for a program's own big anonymous mappings, and that `fork(2)` does not copy page tables of.
+/// Memory that replaces a program's own big anonymous mappings, so that `fork(2)` does not copy its page tables.
 ///
-/// This is what `hugefork run` is made of, and of no use to anybody else. It installs no handler and starts no thread.
-/// All that was mapped is writable at all times; around a fork the caller says so ([`ProgramMemory::before_fork`]), and
-/// the child has what it inherits as private memory of its own. Only whole huge pages are handed out. What the program
-/// does to parts of one is done by the kernel: [`ProgramMemory::hand_over`] makes plain memory of it first.
+/// This type exists for `hugefork run` only. It installs no handler and starts no thread. All mapped memory is writable
+/// at all times. The caller announces a fork ([`ProgramMemory::before_fork`]), and the child has private copies of the
+/// memory. Only whole huge pages are handed out; for changes to parts of one, [`ProgramMemory::hand_over`] first turns
+/// it into plain memory of the kernel.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,21 +39,21 @@ pub(crate) const SOON_PLAIN: u32 = u32::MAX - 1;
 pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) region: ProgramRegion<S>,
     pub(crate) free: Ranges,
-    /// No entry from here on was ever used.
+    /// All entries from here on are unused.
     pub(crate) high: usize,
-    /// How many bytes of each block are the program's, from its start on; or [`PLAIN`].
+    /// Number of bytes at the start of each block that belong to the program; or [`PLAIN`].
     pub(crate) used: Vec<u32>,
-    /// What [`Full::collapse`](crate::Full::collapse) has made huge pages of.
+    /// The blocks that [`Full::collapse`](crate::Full::collapse) has turned into huge pages.
     pub(crate) is_huge: Vec<bool>,
-    /// Entries of mappings that failed, some of which could not be taken away yet. Nobody knows of them.
+    /// Entries of failed mappings that could not be unmapped completely. The program does not know of them.
     rests: Vec<Range<usize>>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
-    /// Where the round goes on.
+    /// The entry where the next round continues.
     pub(crate) round: Option<usize>,
 }
 
-/// Counts of a [`ProgramMemory`].
+/// Statistics of a [`ProgramMemory`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,44 +68,44 @@ pub struct ProgramMemory<S: Machine = Linux> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramCounts {
-    /// Blocks that were handed over to the kernel.
+    /// Blocks handed over to the kernel.
     pub handed_over: u64,
-    /// Blocks that a child could not be given.
+    /// Blocks that a child could not inherit.
     pub unseen: u64,
-    /// Pages that writers had copied, and that went back into their blocks.
+    /// Pages that writers had copied, and that were written back into their blocks.
     pub pages_written_back: u64,
-    /// Bytes of memory that all blocks have now. What writers have had copied by page is not in it.
+    /// Bytes of memory in all blocks, without the pages that writers have had copied.
     pub memory: u64,
-    /// Bytes of those that nobody holds ([`ProgramMemory::trim`]). Blocks that have memory in part count whole, but all
-    /// of them as no more than there is.
+    /// Bytes of memory in blocks without a holder, which [`ProgramMemory::trim`] would free. A partly filled block
+    /// counts whole, but the sum is at most `memory`.
     pub kept: u64,
 }
 
 impl ProgramMemory {
-    /// Memory of at most `capacity` bytes, of which none is taken yet.
+    /// Creates a memory of at most `capacity` bytes, without allocating any.
     ///
     /// # Errors
-    /// Any [`BuildError`]. [`BuildError::BackingUnavailable`] also where nobody may be made to wait for a page
-    /// (`CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1` or access to `/dev/userfaultfd` is needed), and before Linux
-    /// 6.7.
+    /// Any [`BuildError`]. [`BuildError::BackingUnavailable`] also if the process may not suspend threads at page
+    /// faults (it needs `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1` or access to `/dev/userfaultfd`), and before
+    /// Linux 6.7.
     pub fn new(capacity: usize) -> Result<ProgramMemory, BuildError> {
         Ok(Self::of(ProgramRegion::new(capacity / HUGE_PAGE * HUGE_PAGE, ADDRESSES)?))
     }
 
-    /// Its descriptors, none of which the program has opened.
+    /// The descriptors of this memory; the program opened none of them.
     pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         self.region.descriptors()
     }
 
-    /// Opens descriptors again that the program has closed. The memory's own cannot be opened again: what needs it is
-    /// done by the mappings, or not at all.
+    /// Reopens descriptors that the program has closed. The memory's own descriptor cannot be reopened; operations that
+    /// need it use the mappings instead, or fail.
     pub fn reopen(&mut self) {
         self.region.reopen();
     }
 
-    /// Gives all addresses back to the kernel but those of what was handed over: they count for no limit of the
-    /// process's any more (`RLIMIT_AS`). False if something is mapped here still. Otherwise this memory is of no use
-    /// from now on: close its descriptors, and [forget](std::mem::forget) it.
+    /// Returns all addresses to the kernel, except handed-over blocks, so they no longer count against `RLIMIT_AS`.
+    /// Returns false if memory is still mapped. After true, do not use this memory: close its descriptors and
+    /// [forget](std::mem::forget) it.
     pub fn leave(&mut self) -> bool {
         if (0..self.high).any(|index| self.region.has(index)) {
             return false;
@@ -122,10 +122,10 @@ impl ProgramMemory {
 }
 
 impl<S: Machine> ProgramMemory<S> {
-    /// As [`ProgramMemory::new`], in this memory.
+    /// Like [`ProgramMemory::new`], on a given machine.
     ///
     /// # Errors
-    /// As there.
+    /// As in [`ProgramMemory::new`].
     #[doc(hidden)]
     pub fn on(memory: S, capacity: usize) -> Result<Self, BuildError> {
         Ok(Self::of(ProgramRegion::on(memory, capacity / HUGE_PAGE * HUGE_PAGE, ADDRESSES)?))
@@ -147,7 +147,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// All addresses that it may hand out.
+    /// All addresses of this memory, used or not.
     pub fn addresses(&self) -> Range<usize> {
         self.region.addresses()
     }
@@ -156,7 +156,7 @@ impl<S: Machine> ProgramMemory<S> {
         self.region.addresses().start
     }
 
-    /// New memory of `len` bytes, all zero, which begins at a multiple of 2 MiB. None if there is no more.
+    /// Maps `len` bytes of zeros at a multiple of 2 MiB. Returns `None` if no memory or addresses are left.
     pub fn map(&mut self, len: usize) -> Option<usize> {
         let len = len.checked_next_multiple_of(BASE_PAGE)?;
         let count = len.div_ceil(HUGE_PAGE);
@@ -174,7 +174,7 @@ impl<S: Machine> ProgramMemory<S> {
         Some(self.base() + entries.start * HUGE_PAGE)
     }
 
-    /// Takes away what was opened for mappings that failed. What the kernel keeps is tried again the next time.
+    /// Unmaps the remains of failed mappings. Anything that the kernel refuses is tried again next time.
     pub(crate) fn take_rests_away(&mut self) {
         for entries in std::mem::take(&mut self.rests) {
             let opened = entries.start..entries.clone().find(|&index| !self.region.has(index)).unwrap_or(entries.end);
@@ -186,7 +186,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Whether all of a range of addresses is memory that was mapped here and not handed over.
+    /// Whether all of a range is mapped here and not handed over.
     pub fn has_all(&self, range: Range<usize>) -> bool {
         let base = self.base();
         let blocks = range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE);
@@ -197,15 +197,15 @@ impl<S: Machine> ProgramMemory<S> {
             })
     }
 
-    /// The blocks of memory that was mapped here and not handed over, whole, in order.
+    /// The blocks that are mapped here and not handed over, whole and in order.
     pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let base = self.base();
         let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
-    /// The parts of blocks behind the ends of mappings, as far as a range touches them: nothing there is the program's.
-    /// A child that has been forked may ask, too, of what it has inherited.
+    /// The unused ends of blocks after the ends of mappings, within a range. A forked child may also call it for its
+    /// inherited memory.
     pub fn behind_ends(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let (base, range) = (self.base(), range.clone());
         let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;
@@ -216,14 +216,14 @@ impl<S: Machine> ProgramMemory<S> {
         self.touched(&range.clone()).filter(is_cut).map(behind).filter(|behind| !behind.is_empty())
     }
 
-    /// Whether any of a range of addresses is memory that was mapped here and not handed over.
+    /// Whether any part of a range is mapped here and not handed over.
     pub fn has(&self, range: Range<usize>) -> bool {
         self.touched(&range).any(|index| self.region.has(index))
     }
 
-    /// Takes away what was mapped, or a part of it. Calls `others` with each piece of the range that is not here (any
-    /// more), for the caller to unmap: what lies elsewhere, and what was handed over, perhaps for this. A part that
-    /// cannot be handed over just now stays.
+    /// Unmaps a range. Calls `others` with each piece that is not (or no longer) here, for the caller to unmap: other
+    /// mappings, and handed-over blocks, including blocks handed over by this call. A part of a block that cannot be
+    /// handed over at the moment remains.
     pub fn unmap(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
         self.split(&range, |this, piece, what| match what {
             What::Block(index) if this.region.close(&(index..index + 1)) => {
@@ -240,7 +240,7 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a range read as zeros. Calls `others` as [`ProgramMemory::unmap`] does, with what is not here.
+    /// Makes a range read as zeros. Calls `others` with the other pieces, like [`ProgramMemory::unmap`].
     pub fn empty(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
         self.split(&range, |this, piece, what| match what {
             What::Block(index) => {
@@ -255,8 +255,8 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a part of a block read as zeros. Its memory goes back to the system at once, unless children hold it too:
-    /// a huge page is split for that, as the kernel does it with a program's own.
+    /// Makes a part of a block read as zeros. The system gets its memory back at once, unless children hold it too. A
+    /// huge page is split for that, as the kernel does with a program's own.
     fn empty_part(&mut self, index: usize, piece: &Range<usize>) {
         let start = self.base() + index * HUGE_PAGE;
         let part = piece.start - start..piece.end - start;
@@ -268,7 +268,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Makes a mapping longer where it is, if its last block has room for that.
+    /// Extends a mapping in place, if its last block has room.
     pub fn grow_in_place(&mut self, old: Range<usize>, new_end: usize) -> bool {
         let Some(last) = self.touched(&old).last().filter(|&index| self.region.has(index)) else { return false };
         let start = self.base() + last * HUGE_PAGE;
@@ -281,7 +281,7 @@ impl<S: Machine> ProgramMemory<S> {
         fits
     }
 
-    /// Counts, and bytes of memory. It takes some milliseconds for each GiB.
+    /// Statistics. Takes some milliseconds for each GiB.
     pub fn counts(&self) -> ProgramCounts {
         let Figures { pages_written_back, memory, kept } = self.region.figures();
         ProgramCounts { pages_written_back, memory: memory as u64, kept: memory.min(kept) as u64, ..self.counts }
@@ -297,7 +297,7 @@ impl<S: Machine> ProgramMemory<S> {
         (start - all.start) / HUGE_PAGE..(end - 1 - all.start) / HUGE_PAGE + 1
     }
 
-    /// Cuts a range at the blocks that are here. Where nothing is, there is no piece.
+    /// Splits a range into pieces by block. Unmapped addresses produce no piece.
     fn split(&mut self, range: &Range<usize>, mut each: impl FnMut(&mut Self, Range<usize>, What)) {
         let (base, mut at) = (self.base(), range.start);
         for index in self.touched(range) {
@@ -324,12 +324,12 @@ impl<S: Machine> ProgramMemory<S> {
     }
 }
 
-/// What a piece of a range is.
+/// The kind of a piece.
 enum What {
-    /// All that is the program's of this block.
+    /// The program's whole part of a block.
     Block(usize),
-    /// A part of one.
+    /// A part of that.
     Part(usize),
-    /// The kernel's.
+    /// Memory of the kernel.
     Plain,
 }

@@ -1,9 +1,9 @@
-//! Random programs on the software MMU, against plain vectors of each process, with every call of the operating system
-//! failing in turn.
+//! Runs random programs on the software MMU, compares each process with plain vectors, and lets
+//! every call of the operating system fail in some case.
 //!
-//! After each operation every process is looked at: some pages of each block byte by byte, and what is unmapped. All of
-//! a process is when it ends. Addresses that were handed over are never used again, so a program is a few hundred
-//! operations at most.
+//! After each operation the test checks every process: some pages of each block byte by byte, and
+//! the unmapped ranges. At its end a process is checked completely. Addresses that were handed over
+//! are never used again, so a program has at most a few hundred operations.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,12 +30,12 @@ enum Op {
         at: usize,
         value: u8,
     },
-    /// The program writes what is there already.
+    /// The program writes the value that is there already.
     Rewrite {
         at: usize,
         pages: usize,
     },
-    /// A byte in each of so many pages.
+    /// The program writes a byte in each of this many pages.
     Fill {
         at: usize,
         pages: usize,
@@ -53,7 +53,7 @@ enum Op {
         at: usize,
         len: usize,
     },
-    /// The program maps something at addresses of its choice, or the kernel refuses that.
+    /// The program makes way for a mapping at an address of its choice; the kernel may then refuse the mapping.
     MakeWay {
         at: usize,
         len: usize,
@@ -67,12 +67,12 @@ enum Op {
     Fork {
         process: usize,
     },
-    /// The program puts something else in place of memory, past the engine, and forks.
+    /// The program replaces memory by another mapping behind the engine's back, and forks.
     IntrudeAndFork {
         at: usize,
         len: usize,
     },
-    /// A child maps other memory in place of some.
+    /// A child replaces some memory by another mapping.
     Replace {
         child: usize,
         at: usize,
@@ -81,7 +81,7 @@ enum Op {
     End {
         child: usize,
     },
-    /// What children of two forks hold is given up together from now on.
+    /// Joins the holdings of the children of two forks: from now on they are released together.
     Join {
         forks: [usize; 2],
     },
@@ -101,7 +101,7 @@ enum Op {
     },
 }
 
-/// The shape of a memory under test.
+/// The parameters of a memory under test.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     blocks: usize,
@@ -115,15 +115,15 @@ const SCARCE_MAPPINGS: Shape = Shape { mappings: 9, ..BY_PAGE };
 
 const MOST_CHILDREN: usize = 3;
 
-/// The pages of each block that are looked at after each operation.
+/// The pages of each block that are checked after each operation.
 const INTERESTING: [usize; 3] = [0, 100, HUGE_PAGE / BASE_PAGE - 1];
 
 static ZERO_PAGE: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
-/// What a process should see.
+/// The expected view of a process.
 #[derive(Clone)]
 struct Process {
-    /// The bytes of each block, of which some are never written.
+    /// The bytes of each block; `None` for a block that was never written.
     blocks: Vec<Option<Rc<Vec<u8>>>>,
     /// Whether each page is mapped.
     mapped: Vec<bool>,
@@ -160,14 +160,14 @@ impl Process {
         }
     }
 
-    /// Zeros are mapped there from now on, or nothing.
+    /// Maps zeros over the range, or unmaps it.
     fn map(&mut self, range: &Range<usize>, is_mapped: bool) {
         self.zero(range);
         self.mapped[range.start / BASE_PAGE..range.end / BASE_PAGE].fill(is_mapped);
     }
 }
 
-/// A child, and the fork of the program that it comes from.
+/// A child, and the number of the fork that made it.
 struct Child {
     number: usize,
     model: Process,
@@ -183,7 +183,7 @@ struct World {
     forks: usize,
     inherited: BTreeMap<usize, Inherited<SoftMmu>>,
     fulls: Vec<Full<SoftMmu>>,
-    /// Blocks that the program has put something else into.
+    /// Blocks in which the program has placed another mapping.
     intruded: Vec<usize>,
     /// Whether a call may have failed.
     is_excused: bool,
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// An interesting offset within a block of which the program has something, if it has any.
+    /// An interesting offset within a block that the program owns, if there is one.
     fn offset(&self, seed: usize) -> Option<usize> {
         let pages = HUGE_PAGE / BASE_PAGE;
         let has = |block: &usize| self.program.mapped[block * pages..(block + 1) * pages].contains(&true);
@@ -237,7 +237,7 @@ impl World {
         Some(block * HUGE_PAGE + page * BASE_PAGE + [0, 1, 7, BASE_PAGE - 1][seed / 8 % 4])
     }
 
-    /// A range of blocks, of pages, or of bytes if it may be.
+    /// A range of `len` from `at` on: whole blocks, whole pages, or bytes, depending on `finest`.
     fn range(&self, at: usize, len: usize, finest: usize) -> Option<Range<usize>> {
         let offset = self.offset(at)?;
         let unit = [HUGE_PAGE, BASE_PAGE, finest][len % 3];
@@ -394,7 +394,7 @@ impl World {
         assert!(zeros.all(|is_zero| is_zero == Some(true)), "new memory is not zero");
     }
 
-    /// Nobody's writes ever fault.
+    /// A write of any process never faults.
     fn write(&mut self, index: usize, offset: usize, value: u8) {
         let (number, model) = self.process(index);
         if model.mapped[offset / BASE_PAGE] {
@@ -410,7 +410,7 @@ impl World {
         self.forget_what_is_gone(range, |world, page| !world.memory.has(page));
     }
 
-    /// Notes that pages are gone, but for those that stay.
+    /// Marks pages as gone, except those that had to remain.
     fn forget_what_is_gone(&mut self, range: &Range<usize>, is_gone: impl Fn(&World, Range<usize>) -> bool) {
         for page in Self::pages(range).map(|page| page * BASE_PAGE..(page + 1) * BASE_PAGE) {
             if is_gone(self, self.addresses(&page)) {
@@ -430,7 +430,7 @@ impl World {
             if !self.program.mapped[(start - self.base) / BASE_PAGE] {
                 continue;
             }
-            // The kernel drops whole pages, and the program clears the rest.
+            // The kernel drops whole pages, and the program clears the parts of pages.
             match part.len() {
                 BASE_PAGE => self.mmu().map_plain(0, part),
                 _ => part.for_each(|at| assert!(self.mmu().write(0, at, 0))),
@@ -449,7 +449,7 @@ impl World {
         if is_mapped {
             self.mmu().map_plain(0, addresses.clone());
         }
-        self.memory.settle(addresses, is_mapped);
+        self.memory.finish_way(addresses, is_mapped);
         if is_mapped {
             self.program.map(range, true);
         } else {
@@ -491,7 +491,7 @@ impl World {
         self.children.push(Child { number, model, fork });
     }
 
-    /// The program maps something where blocks are the program's alone, if all of the range is such.
+    /// The program replaces memory by another mapping, if the whole range lies in blocks that no child shares.
     fn intrude(&mut self, range: &Range<usize>) {
         let (blocks, addresses) = (range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE), self.addresses(range));
         let is_here = self.program.mapped[Self::pages(range)].iter().all(|mapped| *mapped);
@@ -550,7 +550,7 @@ impl World {
         }
     }
 
-    /// Everything ends, and all must be back.
+    /// Ends all processes and checks that all blocks are free again.
     fn finish(mut self) {
         self.mmu().fail_no_call();
         while !self.children.is_empty() {
@@ -605,13 +605,13 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// With calls that fail.
+/// An operation, or a call that will fail.
 fn op_or_failure() -> impl Strategy<Value = Op> {
     let failure = (0..SoftMmu::CALLS, 0..3usize).prop_map(|(call, after)| Op::FailNext { call, after });
     prop_oneof![12 => op(), 1 => failure]
 }
 
-/// `HUGEFORK_MODEL_CASES=2500` runs a million operations.
+/// Number of cases; `HUGEFORK_MODEL_CASES=2500` runs a million operations.
 fn cases(usual: u32) -> u32 {
     std::env::var("HUGEFORK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -649,33 +649,33 @@ proptest! {
     }
 }
 
-/// Programs that chance has found: a fork before anything is mapped.
+/// Programs that random runs have found. Here: a fork before any mapping.
 #[test]
-fn nothing_can_be_inherited() {
+fn a_fork_before_any_mapping_inherits_nothing() {
     run(BY_PAGE, &[Op::Fork { process: 0 }, Op::End { child: 0 }]);
 }
 
-/// Something is mapped in what is left of a mapping's last block.
+/// A mapping is made in the unused rest of a mapping's last block.
 #[test]
-fn way_is_made_behind_the_end_of_a_mapping() {
+fn way_is_made_after_the_end_of_a_mapping() {
     let behind = Op::MakeWay { at: place(0, 300), len: pages(4), is_mapped: true };
     run(BY_PAGE, &[Op::Map { pages: 1 }, Op::Write { process: 0, at: 0, value: 1 }, behind]);
 }
 
-/// The offset of a page that [`World::offset`] finds in a block.
+/// The seed for which [`World::offset`] returns this page of this block.
 fn place(block: usize, page: usize) -> usize {
     let nth = [0, 1, 99, 100, 101, 300].iter().position(|interesting| *interesting == page);
     64 * block + nth.expect("an interesting page")
 }
 
-/// The length of so many pages to [`World::range`].
+/// The seed that makes [`World::range`] return this many pages.
 fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }
 
-/// Part of a block gives its memory back, unless a child holds it too.
+/// Emptying a part of a block frees its memory, unless a child holds it too.
 #[test]
-fn parts_that_are_dropped_go_back() {
+fn emptied_parts_free_their_memory() {
     let mut world = World::new(BY_PAGE);
     let drop_two = Op::Empty { at: place(0, 300), len: pages(2) };
     for op in [Op::Map { pages: 512 }, Op::Fill { at: place(0, 0), pages: 512, value: 3 }, drop_two.clone()] {
@@ -691,9 +691,10 @@ fn parts_that_are_dropped_go_back() {
     world.finish();
 }
 
-/// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
+/// In a program that makes all calls of the operating system, each call fails, once at its first use and once at its
+/// third.
 #[test]
-fn every_call_may_fail() {
+fn each_call_may_fail_once() {
     for (call, after) in (0..SoftMmu::CALLS).flat_map(|call| [(call, 0), (call, 2)]) {
         let mut world = World::new(BY_PAGE);
         let name = world.fail_next(call, after);

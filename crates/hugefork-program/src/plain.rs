@@ -1,4 +1,5 @@
-//! What is the kernel's: blocks that were handed over to it, and addresses that the program has chosen for itself.
+//! Memory that belongs to the kernel: blocks handed over to it, and addresses that the program has
+//! chosen for itself.
 
 use std::ops::Range;
 
@@ -7,20 +8,20 @@ use hugefork::seam::{Machine, Zeros};
 use crate::memory::{PLAIN, ProgramMemory, SOON_PLAIN};
 use crate::units::HUGE_PAGE;
 
-/// So often is tried to have everybody wait.
-const TRIES: usize = 100;
+/// Number of attempts to suspend all threads that use a block.
+const MAX_TRIES: usize = 100;
 
-/// So many blocks at once are handed over: while they are copied, who uses one of them waits.
-const HANDED_AT_ONCE: usize = 32;
+/// Most blocks to hand over at once: threads that use one of them wait while they are copied.
+const MAX_HANDED_OVER_AT_ONCE: usize = 32;
 
 impl<S: Machine> ProgramMemory<S> {
-    /// Makes plain memory of all blocks that the range touches: the kernel's from now on, with the same contents. Those
-    /// stay here that the caller's own stack lies among, since he would wait for himself.
+    /// Turns all blocks that the range touches into plain memory of the kernel, with the same contents. Skips the
+    /// blocks around the caller's own stack, because the caller would wait for itself.
     pub fn hand_over(&mut self, range: Range<usize>, zeros: Zeros) {
         let touched = self.touched(&range);
         let mut next = touched.start;
         while let Some(start) = (next..touched.end).find(|&index| self.region.has(index)) {
-            let most = touched.end.min(start + HANDED_AT_ONCE);
+            let most = touched.end.min(start + MAX_HANDED_OVER_AT_ONCE);
             let end = (start..most).find(|&index| !self.region.has(index)).unwrap_or(most);
             next = end;
             let here = (&raw const next).addr();
@@ -28,8 +29,8 @@ impl<S: Machine> ProgramMemory<S> {
             if (base + start * HUGE_PAGE..base + end * HUGE_PAGE).contains(&here) {
                 continue;
             }
-            // Whoever works on a page just then may be in the way.
-            if (0..TRIES).any(|_| self.region.hand_over(&(start..end), zeros)) {
+            // A thread that works on a page at that moment may prevent it.
+            if (0..MAX_TRIES).any(|_| self.region.hand_over(&(start..end), zeros)) {
                 self.counts.handed_over += (end - start) as u64;
                 self.unmap_behind(start..end);
                 self.used[start..end].fill(PLAIN);
@@ -37,7 +38,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Takes away what is behind the program's part of blocks that are plain memory now.
+    /// Unmaps the unused rest of blocks that have become plain memory.
     fn unmap_behind(&self, entries: Range<usize>) {
         let base = self.base();
         for index in entries.filter(|&index| (self.used[index] as usize) < HUGE_PAGE) {
@@ -46,12 +47,12 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Leaves a range to the kernel, for a mapping at an address of the program's choice. What was there is gone, but
-    /// for what was handed over. False if that cannot be: then nothing may be mapped there. Otherwise
-    /// [`ProgramMemory::settle`] comes next.
+    /// Gives a range to the kernel, for a mapping at an address of the program's choice. The old contents are lost,
+    /// except in blocks that were handed over. Returns false if that is impossible: then the program must not map
+    /// anything there. After true, call [`ProgramMemory::finish_way`].
     pub fn make_way(&mut self, range: Range<usize>) -> bool {
         self.unmap(range.clone(), |_| {});
-        // Behind the end of a mapping there is nothing to unmap, but the rest of its last block.
+        // `unmap` does not touch the unused rest of a mapping's last block.
         self.hand_over(range.clone(), Zeros::Copied);
         let touched = self.touched(&range);
         if touched.clone().any(|index| self.region.has(index)) {
@@ -65,15 +66,15 @@ impl<S: Machine> ProgramMemory<S> {
         true
     }
 
-    /// The kernel has mapped something where way was made, or has refused.
-    pub fn settle(&mut self, range: Range<usize>, is_mapped: bool) {
+    /// Notes whether the kernel has mapped something in the range given by [`ProgramMemory::make_way`], or has refused.
+    pub fn finish_way(&mut self, range: Range<usize>, is_mapped: bool) {
         for index in self.touched(&range) {
             if self.used[index] != SOON_PLAIN {
                 continue;
             }
             if is_mapped {
                 self.used[index] = PLAIN;
-                // The rest of the block is the kernel's, too, and nothing is there.
+                // The rest of the block belongs to the kernel too, and must be unmapped.
                 let start = self.base() + index * HUGE_PAGE;
                 self.region.unmap_plain(start..range.start);
                 self.region.unmap_plain(range.end..start + HUGE_PAGE);
@@ -84,7 +85,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Whether a range is as good as unmapped: all of it lies here, and nothing is there, or will be soon.
+    /// Whether a range is free: it lies in this memory, has no mapping, and is not reserved for one.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
         all.start <= range.start
@@ -93,8 +94,8 @@ impl<S: Machine> ProgramMemory<S> {
             && self.touched(&range).all(|index| self.used[index] != SOON_PLAIN)
     }
 
-    /// The first part of a range at which something is mapped everywhere, for all that is known here: what the kernel
-    /// has got counts, whatever it has done with it.
+    /// The first part of a range that is mapped without gaps, as far as this type knows: all memory handed over to the
+    /// kernel counts as mapped.
     pub fn first_mapped(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let (mut found, _) = self.first_piece(range)?;
         while let Some((next, _)) =
@@ -105,12 +106,12 @@ impl<S: Machine> ProgramMemory<S> {
         Some(found)
     }
 
-    /// The first piece of a range at which something is mapped, for all that is known here, and whether it was mapped
-    /// here and not handed over.
+    /// The first part of a range that is mapped, as far as this type knows, and whether it is this memory's rather than
+    /// handed over.
     pub fn first_piece(&self, range: &Range<usize>) -> Option<(Range<usize>, bool)> {
         let (mut at, mut found): (_, Option<(Range<usize>, bool)>) = (range.start, None);
         while at < range.end {
-            let (end, is_here) = self.what_is_at(at);
+            let (end, is_here) = self.state_at(at);
             let piece = at..end.min(range.end);
             at = piece.end;
             match (&mut found, is_here) {
@@ -123,8 +124,9 @@ impl<S: Machine> ProgramMemory<S> {
         found
     }
 
-    /// Up to where something lies at an address, and whether it was mapped here; None if nothing is there.
-    fn what_is_at(&self, at: usize) -> (usize, Option<bool>) {
+    /// The end of the piece at an address, and its state: `Some(true)` for this memory's, `Some(false)` for the
+    /// kernel's, `None` for nothing.
+    fn state_at(&self, at: usize) -> (usize, Option<bool>) {
         let all = self.addresses();
         if !all.contains(&at) {
             return (if at < all.start { all.start } else { usize::MAX }, Some(false));

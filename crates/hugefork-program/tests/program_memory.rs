@@ -1,5 +1,4 @@
-//! Memory of a program that knows nothing of hugefork: what a child of `fork(2)` inherits of it, and what becomes of it
-//! afterwards.
+//! Memory of a program: inheritance by children of `fork(2)`, and the return of blocks afterwards.
 
 #[path = "../../hugefork/tests/common/mod.rs"]
 mod common;
@@ -13,7 +12,7 @@ use hugefork_program::{ProgramMemory, Zeros};
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// Where it cannot be had, says why.
+/// A memory; prints the reason if this machine cannot provide one.
 fn memory(capacity: usize) -> Option<ProgramMemory> {
     ProgramMemory::new(capacity).inspect_err(|why| eprintln!("skipped: {why}")).ok()
 }
@@ -24,7 +23,7 @@ fn words(range: Range<usize>) -> impl Iterator<Item = *mut u64> {
 }
 
 fn fill(range: Range<usize>, value: u64) {
-    // SAFETY: the range is mapped, and this thread's.
+    // SAFETY: the range is mapped, and only this thread uses it.
     words(range).for_each(|word| unsafe { word.write_volatile(value) });
 }
 
@@ -33,10 +32,10 @@ fn holds(range: Range<usize>, value: u64) -> bool {
     words(range).all(|word| unsafe { word.read_volatile() } == value)
 }
 
-/// Forks, has the child do `work`, and gives what it said. The parent does `meanwhile` first.
+/// Forks, runs `work` in the child and `meanwhile` in the parent, and returns the child's result.
 fn forked(memory: &mut ProgramMemory, work: impl FnOnce() -> bool, meanwhile: impl FnOnce(&mut ProgramMemory)) -> bool {
     let mut pipe = [0; 2];
-    // SAFETY: the child does its work, says what came of it, and leaves.
+    // SAFETY: the child runs its work, reports the result, and exits.
     unsafe {
         assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
         let inherited = memory.before_fork();
@@ -59,21 +58,21 @@ fn forked(memory: &mut ProgramMemory, work: impl FnOnce() -> bool, meanwhile: im
     }
 }
 
-/// Until nothing is shared any more.
-fn settle(memory: &mut ProgramMemory) {
+/// Maintains the memory until nothing is shared.
+fn share_nothing(memory: &mut ProgramMemory) {
     while memory.is_shared() {
         memory.maintain();
     }
 }
 
 #[test]
-fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
+fn a_child_sees_the_fork_and_the_parent_its_own_writes() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(8 * BLOCK).unwrap();
         let all = at..at + 8 * BLOCK;
         assert!(holds(all.clone(), 0));
-        fill(at..at + 6 * BLOCK, 1); // and two blocks that nobody has touched
+        fill(at..at + 6 * BLOCK, 1); // The last two blocks remain untouched.
         for round in 1..4 {
             let (old, new) = (at..at + 6 * BLOCK, at + 6 * BLOCK..at + 8 * BLOCK);
             let work = || {
@@ -82,7 +81,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
                 is_as_before && holds(old.clone(), 77)
             };
             let meanwhile = |memory: &mut ProgramMemory| {
-                // A few pages of one block, and all of another.
+                // Writes a few pages of one block, and all of another.
                 fill(at..at + 5 * PAGE, round + 1);
                 fill(at + BLOCK..at + 2 * BLOCK, round + 1);
                 while memory.maintain() {}
@@ -90,7 +89,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
             };
             assert!(forked(&mut memory, work, meanwhile), "round {round}");
             assert!(holds(old.clone(), round + 1) && holds(new, 0));
-            settle(&mut memory);
+            share_nothing(&mut memory);
             assert!(holds(old, round + 1));
         }
         assert!(memory.counts().pages_written_back > 0, "{:?}", memory.counts());
@@ -101,7 +100,7 @@ fn a_child_has_what_was_there_and_the_parent_what_it_wrote() {
 }
 
 #[test]
-fn children_that_overlap_have_each_their_moment() {
+fn overlapping_children_each_see_their_own_fork() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(4 * BLOCK).unwrap();
@@ -119,7 +118,7 @@ fn children_that_overlap_have_each_their_moment() {
             fill(at + 3 * BLOCK..at + 4 * BLOCK, 4);
         };
         assert!(forked(&mut memory, || holds(outer, 1), meanwhile));
-        settle(&mut memory);
+        share_nothing(&mut memory);
         assert!(holds(at..at + 2 * BLOCK, 3) && holds(at + 2 * BLOCK..at + 3 * BLOCK, 1));
         assert!(holds(at + 3 * BLOCK..at + 4 * BLOCK, 4));
     })
@@ -127,7 +126,7 @@ fn children_that_overlap_have_each_their_moment() {
 }
 
 #[test]
-fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
+fn a_child_retains_memory_that_the_parent_empties_or_unmaps() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(4 * BLOCK).unwrap();
@@ -146,20 +145,20 @@ fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
             assert!(holds(at + 3 * BLOCK..at + 4 * BLOCK, 5), "with its contents");
         };
         assert!(forked(&mut memory, work, meanwhile));
-        settle(&mut memory);
+        share_nothing(&mut memory);
         assert!(!memory.has(at + 2 * BLOCK..at + 4 * BLOCK) && memory.has_all(at..at + 2 * BLOCK));
-        // Where nothing is, there is nothing to unmap, and what the kernel has got it keeps.
+        // Unmapped addresses give no piece, and handed-over blocks remain the kernel's.
         let freed = at + 2 * BLOCK..at + 3 * BLOCK;
         memory.unmap(freed.clone(), |_| panic!("nothing is there"));
         assert!(memory.is_free(freed.clone()) && !memory.is_free(at..at + BLOCK));
-        // The addresses, and the blocks, are there for others.
+        // The addresses and the blocks can be mapped again.
         let again = memory.map(BLOCK).unwrap();
         assert_eq!(again, at + 2 * BLOCK);
         assert!(holds(again..again + BLOCK, 0));
         assert!(memory.make_way(freed.clone()) && !memory.has(freed.clone()) && !memory.is_free(freed.clone()));
-        memory.settle(freed, true);
+        memory.finish_way(freed, true);
         assert!(memory.map(BLOCK).unwrap() > at + 3 * BLOCK, "not where the kernel has something");
-        // Behind an end within a block, nothing is.
+        // The rest of a mapping's last block is not mapped.
         let short = memory.map(BLOCK + PAGE).unwrap();
         let end = short + BLOCK + PAGE;
         assert!(
@@ -171,9 +170,9 @@ fn what_is_emptied_or_unmapped_while_a_child_lives_is_the_childs_still() {
     .well();
 }
 
-/// The kernel refuses to show it through private mappings, and it cannot be seen what that has left.
+/// The kernel refuses the private mapping, and also the check of the state that this has left.
 #[test]
-fn what_a_child_cannot_be_given_stays_writable() {
+fn memory_that_a_child_cannot_inherit_remains_writable() {
     alone(|| {
         let Some(mut memory) = memory(16 * BLOCK) else { return };
         let at = memory.map(2 * BLOCK).unwrap();
@@ -197,7 +196,7 @@ fn what_a_child_cannot_be_given_stays_writable() {
 }
 
 #[test]
-fn no_more_is_given_than_there_is() {
+fn mappings_beyond_the_capacity_are_refused() {
     alone(|| {
         let Some(mut memory) = memory(16 * BLOCK) else { return };
         assert_eq!(memory.map(17 * BLOCK), None);
@@ -213,7 +212,7 @@ fn no_more_is_given_than_there_is() {
     .well();
 }
 
-/// How many pages of plain memory have been touched.
+/// Number of plain pages in memory.
 fn touched(range: Range<usize>) -> usize {
     let mut pages = vec![0_u8; range.len() / PAGE];
     // SAFETY: a byte for each page of the range.
@@ -226,7 +225,7 @@ fn empty(memory: &mut ProgramMemory, range: Range<usize>) {
 }
 
 #[test]
-fn what_is_emptied_in_parts_takes_no_memory() {
+fn memory_emptied_in_parts_is_freed() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(4 * BLOCK).unwrap();
@@ -235,7 +234,7 @@ fn what_is_emptied_in_parts_takes_no_memory() {
         fill(at..at + 4 * BLOCK, 3);
         let full = memory.counts().memory as usize;
         assert_eq!(full, 4 * BLOCK);
-        // A part that ends within a page is not the kernel's to drop.
+        // A part that ends within a page is cleared by the program, not dropped by the kernel.
         empty(&mut memory, at..at + 5);
         for piece in 0..4 {
             empty(&mut memory, at + piece * BLOCK / 4..at + (piece + 1) * BLOCK / 4);
@@ -247,7 +246,7 @@ fn what_is_emptied_in_parts_takes_no_memory() {
 }
 
 #[test]
-fn parts_of_a_huge_page_go_back_at_once() {
+fn an_emptied_part_of_a_huge_page_is_freed_at_once() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(2 * BLOCK).unwrap();
@@ -282,10 +281,10 @@ fn parts_of_a_huge_page_go_back_at_once() {
     .well();
 }
 
-/// Below pages that were copied, the file's may be gone: where memory is short, the kernel takes those back that nobody
-/// has ever written.
+/// The file's pages below copied pages may be missing: under memory pressure the kernel frees file pages that were
+/// never written.
 #[test]
-fn what_the_kernel_takes_back_below_copied_pages_is_zero() {
+fn pages_reclaimed_below_copied_pages_read_as_zeros() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(BLOCK).unwrap();
@@ -295,19 +294,19 @@ fn what_the_kernel_takes_back_below_copied_pages_is_zero() {
         assert_ne!(second, libc::MAP_FAILED);
         let meanwhile = |_: &mut ProgramMemory| {
             fill(written.clone(), 2);
-            // SAFETY: leaves the copied pages where they are; nothing else has been written.
+            // SAFETY: does not affect the copied pages; no other page has been written.
             assert_eq!(unsafe { libc::madvise(second, BLOCK, libc::MADV_REMOVE) }, 0);
             assert!(holds(written.clone(), 2) && holds(rest.clone(), 0));
         };
         assert!(forked(&mut memory, || holds(at..at + BLOCK, 0), meanwhile));
-        settle(&mut memory);
+        share_nothing(&mut memory);
         assert!(holds(written, 2) && holds(rest, 0));
     })
     .well();
 }
 
 #[test]
-fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
+fn untouched_pages_take_no_memory_after_fork_and_hand_over() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         if !memory.needs_collapse() {
@@ -320,14 +319,14 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
         let written = block.start + 50 * PAGE..block.start + 500 * PAGE;
         let meanwhile = |memory: &mut ProgramMemory| {
             fill(written.clone(), 2);
-            // Where nothing is below a page that is copied, the kernel puts one there.
+            // If a copied page has none below it, the kernel allocates one there.
             assert_eq!(memory.counts().memory as usize, 502 * PAGE);
             fill(other.start + 9 * PAGE..other.start + 10 * PAGE, 3);
             memory.hand_over(other.clone(), Zeros::Copied);
             assert_eq!(touched(other.clone()), 3);
         };
         assert!(forked(&mut memory, || holds(block.start..block.start + 100 * PAGE, 1), meanwhile));
-        settle(&mut memory);
+        share_nothing(&mut memory);
         assert!(holds(block.start..written.start, 1) && holds(written.clone(), 2) && holds(written.end..block.end, 0));
         let (old, new) =
             (other.start + 7 * PAGE..other.start + 9 * PAGE, other.start + 9 * PAGE..other.start + 10 * PAGE);
@@ -339,14 +338,14 @@ fn what_nobody_has_touched_takes_no_memory_wherever_it_goes() {
 }
 
 #[test]
-fn no_more_is_kept_than_there_is() {
+fn unused_memory_never_exceeds_all_memory() {
     alone(|| {
         let Some(mut memory) = memory(64 * BLOCK) else { return };
         let at = memory.map(4 * BLOCK).unwrap();
         (at..at + 4 * BLOCK).step_by(BLOCK).for_each(|block| fill(block..block + PAGE, 1));
         let meanwhile = |memory: &mut ProgramMemory| memory.unmap(at..at + 4 * BLOCK, |_| unreachable!());
         assert!(forked(&mut memory, || true, meanwhile));
-        settle(&mut memory);
+        share_nothing(&mut memory);
         let counts = memory.counts();
         assert_eq!(counts.memory as usize, if memory.needs_collapse() { 4 * PAGE } else { 4 * BLOCK });
         assert_eq!(counts.kept, counts.memory);

@@ -1,9 +1,10 @@
-//! Memory of a program that knows nothing of hugefork, while calls are refused: threads write to it, children are
-//! forked that look at what they have, others are mapped and unmapped beside it, and parts are handed over to the
-//! kernel. No write may fault, none is lost, a child sees one moment, and all blocks come back.
+//! Memory of a program while the kernel refuses calls. Threads write to it; forked children check
+//! their view; other mappings are made and removed beside it; parts are handed over to the kernel.
+//! No write may fault or get lost, each child sees one moment, and all blocks are freed in the end.
 //!
-//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
-//! for the seed that a failure names. It decides what is done, not which thread is first.
+//! `HUGEFORK_REFUSED_SECONDS=1800` runs for that long, with one process per round.
+//! `HUGEFORK_REFUSED_SEED` repeats the seed of a failure: it fixes the operations, not the order of
+//! the threads.
 
 #[path = "../../hugefork/tests/common/mod.rs"]
 mod common;
@@ -20,21 +21,21 @@ use hugefork_program::{Inherited, ProgramMemory, Zeros};
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 const CAPACITY: usize = 64 * BLOCK;
-/// What the threads write to.
+/// Bytes that the threads write to.
 const SHARED: usize = 6 * BLOCK;
 const WRITERS: usize = 3;
-/// Places of each writer.
+/// Number of words of each writer.
 const PLACES: usize = 300;
 const ROUNDS: u64 = 8;
 const DEEDS: usize = 60;
 
-/// A word that others may use too.
+/// A word that other threads may use too.
 fn word(at: usize) -> &'static AtomicU64 {
-    // SAFETY: mapped for as long as the round lasts, and used as an atomic only.
+    // SAFETY: mapped for the duration of the round, and used only as an atomic.
     unsafe { AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(at)) }
 }
 
-/// Where each writer writes, in its order.
+/// The addresses of each writer, in the order of its writes.
 fn orders(start: usize, random: &mut Random) -> Vec<Vec<usize>> {
     (0..WRITERS)
         .map(|writer| {
@@ -66,7 +67,8 @@ fn write(writer: usize, order: &[usize], over: &AtomicBool) -> u64 {
     count
 }
 
-/// Whether what a child sees is one moment, and stays: 0, or why not. Allocates nothing.
+/// Checks that a child sees one moment, and that its view does not change: 0 for yes, otherwise the reason. Allocates
+/// nothing.
 fn look(orders: &[Vec<usize>]) -> i32 {
     let mut sums = [0_u64; 2];
     for (nth, sum) in sums.iter_mut().enumerate() {
@@ -86,18 +88,18 @@ fn look(orders: &[Vec<usize>]) -> i32 {
             }
         }
         if nth == 0 {
-            // SAFETY: sleeps.
+            // SAFETY: the call only sleeps.
             unsafe { libc::usleep(1500) };
         }
     }
     if sums[0] == sums[1] { 0 } else { 12 }
 }
 
-/// A child that looks, and what it holds.
+/// A child that checks its view, and its holdings.
 struct Child {
     process: i32,
     inherited: Inherited,
-    /// Some of it was not to be had for the child.
+    /// A part of the memory could not be given to the child.
     is_blind: bool,
 }
 
@@ -107,7 +109,7 @@ struct Owner<'a> {
     shared: usize,
     random: Random,
     children: Vec<Child>,
-    /// Other mappings, with what their pages begin with.
+    /// Other mappings, with the first word of their pages.
     others: Vec<(Range<usize>, u64)>,
 }
 
@@ -115,7 +117,7 @@ impl Owner<'_> {
     fn fork(&mut self) {
         let unseen = self.memory.counts().unseen;
         let inherited = self.memory.before_fork();
-        // SAFETY: the child only looks, and leaves.
+        // SAFETY: the child only reads and exits.
         let process = unsafe { libc::fork() };
         if process == 0 {
             let seen = look(self.orders);
@@ -132,7 +134,7 @@ impl Owner<'_> {
         }
         let Child { process, inherited, is_blind } = self.children.swap_remove(self.random.below(self.children.len()));
         let mut status = 0;
-        // SAFETY: waits for our own child.
+        // SAFETY: waits for this process's own child.
         assert_eq!(unsafe { libc::waitpid(process, &raw mut status, 0) }, process);
         assert!(is_blind || status == 0, "a child has seen what it should not: {status:#x}");
         drop(inherited);
@@ -147,7 +149,7 @@ impl Owner<'_> {
         self.others.push((at..at + len, value));
     }
 
-    /// Unmaps all of another mapping, after a look.
+    /// Unmaps all of another mapping, after a check of its contents.
     fn unmap(&mut self) {
         if self.others.is_empty() {
             return;
@@ -211,7 +213,7 @@ impl Owner<'_> {
 
 fn unmap(memory: &mut ProgramMemory, range: Range<usize>) {
     memory.unmap(range, |piece| {
-        // SAFETY: the kernel's by now, and nobody uses it.
+        // SAFETY: the range belongs to the kernel by now, and no code uses it.
         let unmapped = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(piece.start), piece.len()) };
         assert_eq!(unmapped, 0);
     });
@@ -232,8 +234,8 @@ fn round(seed: u64, refusals: &Refusals) -> bool {
     };
     let shared = memory.map(SHARED).expect("there is room");
     let orders = orders(shared, &mut random);
-    // Whoever was refused a look is refused nothing for long, and most others hide something; so these are for some
-    // rounds.
+    // These two are refused in some rounds only: after a refused `Look` the engine makes few further calls for long,
+    // and most other kinds of call come after a `Hide` that succeeded.
     let all: Vec<Kind> = KINDS.into_iter().filter(|kind| !matches!(kind, Kind::Look | Kind::Hide)).collect();
     let kinds = match random.below(6) {
         0 | 1 => all,
@@ -289,7 +291,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// The seed of the ordinary test.
+/// The seed of the short test.
 const ORDINARY: u64 = 15;
 
 fn rounds(is_long: bool) {
@@ -309,7 +311,7 @@ fn rounds(is_long: bool) {
 }
 
 #[test]
-fn nothing_is_lost_while_calls_are_refused() {
+fn no_write_is_lost_while_calls_are_refused() {
     let seconds = number("HUGEFORK_REFUSED_SECONDS").map(Duration::from_secs);
     let (started, is_long) = (Instant::now(), seconds.is_some());
     loop {
@@ -320,16 +322,16 @@ fn nothing_is_lost_while_calls_are_refused() {
     }
 }
 
-/// Whether anything can be read there.
+/// Whether an address is readable.
 fn is_there(at: usize) -> bool {
     let mut byte = 0_u8;
     let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let from = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: 1 };
-    // SAFETY: reads one byte of this process into `byte`; an address without access is an error.
+    // SAFETY: reads one byte of this process into `byte`; an address without access gives an error.
     unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) == 1 }
 }
 
-/// Runs a test with memory of some blocks and nothing refused yet, in a process of its own.
+/// Runs a test in a process of its own, with a memory of some blocks and no refused calls yet.
 fn with_memory(blocks: usize, test: impl FnOnce(ProgramMemory, &Refusals)) {
     match (ProgramMemory::new(blocks * BLOCK), Refusals::start(1)) {
         (Ok(memory), Ok(refusals)) => test(memory, &refusals),
@@ -339,7 +341,7 @@ fn with_memory(blocks: usize, test: impl FnOnce(ProgramMemory, &Refusals)) {
 }
 
 #[test]
-fn where_nothing_could_be_mapped_nothing_is_there() {
+fn a_failed_mapping_leaves_nothing_mapped() {
     alone(|| {
         with_memory(4, |mut memory, refusals| {
             let start = memory.addresses().start;
@@ -357,7 +359,7 @@ fn where_nothing_could_be_mapped_nothing_is_there() {
 }
 
 #[test]
-fn what_was_mapped_in_vain_and_could_not_be_taken_away_goes_later() {
+fn remains_of_a_failed_mapping_are_unmapped_later() {
     alone(|| {
         with_memory(4, |mut memory, refusals| {
             let first = memory.map(3 * BLOCK).expect("there is room");

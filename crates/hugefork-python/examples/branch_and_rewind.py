@@ -1,15 +1,15 @@
-"""A search that tries moves on branches of a large state and goes back from those that are worse.
+"""A search that tries moves on branches of a large state and undoes the bad ones.
 
     python examples/branch_and_rewind.py [--state "256 MiB"] [--turns 20] [--tries 6]
 
-The state is a landscape. A move digs a pit or heaps up a hill at some place, and the landscape around it slides. What
-counts is how even it is in the end. Each turn tries some moves and goes on with the best. There are two ways:
+The state is a landscape. A move digs a pit or heaps up a hill at some place, and the landscape around it slides. The
+goal is an even landscape. Each turn tries some moves and continues with the best. There are two ways:
 
 * Each move on a branch of its own, ``hugefork.fork(state)`` or ``np.copy(state)``.
-* All on the state itself, which goes back after each: ``hugefork.reset(state, snapshot)`` or
-  ``np.copyto(state, kept)``. The best is made again.
+* All moves on the state itself, which is reset after each: ``hugefork.reset(state, snapshot)`` or ``np.copyto(state,
+  kept)``. The best move is then made again.
 
-All four searches make the same moves, and come to the same end.
+All four searches make the same moves, and end in the same state.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import numpy as np
 import hugefork as hf
 
 SIDE = 128
-"""A move changes a square of so many places a side."""
+"""A move changes a square with this many places per side."""
 
 
 def move(land, random):
-    """Changes a square of the landscape. Returns how much more uneven that is than before."""
+    """Changes a square of the landscape. Returns the increase in unevenness."""
     y, x = (int(random.integers(0, length - SIDE)) for length in land.shape)
     square = land[y : y + SIDE, x : x + SIDE]
     before = unevenness(square)
@@ -39,7 +39,7 @@ def unevenness(square):
 
 
 def search_by_branches(land, branch, turns, tries):
-    """The landscape after some turns, and the seconds that branches took."""
+    """Returns the landscape after some turns, and the seconds spent on branches."""
     random, took = np.random.default_rng(7), 0.0
     for _ in range(turns):
         best, best_gain = land, 0.0
@@ -56,7 +56,7 @@ def search_by_branches(land, branch, turns, tries):
 
 
 def search_by_going_back(land, keep, go_back, turns, tries):
-    """The same, and the seconds that it took to go back."""
+    """Returns the same, with the seconds spent on resets."""
     random, again, took = np.random.default_rng(7), np.random.default_rng(), 0.0
     for _ in range(turns):
         kept, best, best_gain = keep(land), None, 0.0

@@ -1,11 +1,11 @@
-"""What forked workers take that only read what they share with their parent, as prefork servers have them.
+"""The memory of forked workers that only read data shared with their parent, as in prefork servers.
 
     python forked_workers.py                           # as it is
     hugefork run --merge -- python forked_workers.py   # with equal pages merged (KSM has to run)
 
-CPython counts references, and so writes to what it reads: the kernel copies each page for each worker. Takes the number
-of workers (8), the MiB that they share (1024), and the seconds to wait after they have read all of it (10). Needs Linux,
-and nothing but Python.
+CPython counts references, and so writes to objects that it reads: the kernel copies each page for each worker.
+Arguments: the number of workers (8), the shared MiB (1024), and the seconds to wait after the workers have read
+everything (10). Needs Linux, and only Python.
 """
 
 import gc
@@ -24,7 +24,7 @@ def kib(path, *names):
 
 
 def machine():
-    """MiB of all programs' memory that is no file's on disk. Nothing else should run."""
+    """MiB of memory of all programs that is not backed by a file on disk. Run nothing else."""
     return kib("/proc/meminfo", "AnonPages", "Shmem") >> 10
 
 
@@ -50,7 +50,7 @@ def read_all(table):
 
 def main():
     workers, mib, wait = (int(arg) for arg in (sys.argv[1:] + ["8", "1024", "10"][len(sys.argv) - 1 :]))
-    # Each row takes some 320 bytes.
+    # Each row takes about 320 bytes.
     table = [(f"name {row}", row + 1000, [f"value {row}"]) for row in range(mib * MIB // 320)]
     gc.collect()
     gc.freeze()

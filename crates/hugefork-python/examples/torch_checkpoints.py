@@ -2,13 +2,13 @@
 
     python examples/torch_checkpoints.py [--state "700 MiB"] [--saves 4] [--ways hugefork,default-stager,torch-save]
 
-Each way runs in a process of its own: 6 steps, then a save and 6 more steps, again and again. It prints, as medians of
-all saves but the first: for how long the save held training up (stall), how much longer than 6 steps without a save the
-steps after it took, both together, and the most memory that the process took beyond that of training (a fall of
-MemAvailable, so have nothing else run).
+Each way runs in a process of its own: 6 steps, then repeatedly a save and 6 more steps. The output has, as medians of
+all saves except the first: how long the save stopped training (stall), how much longer the steps after it took than 6
+steps without a save, both together, and the maximum memory of the process beyond that of training (measured as a fall
+of MemAvailable, so run nothing else).
 
 * hugefork: `hf.dcp.adopt` and a kept `SnapshotStager`.
-* default-stager: torch's `DefaultStager`, kept, so that it copies into the same memory each time.
+* default-stager: torch's `DefaultStager`, reused, so that it copies into the same memory each time.
 * torch-save: `torch.save`, while training waits.
 """
 
@@ -33,7 +33,7 @@ WIDTH = 2048
 
 
 def model_of(nbytes):
-    """A model whose parameters and two arrays of Adam take so many bytes."""
+    """A model whose parameters and two Adam arrays take `nbytes` bytes."""
     layers = max(1, nbytes // (3 * 4 * WIDTH * (WIDTH + 1)))
     return torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
 
@@ -45,7 +45,7 @@ def available():
 
 
 class Least:
-    """The least memory that was available."""
+    """Records the minimum of available memory."""
 
     def __init__(self):
         self.least, self._is_over = available(), threading.Event()

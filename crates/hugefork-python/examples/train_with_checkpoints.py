@@ -1,21 +1,21 @@
-"""Trains a recommender in numpy and writes checkpoints while it goes on, beside ``.copy()`` and ``os.fork()``.
+"""Trains a recommender in numpy and writes checkpoints meanwhile: with hugefork, ``.copy()`` and ``os.fork()``.
 
     python examples/train_with_checkpoints.py [--state "2 GiB"] [--rate "400 MiB"] [--to DIRECTORY] [--plot FILE.svg]
 
-The model predicts ratings from one vector for each user and thing. Adam has two more arrays of the same size. All
+The model predicts ratings from one vector for each user and each item. Adam has two more arrays of the same size. All
 three are the state: one consistent cut of them is a checkpoint. Three ways to take it:
 
 * hugefork: a snapshot; a thread writes it.
 * copy: a copy of all arrays; a thread writes that.
-* fork: a child of ``os.fork()`` writes what it has inherited.
+* fork: a child of ``os.fork()`` writes the inherited state.
 
-For each: how long training stood still, how long the steps took while the checkpoint was written, how long both took
-together for as many steps, and how much memory it took meanwhile. Then the file is compared with the state at the cut.
+For each way: how long training stopped, how long the steps took while the checkpoint was written, how long both took
+together for as many steps, and the memory used meanwhile. Then the file is compared with the state at the cut.
 
-Each step writes to users and things from all over the state, so after some steps each page of it has been written to.
-Such a state is better copied by block (``copy_grain="block"``), and by the thread that writes the checkpoint
-(``copy_ahead=True``), before the steps come upon it. No way writes faster than ``--rate``: what a writer takes of the
-memory's speed, the steps do not have.
+Each step writes to users and items all over the state, so after some steps each page has been written to. Such a
+state is better copied by block (``copy_grain="block"``), and by the thread that writes the checkpoint
+(``copy_ahead=True``), before the steps write to it. No way writes faster than ``--rate``, because a writer uses
+memory bandwidth that the steps need.
 """
 
 import argparse
@@ -78,8 +78,8 @@ class Training:
 class ByHugefork:
     def __init__(self, size, rate):
         self.rate = rate
-        # All memory at the beginning, so that no step waits for the kernel to find some: the state, and as much again
-        # for what is written to while a checkpoint is.
+        # Gets all memory at the beginning, so that no step waits for the kernel: for the state, and as much again for
+        # the copies during a checkpoint.
         self.pool = hf.Pool(2 * size + (64 << 20), name="training", commit="upfront")
 
     def make(self, shape, dtype):
@@ -151,7 +151,7 @@ class ByFork:
 
 
 def write(arrays, path, rate):
-    """What a checkpoint of hugefork has, too: files of numpy with checksums, safe on the disk."""
+    """Does the same work as a checkpoint of hugefork: numpy files with checksums, safe on the disk."""
     (path / "data").mkdir(parents=True)
     for name, array in arrays.items():
         with open(path / "data" / f"{name}.1.npy", "wb") as file:
@@ -167,7 +167,7 @@ def write(arrays, path, rate):
 
 
 def available():
-    """Bytes of memory that programs could have."""
+    """Bytes of available memory."""
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
 

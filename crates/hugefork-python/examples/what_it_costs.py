@@ -1,14 +1,14 @@
-"""What the binding costs, and what numpy's memory from a pool gains.
+"""The costs of the Python binding, and the gain of numpy's memory from a pool.
 
     python examples/what_it_costs.py [--rounds 15]
 
-* A snapshot from Python, beside the pause that the engine counts of it: the difference is what the binding takes.
+* A snapshot from Python, beside the pause that the engine measures: the difference is the cost of the binding.
 * A reset after writes to pages all over an array, beside ``np.copyto`` from a copy.
 * Access to elements of an array of a pool, beside an ordinary one.
-* Chains of element-wise operations on arrays of 16 to 512 MB, with `hugefork.numpy_allocator` and without. The rounds
-  of the two take turns. Beside another allocator: ``LD_PRELOAD=libjemalloc.so.2 python …``, or ``libmimalloc.so.2``.
-* The same with glibc told to keep its memory, as `KEEPING` does for all of a process, each in a process of its own; and
-  the memory that they have afterwards. That is their Pss: a pool is mapped twice, so Rss has its memory twice.
+* Chains of element-wise operations on arrays of 16 to 512 MB, with and without `hugefork.numpy_allocator`,
+  alternately. To compare another allocator: ``LD_PRELOAD=libjemalloc.so.2 python …``, or ``libmimalloc.so.2``.
+* The same with glibc set to keep its memory (`KEEPING`), each in a process of its own, and the memory that the
+  processes use afterwards. That is Pss: a pool is mapped twice, so Rss counts its memory twice.
 """
 
 import argparse
@@ -25,7 +25,8 @@ import hugefork as hf
 
 
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_TOP_PAD_": str(256 << 20)}
-"""Has malloc take its memory from the heap and give none of it back, so that numpy gets none that the kernel has to clear."""
+"""Makes malloc allocate from the heap and never free to the kernel, so that numpy gets no memory that the kernel has
+to clear."""
 
 
 def seconds(call):

@@ -6,15 +6,16 @@
 //!   calloc ─▶ the same, with a kept region's contents discarded: its blocks come from the zeroed stock
 //!   free ───▶ keep the region, or give it back if enough are kept
 //! ```
-//! Each block of numpy is a region, and all of it is writable when it is handed out: numpy has system calls fill
-//! memory, and the kernel delivers no fault for those.
+//! Each block of numpy is a region, and all of it is writable when it is handed out: numpy fills
+//! memory by system calls, and the kernel raises no fault signal for those.
 //!
-//! Arrays that are used together must not begin at the same place of their huge pages: then what is read and written at
-//! one time is in the same sets of the caches and the same banks of the memory. An addition of arrays of 256 MB took 47
-//! ms so, and 28 ms with starts that are a page and a line apart. So each block begins at the next of some places.
+//! Arrays that are used together must not begin at the same offset of their huge pages: otherwise
+//! simultaneous accesses hit the same cache sets and memory banks. An addition of arrays of 256 MB
+//! took 47 ms that way, and 28 ms with starts that differ by a page and a line. So consecutive
+//! blocks begin at different offsets.
 //!
-//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a lock of their own.
-//! Under it nothing calls Python, and no memory of a region is touched.
+//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a
+//! lock of their own, and under it neither call Python nor access memory of a region.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -30,15 +31,15 @@ use pyo3::types::PyDict;
 use crate::failure::Failure;
 use crate::pool::Pool;
 
-/// Where the C API of numpy has `PyDataMem_SetHandler`. Its places never change.
+/// The entry of numpy's C API table for `PyDataMem_SetHandler`. Entries never move.
 const SET_HANDLER: usize = 304;
-/// Where it has `PyDataMem_GetHandler`.
+/// The entry for `PyDataMem_GetHandler`.
 const GET_HANDLER: usize = 305;
 
-/// What numpy calls the capsules of handlers.
+/// The name that numpy gives to capsules of handlers.
 const CAPSULE: &CStr = c"mem_handler";
 
-/// `PyDataMemAllocator`.
+/// numpy's struct `PyDataMemAllocator`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Functions {
@@ -54,7 +55,7 @@ unsafe impl Send for Functions {}
 // SAFETY: as above.
 unsafe impl Sync for Functions {}
 
-/// `PyDataMem_Handler`.
+/// numpy's struct `PyDataMem_Handler`.
 #[repr(C)]
 struct Handler {
     name: [c_char; 127],
@@ -62,46 +63,46 @@ struct Handler {
     functions: Functions,
 }
 
-/// A handler and what it works on, in the box that its capsule owns.
+/// A handler and the data that it uses, in the box that its capsule owns.
 #[repr(C)]
 struct Owned {
     handler: Handler,
     blocks: Blocks,
 }
 
-/// From one place where blocks begin to the next: a page and a line.
+/// The distance between two start offsets: a page and a line.
 const STEP: usize = 4096 + 64;
 
-/// How many such places there are. More than arrays are used in one operation.
+/// The number of start offsets: more than the arrays of one operation.
 const PLACES: usize = 16;
 
-/// What the last of them takes.
+/// The largest start offset.
 const ROOM: usize = STEP * (PLACES - 1);
 
 /// The regions that are numpy's blocks.
 struct Blocks {
     pool: hugefork::Pool,
-    /// Smaller blocks are not ours.
+    /// Minimum size of a block that is a region; smaller ones are ordinary memory.
     least: usize,
-    /// So many bytes of regions are kept for the next block.
+    /// Maximum total size of the regions that are kept for later blocks.
     keep: usize,
     state: Mutex<State>,
-    /// All regions lie between these addresses, and no other block of numpy does.
+    /// The address range of all regions; no other block of numpy lies in it.
     low: AtomicUsize,
     high: AtomicUsize,
-    /// Counts blocks, so that each begins somewhere else than the one before.
+    /// Counts blocks, so that each begins at another offset than the one before.
     next_place: AtomicUsize,
     /// The process that the regions belong to.
     process: u32,
     counts: Counts,
     before: Functions,
-    /// Keeps `before` good.
+    /// Keeps the handler `before` alive.
     _before: Py<PyAny>,
 }
 
 #[derive(Default)]
 struct State {
-    /// By the addresses of blocks.
+    /// Regions by the addresses of their blocks.
     live: HashMap<usize, hugefork::Region>,
     kept: Vec<hugefork::Region>,
     kept_bytes: usize,
@@ -114,7 +115,7 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// What a block must hold when it is handed out.
+/// The required contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contents {
     Any,
@@ -126,25 +127,24 @@ impl Blocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a child of `fork(2)`, which has none of the regions, and where another thread may have held the
-    /// lock for ever.
+    /// Whether this is a child of `fork(2)`: it has none of the regions, and a missing thread may hold the lock.
     fn is_in_child(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Whether a block may be one of ours.
+    /// Whether a block may be a region.
     fn may_be_ours(&self, block: *mut c_void) -> bool {
         (self.low.load(Ordering::Relaxed)..self.high.load(Ordering::Relaxed)).contains(&block.addr())
     }
 
-    /// A block of `size` bytes, or none: then the handler before is to give one.
+    /// A block of `size` bytes; `None` leaves the request to the handler before.
     fn give(&self, size: usize, contents: Contents) -> Option<NonNull<c_void>> {
         if size < self.least || self.is_in_child() {
             return None;
         }
         let block = self.pool.block_size().bytes();
         let least = size.checked_next_multiple_of(block)?;
-        // Where that costs an eighth at most.
+        // Aligned start offsets cost at most an eighth of the block here.
         let room = if size / 8 >= ROOM.max(block) { ROOM } else { 0 };
         let len = size.checked_add(room)?.checked_next_multiple_of(block)?;
         let made = || self.make(len).or_else(|| (least < len).then(|| self.make(least)).flatten());
@@ -161,7 +161,7 @@ impl Blocks {
         NonNull::new(address.cast())
     }
 
-    /// The kept region that fits best, if none of it is wasted but a quarter.
+    /// The kept region that fits best, if at most a quarter of it is wasted.
     fn recycle(&self, len: usize, contents: Contents) -> Option<hugefork::Region> {
         let region = {
             let mut state = self.state();
@@ -180,7 +180,7 @@ impl Blocks {
         Some(region)
     }
 
-    /// A new region, for which kept ones make room.
+    /// A new region; kept regions are freed if the pool is full.
     fn make(&self, len: usize) -> Option<hugefork::Region> {
         let make = || self.pool.region(len).and_then(|region| region.populate().map(|()| region)).ok();
         let region = make().or_else(|| (self.give_back() > 0).then(make).flatten())?;
@@ -188,7 +188,7 @@ impl Blocks {
         Some(region)
     }
 
-    /// Gives all kept regions back to the pool. Returns their bytes.
+    /// Frees all kept regions. Returns their size in bytes.
     fn give_back(&self) -> usize {
         let (kept, bytes) = {
             let mut state = self.state();
@@ -198,7 +198,7 @@ impl Blocks {
         bytes
     }
 
-    /// Takes a block of ours back; false if it is none.
+    /// Takes back a block that is a region; returns false for any other block.
     fn take_back(&self, block: *mut c_void) -> bool {
         if !self.may_be_ours(block) {
             return false;
@@ -218,7 +218,7 @@ impl Blocks {
         true
     }
 
-    /// How many bytes a block of ours may have.
+    /// Usable size of a block that is a region.
     fn len_of(&self, block: *mut c_void) -> Option<usize> {
         if !self.may_be_ours(block) {
             return None;
@@ -230,45 +230,45 @@ impl Blocks {
 }
 
 /// # Safety
-/// As of all four: `context` is that of the handler, which lives; `block` is one that it gave out.
+/// As for all four functions: `context` belongs to this handler, which is alive, and the handler has allocated `block`.
 unsafe extern "C" fn malloc(context: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
     match blocks.give(size, Contents::Any) {
         Some(block) => block.as_ptr(),
-        // SAFETY: the handler before lives, too.
+        // SAFETY: the handler before is alive, too.
         None => unsafe { (blocks.before.malloc)(blocks.before.context, size) },
     }
 }
 
 unsafe extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
     match count.checked_mul(size).and_then(|size| blocks.give(size, Contents::Zeros)) {
         Some(block) => block.as_ptr(),
-        // SAFETY: the handler before lives, too.
+        // SAFETY: the handler before is alive, too.
         None => unsafe { (blocks.before.calloc)(blocks.before.context, count, size) },
     }
 }
 
 unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
     if blocks.may_be_ours(block) && blocks.is_in_child() {
-        // Its contents are not there.
+        // A child of fork(2) does not have the contents.
         return ptr::null_mut();
     }
     let Some(len) = blocks.len_of(block) else {
-        // SAFETY: it is a block of the handler before, which lives.
+        // SAFETY: the handler before, which is alive, has allocated it.
         return unsafe { (blocks.before.realloc)(blocks.before.context, block, size) };
     };
     if size <= len {
         return block;
     }
-    // SAFETY: as for the call itself.
+    // SAFETY: the caller vouches for the arguments.
     let moved = unsafe { malloc(context, size) };
     if !moved.is_null() {
-        // SAFETY: both are blocks of at least so many bytes, and nobody else uses them.
+        // SAFETY: both blocks have at least this size, and no other thread uses them.
         unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), moved.cast::<u8>(), len) };
         blocks.take_back(block);
     }
@@ -276,17 +276,17 @@ unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usi
 }
 
 unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, size: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
     if !blocks.take_back(block) {
-        // SAFETY: it is a block of the handler before, which lives.
+        // SAFETY: the handler before, which is alive, has allocated it.
         unsafe { (blocks.before.free)(blocks.before.context, block, size) }
     }
 }
 
-/// The capsule is gone, and with it all arrays that have blocks of it.
+/// Frees the handler's data. The capsule is gone, and with it all arrays with blocks of this handler.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls it once, for a capsule that `NumpyAllocator::new` made of a box.
+    // SAFETY: Python calls it once, for the capsule that `NumpyAllocator::new` made from a box.
     unsafe {
         let owned = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
         if !owned.is_null() {
@@ -295,11 +295,11 @@ unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A function of numpy's C API.
+/// Returns a function of numpy's C API.
 fn numpy_function(py: Python<'_>, place: usize) -> Result<*const c_void, Failure> {
     let module = py.import("numpy._core._multiarray_umath").or_else(|_| py.import("numpy.core._multiarray_umath"))?;
     let table = module.getattr("_ARRAY_API")?;
-    // SAFETY: the capsule is numpy's, and has no name; the table has more places than that since numpy 1.22.
+    // SAFETY: the capsule is numpy's and has no name; since numpy 1.22 the table has more entries than this index.
     let function = unsafe {
         let table = ffi::PyCapsule_GetPointer(table.as_ptr(), ptr::null()).cast::<*const c_void>();
         if table.is_null() { ptr::null() } else { *table.add(place) }
@@ -310,9 +310,9 @@ fn numpy_function(py: Python<'_>, place: usize) -> Result<*const c_void, Failure
     Ok(function)
 }
 
-/// The handler that is in force in this context.
+/// The handler that is active in this context.
 fn current(py: Python<'_>) -> Result<Py<PyAny>, Failure> {
-    // SAFETY: this is the type of `PyDataMem_GetHandler`.
+    // SAFETY: `PyDataMem_GetHandler` has this type.
     let get: unsafe extern "C" fn() -> *mut ffi::PyObject =
         unsafe { std::mem::transmute(numpy_function(py, GET_HANDLER)?) };
     // SAFETY: it returns a new reference, or null with an exception.
@@ -326,14 +326,14 @@ pub(crate) struct NumpyAllocator {
     blocks: NonNull<Blocks>,
 }
 
-// SAFETY: the capsule keeps the blocks, which any thread may use.
+// SAFETY: the capsule owns the blocks, which any thread may use.
 unsafe impl Send for NumpyAllocator {}
 // SAFETY: as above.
 unsafe impl Sync for NumpyAllocator {}
 
 impl NumpyAllocator {
     fn blocks(&self) -> &Blocks {
-        // SAFETY: the capsule keeps them, and they are only changed through their locks.
+        // SAFETY: the capsule owns them, and all changes happen under their locks.
         unsafe { self.blocks.as_ref() }
     }
 }
@@ -343,7 +343,7 @@ impl NumpyAllocator {
     #[new]
     fn new(py: Python<'_>, pool: PyRef<'_, Pool>, least: usize, keep: usize) -> Result<NumpyAllocator, Failure> {
         let before_capsule = current(py)?;
-        // SAFETY: it is a capsule of numpy's, of that name, and points to a handler.
+        // SAFETY: numpy's capsule with that name points to a handler.
         let before = unsafe {
             let handler = ffi::PyCapsule_GetPointer(before_capsule.as_ptr(), CAPSULE.as_ptr()).cast::<Handler>();
             handler.as_ref().ok_or_else(|| PyErr::fetch(py))?.functions
@@ -365,13 +365,13 @@ impl NumpyAllocator {
         name.iter_mut().zip(b"hugefork").for_each(|(to, byte)| *to = *byte as c_char);
         let functions = Functions { context: ptr::null_mut(), malloc, calloc, realloc, free };
         let owned = Box::into_raw(Box::new(Owned { handler: Handler { name, version: 1, functions }, blocks }));
-        // SAFETY: the box was just made, and nobody else knows it.
+        // SAFETY: the box is new, and no other code knows it.
         let blocks = unsafe {
             let blocks = NonNull::from(&mut (*owned).blocks);
             (*owned).handler.functions.context = blocks.as_ptr().cast();
             blocks
         };
-        // SAFETY: the box goes to the capsule, or back if there is none.
+        // SAFETY: the capsule owns the box; without a capsule it is freed here.
         let capsule = unsafe {
             let made = ffi::PyCapsule_New(owned.cast(), CAPSULE.as_ptr(), Some(destroy));
             Bound::from_owned_ptr_or_err(py, made).inspect_err(|_| drop(Box::from_raw(owned)))?
@@ -379,18 +379,18 @@ impl NumpyAllocator {
         Ok(NumpyAllocator { capsule: capsule.unbind(), blocks })
     }
 
-    /// Has numpy take its memory from here, in this context. Returns the handler that was in force.
+    /// Makes this handler active in this context. Returns the handler that was active.
     fn install(&self, py: Python<'_>) -> Result<Py<PyAny>, Failure> {
         set(py, &self.capsule)
     }
 
-    /// Puts back what `install` returned.
+    /// Makes the handler active that `install` returned.
     #[staticmethod]
     fn restore(py: Python<'_>, before: Py<PyAny>) -> Result<(), Failure> {
         set(py, &before).map(drop)
     }
 
-    /// Gives all kept regions back to the pool. Returns their bytes.
+    /// Frees all kept regions. Returns their size in bytes.
     fn trim(&self, py: Python<'_>) -> usize {
         let blocks = self.blocks();
         py.detach(|| blocks.give_back())
@@ -416,7 +416,7 @@ impl NumpyAllocator {
 }
 
 fn set(py: Python<'_>, capsule: &Py<PyAny>) -> Result<Py<PyAny>, Failure> {
-    // SAFETY: this is the type of `PyDataMem_SetHandler`.
+    // SAFETY: `PyDataMem_SetHandler` has this type.
     let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
         unsafe { std::mem::transmute(numpy_function(py, SET_HANDLER)?) };
     // SAFETY: it takes a capsule of a handler and returns a new reference, or null with an exception.

@@ -1,4 +1,4 @@
-//! The checksum of the files of a checkpoint.
+//! The checksum of a checkpoint's files.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use crate::failure::Failure;
 use crate::interrupt::BETWEEN_SIGNALS;
 
-/// So many bytes are read at once: they stay in the CPU's cache until they are looked at.
+/// Bytes per read: they remain in the CPU's cache until they are checked.
 const AT_ONCE: usize = 256 << 10;
 
-/// The CRC-32 of zlib of a whole file.
+/// zlib's CRC-32 of a whole file.
 #[pyfunction]
 pub(crate) fn crc32_of_file(py: Python<'_>, path: PathBuf) -> Result<u32, Failure> {
     let mut file = File::open(path)?;

@@ -12,7 +12,7 @@ use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
 
-/// A snapshot of a region that other processes can map, for as long as this is there.
+/// A snapshot of a region that other processes can map as long as this object lives.
 #[pyclass(frozen, module = "hugefork._native")]
 pub(crate) struct Export {
     export: Shared<hugefork::Export>,
@@ -20,7 +20,7 @@ pub(crate) struct Export {
 
 #[pymethods]
 impl Export {
-    /// Of a snapshot, or of a sealed copy of it.
+    /// Exports a snapshot, or a sealed copy of it.
     #[new]
     fn new(py: Python<'_>, snapshot: PyRef<'_, RegionSnapshot>, copy: bool) -> Result<Export, Failure> {
         let snapshot = snapshot.get()?;
@@ -32,12 +32,12 @@ impl Export {
         Ok(Export { export: Shared::new("export", export) })
     }
 
-    /// The descriptor, which stays that of this.
+    /// The descriptor, which belongs to this object.
     fn fileno(&self) -> Result<c_int, Failure> {
         Ok(self.export.get()?.as_fd().as_raw_fd())
     }
 
-    /// Which bytes lie where in it, as text for `Imported`.
+    /// The list of extents as text for `Imported`: which bytes of the file are which bytes of the snapshot.
     fn extents(&self) -> Result<String, Failure> {
         Ok(self.export.get()?.extents().to_string())
     }
@@ -47,8 +47,8 @@ impl Export {
     }
 }
 
-/// What another process has exported, mapped copy-on-write. It has the buffer protocol, writable: what is written stays
-/// here.
+/// Another process's export, mapped copy-on-write. It has the buffer protocol, writable: writes are private to this
+/// process.
 #[pyclass(frozen, module = "hugefork._native")]
 pub(crate) struct Imported {
     memory: Shared<hugefork::Imported>,
@@ -67,7 +67,7 @@ impl Imported {
         let memory = |memory: &hugefork::Imported| {
             Ok(Memory { address: memory.as_mut_ptr().cast(), len: memory.len(), is_read_only: false })
         };
-        // SAFETY: Python gives a view to fill; what is mapped stays while it lives.
+        // SAFETY: Python passes a view to fill; the mapping is valid as long as this object lives.
         unsafe { slf.get().memory.export(slf.clone().into_any(), view, flags, memory) }
     }
 

@@ -4,10 +4,10 @@ use hugefork::{BuildError, ErrorCode, ImportError, RegionError, ResetError, Size
 use pyo3::exceptions::{PyImportError, PyOSError};
 use pyo3::prelude::*;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// `done` bytes came before it, in a call that can end half way.
+    /// Number of bytes done before the failure, for calls that can fail half way.
     Engine {
         code: ErrorCode,
         errno: i32,
@@ -24,14 +24,14 @@ impl Failure {
     }
 }
 
-/// How far the call came, if the error tells.
+/// Number of bytes done, if the error reports it.
 fn done(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
     let transfer = error.downcast_ref().map(|error: &TransferError| error.done);
     transfer.or_else(|| error.downcast_ref().map(|error: &ResetError| error.done))
 }
 
-/// The call that the kernel refused, if that is the reason. An error that shows another as itself does not tell it as
-/// its source.
+/// The kernel's refusal, if that is the reason. An error that is transparent for another does not report it as its
+/// source.
 fn refused<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a SystemError> {
     if let Some(RegionError::System(refused)) = error.downcast_ref() {
         return Some(refused);
@@ -68,7 +68,7 @@ impl From<std::io::Error> for Failure {
         match ErrorCode::of(&error) {
             Some(code) => Failure::engine(&error, code),
             None => Failure::Python(match error.raw_os_error() {
-                // With a number, Python finds the class that fits.
+                // Python picks the exception class by the error number.
                 Some(number) => PyOSError::new_err((number, error.to_string())),
                 None => error.into(),
             }),

@@ -1,4 +1,4 @@
-//! Ctrl-C in long calls: Python looks after signals now and then.
+//! Ctrl-C in long calls: Python checks for signals from time to time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 
-/// So many bytes are copied before Python looks after signals.
+/// Bytes copied between two checks for signals.
 pub(crate) const BETWEEN_SIGNALS: usize = 64 << 20;
 
-/// A call without the interpreter's lock, which [`look_after_signals`] may end.
+/// Runs a call without the interpreter's lock. [`look_after_signals`] may end it.
 pub(crate) fn interruptible<T: Send, E: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, E> + Send,
@@ -26,13 +26,13 @@ where
     }
 }
 
-/// Within [`interruptible`], on any of its threads: looks after signals, and then calls `then`. The exception of either
-/// ends the call.
+/// Checks for signals and then calls `then`; for any thread within [`interruptible`]. An exception of either ends the
+/// call.
 pub(crate) fn look_after_signals(then: impl FnOnce(Python<'_>) -> PyResult<()>) {
     let looked = Python::attach(|py| {
         py.check_signals()?;
         then(py)
     });
-    // The one way to end the work of all threads.
+    // A panic is the only way to end the work of all threads.
     looked.unwrap_or_else(|error| resume_unwind(Box::new(error)));
 }

@@ -1,21 +1,21 @@
-//! The native half of the Python package `hugefork`: the engine, behind objects that Python can hold.
+//! The native half of the Python package `hugefork`: the engine as Python objects.
 //!
-//! What users see is written in Python (`python/hugefork`), over this module, `hugefork._native`. It knows bytes and
-//! ranges of bytes, and nothing of arrays, shapes and types of elements.
+//! Users see the Python code (`python/hugefork`) above this module, `hugefork._native`. This module
+//! handles bytes and ranges of bytes; it knows nothing of arrays, shapes and element types.
 //!
-//! | file | does |
+//! | file | contents |
 //! |---|---|
-//! | `failure` | turns errors of the engine into exceptions |
-//! | `shared` | objects that are closed only when nobody has a view of their memory |
-//! | `options` | words for what the engine lets choose |
+//! | `failure` | converts errors of the engine to exceptions |
+//! | `shared` | objects that can be closed only when no view of their memory exists |
+//! | `options` | converts words to options of the engine |
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
-//! | `checksum` | that of the files of a checkpoint |
-//! | `interrupt` | Ctrl-C in calls that take long |
-//! | `stats` | figures, as dictionaries |
+//! | `checksum` | the checksum of a checkpoint's files |
+//! | `interrupt` | Ctrl-C in long calls |
+//! | `stats` | statistics, as dictionaries |
 //! | `allocator` | numpy's memory from a pool (NEP 49) |
 //!
-//! Whatever may take long lets go of the interpreter's lock meanwhile.
+//! All calls that may take long release the interpreter's lock.
 
 mod allocator;
 mod checksum;
@@ -31,7 +31,7 @@ mod shared;
 mod snapshot;
 mod stats;
 
-/// The engine. Use the package `hugefork`.
+/// The engine. Use the package `hugefork` instead.
 #[pyo3::pymodule(name = "_native", gil_used = false)]
 mod native {
     #[pymodule_export]

@@ -1,4 +1,5 @@
-//! Operations: several writes of which a fork, snapshot or reset has all or none.
+//! Operations: groups of writes; a fork, snapshot or reset contains all writes of an operation or
+//! none.
 
 use std::time::Duration;
 
@@ -6,18 +7,18 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// Operations: what several writes are for the program, such as a put of a key and a value.
+/// Groups of writes that belong together, such as a put of a key and a value.
 ///
-/// A snapshot is one moment of every thread's writes, so it may have the first of them and lack the second. Forks,
-/// snapshots and resets of arrays that were given an `Operations` (`pool.empty(…, operations=…)`) wait until no thread
-/// is inside of ``with operations:``, and threads that want to enter wait meanwhile. Give one to all arrays that are
-/// written to together.
+/// A snapshot captures all threads' writes at one moment, so it may contain the first write of a group without the
+/// second. Forks, snapshots and resets of arrays that use an `Operations` (`pool.empty(…, operations=…)`) wait until no
+/// thread is inside a ``with operations:`` block, and threads that want to enter wait meanwhile. Use the same one for
+/// all arrays that are written together.
 ///
-/// Operations nest. They are a thread's: leave on the thread that has entered, and hold none over an ``await`` or a
-/// ``yield``. Enter first, and then take locks that others take inside. Do not block inside: after `patience` seconds,
-/// the snapshot raises `OperationGoesOnError`, and has done nothing. A snapshot on a thread that is inside itself
-/// raises `InsideOperationError`. An exception leaves, with what was half written as it is, and so does the end of a
-/// thread.
+/// Operations nest. Each belongs to a thread: leave it on the thread that has entered it, and hold none over an
+/// ``await`` or a ``yield``. Enter first, then take locks that other threads take inside. Do not block inside: after
+/// `patience` seconds, the snapshot raises `OperationGoesOnError` and has changed nothing. A snapshot on a thread that
+/// is inside itself raises `InsideOperationError`. An exception leaves the operation, and so does the end of a thread;
+/// the writes done so far remain.
 ///
 /// >>> import hugefork as hf
 /// >>> operations = hf.Operations()
@@ -44,7 +45,7 @@ impl Operations {
         Ok(Operations { operations: hugefork::Operations::with_patience(patience) })
     }
 
-    /// Enters. Who waits lets others run, which may be inside and have to leave.
+    /// Enters. A waiting thread releases the interpreter's lock, because the threads inside need it to leave.
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         let (py, operations) = (slf.py(), &slf.operations);
         py.detach(|| std::mem::forget(operations.enter()));

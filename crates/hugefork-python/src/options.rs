@@ -1,10 +1,10 @@
-//! What Python chooses in words.
+//! Converts words to options of the engine.
 
 use hugefork::{Advice, CopyGrain, RegionOptions, Reserve};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// The value that `word` names, or an error that lists the words.
+/// The value that `word` names; otherwise an error that lists the words.
 pub(crate) fn choose<T: Copy>(what: &str, word: &str, from: &[(&str, T)]) -> PyResult<T> {
     let found = from.iter().find(|(name, _)| *name == word);
     found.map(|(_, value)| *value).ok_or_else(|| {
@@ -13,7 +13,7 @@ pub(crate) fn choose<T: Copy>(what: &str, word: &str, from: &[(&str, T)]) -> PyR
     })
 }
 
-/// The options of a region, fork or snapshot: its reservation, its limit, its grain.
+/// The options of a region, fork or snapshot: reservation, limit, copy grain.
 pub(crate) fn region_options(
     reserve: bool,
     max_cow_bytes: Option<usize>,

@@ -1,11 +1,11 @@
-//! Pins: ranges of a region that stay writable and where they are.
+//! Pins: ranges of a region that do not move and remain writable.
 
 use std::sync::{Mutex, PoisonError};
 
 use hugefork::OwnedPin;
 use pyo3::prelude::*;
 
-/// Keeps a range of a region writable and where it is, until it is released or collected.
+/// Holds a range of a region writable and in place, until it is released or collected.
 #[pyclass(frozen, module = "hugefork")]
 pub(crate) struct Pin {
     pin: Mutex<Option<OwnedPin>>,
@@ -34,7 +34,7 @@ impl Pin {
         self.pin.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Ends it. A second call does nothing.
+    /// Releases the pin. A second call does nothing.
     fn release(&self, py: Python<'_>) {
         let pin = self.pin.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(pin));

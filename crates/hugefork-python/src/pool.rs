@@ -16,7 +16,7 @@ pub(crate) struct Pool {
     pub(crate) pool: Shared<hugefork::Pool>,
 }
 
-/// Bytes of a size in words, such as `512 MiB`.
+/// Parses a size such as `512 MiB` into bytes.
 #[pyfunction]
 pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
     Ok(text.trim().parse::<ByteSize>()?.0)

@@ -1,4 +1,4 @@
-//! Regions: memory that arrays lie in.
+//! Regions: the memory of arrays.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -20,16 +20,16 @@ use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
 use crate::stats;
 
-/// One block in so many of a pool is copied before it is asked again how many are free.
+/// Number of blocks copied before the free blocks of the pool are checked again: one in this many of the pool's.
 const LITTLE: usize = 64;
 
-/// No more blocks than that.
+/// Maximum of that number.
 const MOST_AHEAD: usize = 32;
 
-/// Memory of a pool: zeros at first, taken block by block as it is written to. It has the buffer protocol, writable.
+/// Memory of a pool: zeros at first; a write to a block takes it from the pool. It has the buffer protocol, writable.
 ///
-/// Arrays of `Pool.empty` lie in one each. It lives for as long as anybody has a view of it. `close()` gives it up
-/// before that, and refuses (BufferError) while there are views.
+/// Each array of `Pool.empty` lies in a region of its own. A region lives as long as a view of it. `close()` frees it
+/// earlier; it raises BufferError while views exist.
 #[pyclass(frozen, weakref, module = "hugefork")]
 pub(crate) struct Region {
     region: Shared<hugefork::Region>,
@@ -47,7 +47,7 @@ impl Region {
         self.region.get()
     }
 
-    /// A call on a range, without the interpreter's lock.
+    /// Runs a call on a range without the interpreter's lock.
     fn on_range<T: Send, E: Send>(
         &self,
         py: Python<'_>,
@@ -70,13 +70,13 @@ impl Region {
         self.nbytes
     }
 
-    /// Where it begins.
+    /// The address of its first byte.
     #[getter]
     fn address(&self) -> usize {
         self.address
     }
 
-    /// Views of it that live: arrays and memoryviews, but not views of these.
+    /// Number of living views of it: arrays and memoryviews, but not views of these.
     #[getter]
     fn exports(&self) -> usize {
         self.region.exports()
@@ -88,9 +88,9 @@ impl Region {
         self.region.is_closed()
     }
 
-    /// Gives its memory back to the pool.
+    /// Frees its memory.
     ///
-    /// Raises BufferError while arrays or memoryviews of it live. A second call does nothing.
+    /// Raises BufferError while arrays or memoryviews of it exist. A second call does nothing.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         self.region.close(py)
     }
@@ -108,7 +108,7 @@ impl Region {
         let memory = |region: &hugefork::Region| {
             Ok(Memory { address: region.as_mut_ptr().cast(), len: region.len(), is_read_only: false })
         };
-        // SAFETY: Python gives a view to fill; the region's addresses stay while it lives.
+        // SAFETY: Python passes a view to fill; the addresses of the region are valid as long as the region lives.
         unsafe { slf.get().region.export(slf.clone().into_any(), view, flags, memory) }
     }
 
@@ -145,15 +145,15 @@ impl Region {
         Ok(py.detach(|| region.prepare_snapshot())?)
     }
 
-    /// Copies what the blocks of a range share with snapshots, so that no write has to. Returns false when the pool has
-    /// few free blocks left: the rest would be taken from those snapshots.
+    /// Copies the blocks of a range that are shared with snapshots, so that writes need not copy them. Returns false
+    /// when the pool has few free blocks left: copying the rest would revoke blocks of those snapshots.
     fn copy_ahead(&self, py: Python<'_>, start: usize, stop: usize) -> Result<bool, Failure> {
         let region = self.get()?;
         let block = region.pool().block_size().bytes();
         let at_once = (region.pool().capacity() / block / LITTLE).clamp(1, MOST_AHEAD);
         py.detach(|| {
             for (nth, at) in (start..stop).step_by(block).enumerate() {
-                // To ask takes as long as to copy some blocks. Writers take blocks meanwhile, too.
+                // The check takes as long as copying some blocks. Writers take blocks meanwhile, too.
                 if nth % at_once == 0 && region.pool().stats().blocks_free < 4 * at_once {
                     return Ok(false);
                 }
@@ -185,7 +185,8 @@ impl Region {
         Ok(())
     }
 
-    /// Has forks, snapshots and resets of it wait for operations. A region has one `Operations`, for good.
+    /// Makes forks, snapshots and resets of the region wait for operations. A region has one `Operations`, which cannot
+    /// be changed.
     ///
     /// Raises AnotherOperationsError.
     fn set_operations(&self, operations: PyRef<'_, Operations>) -> Result<(), Failure> {
@@ -202,7 +203,7 @@ impl Region {
         Ok(stats::of_region(py, &stats)?)
     }
 
-    /// Reads from a descriptor into the range, from its position on, or from `offset` of a file on.
+    /// Reads from a descriptor into the range: from the descriptor's position, or from `offset` of a file.
     fn read_from(
         &self,
         py: Python<'_>,
@@ -233,16 +234,16 @@ impl Region {
     }
 }
 
-/// A descriptor of Python's.
+/// Borrows a descriptor from Python.
 pub(crate) fn borrowed(fd: c_int) -> Result<BorrowedFd<'static>, Failure> {
     if fd < 0 {
-        return Err(PyValueError::new_err(format!("{fd} is no descriptor: give one that is open")).into());
+        return Err(PyValueError::new_err(format!("{fd} is not a descriptor: give one that is open")).into());
     }
-    // SAFETY: it is no -1. Whether it is open is for the kernel to say, at each call.
+    // SAFETY: it is not -1. The kernel checks at each call whether it is open.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Snapshots of several regions, none of them twice, at one moment.
+/// Takes snapshots of several different regions at one moment.
 #[pyfunction]
 pub(crate) fn snapshot_all(
     py: Python<'_>,
@@ -258,7 +259,7 @@ pub(crate) fn snapshot_all(
     Ok(made.into_iter().map(RegionSnapshot::new).collect())
 }
 
-/// Sets regions, none of them twice, back at one moment, each to its snapshot.
+/// Resets several different regions at one moment, each to its snapshot.
 #[pyfunction]
 pub(crate) fn reset_all(
     py: Python<'_>,
@@ -273,13 +274,13 @@ pub(crate) fn reset_all(
     })
 }
 
-/// What can be forked.
+/// A region or a snapshot, which can both be forked.
 enum Source {
     Region(Arc<hugefork::Region>),
     Snapshot(Arc<hugefork::Snapshot>),
 }
 
-/// Forks of several regions and snapshots. The regions, none of them twice, are forked as they are at one moment.
+/// Forks several regions and snapshots. The regions are different and are forked at one moment.
 #[pyfunction]
 #[pyo3(signature = (sources, *, reserve, max_cow_bytes, copy_grain, calls_wait))]
 pub(crate) fn fork_all(
@@ -295,7 +296,8 @@ pub(crate) fn fork_all(
     let forks = py.detach(|| {
         loop {
             match fork_once(&sources, options) {
-                // The cut lost a part before it was forked: the pool is full. The next one is of what is there now.
+                // The pool is full, and a part of the cut was revoked before the fork. The next cut has the present
+                // contents.
                 Err(RegionError::Revoked) if !sources.iter().any(is_revoked) => {}
                 forks => return forks,
             }

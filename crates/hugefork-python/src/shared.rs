@@ -1,10 +1,10 @@
-//! What a Python object holds of the engine, until it is closed.
+//! A value of the engine that a Python object owns until it is closed.
 //!
 //! ```text
 //!   open ── export ──▶ open, n exports ── release ──▶ open ── close ──▶ closed
 //!                        └─ close: BufferError
 //! ```
-//! Invariant: while there are exports, the value is there. So the memory that a view shows stays.
+//! Invariant: while there are exports, the value exists. So the memory that a view shows is valid.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 
-/// A value of the engine. Calls that are under way when it is closed finish their work.
+/// A value of the engine. Calls in progress when it is closed complete normally.
 pub(crate) struct Shared<T: Send + Sync> {
     state: Mutex<Exported<T>>,
-    /// What it is called in messages.
+    /// Its name in messages.
     noun: &'static str,
 }
 
@@ -37,7 +37,8 @@ impl<T: Send + Sync> Shared<T> {
     }
 
     pub(crate) fn get(&self) -> Result<Arc<T>, Failure> {
-        // The lock is let go of first: what makes the error is Python, and may let another thread run that wants it.
+        // The lock is released first: creating the error runs Python code, which may switch to a thread that wants the
+        // lock.
         let value = self.state().value.clone();
         value.ok_or_else(|| self.is_closed_error().into())
     }
@@ -54,12 +55,12 @@ impl<T: Send + Sync> Shared<T> {
         self.state().value.is_none()
     }
 
-    /// Views of its memory that live.
+    /// Number of living views of its memory.
     pub(crate) fn exports(&self) -> usize {
         self.state().exports
     }
 
-    /// Gives the value up. What that takes, it takes without the interpreter's lock.
+    /// Drops the value, without the interpreter's lock.
     pub(crate) fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         let mut state = self.state();
         if state.exports > 0 {
@@ -75,11 +76,11 @@ impl<T: Send + Sync> Shared<T> {
         Ok(())
     }
 
-    /// Shows in `view` what `memory` gives of the value, and keeps the value until that is released.
+    /// Fills `view` with the memory that `memory` returns, and holds the value until the view is released.
     ///
     /// # Safety
-    /// `view` is what Python has given for this request. The memory is there, and as writable as it says, while the
-    /// value is.
+    /// Python has passed `view` for this request. The memory is valid as long as the value exists, and it is writable
+    /// if it says so.
     pub(crate) unsafe fn export(
         &self,
         owner: Bound<'_, PyAny>,
@@ -96,7 +97,7 @@ impl<T: Send + Sync> Shared<T> {
             return Err(self.is_closed_error().into());
         }
         let (len, readonly) = (memory.len as isize, c_int::from(memory.is_read_only));
-        // SAFETY: the caller's promise. It takes a reference to the owner.
+        // SAFETY: the caller vouches for the memory. The call takes a reference to the owner.
         let answer = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), memory.address, len, readonly, flags) };
         if answer != 0 {
             return Err(PyErr::fetch(py).into());
@@ -105,7 +106,7 @@ impl<T: Send + Sync> Shared<T> {
         Ok(())
     }
 
-    /// A view that [`Shared::export`] has shown is gone.
+    /// Called when a view of [`Shared::export`] is released.
     pub(crate) fn release(&self) {
         self.state().exports -= 1;
     }
@@ -119,8 +120,8 @@ pub(crate) struct Memory {
 }
 
 impl<T: Send + Sync> Drop for Shared<T> {
-    /// Nobody uses it any more, and no view is left, since each holds a reference. What unmapping takes, it takes
-    /// without the interpreter's lock.
+    /// No code uses the value any more, and no view exists, since each holds a reference. Unmapping runs without the
+    /// interpreter's lock.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = state.value.take() {

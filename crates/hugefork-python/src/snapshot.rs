@@ -1,4 +1,4 @@
-//! Snapshots of one region each.
+//! Snapshots, each of one region.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -15,11 +15,11 @@ use crate::interrupt::BETWEEN_SIGNALS;
 use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 
-/// So many bytes are copied from a snapshot at once, to be checked and written: they stay in the cache of one CPU, and
-/// drive less out of that which it shares with others.
+/// Bytes per copy from a snapshot for checking and writing: they fit into the cache of one CPU, and displace less from
+/// the shared cache.
 const AT_ONCE: usize = 256 << 10;
 
-/// A region as it was at one moment. It has the buffer protocol, read-only.
+/// The contents of a region at one moment. It has the buffer protocol, read-only.
 #[pyclass(frozen, weakref, module = "hugefork._native")]
 pub(crate) struct RegionSnapshot {
     snapshot: Shared<hugefork::Snapshot>,
@@ -45,13 +45,13 @@ impl RegionSnapshot {
         self.nbytes
     }
 
-    /// Tells it from all other snapshots of this process; of two of one region, the later has the greater.
+    /// Identifies it among all snapshots of this process; of two snapshots of one region, the later has the greater id.
     #[getter]
     fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where it is mapped, which it is now if it was not yet.
+    /// Its address. The first call maps the snapshot.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<usize, Failure> {
         let snapshot = self.get()?;
@@ -86,7 +86,7 @@ impl RegionSnapshot {
             let address = std::ptr::with_exposed_provenance_mut(bytes);
             Ok(Memory { address, len: snapshot.len(), is_read_only: true })
         };
-        // SAFETY: Python gives a view to fill; the snapshot stays mapped while it lives.
+        // SAFETY: Python passes a view to fill; the snapshot is mapped as long as it lives.
         unsafe { slf.get().snapshot.export(slf.clone().into_any(), view, flags, memory) }
     }
 
@@ -94,8 +94,8 @@ impl RegionSnapshot {
         self.snapshot.release();
     }
 
-    /// Copies the bytes from `offset` on to all of `to`, a writable contiguous buffer of bytes. What was taken away is
-    /// an error.
+    /// Copies bytes from `offset` on into all of `to`, a writable contiguous buffer of bytes. Fails if a part was
+    /// revoked.
     fn read_at(&self, py: Python<'_>, offset: usize, to: PyBuffer<u8>) -> Result<(), Failure> {
         if to.readonly() || !to.is_c_contiguous() {
             return Err(PyBufferError::new_err("give a writable contiguous buffer of bytes").into());
@@ -105,8 +105,8 @@ impl RegionSnapshot {
         for done in (0..len).step_by(BETWEEN_SIGNALS) {
             py.detach(|| {
                 let to = std::ptr::with_exposed_provenance_mut(address + done);
-                // SAFETY: the buffer stays while it is held, is writable, and its owner sees to it that nobody uses it
-                // meanwhile, as with any call that fills a buffer.
+                // SAFETY: the buffer is valid while it is held, and it is writable. Its owner must not use it
+                // meanwhile, as for any call that fills a buffer.
                 let to = unsafe { std::slice::from_raw_parts_mut(to, BETWEEN_SIGNALS.min(len - done)) };
                 snapshot.read_at(offset.saturating_add(done), to)
             })?;
@@ -115,14 +115,14 @@ impl RegionSnapshot {
         Ok(())
     }
 
-    /// Writes a range to a descriptor. Returns the CRC-32 of zlib, begun with `crc`. What was taken away is an error.
+    /// Writes a range to a descriptor. Returns zlib's CRC-32, continued from `crc`. Fails if a part was revoked.
     fn write_to(&self, py: Python<'_>, fd: c_int, start: usize, stop: usize, crc: u32) -> Result<u32, Failure> {
         use std::io::Write;
         use std::mem::ManuallyDrop;
         use std::os::fd::FromRawFd;
         let (snapshot, _) = (self.get()?, borrowed(fd)?);
         py.detach(|| -> Result<u32, Failure> {
-            // SAFETY: the caller's descriptor, which is not closed here.
+            // SAFETY: the caller owns the descriptor; it is not closed here.
             let mut file = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(fd) });
             let mut hasher = crc32fast::Hasher::new_with_initial(crc);
             let mut bytes = vec![0; AT_ONCE.min(stop.saturating_sub(start))];
@@ -153,7 +153,7 @@ impl RegionSnapshot {
     }
 }
 
-/// Ranges as pairs.
+/// Converts ranges to pairs.
 pub(crate) fn listed(
     ranges: impl Iterator<Item = Result<Range<usize>, RegionError>>,
 ) -> Result<Vec<(usize, usize)>, Failure> {

@@ -1,4 +1,4 @@
-//! Figures as dictionaries. The dataclasses in `python/hugefork/_stats.py` have the same names.
+//! Statistics as dictionaries. The dataclasses in `python/hugefork/_stats.py` have the same names.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use hugefork::{FaultStats, LazyFreed, PoolStats, RegionStats};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Puts `name: value` into a dictionary for each.
+/// Puts each `name: value` into a dictionary.
 macro_rules! put {
     ($dict:expr, $($name:literal: $value:expr),* $(,)?) => { $($dict.set_item($name, $value)?;)* };
 }

@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Fixtures for all tests."""
 
 import gc
 import subprocess
@@ -11,7 +11,7 @@ import hugefork as hf
 
 @pytest.fixture
 def pool(request):
-    """A small pool of which nothing is in use when the test is over. Its blocks are as large as the module says."""
+    """A small pool that must be unused after the test. The test module chooses its block size."""
     made = hf.Pool("64 MiB", name="test", block_size=getattr(request.module, "BLOCK_SIZE", "2 MiB"))
     yield made
     if not made.closed:
@@ -22,8 +22,8 @@ def pool(request):
 
 @pytest.fixture
 def run():
-    """Runs a program of its own and returns what came of it. Ctrl-C interrupts it, even where the tests were started in
-    the background of a shell, which has them ignore that."""
+    """Runs a program and returns its result. Ctrl-C interrupts it even if a shell started the tests in the background
+    and so made them ignore it."""
 
     def run(program, *options, **settings):
         start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nimport hugefork as hf, numpy as np\n"

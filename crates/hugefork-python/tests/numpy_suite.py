@@ -1,9 +1,10 @@
-"""Runs numpy's own tests with numpy's memory from a pool. `test.sh` does not: it takes some ten minutes.
+"""Runs numpy's own tests with numpy's memory from a pool. `test.sh` leaves them out, because they take some ten
+minutes.
 
     python tests/numpy_suite.py [--without] [PART ...]       PART: numpy.linalg, numpy._core.tests.test_multiarray
 
-Arrays of 4 KiB and more come from the pool, so that most tests have some. With ``--without`` none do, which tells what
-fails anyway: `test_mem_policy`, say, where there is no meson to build what it takes. Take it by parts if time is short.
+Arrays of 4 KiB and more come from the pool, so most tests use it. With ``--without`` none do, to find the tests that
+fail anyway, such as `test_mem_policy` without meson. Run single parts if time is short.
 """
 
 import argparse

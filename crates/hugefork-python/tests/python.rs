@@ -1,11 +1,11 @@
-//! Runs `test.sh`: the tests of the package, in Python. Its last line is counted with those of other tests.
+//! Runs `test.sh`, the tests of the Python package. Its last line counts like those of other tests.
 //!
-//! Where Python 3.11 or what it takes is not to be had, this says so. It fails then only if `HUGEFORK_REQUIRE` has
-//! `python`.
+//! If Python 3.11 or one of its needed packages is missing, prints that. Fails in that case only if
+//! `HUGEFORK_REQUIRE` contains `python`.
 
 use std::process::{Command, ExitCode};
 
-/// What `test.sh` ends with if the tests cannot be run here.
+/// The exit status of `test.sh` if the tests cannot run here.
 const CANNOT: i32 = 77;
 
 fn main() -> ExitCode {

@@ -70,7 +70,7 @@ def test_arrays_grow_and_shrink(allocator):
 
 @pytest.mark.parametrize("length", [5 << 20, (16 << 20) + 7])
 def test_arrays_begin_at_different_places_of_their_blocks(pool, length):
-    """So that what is used together is not in the same sets of the caches."""
+    """So arrays that are used together do not share cache sets."""
     allocator = hf.numpy_allocator(pool, keep=0)
     with allocator:
         arrays = [np.zeros(length, "u1") for _ in range(3)]
@@ -87,7 +87,7 @@ def test_arrays_begin_at_different_places_of_their_blocks(pool, length):
     assert allocator.stats().live == 0
 
 
-def test_what_the_pool_has_not_is_ordinary_memory(allocator):
+def test_a_full_pool_leads_to_ordinary_memory(allocator):
     with allocator:
         many = [np.ones(20 << 20, "u1") for _ in range(5)]
     assert allocator.stats().refused == 2
@@ -163,7 +163,7 @@ def test_many_threads_use_one_allocator(allocator):
             a = np.full(length, seed, "u1")
             b = a + np.zeros(length, "u1")
             assert (b == seed).all()
-            # What this replaces may be of another thread, and is freed here.
+            # The replaced memory may belong to another thread, and is freed here.
             kept[int(random.integers(4))] = b
         return seed
 
@@ -176,7 +176,7 @@ def test_many_threads_use_one_allocator(allocator):
 
 
 def test_threads_that_use_one_allocator_go_back_to_their_own(pool, allocator):
-    """Each thread has found another one in force, and they leave in the order in which they came."""
+    """Each thread has found another handler active, and the threads leave in the order in which they entered."""
     inner, seen = hf.numpy_allocator(pool, least="1 MiB"), {}
     turn = threading.Barrier(2)
 
@@ -205,7 +205,7 @@ def test_threads_that_use_one_allocator_go_back_to_their_own(pool, allocator):
     assert inner.stats().made == 2 and allocator.stats().made == 0
 
 
-def test_a_forked_child_goes_on_with_ordinary_memory(run):
+def test_a_forked_child_uses_ordinary_memory(run):
     done = run("""
 import os
 allocator = hf.numpy_allocator(hf.Pool("64 MiB"))

@@ -1,5 +1,5 @@
-"""Checkpoints that were altered: by a disk, which keeps no checksum right, and by somebody who does. An altered one is
-refused with an error that says so, or has exactly what was saved; and nobody gets another error than those."""
+"""Altered checkpoints: by a disk, which leaves wrong checksums, and by a person, who corrects them. Loading one fails
+with an error that says so, or gives exactly the saved arrays; no other error may occur."""
 
 import json
 import shutil
@@ -16,13 +16,14 @@ from hugefork.checkpoint import _format
 
 ALTERED = "load another checkpoint"
 
-# No test depends on how fast the machine is.
+# No test depends on the machine's speed.
 in_any_time = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A directory for copies, the files of a checkpoint, and its arrays. One array is mapped, and the others are read."""
+    """A directory for copies, the files of a checkpoint, and its arrays. One array gets mapped, the others are
+    read."""
     path = tmp_path_factory.mktemp("saved")
     with hf.Pool("64 MiB") as pool:
         arrays = {
@@ -46,7 +47,7 @@ def saved(tmp_path_factory):
 
 
 def put(saved, altered):
-    """The checkpoint, with some files altered."""
+    """Writes the checkpoint with some files altered."""
     path, files, _ = saved
     path = path / "altered"
     shutil.rmtree(path, ignore_errors=True)
@@ -58,7 +59,7 @@ def put(saved, altered):
 
 
 def refused(path, work):
-    """What comes of it, if it is not refused."""
+    """The result of `work`, if it is not refused."""
     try:
         return work()
     except hf.CheckpointError as error:
@@ -86,7 +87,7 @@ CHANGES = st.one_of(
 
 def changed(whole, changes):
     for kind, place, what in changes:
-        # Most of what can go wrong stands at the beginning.
+        # Most of the vulnerable bytes are at the beginning.
         at = int(place * place * len(whole))
         match kind:
             case "replace":
@@ -102,7 +103,7 @@ def changed(whole, changes):
 
 @in_any_time
 @given(data=st.data())
-def test_what_a_disk_alters_is_refused_or_is_what_was_saved(saved, data):
+def test_damage_by_a_disk_is_refused_or_harmless(saved, data):
     _, files, expected = saved
     names = st.sampled_from(sorted(files))
     altered = {}
@@ -116,7 +117,7 @@ def test_what_a_disk_alters_is_refused_or_is_what_was_saved(saved, data):
     if arrays is not None:
         same(arrays, expected)
         checkpoint.verify(path)
-    # Without the checksums, what is in the arrays may be altered, but nothing else.
+    # Without the checksums, the contents of arrays may be altered, but nothing else.
     arrays = refused(path, lambda: checkpoint.load(path, check=False))
     if arrays is not None:
         assert set(arrays) == set(expected)
@@ -134,7 +135,7 @@ def test_each_file_is_refused_wherever_it_ends(saved):
 
 
 def sealed(manifest):
-    """A manifest with the checksum that it should have."""
+    """A manifest with a correct checksum."""
     if isinstance(manifest, dict):
         manifest = {**manifest, "crc32": _format.check_of(manifest)}
     return json.dumps(manifest).encode()
@@ -149,7 +150,7 @@ ANYTHING = st.recursive(
 
 
 def places(value, path=()):
-    """The ways to all that is in a manifest."""
+    """The paths to all values in a manifest."""
     yield path
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -157,7 +158,7 @@ def places(value, path=()):
 
 
 def with_another(value, path, new):
-    """`new` stands there, or nothing if it is `...`."""
+    """The manifest with `new` at that path, or without the value if `new` is `...`."""
     if not path:
         return None if new is ... else new
     copy = value.copy()
@@ -170,7 +171,7 @@ def with_another(value, path, new):
 
 @in_any_time
 @given(data=st.data())
-def test_a_manifest_that_somebody_has_altered_does_no_harm(saved, data):
+def test_a_forged_manifest_does_no_harm(saved, data):
     manifest = json.loads(saved[1]["manifest.json"])
     for _ in range(data.draw(st.integers(1, 2))):
         path = data.draw(st.sampled_from(list(places(manifest))))
@@ -183,7 +184,7 @@ def test_a_manifest_that_somebody_has_altered_does_no_harm(saved, data):
         lambda: checkpoint.meta(path),
     ):
         refused(path, work)
-    # It does not keep anybody from saving there, unless it may be another program's.
+    # Such a manifest does not prevent a new save, unless it may belong to another program.
     def save():
         checkpoint.save(path, {"a": np.arange(3)}).result()
 
@@ -195,7 +196,7 @@ def test_a_manifest_that_somebody_has_altered_does_no_harm(saved, data):
         assert np.array_equal(checkpoint.load(path)["a"], np.arange(3))
 
 
-def test_lists_within_lists_are_no_manifest(saved):
+def test_deeply_nested_lists_are_refused(saved):
     for deep in (b"[" * 200_000, b'{"arrays":' * 200_000, b"9" * 10_000):
         path = put(saved, {"manifest.json": deep})
         with pytest.raises(hf.CheckpointError, match=ALTERED):
@@ -221,8 +222,8 @@ def numpy_file(head, contents):
 
 @in_any_time
 @given(head=HEADS, contents=st.binary(max_size=100), which=st.integers(0, 7))
-def test_a_head_that_somebody_has_altered_does_no_harm(saved, head, contents, which):
-    """The manifest says what it should of the file."""
+def test_a_forged_header_does_no_harm(saved, head, contents, which):
+    """The manifest describes the altered file correctly."""
     manifest = json.loads(saved[1]["manifest.json"])
     entry = sorted(_format.files_of(manifest), key=lambda file: file["file"])[which]
     altered = numpy_file(head, contents)
@@ -245,7 +246,7 @@ def test_a_head_that_somebody_has_altered_does_no_harm(saved, head, contents, wh
         ([(0.0, 8.0)], np.ones(8, "u1")),
     ],
 )
-def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
+def test_forged_changes_are_refused(saved, ranges, new):
     manifest = json.loads(saved[1]["manifest.json"])
     change, altered = manifest["arrays"]["mapped"][1], {}
     for key, array in (("ranges", np.array(ranges)), ("bytes", new)):
@@ -259,7 +260,7 @@ def test_changes_that_somebody_has_altered_are_refused(saved, ranges, new):
 
 @pytest.mark.parametrize(("descr", "shape"), [("|V0", (1 << 31, 2)), ("|V0", (1 << 31, 6)), ("<i8", (1 << 31, 0))])
 def test_changes_of_no_bytes_are_not_gone_through(saved, descr, shape):
-    """An array whose elements have no bytes is as long as its head says, without anything in the file."""
+    """An array whose elements have no bytes has the length in its header, with an empty file."""
     manifest = json.loads(saved[1]["manifest.json"])
     change = manifest["arrays"]["mapped"][1]
     file = numpy_file(repr({"descr": descr, "fortran_order": False, "shape": shape}), b"")

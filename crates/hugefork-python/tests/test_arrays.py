@@ -1,4 +1,4 @@
-"""Pools and arrays: what they are, what is refused, and how long they last."""
+"""Pools and arrays: their properties, refused requests, and lifetimes."""
 
 import copy
 import dataclasses
@@ -59,26 +59,26 @@ def test_shapes_that_cannot_be_are_refused(pool, shape):
 
 
 @pytest.mark.parametrize("shape", ["3", None, 1.5, (2, 1.5)])
-def test_what_is_no_shape_is_refused(pool, shape):
-    with pytest.raises(TypeError, match="is no shape: give a length"):
+def test_bad_shapes_are_refused(pool, shape):
+    with pytest.raises(TypeError, match="is not a shape: give a length"):
         pool.empty(shape)
 
 
-def test_calls_say_what_they_want(pool, tmp_path):
+def test_wrong_arguments_name_the_right_ones(pool, tmp_path):
     a = pool.zeros(3)
     s = hf.snapshot(a)
     for call, error, words in [
-        (lambda: hf.changed_since(a, None), TypeError, "NoneType is no snapshot: give one"),
-        (lambda: hf.changed_since(a, s, 5), TypeError, "int is no snapshot"),
-        (lambda: hf.reset(a, to=5), TypeError, "int is no snapshot"),
-        (lambda: hf.share(a), TypeError, "ndarray is no snapshot"),
-        (lambda: hf.numpy_allocator(5), TypeError, "int is no pool: give"),
-        (lambda: hf.read_into(a, "file"), TypeError, "'file' is no file: give"),
+        (lambda: hf.changed_since(a, None), TypeError, "NoneType is not a snapshot: give one"),
+        (lambda: hf.changed_since(a, s, 5), TypeError, "int is not a snapshot"),
+        (lambda: hf.reset(a, to=5), TypeError, "int is not a snapshot"),
+        (lambda: hf.share(a), TypeError, "ndarray is not a snapshot"),
+        (lambda: hf.numpy_allocator(5), TypeError, "int is not a pool: give"),
+        (lambda: hf.read_into(a, "file"), TypeError, "'file' is not a file: give"),
         (lambda: hf.read_into(a, 0, offset=-5), ValueError, "offset=-5: give"),
         (lambda: hf.Pool(1 << 80), ValueError, "bytes: give"),
         (lambda: pickle.dumps(s), TypeError, "send hugefork.share"),
         (lambda: copy.deepcopy(s), TypeError, "send hugefork.share"),
-        (lambda: hf.checkpoint.save(tmp_path, None), TypeError, "is no mapping: give arrays by name"),
+        (lambda: hf.checkpoint.save(tmp_path, None), TypeError, "is not a mapping: give arrays by name"),
     ]:
         with pytest.raises(error, match=words):
             call()
@@ -91,7 +91,7 @@ def test_types_that_cannot_be_are_refused(pool, shape, dtype):
 
 
 @pytest.mark.parametrize("size", [0, 1, "3 MiB", "", "ten", "1.5 GiB", -5, "1 EiB"])
-def test_sizes_that_cannot_be_are_refused_with_a_word_on_what_to_do(size):
+def test_impossible_sizes_are_refused_with_a_remedy(size):
     with pytest.raises(ValueError, match="take|write|give|next multiple"):
         hf.Pool(size)
 
@@ -168,7 +168,7 @@ print(len(told))
     assert done.stdout == "8000\n", done.stderr
 
 
-def test_memory_goes_with_the_last_view(pool):
+def test_memory_is_freed_with_the_last_view(pool):
     array = pool.zeros(1 << 20, "u1")
     array[:] = 1
     region, part = weakref.ref(hf.region_of(array)), array[5:10].reshape(5, 1)
@@ -192,7 +192,7 @@ def test_a_closed_pool_keeps_the_memory_of_its_arrays():
     assert repr(pool) == "<hugefork.Pool, closed>"
 
 
-def test_a_pool_tells_what_it_is(pool):
+def test_a_pool_reports_its_properties(pool):
     assert (pool.name, pool.capacity, pool.block_size) == ("test", 64 << 20, 2 << 20)
     assert pool.backing
     array = pool.array(np.ones(1 << 20))
@@ -223,7 +223,7 @@ def test_figures_of_an_array(pool):
         hf.populate(other, progress=fails)
 
 
-def test_what_progress_raises_ends_the_work():
+def test_an_exception_of_progress_ends_the_work():
     a = hf.Pool("640 MiB").zeros(640 << 20, "u1")
     for threads in (1, 2, 1 << 80):
         with pytest.raises(ZeroDivisionError):
@@ -261,7 +261,7 @@ snapshot = hf.snapshot(a)
 (region, part), = snapshot._parts.values()
 
 def after_ctrl_c(call):
-    # Ctrl-C comes right before the call: no line of Python, which would raise it, is between them.
+    # Ctrl-C arrives right before the call, with no Python line in between that would raise it.
     calls, came = [ctypes.pythonapi.PyErr_SetInterrupt, call], []
     try:
         came.extend(map(operator.call, calls))
@@ -288,7 +288,7 @@ with hf.share(snapshot, copy=True) as shared:
     assert done.stdout == "1\nTrue\n", done.stderr
 
 
-def test_what_is_no_array_of_a_pool_is_refused(pool):
+def test_other_arrays_are_refused(pool):
     for call in (hf.snapshot, hf.fork, hf.stats, hf.pin, hf.lazy_free, hf.region_of):
         with pytest.raises(ValueError, match="lies in no pool"):
             call(np.zeros(3))
@@ -347,7 +347,7 @@ def test_files_and_sockets_fill_arrays(pool, tmp_path):
         hf.read_into(array, -1)
 
 
-def test_a_read_takes_what_comes_in_pieces_and_tells_how_far_it_came(pool):
+def test_a_read_continues_over_pieces_and_reports_its_progress(pool):
     here, there = os.pipe()
     sent = np.arange(1 << 20, dtype="u1")
     got = pool.empty(sent.shape, "u1")

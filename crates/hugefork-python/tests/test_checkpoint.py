@@ -19,7 +19,7 @@ from hugefork.checkpoint import _format, _writer
 
 
 def by_numpy_alone(path):
-    """As the documentation says."""
+    """Reads an array as the documentation describes."""
     manifest = json.loads((path / "manifest.json").read_text())
     arrays = {}
     for name, (first, *changes) in manifest["arrays"].items():
@@ -112,12 +112,12 @@ def test_a_save_since_one_elsewhere_is_a_checkpoint_of_its_own(pool, tmp_path):
         saves.append(checkpoint.save(tmp_path / str(turn), {"w": w, "other": other, "turn": np.array(turn)}, since=before))
         saves[-1].result()
         expected.append({"w": w.copy(), "other": other, "turn": np.array(turn)})
-        # Of an array with many changes all is written once more.
+        # An array with many changes is written again completely.
         whole = {1: w.nbytes + other.nbytes + 8, 18: w.nbytes + 8}
         assert saves[-1].written == whole[turn] if turn in whole else saves[-1].written < 10_000, turn
     for each, arrays in zip(saves, expected):
         check(each.path, arrays)
-    # Who removes or replaces one leaves the others.
+    # Removing or replacing one checkpoint does not affect the others.
     shutil.rmtree(tmp_path / "1")
     checkpoint.save(tmp_path / "2", {"w": other}).result()
     for each, arrays in zip(saves[2:], expected[2:]):
@@ -125,7 +125,7 @@ def test_a_save_since_one_elsewhere_is_a_checkpoint_of_its_own(pool, tmp_path):
 
 
 def test_files_of_two_checkpoints_with_one_name_are_two(pool, tmp_path):
-    """Each directory has had saves of the same numbers."""
+    """Both directories have saves with the same numbers."""
     w = pool.array(np.arange(100_000.0))
     checkpoint.save(tmp_path / "b", {"w": np.zeros(3), "v": np.ones(3)}).result()
     save = checkpoint.save(tmp_path / "a", {"w": w})
@@ -139,7 +139,7 @@ def test_files_of_two_checkpoints_with_one_name_are_two(pool, tmp_path):
         assert len(os.listdir(save.path / "data")) == 1 + 2 * turn
 
 
-def test_names_with_points_and_numbers_are_told_apart(pool, tmp_path):
+def test_names_with_points_and_numbers_do_not_collide(pool, tmp_path):
     arrays = {name: pool.array(np.arange(100_000.0) + nth) for nth, name in enumerate(["w", "w.1", "w.1.1", "w.1.ranges", "w.1.first"])}
     save = None
     for turn in range(1, 4):
@@ -163,8 +163,8 @@ def test_one_directory_by_two_paths_can_be_saved_since(pool, tmp_path):
     check(tmp_path / "real", {"w": w})
 
 
-def test_what_a_killed_save_has_left_is_not_written_to(pool, tmp_path):
-    """It may be the file of another checkpoint, too."""
+def test_files_of_a_killed_save_are_not_written_to(pool, tmp_path):
+    """The file may also be one of another checkpoint."""
     w = pool.array(np.arange(100_000.0))
     save = checkpoint.save(tmp_path / "a", {"w": w})
     save.result()
@@ -218,7 +218,7 @@ def test_two_saves_since_one_do_not_disturb_each_other(pool, tmp_path):
     w = pool.array(np.arange(1 << 18, dtype="f8"))
     first = checkpoint.save(tmp_path / "first", {"w": w})
     w[5] = -1
-    # Both have begun when the first of them is done.
+    # Both saves have begun before the first one ends.
     with _writer._alone(made(tmp_path / "b")):
         late = checkpoint.save(tmp_path / "b", {"w": w}, since=first)
         checkpoint.save(tmp_path / "a", {"w": w}, since=first).result()
@@ -247,7 +247,7 @@ def test_arrays_of_snapshots_are_saved_as_they_were(pool, tmp_path):
     save.result()
     assert save.written < 10_000
     check(tmp_path / "2", {"w": new, "b": b})
-    # And so is a branch, since what it was forked from.
+    # A fork can be saved since the snapshot that it was forked from.
     branch = hf.fork(late[w])
     branch[50_000] = 3
     save = checkpoint.save(tmp_path / "3", {"w": branch}, since=save)
@@ -296,7 +296,7 @@ def test_an_error_names_the_file_and_says_what_to_do(pool, tmp_path):
     first.write_bytes(whole + b"x")
     with pytest.raises(hf.CheckpointError, match=r"w.1.first.npy has 800129 bytes instead of 800128: it was altered"):
         checkpoint.load(tmp_path / "2")
-    # The file of another checkpoint of the same length.
+    # A file of another checkpoint with the same length.
     other = checkpoint.save(tmp_path / "3", {"w": w * 2}).result() / "data" / "w.1.npy"
     first.write_bytes(other.read_bytes())
     with pytest.raises(hf.CheckpointError, match=r"w.1.first.npy has another checksum"):
@@ -305,11 +305,11 @@ def test_an_error_names_the_file_and_says_what_to_do(pool, tmp_path):
         checkpoint.load(tmp_path / "nowhere")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "manifest.json").write_text("{}")
-    with pytest.raises(hf.CheckpointError, match="text/manifest.json is no manifest of a checkpoint"):
+    with pytest.raises(hf.CheckpointError, match="text/manifest.json is not a manifest of a checkpoint"):
         checkpoint.load(tmp_path / "text")
 
 
-def test_a_save_since_what_is_not_there_any_more_writes_all(pool, tmp_path):
+def test_a_save_since_a_missing_save_writes_everything(pool, tmp_path):
     w = pool.array(np.ones(100_000))
     first = checkpoint.save(tmp_path, {"w": w})
     first.result()
@@ -326,7 +326,7 @@ def test_a_save_since_what_is_not_there_any_more_writes_all(pool, tmp_path):
     check(tmp_path / "other", {"w": w})
 
 
-def test_what_cannot_be_saved_is_refused(pool, tmp_path):
+def test_unsupported_arrays_are_refused(pool, tmp_path):
     a = pool.zeros((10, 10))
     (tmp_path / "file").touch()
     for arrays, error in [
@@ -370,16 +370,16 @@ def test_a_truncated_or_altered_checkpoint_is_refused(pool, tmp_path):
             checkpoint.load(tmp_path)
         file.write_bytes(whole)
     check(tmp_path, {"w": w})
-    # A name that leads elsewhere is none.
+    # A name that leads out of the directory is invalid.
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     manifest["arrays"]["w"][0]["file"] = "../../etc/passwd"
     manifest["crc32"] = _format.check_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(hf.CheckpointError, match="no name of a file"):
+    with pytest.raises(hf.CheckpointError, match="not the name of a file"):
         checkpoint.load(tmp_path)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(pool, tmp_path):
+def test_a_full_disk_preserves_the_previous_checkpoint(pool, tmp_path):
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", tmp_path], capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
@@ -400,7 +400,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(pool, tmp_path):
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
-def test_a_failure_that_nobody_asks_for_is_told(pool, tmp_path):
+def test_an_unread_failure_is_a_warning(pool, tmp_path):
     path = tmp_path / "dir"
     path.mkdir()
     (path / "data").touch()
@@ -456,7 +456,7 @@ def test_a_full_pool_is_an_error_and_no_crash(pool, tmp_path):
         assert (checkpoint.load(tmp_path / "x")["w"] == 1).all()
 
 
-def test_a_killed_save_leaves_the_checkpoint_before(pool, tmp_path):
+def test_a_killed_save_preserves_the_previous_checkpoint(pool, tmp_path):
     program = """
 import sys, numpy as np, hugefork as hf
 pool = hf.Pool("128 MiB")
@@ -492,7 +492,7 @@ def all_files(path):
         {"manifest.json": "no JSON"},
     ],
 )
-def test_a_directory_of_somebody_elses_stays_as_it_is(pool, tmp_path, theirs):
+def test_a_directory_of_another_program_is_not_changed(pool, tmp_path, theirs):
     for name, text in theirs.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -502,7 +502,7 @@ def test_a_directory_of_somebody_elses_stays_as_it_is(pool, tmp_path, theirs):
     assert all_files(tmp_path) == before
 
 
-def test_a_save_of_another_thread_that_has_just_begun_is_not_somebody_elses(pool, tmp_path, monkeypatch):
+def test_a_new_save_of_another_thread_is_recognised_as_a_save(pool, tmp_path, monkeypatch):
     is_dir = Path.is_dir
 
     def begin_first(path):
@@ -519,7 +519,7 @@ def test_a_save_of_another_thread_that_has_just_begun_is_not_somebody_elses(pool
     assert checkpoint.load(tmp_path)["w"].shape == (3,)
 
 
-def test_the_checkpoint_of_a_newer_hugefork_stays_as_it_is(pool, tmp_path):
+def test_the_checkpoint_of_a_newer_hugefork_is_not_changed(pool, tmp_path):
     checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "version": 2}))
@@ -529,7 +529,7 @@ def test_the_checkpoint_of_a_newer_hugefork_stays_as_it_is(pool, tmp_path):
     assert all_files(tmp_path) == before
 
 
-def test_what_is_of_no_save_stays_beside_a_checkpoint(pool, tmp_path):
+def test_other_files_beside_a_checkpoint_are_not_changed(pool, tmp_path):
     (tmp_path / ".lock").write_text("of another program")
     checkpoint.save(tmp_path, {"w": pool.zeros(3)}).result()
     (tmp_path / "data" / "notes.txt").write_text("mine")
@@ -598,7 +598,7 @@ def interrupt():
     signal.pthread_kill(main, signal.SIGINT)
 
 path.mkdir()
-# As long as somebody else writes there, the save is not done.
+# As long as another process writes there, the save is not done.
 with hf.checkpoint._writer._alone(path):
     save = hf.checkpoint.save(path, {"w": w})
     try:
@@ -616,7 +616,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_save(run, tmp_path, program, said):
     assert np.array_equal(checkpoint.load(tmp_path / "run")["w"], np.arange(1 << 20))
 
 
-def test_a_signal_at_any_moment_of_the_wait_leaves_the_save_able_to_end(run, tmp_path):
+def test_a_signal_at_any_moment_of_the_wait_does_not_block_the_save(run, tmp_path):
     """It comes before each instruction of Python in turn. A save that could not end would keep the program from ending."""
     done = run(f"""
 import faulthandler, pathlib, signal, sys
@@ -654,7 +654,7 @@ print(interrupted > 20, save.result() == path)
     assert done.stdout == "True True\n", done.stderr
 
 
-def test_a_child_of_fork_is_in_nobodys_way(run, tmp_path):
+def test_a_forked_child_does_not_block_saves(run, tmp_path):
     """One that is forked while a save writes lives on. It neither keeps others from writing, nor waits for the parent's."""
     done = run(f"""
 import os, signal
@@ -678,7 +678,7 @@ os.kill(child, signal.SIGKILL)
 child = os.fork()
 if child == 0:
     signal.alarm(90)
-    # What it has itself, it may save.
+    # It may save its own arrays.
     hf.checkpoint.save(path, {{"own": np.ones(3)}}).result()
     os._exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), list(hf.checkpoint.load(path)))
@@ -699,13 +699,13 @@ def test_one_directory_by_two_paths_is_one(pool, tmp_path):
 
 
 @pytest.mark.parametrize("meta", [{2: "two", 10: "ten"}, {1: 0, "1": 1}, {None: 0, "x": float("inf"), True: (1, "ü\ud800")}])
-def test_whatever_json_takes_is_read_back(pool, tmp_path, meta):
+def test_meta_is_read_back_as_json_reads_it(pool, tmp_path, meta):
     checkpoint.save(tmp_path, {"a": pool.zeros(3)}, meta=meta).result()
     assert checkpoint.meta(tmp_path) == json.loads(json.dumps(meta))
     checkpoint.verify(tmp_path)
 
 
-def test_what_is_saved_beside_arrays_is_that_of_the_cut(pool, tmp_path):
+def test_meta_is_that_of_the_cut(pool, tmp_path):
     meta = {"losses": [1, 2]}
     save = checkpoint.save(tmp_path, {"a": pool.zeros(1 << 17)}, meta=meta, at_most="8 MiB")
     meta["losses"].append(3)
@@ -713,7 +713,7 @@ def test_what_is_saved_beside_arrays_is_that_of_the_cut(pool, tmp_path):
     assert checkpoint.meta(tmp_path) == {"losses": [1, 2]}
 
 
-def test_whatever_numpy_finds_in_an_altered_file_is_one_error(pool, tmp_path):
+def test_numpys_errors_of_altered_files_become_one_error(pool, tmp_path):
     checkpoint.save(tmp_path, {"a": pool.zeros(100_000), "b": pool.zeros(3)}).result()
     for file in (tmp_path / "data").iterdir():
         whole = file.read_bytes()

@@ -59,7 +59,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_model_goes_on_as_before_when_it_is_adopted(steps_before):
+def test_an_adopted_model_trains_as_before(steps_before):
     ours, theirs = (model_and_optimizer(amsgrad=True) for _ in range(2))
     for _ in range(steps_before):
         step(*ours), step(*theirs)
@@ -77,7 +77,7 @@ def test_a_model_goes_on_as_before_when_it_is_adopted(steps_before):
     stager.close()
 
 
-def test_what_a_checkpoint_brings_is_adopted():
+def test_state_loaded_from_a_checkpoint_is_adopted():
     trained = model_and_optimizer()
     step(*trained), step(*trained)
     saved = copy.deepcopy(state_of(*trained))
@@ -102,7 +102,7 @@ def test_tensors_that_share_memory_still_do():
     assert model.high[2] == 3 and model.low.data_ptr() + 20 == model.high.data_ptr()
 
 
-def test_a_pool_without_room_leaves_tensors_where_they_were(pool):
+def test_tensors_are_not_moved_into_a_full_pool(pool):
     model = torch.nn.Linear(4096, 4096)
     with pytest.warns(UserWarning, match="stay where they were"):
         adopted = hf.dcp.adopt(model, pool=pool)
@@ -149,8 +149,8 @@ def test_a_tensor_of_several_shards_is_staged_shard_by_shard(tmp_path):
     assert ran.returncode == 0, ran.stderr
 
 
-def test_what_cannot_be_adopted_is_told():
-    with pytest.raises(TypeError, match="is no model"):
+def test_unsupported_models_are_refused():
+    with pytest.raises(TypeError, match="is not a model"):
         hf.dcp.adopt({})
     with pytest.raises(ValueError, match="at_most=0"):
         hf.dcp.SnapshotStager(at_most=0)
@@ -192,7 +192,7 @@ print("done")
 """
 
 
-def test_two_processes_save_what_was_at_the_cut(tmp_path):
+def test_two_processes_save_one_cut(tmp_path):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", RANKS, str(rank), tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

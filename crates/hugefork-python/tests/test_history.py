@@ -1,4 +1,4 @@
-"""Snapshots by age. The clock is the test's."""
+"""Snapshots by age, with a clock that the test controls."""
 
 import gc
 import math
@@ -14,11 +14,11 @@ from hugefork import checkpoint
 
 
 BLOCK_SIZE = "64 KiB"
-"""Of the pool: there are many snapshots, each of which may hold a block of its own."""
+"""Capacity of the pool: each of many snapshots may hold a block of its own."""
 
 
 class Clock:
-    """A clock that stands still until somebody sets it."""
+    """A clock that changes only when the test sets it."""
 
     def __init__(self):
         self.time = 0.0
@@ -70,7 +70,7 @@ def test_without_a_clock_of_its_own_it_has_that_of_python(pool):
 
 
 def test_ago_counts_from_the_time_that_was_given(pool):
-    """Who gives times has no clock that could be asked."""
+    """A history with given times needs no clock."""
     a = pool.zeros(3)
     with hf.history(a, keep=[(1, 100)]) as history:
         for step in range(10):
@@ -82,7 +82,7 @@ def test_ago_counts_from_the_time_that_was_given(pool):
 
 
 def should_be_kept(taken, keep):
-    """By the words of the documentation: of all that were taken, the first in each step, as long as its span; and the
+    """Applies the rules of the documentation: of all snapshots, the first in each step, for the rule's span; and the
     newest."""
     kept = {len(taken) - 1}
     for every, span in keep:
@@ -93,13 +93,13 @@ def should_be_kept(taken, keep):
     return [taken[nth] for nth in sorted(kept)]
 
 
-# Whole numbers, whose steps are exact.
+# Whole numbers have exact steps.
 RULES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 60)).map(lambda pair: (pair[0], sum(pair))), min_size=1, max_size=4)
 
 
 @settings(max_examples=60, deadline=None)
 @given(keep=RULES, steps=st.lists(st.integers(0, 9), min_size=1, max_size=60))
-def test_what_is_kept_is_what_is_said(keep, steps):
+def test_the_rules_select_the_documented_snapshots(keep, steps):
     a = hf.Pool("8 MiB", block_size=BLOCK_SIZE).zeros(1)
     now, taken = 3, []
     with hf.history(a, keep=keep) as history:
@@ -123,7 +123,7 @@ def test_steps_of_tenths_are_not_lost_to_rounding(pool, clock):
             assert history.times()[-200:] == times
 
 
-def test_as_it_is_it_keeps_an_hour(pool):
+def test_the_default_rules_keep_an_hour(pool):
     a = pool.zeros(1)
     with hf.history(a) as history:
         for tenth in range(0, 50_000, 9):
@@ -190,7 +190,7 @@ def test_times_do_not_go_back(pool):
         assert history.times() == [5, 5] and history.at(5)[a][0] == 1
 
 
-def test_what_makes_no_sense_is_refused(pool):
+def test_senseless_arguments_are_refused(pool):
     a = pool.zeros(3)
     for keep in ([], [(0, 5)], [(-1, 5)], [(2, 1)], [(math.nan, 5)], [(1, math.nan)], [(math.inf, math.inf)]):
         with pytest.raises(ValueError, match="give|pair"):
@@ -257,7 +257,7 @@ def test_a_failed_take_changes_nothing(pool):
         assert history.times() == [1, 2]
 
 
-def test_what_a_full_pool_takes_away_is_gone(pool):
+def test_snapshots_revoked_by_a_full_pool_are_dropped(pool):
     a = pool.array(np.ones(20 << 20, "u1"), copy_grain="block")
     with hf.history(a, keep=[(1, 100)]) as history:
         for step in range(6):
@@ -267,7 +267,7 @@ def test_what_a_full_pool_takes_away_is_gone(pool):
         assert 1 <= len(times) < 6 and times[-1] == 5
         for time, s in history:
             assert not s.is_revoked and (s[a] == time).all()
-        # Who closes one gives it up here, too.
+        # Closing a snapshot closes it in the history, too.
         history.at(5).close()
         assert history.times() == times[:-1]
 
@@ -331,8 +331,8 @@ def test_a_snapshot_of_it_can_be_saved(pool, tmp_path):
         assert checkpoint.load(tmp_path / str(step))["a"][:6].tolist() == [1 + nth if nth <= step else 0 for nth in range(6)]
 
 
-def test_ctrl_c_at_any_moment_leaves_a_history_that_works(run):
-    """It comes before each instruction of Python in turn."""
+def test_a_history_works_after_ctrl_c_at_any_moment(run):
+    """The signal arrives before each Python instruction in turn."""
     done = run("""
 import faulthandler, signal, sys
 faulthandler.dump_traceback_later(80, exit=True)

@@ -1,4 +1,4 @@
-"""Arrays, views, snapshots and forks, dropped in any order, beside plain numpy arrays."""
+"""Arrays, views, snapshots and forks, dropped in any order, compared with plain numpy arrays."""
 
 import gc
 
@@ -14,7 +14,7 @@ PLACES = st.floats(0, 1, exclude_max=True)
 
 
 class Held:
-    """An array, and what it must be."""
+    """An array, and its expected contents."""
 
     def __init__(self, array, expected):
         self.array, self.expected = array, expected
@@ -24,7 +24,7 @@ class Held:
 
 
 class Cut:
-    """A snapshot, and what its arrays must be."""
+    """A snapshot, and the expected contents of its arrays."""
 
     def __init__(self, snapshot, held):
         self.snapshot = snapshot

@@ -35,7 +35,7 @@ class Alone:
 
 
 class WithOneThatFails(Alone):
-    """As if there were a second rank, which has failed."""
+    """Simulates a second rank that has failed."""
 
     def Get_size(self):
         return 2
@@ -68,7 +68,7 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
         assert np.array_equal(hf.mpi.load(Alone(), save.path, pool=pool)["w"], w)
         assert sorted(path.name for path in save.path.iterdir()) == [f"{turn + 1}.rank-0", "manifest.json"]
     assert written[0] >= w.nbytes and max(written[1:]) < 100_000
-    # To another directory, and since one that was given up, or that is gone.
+    # To another directory, and since a save that was released or removed.
     for turn, prepare in enumerate((lambda: None, lambda: save.release(), lambda: shutil.rmtree(save.path))):
         prepare()
         w[0] = turn
@@ -81,7 +81,7 @@ def test_a_save_since_another_writes_what_has_changed(pool, tmp_path):
             hf.mpi.save(Alone(), tmp_path, {"w": w}, since=other)
 
 
-def test_a_rank_that_fails_leaves_the_checkpoint_before(pool, tmp_path):
+def test_a_failed_rank_preserves_the_previous_checkpoint(pool, tmp_path):
     w = pool.array([1.0])
     hf.mpi.save(Alone(), tmp_path, {"w": w}).result()
     w[0] = 2
@@ -123,7 +123,7 @@ def test_an_altered_checkpoint_of_ranks_is_refused(pool, tmp_path):
     manifest["parts"][0]["directory"] = "../elsewhere"
     manifest["crc32"] = _format.check_of(manifest)
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(hf.CheckpointError, match="no name of a directory"):
+    with pytest.raises(hf.CheckpointError, match="not the name of a directory"):
         hf.mpi.load(Alone(), tmp_path)
 
 
@@ -137,7 +137,7 @@ rank, size = comm.Get_rank(), comm.Get_size()
 pool = hf.Pool("64 MiB", name=f"rank {rank}")
 w = pool.zeros(1 << 20)
 if how == "save":
-    # A number goes round: whoever has it adds one to it, and notes it. At each cut it is in one place.
+    # A number is passed around: each holder adds one and notes it. At each cut exactly one rank has it.
     for turn in range(6):
         token = comm.sendrecv(turn * size + rank, (rank + 1) % size, source=(rank - 1) % size)
         w[:] = turn
@@ -174,7 +174,7 @@ print(f"rank {rank} of {size} is done", flush=True)
 
 
 @needs_mpi
-def test_four_ranks_save_and_a_killed_one_leaves_the_checkpoint_before(tmp_path):
+def test_four_ranks_save_and_a_killed_rank_preserves_the_previous_checkpoint(tmp_path):
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "4", sys.executable, "-c", RANKS]
 
     def run(how):

@@ -1,4 +1,4 @@
-"""Operations: a snapshot has all that each writes, or nothing of it."""
+"""Operations: a snapshot contains all writes of an operation or none."""
 
 import math
 import threading
@@ -9,7 +9,7 @@ import hugefork as hf
 
 
 def transfers(balances, operations, is_over, begun):
-    """Moves one to and fro, so that the sum is 0 between two transfers."""
+    """Moves one unit back and forth, so that the sum is 0 between two transfers."""
     while not is_over.is_set():
         if operations is None:
             balances[0] -= 1
@@ -24,7 +24,7 @@ def transfers(balances, operations, is_over, begun):
 
 @pytest.fixture
 def beside():
-    """Runs a thread of transfers beside a body."""
+    """Runs a body while a thread makes transfers."""
 
     def run(balances, operations, body):
         is_over, begun = threading.Event(), threading.Event()
@@ -58,7 +58,7 @@ def test_no_operation_is_cut_in_half(pool, beside):
     beside(balances, operations, cuts)
 
 
-def test_without_operations_some_are(pool, beside):
+def test_without_operations_some_cuts_are_torn(pool, beside):
     balances = pool.zeros(1000, "int64")
 
     def cuts():
@@ -88,7 +88,7 @@ def test_a_cut_inside_is_an_error(pool):
     before.close()
 
 
-def test_a_cut_gives_up_and_an_exception_leaves(pool):
+def test_a_cut_times_out_and_an_exception_leaves_the_operation(pool):
     operations = hf.Operations(patience=0.001)
     a = pool.zeros(3, operations=operations)
     inside, over = threading.Event(), threading.Event()
@@ -107,14 +107,14 @@ def test_a_cut_gives_up_and_an_exception_leaves(pool):
     inside.wait()
     with pytest.raises(hf.OperationGoesOnError, match="thread [0-9]+ has been inside"):
         hf.snapshot(a)
-    with operations:  # nobody is kept out
+    with operations:  # no thread has to wait
         pass
     over.set()
     thread.join()
     hf.snapshot(a).close()
 
 
-def test_one_for_all(pool):
+def test_a_region_has_one_operations_object(pool):
     a, b = pool.zeros(3, operations=hf.Operations()), pool.zeros(3, operations=hf.Operations())
     with pytest.raises(hf.AnotherOperationsError):
         hf.snapshot(a, b)

@@ -46,7 +46,7 @@ def test_memory_works_whenever_faulthandler_is_enabled_or_disabled(run, before, 
 
 
 @pytest.mark.parametrize(
-    ("program", "is_told"),
+    ("program", "is_reported"),
     [
         (WORKS + SEGFAULT, False),
         (ENABLED + WORKS + SEGFAULT, True),
@@ -56,11 +56,11 @@ def test_memory_works_whenever_faulthandler_is_enabled_or_disabled(run, before, 
         (WORKS + ENABLED + DISABLED + SEGFAULT, False),
     ],
 )
-def test_a_segmentation_fault_of_the_program_is_reported_as_usual(run, program, is_told):
+def test_a_segmentation_fault_of_the_program_is_reported_as_usual(run, program, is_reported):
     done = run(program)
     assert done.returncode == -signal.SIGSEGV, done.stderr
-    assert ("Fatal Python error: Segmentation fault" in done.stderr) == is_told
-    assert done.stderr.count("Fatal Python error") == int(is_told)
+    assert ("Fatal Python error: Segmentation fault" in done.stderr) == is_reported
+    assert done.stderr.count("Fatal Python error") == int(is_reported)
 
 
 UNDER_PYTEST = """
@@ -78,24 +78,24 @@ def test_that_crashes():
 """
 
 
-@pytest.mark.parametrize(("options", "is_told"), [((), True), (("-p", "no:faulthandler"), False)])
-def test_pytest_works_with_faulthandler_and_without(tmp_path, options, is_told):
+@pytest.mark.parametrize(("options", "is_reported"), [((), True), (("-p", "no:faulthandler"), False)])
+def test_pytest_works_with_faulthandler_and_without(tmp_path, options, is_reported):
     (tmp_path / "test_it.py").write_text(UNDER_PYTEST)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, tmp_path]
     done = subprocess.run([*command, "-k", "works"], capture_output=True, text=True, cwd=tmp_path, timeout=100)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100)
-    assert done.returncode == -signal.SIGSEGV and ("Fatal Python error: Segmentation fault" in done.stderr) == is_told
-    assert ("test_that_crashes" in done.stderr) == is_told
+    assert done.returncode == -signal.SIGSEGV and ("Fatal Python error: Segmentation fault" in done.stderr) == is_reported
+    assert ("test_that_crashes" in done.stderr) == is_reported
 
 
-def test_a_write_that_finds_the_pool_full_says_why(run):
+def test_a_write_to_a_full_pool_prints_the_reason(run):
     done = run("pool = hf.Pool('4 MiB', name='small')\na, b = pool.zeros(4 << 20, 'u1'), pool.zeros(1)\na[:] = 1\nb[0] = 1")
     assert done.returncode == -signal.SIGBUS
     assert "pool `small`" in done.stderr
 
 
-def test_a_forked_child_is_told(pool):
+def test_calls_in_a_forked_child_raise(pool):
     array = pool.zeros(10)
     array[0] = 1
     snapshot = hf.snapshot(array)
@@ -161,7 +161,7 @@ EXEC = "subprocess.run([sys.executable, '-c', ''], preexec_fn={}, check=True)\n"
 
 
 @pytest.mark.parametrize(
-    ("program", "is_told"),
+    ("program", "is_reported"),
     [
         ("a = pool.zeros(9)\nfork()\nfork()", True),
         ("a = pool.zeros(9)" + FORK_BY_MULTIPROCESSING * 2, True),
@@ -172,10 +172,10 @@ EXEC = "subprocess.run([sys.executable, '-c', ''], preexec_fn={}, check=True)\n"
         ("a = next(iter(hf.share(hf.snapshot(pool.zeros(9)))))\nfork()", False),
     ],
 )
-def test_a_fork_of_a_process_with_arrays_is_told_of_once(run, program, is_told):
+def test_a_fork_of_a_process_with_arrays_warns_once(run, program, is_reported):
     done = run(FORK + program)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("RuntimeWarning: this process forks and has 1 array(s)") == is_told, done.stderr
+    assert done.stderr.count("RuntimeWarning: this process forks and has 1 array(s)") == is_reported, done.stderr
     assert done.stderr.count("Warning") == done.stderr.count("RuntimeWarning: this process forks"), done.stderr
 
 

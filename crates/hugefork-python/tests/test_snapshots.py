@@ -11,7 +11,7 @@ import pytest
 import hugefork as hf
 
 
-def test_a_snapshot_is_read_only_and_stays(pool):
+def test_a_snapshot_is_read_only_and_does_not_change(pool):
     a, b = pool.zeros((100, 3)), pool.array(np.arange(5, dtype="u1"))
     with hf.snapshot(a, b) as s:
         a[:], b[:] = 1, 0
@@ -66,7 +66,7 @@ def test_snapshots_are_handed_on_by_dlpack_with_their_flag(pool):
     assert np.from_dlpack(a).flags.writeable
 
 
-def test_forks_go_their_own_way(pool):
+def test_forks_are_independent(pool):
     a, b = pool.array(np.arange(6.0).reshape(2, 3)), pool.zeros(4, "i4")
     branch = hf.fork(a)
     branch[0, 0] = 9
@@ -92,7 +92,8 @@ def test_the_same_array_twice_is_one_region(pool):
 
 
 def test_a_cut_over_several_arrays_is_consistent(pool):
-    """Writers hand a number on: whoever has it writes it to an array of its own. The numbers in a cut are successive."""
+    """Writers pass a number on: each holder writes it to an array of its own. The numbers in a cut must be
+    successive."""
     arrays = [pool.zeros(1 << 20, "u1").view("u8") for _ in range(3)]
     token, over = [0], threading.Event()
 
@@ -133,7 +134,7 @@ def test_a_snapshot_of_a_full_pool_loses_its_blocks_loudly(pool):
     assert not hf.snapshot(a, reserve=True).is_revoked
 
 
-def test_what_was_prepared_is_not_left_to_the_snapshot(pool):
+def test_prepare_snapshot_does_the_work_before_the_snapshot(pool):
     a = pool.array(np.arange(1 << 20, dtype="u4"), copy_grain="page")
     earlier = hf.snapshot(a)
     a[::1024] = 7
@@ -148,7 +149,7 @@ def test_what_was_prepared_is_not_left_to_the_snapshot(pool):
         hf.prepare_snapshot(np.zeros(3))
 
 
-def test_what_has_changed(pool):
+def test_changes_are_found_by_page_and_by_block(pool):
     a, b = pool.zeros((1 << 20, 2), "f4"), pool.zeros(10)
     s = hf.snapshot(a, b)
     assert hf.changed_since(a, s) == []
@@ -170,7 +171,7 @@ def test_what_has_changed(pool):
         hf.changed_since(a, s, by="bit")
 
 
-def test_a_reset_goes_back_to_the_cut(pool):
+def test_a_reset_restores_the_cut(pool):
     a, b = pool.array(np.arange(1 << 20, dtype="f8")), pool.zeros(4)
     before, view, address = a.copy(), a[5:], a.ctypes.data
     with hf.snapshot(a, b) as s:
@@ -208,7 +209,8 @@ def test_several_arrays_go_back_to_one_cut(pool):
 
 @pytest.mark.parametrize("grain", ["auto", "page", "block"])
 def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, grain):
-    """It writes to one array and then to the next: what is gone of these writes are the first ones."""
+    """Writes to one array and then to the next: a reset loses the later ones of these writes, never an earlier one
+    only."""
     arrays = [pool.zeros(3 << 20, "i8", copy_grain=grain) for _ in range(4)]
     s = hf.snapshot(*arrays)
     begun, ended, written, torn, over = [0], [0], [0], [], threading.Event()
@@ -222,7 +224,7 @@ def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, gra
                 array[1000] = count
             seen = [int(array[1000]) for array in reversed(arrays)]
             if begun[0] <= before + 1 and seen != sorted(seen, reverse=True):
-                # A reset may still be under way, and who only reads is not held.
+                # A reset may still be in progress, and readers are not suspended.
                 while begun[0] != ended[0]:
                     time.sleep(0)
                 seen = [int(array[1000]) for array in reversed(arrays)]
@@ -269,7 +271,7 @@ def test_several_arrays_go_back_or_none(pool):
         assert (a[0], b[0], fork[0]) == (5, 6, 7)
 
 
-def test_a_fork_goes_back_to_where_it_was_forked(pool):
+def test_a_fork_can_be_reset_to_its_origin(pool):
     a, b = pool.array(np.arange(4.0)), pool.zeros(2)
     s = hf.snapshot(a)
     a[0] = 5
@@ -313,12 +315,12 @@ def test_a_full_pool_takes_the_snapshot_of_a_fork_and_not_the_fork(pool, grain):
             hf.reset(branch, start)
         assert (branch == 5).all()
     else:
-        # Copies of pages are no blocks of the pool.
+        # Copies of pages do not use blocks of the pool.
         hf.reset(branch, start)
         assert (branch == 1).all()
 
 
-def test_a_closed_fork_gives_back_what_it_held(pool):
+def test_a_closed_fork_frees_its_memory(pool):
     a = pool.array(np.ones(4 << 20, "u1"))
     branch = hf.fork(a)
     a[:] = 2
@@ -332,7 +334,7 @@ def test_a_closed_fork_gives_back_what_it_held(pool):
         memoryview(region)
 
 
-def test_a_reset_to_what_does_not_fit_changes_nothing(pool):
+def test_a_reset_to_a_mismatched_snapshot_changes_nothing(pool):
     a, long = pool.array([1.0, 2.0]), pool.zeros(3 << 20, "u1")
     s = hf.snapshot(long)
     for goal, error, said in [
@@ -340,7 +342,7 @@ def test_a_reset_to_what_does_not_fit_changes_nothing(pool):
         (s, KeyError, "not in the snapshot"),
         (long, TypeError, "needs a snapshot"),
         (np.zeros(2), ValueError, "lies in no pool"),
-        (7, TypeError, "int is no numpy array"),
+        (7, TypeError, "int is not a numpy array"),
     ]:
         with pytest.raises(error, match=said):
             hf.reset(a, goal)
@@ -366,7 +368,7 @@ def test_a_reset_to_a_snapshot_that_has_lost_blocks_is_an_error(pool):
 
 @pytest.mark.parametrize("call", [hf.populate, hf.discard])
 def test_long_calls_let_other_threads_run(pool, call):
-    """A thread that the interpreter never switches to by itself runs while another is in a call that takes long."""
+    """During a long call of one thread, another thread runs that the interpreter never switches to by itself."""
     big = pool.zeros(32 << 20, "u1")
     may_run, has_run = threading.Lock(), []
     may_run.acquire()
@@ -376,7 +378,7 @@ def test_long_calls_let_other_threads_run(pool, call):
     sys.setswitchinterval(1_000)
     try:
         may_run.release()
-        # The thread may wake too late for one call, if the machine is busy.
+        # On a busy machine the thread may wake up too late for one call.
         tried = 0
         while not has_run and tried < 100_000:
             tried += 1

@@ -1,4 +1,4 @@
-"""What is written of types, and of use in docstrings."""
+"""Type annotations, and examples in docstrings."""
 
 import doctest
 import importlib
@@ -14,7 +14,7 @@ MODULES = ["hugefork", *(module.name for module in pkgutil.walk_packages(hf.__pa
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_docstrings_show_is_so(name):
+def test_examples_in_docstrings_run(name):
     failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert failed == 0
 

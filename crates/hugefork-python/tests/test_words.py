@@ -1,4 +1,4 @@
-"""What Python is told names nothing that Python does not have."""
+"""Messages for Python contain only names that exist in Python."""
 
 import builtins
 import re
@@ -11,14 +11,14 @@ from hugefork._errors import in_words_of_python
 CRATES = Path(__file__).parents[2]
 PACKAGE = CRATES / "hugefork-python/python/hugefork"
 OF_VIEWS = "Region::writers_of"
-"""No function of Python can give it."""
+"""Errors that no function of Python can raise."""
 
 ALL_OF = ("types/error.rs", "types/extents.rs", "fault/report.rs")
-"""Files of the engine all of whose texts are parts of messages."""
+"""Files of the engine that contain only texts of messages."""
 
 
 def texts_of_engine():
-    """The texts of all errors of the engine, and of the lines of its fault handler."""
+    """The texts of all errors of the engine, and of its fault handler's lines."""
     for path in sorted((CRATES / "hugefork/src").rglob("*.rs")):
         code = re.sub(r"(?m)^\s*//.*$", "", path.read_text().split("#[cfg(test)]")[0])
         parts = [code] if str(path).endswith(ALL_OF) else re.findall(r"#\[error\((.*?)\)\]", code, re.DOTALL)
@@ -28,7 +28,7 @@ def texts_of_engine():
 
 
 def names(text):
-    """Names that mean something only to who has the function or type; names in capitals are the kernel's."""
+    """Names that have a meaning only in Rust; names in capitals are the kernel's."""
     for word in re.findall(r"[\w:./]+", re.sub(r"\{[^}]*\}", "", text)):
         word = word.strip(":.")
         is_type = word[:1].isupper() and word.upper() != word
@@ -37,7 +37,7 @@ def names(text):
             yield word
 
 
-def test_every_message_of_the_engine_names_what_python_has():
+def test_every_message_of_the_engine_names_python_items():
     sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
     found = [text for text in texts_of_engine() if OF_VIEWS not in text]
     assert len(found) > 60, "they are looked for where they were"
@@ -54,7 +54,7 @@ def test_messages_of_the_package_name_nothing_of_rust_and_c():
             assert not re.search(r"::|\bhf_|\bHF_", text), f"{path.name}: {text}"
 
 
-def test_what_was_taken_away_says_why_and_what_to_do():
+def test_the_revocation_message_names_reason_and_remedy():
     a = hf.Pool("8 MiB").empty(4 << 20, "uint8", max_cow_bytes="2 MiB", copy_grain="block")
     a[:] = 1
     snapshot = hf.snapshot(a)

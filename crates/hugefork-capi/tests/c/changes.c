@@ -1,4 +1,4 @@
-/* Changes since a snapshot, by block and by page, and the ids that say which snapshot is which. */
+/* Changes since a snapshot, by block and by page, and the ids of snapshots. */
 #include <pthread.h>
 
 #include "check.h"
@@ -33,7 +33,7 @@ static void ranges(hf_pool *pool)
     bytes_of(live)[5] = 2;
     bytes_of(live)[PAGE] = 2;
     bytes_of(live)[3 * BLOCK - 1] = 2;
-    bytes_of(live)[3 * BLOCK] = 1; /* what it was */
+    bytes_of(live)[3 * BLOCK] = 1; /* the same value as before */
     WELL(hf_region_changed_since(live, first, HF_CHANGES_BY_PAGE, &changes));
     next_is(changes, 0, 2 * PAGE);
     next_is(changes, 3 * BLOCK - PAGE, PAGE);
@@ -51,7 +51,7 @@ static void ranges(hf_pool *pool)
     next_is(changes, 2 * BLOCK, 2 * BLOCK);
     nothing_follows(changes);
     hf_changes_close(changes);
-    /* They keep what they compare, and are closed before all was told. */
+    /* Changes keep the compared objects alive, and can be closed before their end. */
     WELL(hf_snapshot_changed_since(first, second, HF_CHANGES_BY_PAGE, &changes));
     hf_snapshot_close(first);
     hf_snapshot_close(second);
@@ -126,7 +126,7 @@ static void refusals(hf_pool *pool)
     hf_pool_close(other_pool);
 }
 
-/* What was taken away cannot be compared. What lies before it is told. */
+/* A revoked part cannot be compared. Changes before it are returned. */
 static void revoked(void)
 {
     hf_pool *pool = pool_of(3 * BLOCK);
@@ -151,7 +151,7 @@ static void revoked(void)
     hf_pool_close(pool);
 }
 
-/* What one thread has got of ranges that several share. */
+/* The ranges that one of several threads has got. */
 struct share {
     hf_changes *changes;
     size_t bytes;

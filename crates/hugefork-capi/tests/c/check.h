@@ -1,4 +1,4 @@
-/* What the C tests share. A check that fails says where, and ends the program. */
+/* Shared by the C tests. A failed check prints its place, and ends the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -20,7 +20,7 @@
 #define CHECK(condition) check((condition) != 0, #condition, __FILE__, __LINE__)
 /* The call succeeds. */
 #define WELL(call) check_code((call), 0, #call, __FILE__, __LINE__)
-/* The call fails with this code, and says why. */
+/* The call fails with this code, and sets a message. */
 #define FAILS(code, call) check_code((call), (code), #call, __FILE__, __LINE__)
 
 static inline void check(int is_well, const char *what, const char *file, int line)

@@ -1,4 +1,5 @@
-/* Exports: what another program sees of a snapshot, by hugefork and by mmap(2), and what is refused. */
+/* Exports: another program's view of a snapshot, by hugefork and by mmap(2), and refused
+ * requests. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,7 +9,8 @@
 
 #define LEN (3 * BLOCK)
 
-/* The program that gets the descriptor as its standard input, and the extents as its argument. */
+/* This program in its second role: its standard input is the descriptor, its argument the list
+ * of extents. */
 static int child(const char *extents)
 {
     hf_import *imported;
@@ -18,14 +20,14 @@ static int child(const char *extents)
     bytes = hf_import_address(imported);
     CHECK(hf_import_len(imported) == LEN && (size_t)bytes % BLOCK == 0);
     CHECK(bytes[0] == 1 && bytes[BLOCK - 1] == 1 && bytes[BLOCK] == 0 && bytes[2 * BLOCK] == 3 && bytes[LEN - 1] == 3);
-    /* A page of its own. */
+    /* A write copies the page, and only this process sees it. */
     bytes[0] = 9;
     CHECK(bytes[0] == 9 && bytes[1] == 1);
     hf_import_close(imported);
     return 0;
 }
 
-/* Has another program see it. */
+/* Starts the other program on an export. */
 static void another_program_sees(const hf_export *exported)
 {
     int status;
@@ -39,7 +41,7 @@ static void another_program_sees(const hf_export *exported)
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* As a program does that has no hugefork. */
+/* Maps the export like a program without hugefork. */
 static void mmap_sees(const hf_export *exported)
 {
     size_t nth, offset, file_offset, len, sum = 0;
@@ -53,7 +55,7 @@ static void mmap_sees(const hf_export *exported)
     CHECK(nth == 2 && sum == 2 * BLOCK && offset == 0 && file_offset == 0 && len == 0);
 }
 
-/* A child of fork(2) maps what its parent has, and has a copy of what its parent has mapped. */
+/* A child of fork(2) maps its parent's export, and has a copy of its parent's import. */
 static void a_forked_child_sees(const hf_export *exported)
 {
     hf_import *before, *own;
@@ -92,7 +94,7 @@ static void exports(hf_pool *pool)
     WELL(hf_region_snapshot(live, NULL, &saved));
     WELL(hf_snapshot_export(saved, &exported));
     WELL(hf_snapshot_export_copy(saved, &copy));
-    /* They need neither of these. */
+    /* The import needs neither the descriptor nor the export. */
     hf_snapshot_close(saved);
     memset(bytes_of(live), 7, LEN);
     hf_region_close(live);
@@ -106,7 +108,7 @@ static void exports(hf_pool *pool)
     a_forked_child_sees(exported);
     a_forked_child_sees(copy);
 
-    /* Nobody writes by the descriptors, which exec closes. */
+    /* The descriptor is read-only, and exec closes it. */
     CHECK(write(hf_export_fd(exported), "x", 1) == -1 && pwrite(hf_export_fd(copy), "x", 1, 0) == -1);
     CHECK(mmap(NULL, 1, PROT_READ | PROT_WRITE, MAP_SHARED, hf_export_fd(exported), 0) == MAP_FAILED);
     CHECK(fcntl(hf_export_fd(exported), F_GETFD) == FD_CLOEXEC && fcntl(hf_export_fd(copy), F_GETFD) == FD_CLOEXEC);
@@ -137,12 +139,12 @@ static void exports(hf_pool *pool)
     hf_export_close(copy);
     hf_export_close(exported);
     CHECK(stats_of(pool).blocks_free == stats_of(pool).blocks);
-    /* The copy is there for as long as it is mapped. */
+    /* The sealed copy exists as long as it is mapped. */
     CHECK(((unsigned char *)hf_import_address(imported))[LEN - 1] == 3);
     hf_import_close(imported);
 }
 
-/* A page that a snapshot holds beside an older one is exported where it is. */
+/* A page that a snapshot holds in place of an older one's page is exported in place. */
 static void history(hf_pool *pool)
 {
     hf_region *live = region_of(pool, BLOCK);
@@ -219,7 +221,7 @@ static void refusals(hf_pool *pool)
     hf_region_close(live);
 }
 
-/* Of what was taken away there is no export, and of an export nothing is taken away. */
+/* A revoked snapshot cannot be exported, and an export is never revoked. */
 static void revoked(void)
 {
     hf_pool *pool = pool_of(2 * BLOCK);

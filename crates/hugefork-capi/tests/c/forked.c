@@ -1,4 +1,5 @@
-/* A child of fork(2): it has no regions, its calls say so, and what it closes stays the parent's. */
+/* A child of fork(2): it has no regions, its calls report that, and closing its handles does
+ * not affect the parent. */
 #include <fcntl.h>
 #include <sys/wait.h>
 
@@ -72,7 +73,7 @@ int main(void)
         FAILS(HF_E_FORKED_CHILD, hf_snapshot_export_copy(saved, &no_export));
         CHECK(hf_last_errno() == EOPNOTSUPP);
         WELL(hf_reinstall_handler());
-        /* What only looks works. */
+        /* Calls that only read handles work. */
         CHECK(stats_of(pool).blocks == 4 && hf_region_len(region) == 4 * MIB);
         CHECK(hf_snapshot_id(saved) == hf_region_origin(region) && hf_export_len(exported) == 4 * MIB);
         hf_changes_close(changes);
@@ -86,7 +87,7 @@ int main(void)
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
     CHECK(WEXITSTATUS(status) == 0);
-    /* All is as it was. */
+    /* The parent's objects are unchanged. */
     CHECK(bytes_of(region)[4 * MIB - 1] == 1);
     WELL(hf_snapshot_read_at(saved, 0, &byte, 1));
     CHECK(byte == 1 && hf_changes_next(changes, &offset, &done) == 0);

@@ -1,4 +1,4 @@
-/* A write that finds the pool full: SIGBUS at its address, and a line that says why. */
+/* A write to a full pool: SIGBUS at its address, and a line with the reason. */
 #include <setjmp.h>
 #include <signal.h>
 
@@ -33,7 +33,7 @@ int main(void)
     faults.size = sizeof faults;
     WELL(hf_region_get_fault_stats(other, &faults));
     CHECK(faults.failed >= 1);
-    /* What was lazily freed makes room. */
+    /* Lazily freed memory makes room. */
     WELL(hf_region_lazy_free(full, 0, BLOCK, NULL));
     bytes_of(other)[77] = 1;
     CHECK(bytes_of(other)[77] == 1);

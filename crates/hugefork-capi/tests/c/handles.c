@@ -1,4 +1,5 @@
-/* Handles that are none: null, closed, of another type, or pointers to whatever. Each function says so. */
+/* Bad handles: null, closed, of another type, or arbitrary pointers. Each function reports
+ * them. */
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -8,9 +9,9 @@
 /* As many handles of each type as there are types. */
 enum { POOL, REGION, SNAPSHOT, PIN, CHANGES, EXPORT, IMPORT, TYPES };
 
-/* The call returns nothing, and says why. */
+/* The call returns no value, and reports the bad handle. */
 #define NOTHING(call) nothing((uintptr_t)(call), #call, __LINE__)
-/* To close it does nothing but say why; NULL is allowed. */
+/* Closing a bad handle only reports it; closing NULL is allowed. */
 #define CLOSES_NOTHING(call, bad)                                                                                \
     do {                                                                                                         \
         forget();                                                                                                \
@@ -18,7 +19,7 @@ enum { POOL, REGION, SNAPSHOT, PIN, CHANGES, EXPORT, IMPORT, TYPES };
         CHECK((strstr(hf_last_error(), "that is open") != NULL) == ((bad) != NULL));                             \
     } while (0)
 
-/* Has the last error be another one. */
+/* Replaces the last error. */
 static void forget(void)
 {
     hf_pool *pool;
@@ -212,7 +213,7 @@ static void close_all(void)
     hf_pool_close(open_handles[POOL]);
 }
 
-/* Is refused wherever a handle of another type than `type` is wanted. */
+/* A handle is refused wherever another type than `type` is expected. */
 static void refused(void *bad, int type, hf_region *region, const hf_snapshot *snapshot)
 {
     if (type != POOL)
@@ -224,7 +225,7 @@ static void refused(void *bad, int type, hf_region *region, const hf_snapshot *s
     no_other(bad, type);
 }
 
-/* Many handles come and go; one that is closed is never more than a wrong answer. */
+/* Many handles are opened and closed; a use of a closed one is at worst a wrong result. */
 static void come_and_go(hf_region *region)
 {
     hf_snapshot *saved, *first;
@@ -244,7 +245,7 @@ static void come_and_go(hf_region *region)
     }
 }
 
-/* Where memory was, as a number: the compiler knows better than to take the pointer. */
+/* The address of freed memory as a number, because the compiler would reject the pointer. */
 static uintptr_t freed(void)
 {
     void *volatile memory = malloc(64);
@@ -278,7 +279,7 @@ int main(void)
         refused(open_handles[type], type, region, saved);
     }
 
-    /* Nothing of what these point to is read: AddressSanitizer would tell. */
+    /* The library must not read the memory behind these; AddressSanitizer would report it. */
     address = freed();
     no_access = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(no_access != MAP_FAILED);
@@ -291,7 +292,7 @@ int main(void)
     }
     come_and_go(region);
 
-    /* The same in a child of fork(2), where the memory of regions is not. */
+    /* The same in a child of fork(2), which has no memory of regions. */
     child = fork();
     CHECK(child >= 0);
     if (child == 0) {
@@ -304,7 +305,7 @@ int main(void)
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 
-    /* All that was open is. */
+    /* All open handles still work. */
     WELL(hf_region_pool(region, &pool));
     CHECK(pool != open_handles[POOL] && hf_pool_capacity(pool) == 16 * MIB);
     hf_pool_close(pool);

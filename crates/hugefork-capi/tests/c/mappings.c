@@ -1,4 +1,4 @@
-/* A process that has all the mappings that it may have. */
+/* A process that has reached its limit of mappings. */
 #include <sys/mman.h>
 
 #include "check.h"
@@ -6,7 +6,7 @@
 #define PAGE ((size_t)4096)
 #define LEFT 20
 
-/* Makes so many mappings that have nothing to do with hugefork. */
+/* Makes `count` mappings outside of hugefork. */
 static void use_up(size_t count)
 {
     char *start = mmap(NULL, count * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -28,7 +28,7 @@ int main(void)
         return SKIPPED;
     }
     use_up(limit - LEFT);
-    /* A pool that is built now counts them. */
+    /* A pool that is built now takes them into account. */
     pool = pool_of(8 * MIB);
     while (count < 2 * LEFT && (code = hf_region_create(pool, BLOCK, NULL, &regions[count])) == 0)
         count++;

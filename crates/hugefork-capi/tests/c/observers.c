@@ -1,4 +1,4 @@
-/* Observers: told around each change, released once. */
+/* Observers: called around each change, released once. */
 #include "check.h"
 
 struct seen {
@@ -45,11 +45,11 @@ int main(void)
     CHECK(seen.starts == 1 && seen.ends == 1 && seen.offset == BLOCK && seen.len == BLOCK);
     WELL(hf_region_discard(region, BLOCK, BLOCK));
     CHECK(seen.starts == 2 && seen.ends == 2);
-    /* A second one is not taken, and not released. */
+    /* A second observer is refused and not released. */
     observer.user = &other;
     FAILS(HF_E_ALREADY_OBSERVED, hf_region_observe(region, &observer));
     CHECK(other.releases == 0 && hf_last_errno() == EEXIST);
-    /* Released with the last who holds the region. */
+    /* The observer is released when the last holder of the region is closed. */
     WELL(hf_region_pin(region, 0, 1, &pin));
     hf_region_close(region);
     CHECK(seen.releases == 0);

@@ -1,4 +1,4 @@
-/* Operations: a snapshot has all that each writes, or nothing of it. */
+/* Operations: a snapshot contains all writes of an operation or none. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -30,7 +30,7 @@ static void *writes(void *uses_operations)
     return NULL;
 }
 
-/* Whether the cut came between the two writes. */
+/* Whether the cut fell between the two writes. */
 static int is_torn(void)
 {
     hf_region *both[2];
@@ -92,7 +92,7 @@ int main(void)
     WELL(hf_region_set_operations(one, operations));
     WELL(hf_region_set_operations(other, operations));
     cuts_beside(&operations);
-    /* The regions keep them. */
+    /* The regions still use it. */
     hf_operations_close(operations);
     WELL(hf_region_snapshot(one, NULL, &saved));
     hf_region_close(one);

@@ -1,4 +1,4 @@
-/* A process that may not have the addresses that regions live at. */
+/* A process without enough addresses for regions. */
 #include <sys/resource.h>
 
 #include "check.h"

@@ -1,4 +1,5 @@
-/* Pins: memory that stays where it is, for system calls and devices, also without its region. */
+/* Pins: memory that does not move, for system calls and devices, even after its region is
+ * closed. */
 #include <fcntl.h>
 
 #include "check.h"
@@ -28,7 +29,7 @@ int main(void)
     FAILS(HF_E_BAD_HANDLE, hf_region_pin(NULL, 0, 1, &one_more));
     FAILS(HF_E_NULL, hf_region_pin(region, 0, 1, NULL));
     CHECK(hf_pin_address(NULL) == NULL && hf_pin_len(NULL) == 0 && hf_pin_offset(NULL) == 0);
-    /* The memory stays until the pin goes. */
+    /* The memory exists until the pin is closed. */
     hf_snapshot_close(saved);
     hf_region_close(region);
     CHECK(at[4096] == 1 && stats_of(pool).blocks_free == 2 && stats_of(pool).regions == 1);

@@ -1,4 +1,4 @@
-/* Pools: what they are asked for, what they say, and what they refuse. */
+/* Pools: their options, their properties, and refused options. */
 #include "check.h"
 
 static int built(hf_pool_options *options)
@@ -26,7 +26,7 @@ static void refusals(void)
     bad = good, bad.capacity = GIB << 17;
     FAILS(HF_E_BEYOND_THE_MACHINE, built(&bad));
     CHECK(hf_errno(HF_E_BEYOND_THE_MACHINE) == ENOMEM && hf_last_errno() == ENOMEM);
-    /* No huge page is as small as a block. */
+    /* No huge page has such a small block size. */
     bad = good, bad.block_size = 4 * KIB, bad.backing = HF_BACKING_HUGETLB, bad.fallback = HF_FALLBACK_REFUSED;
     FAILS(HF_E_BACKING_UNAVAILABLE, built(&bad));
     bad = good, bad.backing = 4;
@@ -133,7 +133,7 @@ static void every_option(void)
     CHECK(stats.blocks_zeroed_free == 512);
     hf_pool_close(pool);
 
-    /* The machine may not have it. Then the pool says what it lacks. */
+    /* The machine may lack it. Then the pool names the missing feature. */
     options.backing = HF_BACKING_HUGETLB;
     options.swap = HF_SWAP_REFUSED;
     options.fallback = HF_FALLBACK_ALLOWED;
@@ -143,7 +143,7 @@ static void every_option(void)
     hf_pool_close(pool);
 }
 
-/* Each backing is built, or said to be missing, and the pool says what it is. */
+/* Each backing is built, or reported as missing, and the pool reports its kind. */
 static void every_backing(void)
 {
     int backing;
@@ -180,7 +180,7 @@ static void every_backing(void)
     }
 }
 
-/* Handles that are none. */
+/* Bad handles. */
 static void handles(void)
 {
     hf_pool *pool = pool_of(8 * MIB);

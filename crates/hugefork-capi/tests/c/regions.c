@@ -1,4 +1,4 @@
-/* Regions: memory, forks, and everything that changes what stands behind an address. */
+/* Regions: memory, forks, and all calls that change the memory at an address. */
 #include "check.h"
 
 static void writes_and_forks(hf_pool *pool)
@@ -30,7 +30,7 @@ static void writes_and_forks(hf_pool *pool)
     CHECK(stats.blocks == 2 && stats.blocks_present == 2 && stats.blocks_shared == 1);
     WELL(hf_region_pool(live, &again));
     CHECK(again != pool && strcmp(hf_pool_name(again), hf_pool_name(pool)) == 0);
-    /* In any order. */
+    /* The handles may be closed in any order. */
     hf_pool_close(again);
     hf_region_close(live);
     hf_region_close(fork);
@@ -182,7 +182,8 @@ static void limits(hf_pool *pool)
     hf_snapshot *saved;
     options.max_cow_bytes = BLOCK;
     options.copy_grain = HF_COPY_GRAIN_BLOCK;
-    /* The first block is copied, the second is taken away from the snapshot. */
+    /* The write to the first block copies it; the write to the second revokes it from the
+     * snapshot. */
     WELL(hf_region_create(pool, 2 * BLOCK, &options, &region));
     memset(bytes_of(region), 1, 2 * BLOCK);
     WELL(hf_region_snapshot(region, NULL, &saved));
@@ -195,7 +196,7 @@ static void limits(hf_pool *pool)
     hf_region_close(region);
 }
 
-/* Regions copy pages or blocks, as they are told. */
+/* A region copies pages or blocks, according to its options. */
 static void grains(hf_pool *pool)
 {
     int grain;

@@ -1,4 +1,4 @@
-/* Resets: a region goes back to a snapshot. */
+/* Resets of a region to a snapshot. */
 #include "check.h"
 
 static void there_and_back(hf_pool *pool)
@@ -37,7 +37,7 @@ static void there_and_back(hf_pool *pool)
     hf_region_close(live);
 }
 
-/* Regions of two pools go back together, or none of them does. */
+/* Regions of two pools are reset together, or not at all. */
 static void several(hf_pool *pool)
 {
     hf_pool *other_pool = pool_of(4 * MIB);
@@ -104,7 +104,7 @@ static void refusals(hf_pool *pool)
     hf_pool_close(other_pool);
 }
 
-/* What was taken away from a snapshot cannot be had again. */
+/* A revoked part of a snapshot cannot be restored. */
 static void revoked(void)
 {
     hf_pool *pool = pool_of(3 * BLOCK);

@@ -1,4 +1,4 @@
-/* Snapshots: their bytes, their branches, and what becomes of them when the pool is full. */
+/* Snapshots: their bytes, their forks, and their revocation when the pool is full. */
 #include <fcntl.h>
 
 #include "check.h"
@@ -16,7 +16,7 @@ static void bytes(hf_pool *pool)
     CHECK(hf_snapshot_len(saved) == 4 * MIB && hf_snapshot_is_revoked(saved) == 0);
     WELL(hf_snapshot_read_at(saved, 3 * MIB, copy, sizeof copy));
     CHECK(copy[0] == 1 && copy[7] == 1);
-    /* Of length 0, a buffer may be NULL. */
+    /* With length 0, a buffer may be NULL. */
     WELL(hf_snapshot_read_at(saved, 0, NULL, 0));
     WELL(hf_snapshot_read_at(saved, 4 * MIB, NULL, 0));
     FAILS(HF_E_OUT_OF_RANGE, hf_snapshot_read_at(saved, 4 * MIB + 1, NULL, 0));
@@ -106,7 +106,7 @@ static void to_descriptors(hf_pool *pool)
     hf_region_close(live);
 }
 
-/* The parent goes on, and takes a block away. */
+/* The parent writes on, and revokes a block. */
 static void revoked(void)
 {
     hf_pool *pool = pool_of(2 * BLOCK);
@@ -122,7 +122,7 @@ static void revoked(void)
     WELL(hf_region_create(pool, 2 * BLOCK, &by_block, &live));
     memset(bytes_of(live), 1, 2 * BLOCK);
     WELL(hf_region_snapshot(live, NULL, &saved));
-    /* A promise sets nothing aside, and ends with its snapshot. */
+    /* A snapshot with HF_RESERVE_FULL reserves no blocks. */
     WELL(hf_region_snapshot(live, &reserved, &promised));
     hf_snapshot_close(promised);
     WELL(hf_snapshot_fork(saved, NULL, &fork));
@@ -136,7 +136,7 @@ static void revoked(void)
     FAILS(HF_E_REVOKED, hf_region_write_to(fork, fileno(file), 0, 1, &done));
     hf_region_close(live);
     FAILS(HF_E_REVOKED, hf_region_populate(fork));
-    /* A discard makes it new memory. */
+    /* A discard replaces the revoked block by new memory. */
     WELL(hf_region_discard(fork, 0, BLOCK));
     WELL(hf_region_populate(fork));
     CHECK(hf_region_is_revoked(fork) == 0 && bytes_of(fork)[BLOCK] == 1);

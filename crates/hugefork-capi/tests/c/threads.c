@@ -1,4 +1,4 @@
-/* Threads: each has a last error of its own; they write while another takes snapshots. */
+/* Threads: each has its own last error; some write while another takes snapshots. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -7,7 +7,8 @@
 static hf_pool *pool;
 static pthread_barrier_t barrier;
 
-/* Each thread fails in its own way, and still reads its own words after the other has failed too. */
+/* Each thread fails in its own way, and still reads its own message after the other has failed
+ * too. */
 static void *fails_alone(void *way)
 {
     hf_region *region;
@@ -20,7 +21,7 @@ static void *fails_alone(void *way)
     text = hf_last_error();
     pthread_barrier_wait(&barrier);
     CHECK(text == hf_last_error() && strstr(text, way != NULL ? "larger than pool" : "null pointer") != NULL);
-    /* A success leaves it as it is. */
+    /* A success does not change the last error. */
     region = region_of(pool, BLOCK);
     hf_region_close(region);
     CHECK(strstr(hf_last_error(), way != NULL ? "larger than pool" : "null pointer") != NULL);

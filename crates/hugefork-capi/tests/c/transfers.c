@@ -3,7 +3,8 @@
 
 #include "check.h"
 
-/* A system call that writes to what a snapshot shares fails by block, and does not by page. */
+/* A system call that writes to a shared block fails with copies by block, and succeeds with
+ * copies by page. */
 static void system_calls(hf_pool *pool)
 {
     int zeros = open("/dev/zero", O_RDONLY), grain;
@@ -48,14 +49,14 @@ int main(void)
     /* read(2) would be EFAULT here. */
     WELL(hf_region_read_from_at(region, fd, 10, 4, 0, &done));
     CHECK(done == 4 && memcmp(bytes_of(region) + 9, "\2abcd\2", 6) == 0);
-    /* It stops where the file ends. */
+    /* The transfer stops at the end of the file. */
     CHECK(lseek(fd, 0, SEEK_SET) == 0);
     WELL(hf_region_read_from(region, fd, 0, 4 * MIB, &done));
     CHECK(done == 3 * MIB + 4 && bytes_of(region)[done - 1] == 1 && bytes_of(region)[done] == 2);
     WELL(hf_region_read_from(region, fd, 0, 1, NULL));
     hf_snapshot_close(saved);
 
-    /* What was done before the error is told. */
+    /* After an error, `done` has the number of bytes before it. */
     CHECK(write(pipes[1], "xyz", 3) == 3 && fcntl(pipes[0], F_SETFL, O_NONBLOCK) == 0);
     FAILS(HF_E_SYSTEM, hf_region_read_from(region, pipes[0], 0, 10, &done));
     CHECK(done == 3 && hf_last_errno() == EAGAIN && memcmp(bytes_of(region), "xyz", 3) == 0);

@@ -1,4 +1,4 @@
-//! What the header declares, item by item.
+//! The declarations in the header, item by item.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ fn plain(header: &str) -> String {
         rest = comment.split_once("*/").expect("comments end").1;
     }
     text.push_str(rest);
-    // What only C++ sees is in braces that only C++ sees.
+    // Removes the braces that only C++ sees.
     let text = text.replace("extern \"C\" {\n#endif", "#endif").replace("#ifdef __cplusplus\n}", "");
     let text = text.replace("\\\n", " ");
     text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
@@ -42,7 +42,7 @@ impl Declarations {
         Declarations::read(&header())
     }
 
-    /// Takes a header apart. Whatever it does not know is an error, so that nothing goes uncompared.
+    /// Parses a header. An unknown construct is an error, so that all items are compared.
     pub(crate) fn read(header: &str) -> Declarations {
         let mut found = Declarations::default();
         let text = plain(header);

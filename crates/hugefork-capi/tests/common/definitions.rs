@@ -1,4 +1,4 @@
-//! What the sources define, in the words of the header, so that they can be compared.
+//! The definitions in the sources, in the form of C declarations, for comparison with the header.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::common::folder;
 use crate::declarations::{Declarations, squeezed};
 
 impl Declarations {
-    /// What the sources define, written as C would declare it.
+    /// The sources' definitions as C declarations.
     pub(crate) fn of_sources() -> Declarations {
         let mut found = Declarations::default();
         for entry in fs::read_dir(folder().join("src")).unwrap().flatten() {
@@ -36,7 +36,7 @@ impl Declarations {
                 self.structs.extend(structs.0);
             }
             syn::Item::Macro(item) if item.mac.path.is_ident("choices") => {
-                // `HF_A = 1 => …`, by what each chooses.
+                // `HF_A = 1 => …`, by the value that each constant selects.
                 let text = item.mac.tokens.to_string();
                 for (before, after) in
                     text.match_indices("=>").map(|(at, _)| text[..at].split_at(text[..at].rfind('=').unwrap()))
@@ -67,7 +67,7 @@ impl Parse for Figures {
         while !input.is_empty() {
             input.call(syn::Attribute::parse_outer)?;
             let name: syn::Ident = input.parse()?;
-            // The first size, and which figures of the engine's it is of.
+            // Skips the first size and the engine's figures.
             input.parse::<syn::Token![,]>()?;
             input.parse::<syn::LitInt>()?;
             input.parse::<syn::Token![,]>()?;
@@ -104,7 +104,7 @@ fn is_repr_c(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident("repr") && is_c(attribute))
 }
 
-/// A whole number, with its sign. Other constants are no constants of an enum.
+/// A signed whole number; other constants do not belong to an enum.
 fn number(value: &syn::Expr) -> Option<i64> {
     match value {
         syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_parse().ok(),
@@ -140,7 +140,7 @@ fn declared(of: &syn::Type, name: &str) -> String {
         syn::Type::Ptr(pointer) => {
             let inner = &*pointer.elem;
             match (inner, matches!(pointer.mutability, syn::PointerMutability::Const(_))) {
-                // `const` belongs to what is pointed to, and comes behind the star if that is itself a pointer.
+                // `const` qualifies the pointee, and follows the star if that is itself a pointer.
                 (syn::Type::Ptr(_), true) => declared(inner, &format!("const *{name}")),
                 (_, true) => format!("const {}", declared(inner, &format!("*{name}"))),
                 (_, false) => declared(inner, &format!("*{name}")),

@@ -1,4 +1,4 @@
-//! What the tests share: the libraries that cargo has built, and the C compiler.
+//! Shared by the tests: the libraries that cargo has built, and the C compiler.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a C program prints and returns if it cannot do its work here.
+/// Exit status of a C program that cannot do its work on this machine.
 const SKIPPED: i32 = 77;
 
 pub(crate) fn folder() -> &'static Path {
@@ -18,12 +18,12 @@ pub(crate) fn header() -> String {
     fs::read_to_string(folder().join("include/hugefork.h")).unwrap()
 }
 
-/// Where cargo has built the libraries: beside the test.
+/// The folder of the libraries that cargo has built, next to the test.
 pub(crate) fn built() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Where this test may leave files. Tests run side by side, so each has a name of its own.
+/// A folder for files of a test. Tests run concurrently, so each has a folder of its own.
 pub(crate) fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("capi").join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -44,7 +44,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Of one source below the crate's folder.
+    /// A program with one source file of this crate.
     pub(crate) fn of(source: &str, library: Library, name: &str) -> Program {
         let folder = scratch(name);
         let is_cpp = source.ends_with(".cpp");
@@ -55,11 +55,11 @@ impl Program {
         compiler.arg("-o").arg(folder.join("program")).arg(self::folder().join(source));
         match library {
             Library::Static => {
-                // Debug information of 80 MB takes the linker three times as long as all else.
+                // Without this, linking 80 MB of debug information takes three times as long as everything else.
                 compiler.arg(built().join("libhugefork_capi.a")).args(["-ldl", "-lm", "-Wl,--strip-debug"]);
             }
             Library::Shared => {
-                // As it is when installed: the name for the linker, and that which programs look for.
+                // The names of an installed library: one for the linker, one for programs.
                 for link in ["libhugefork.so", "libhugefork.so.0"] {
                     symlink(built().join("libhugefork_capi.so"), folder.join(link)).unwrap();
                 }
@@ -81,7 +81,7 @@ impl Program {
         self.command()
     }
 
-    /// The same, unless the compiler lacks something.
+    /// Builds it; `None` if the compiler lacks something.
     pub(crate) fn build_if_it_can_be(mut self) -> Option<Command> {
         self.compiler.output().expect("a C compiler is installed").status.success().then(|| self.command())
     }
@@ -93,7 +93,7 @@ impl Program {
     }
 }
 
-/// Builds and runs a program, which has to end well.
+/// Builds and runs a program, which must succeed.
 #[track_caller]
 pub(crate) fn runs(program: Program) {
     ends_well(&program.build().output().unwrap());

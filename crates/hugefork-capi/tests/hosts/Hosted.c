@@ -1,4 +1,4 @@
-/* What Hosted.java calls. */
+/* The native functions of Hosted.java. */
 #include <jni.h>
 
 #include "hosted.h"

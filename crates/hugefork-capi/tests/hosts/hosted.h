@@ -1,4 +1,5 @@
-/* What both hosts need of hugefork: one region, and snapshots of it. The last error says why something failed. */
+/* Shared by both hosts: one region, and snapshots of it. After a failure the last error has the
+ * reason. */
 #ifndef HOSTED_H
 #define HOSTED_H
 
@@ -24,21 +25,21 @@ static void *hosted_address(void)
     return hf_region_address(hosted_region);
 }
 
-/* NULL if there is none. */
+/* Returns NULL on failure. */
 static hf_snapshot *hosted_snapshot(void)
 {
     hf_snapshot *snapshot = NULL;
     return hf_region_snapshot(hosted_region, NULL, &snapshot) == 0 ? snapshot : NULL;
 }
 
-/* -1 if it cannot be read: the hosts write only positive numbers. */
+/* Returns -1 on failure; the hosts write only positive numbers. */
 static int64_t hosted_read(const hf_snapshot *snapshot, size_t offset)
 {
     int64_t value;
     return hf_snapshot_read_at(snapshot, offset, &value, sizeof value) == 0 ? value : -1;
 }
 
-/* Whether all blocks came back. */
+/* Whether all blocks were returned to the pool. */
 static int hosted_end(void)
 {
     hf_pool_stats stats;

@@ -7,7 +7,7 @@ use clap::Args;
 /// Options of the guardian.
 #[derive(Args, Debug)]
 pub(crate) struct GuardianArgs {
-    /// The file that only one guardian can lock, and that keeps the values to restore
+    /// The file that only one guardian can lock; it stores the values to restore
     #[arg(long, value_name = "FILE")]
     pub(crate) lock: PathBuf,
     /// The settings to restore

@@ -15,7 +15,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = COMPLETIONS_HELP)]
 pub(crate) struct CompletionsArgs {
-    /// The shell that the completions are for
+    /// The shell to print completions for
     pub(crate) shell: Shell,
 }
 

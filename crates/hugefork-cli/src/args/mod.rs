@@ -1,4 +1,5 @@
-//! What can be asked for: the command line, and a file for each command that has options. Nothing here does anything.
+//! The description of the command line, with a file for each command that has options. It executes
+//! nothing.
 
 pub(crate) mod bench;
 pub(crate) mod bench_compare;
@@ -28,45 +29,45 @@ use self::run::RunArgs;
 use crate::failure::Failure;
 use crate::output::terminal;
 
-/// The columns of what is no terminal.
+/// The assumed columns of a stream that is not a terminal.
 const PAPER: usize = 100;
 
-/// Huge-page memory whose faults are resolved in user space: measure it, and see what this machine offers it.
+/// Huge-page memory whose faults are resolved in user space: measure it, and check this machine's support for it.
 #[derive(Debug, Parser)]
-// Help is wrapped where it is printed.
+// The output wraps the help text.
 #[command(name = "hugefork", version, term_width = 0)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-/// What to do.
+/// The command to execute.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Measure hugefork beside the kernel: the same work, interleaved, all samples kept
     Bench(Box<BenchArgs>),
-    /// Run a program as it is, with huge pages that stay huge across fork(2)
+    /// Run a program unchanged, with huge pages that remain huge across fork(2)
     Run(RunArgs),
-    /// Keep running programs in huge pages across fork(2), from outside
+    /// Keep running programs in huge pages across fork(2), from outside the programs
     Keep(KeepArgs),
     /// Draw results of `bench --json` as one page that needs no network
     Report(ReportArgs),
-    /// Say what this machine offers hugefork, and which command mends what it lacks
+    /// Check this machine's support for hugefork, and print the command for each remedy
     Doctor(DoctorArgs),
     /// Print the completions of this command line for a shell
     Completions(CompletionsArgs),
     /// Print the man page, or write one for each command
     Man(ManArgs),
-    /// Fork, as the case `fork` wants it (started by `bench`)
+    /// Fork, as the case `fork` needs it (started by `bench`)
     #[command(hide = true)]
     ForkProgram {
-        /// What it is to do
+        /// The work, as words
         words: Vec<String>,
     },
-    /// Write and go back, as the case `reset` wants it (started by `bench`)
+    /// Write and reset, as the case `reset` needs it (started by `bench`)
     #[command(hide = true)]
     ResetProgram {
-        /// What it is to do
+        /// The work, as words
         words: Vec<String>,
     },
     /// Restore settings once standard input ends (started by `bench --tune`)
@@ -74,21 +75,21 @@ pub(crate) enum Command {
     TuneGuardian(GuardianArgs),
 }
 
-/// The command line, described.
+/// The description of the command line for clap.
 pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// What the command line asks for.
+/// The request on the command line.
 pub(crate) enum Asked {
     Work(Command),
-    /// `--help` or `--version`, to be printed.
+    /// `--help` or `--version`, to be printed on standard output.
     Text(clap::Error),
-    /// Nothing, so that the help is printed where errors are.
+    /// No command: the help goes to standard error.
     Nothing(clap::Error),
 }
 
-/// Reads the command line.
+/// Parses the command line.
 pub(crate) fn parse() -> Result<Asked, Failure> {
     let error = match Cli::try_parse() {
         Ok(cli) => return Ok(Asked::Work(cli.command)),
@@ -101,14 +102,14 @@ pub(crate) fn parse() -> Result<Asked, Failure> {
     }
 }
 
-/// Text that `hugefork` prints of itself, for `stream`: in its colours, and as wide as it is.
+/// Formats a help or version text for `stream`, with its colours and width.
 pub(crate) fn shown(text: &clap::Error, stream: &(impl IsTerminal + AsFd)) -> String {
     let text = text.render();
     let text = if terminal::colours(stream) { text.ansi().to_string() } else { text.to_string() };
     terminal::help(&text, terminal::columns_of(stream).unwrap_or(PAPER))
 }
 
-/// clap's message without its usage block: what is wrong, the nearest name where there is one, and where to read on.
+/// clap's message without its usage block: the mistake, the nearest name if there is one, and a pointer to the help.
 /// `words` are the whole command line.
 fn one_line(error: &clap::Error, words: &[String]) -> String {
     let text = error.to_string();
@@ -141,7 +142,7 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
     line + " (see `hugefork --help`, or `--help` after a command)"
 }
 
-/// The whole command for a `name` that stands one step too high: `compare` and the cases come after `hugefork bench`.
+/// The whole command for a `name` that belongs after `hugefork bench`: `compare`, or a case.
 fn elsewhere(name: &str) -> Option<String> {
     let all = command();
     let has = |parent: &&clap::Command| parent.get_subcommands().any(|command| command.get_name() == name);
@@ -151,7 +152,7 @@ fn elsewhere(name: &str) -> Option<String> {
     }
 }
 
-/// The option that is meant where clap takes `-size` for `-s -i -z -e`, and so does not know `-s`.
+/// The option meant by `-size`, which clap parses as `-s -i -z -e` and reports as an unknown `-s`.
 fn one_dash(unknown: &str, words: &[String]) -> Option<String> {
     let names = words.iter().filter(|word| !word.starts_with("--")).filter_map(|word| word.strip_prefix('-'));
     let meant = names
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_be_asked_for() {
+    fn every_documented_command_line_is_parsed() {
         let line = "hugefork bench clear snapshot --size 256MiB,1GiB --size 512MiB --tasks 2 --block-size 64KiB,1GiB \
                     --backing hugetlb,shmem-thp --runs 7 --subjects hugefork,fork-4k --json out.json --tune --time-budget 1.5m";
         let Command::Bench(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_one_line_that_names_the_nearest() {
+    fn mistakes_give_one_line_with_the_nearest_name() {
         assert!(refused("hugefork bench zero-falt").contains("did you mean `zero-fault`?"));
         assert!(refused("hugefork bench --subjects kernel-tph").contains("did you mean `kernel-thp`?"));
         assert!(refused("hugefork bench --sizes 1GiB").contains("--size"));

@@ -1,4 +1,4 @@
-//! Whole numbers, refused in the words of the command line and not in those of the standard library.
+//! Parses whole numbers, with error messages in the style of the command line.
 
 use std::str::FromStr;
 

@@ -1,44 +1,46 @@
-//! `hugefork run`: the program, and what is done about its memory.
+//! `hugefork run`: the program, and the treatment of its memory.
 
 use std::ffi::OsString;
 
 use clap::Args;
 
 const RUN_HELP: &str = "\
-Becomes the program, and leaves a process beside it that keeps it from outside, as `hugefork keep` \
-does, with all that it starts: once it has forked, its memory is put into huge pages again between \
-two forks. Nothing is put into the program. It needs CAP_SYS_NICE (`hugefork keep --help` says how \
-to get it) and Linux 6.7; without them the program runs as it is, and a line says so.
+Becomes the program, and starts a second process that keeps the program and its children in huge \
+pages from outside, like `hugefork keep`: after a fork, it puts their memory into huge pages again \
+before the next one. Nothing is loaded into the program. It needs CAP_SYS_NICE (`hugefork keep \
+--help` explains how to get it) and Linux 6.7; without them the program runs unchanged, and a line \
+says so.
 
-With --pool, hugefork's library is put into the program instead, and into nothing that it starts. \
-Its mappings of 2 MiB and more lie on a pool of huge pages, of which a fork(2) copies no page \
-tables: memory of jemalloc, tcmalloc and mimalloc, and a server's own mappings. Memory of libc's \
-malloc stays the kernel's. The program must be linked dynamically against glibc. If it is not, \
-or the machine has no pool for it, it runs as it is, and a line says why. So it does from the \
-moment on that it does what does not go with a pool: it filters its system calls, changes its \
-user, pins memory for devices. A child that wants to can read what its parent writes later.
+With --pool, hugefork's library is loaded into the program instead, but not into programs that it \
+starts. Its mappings of 2 MiB and more lie on a pool of huge pages, and a fork(2) copies no page \
+tables of them. These are the memory of jemalloc, tcmalloc and mimalloc, and a server's own \
+mappings; memory of libc's malloc still comes from the kernel. The program must be linked \
+dynamically against glibc. If it is not, or if the machine cannot have a pool, it runs unchanged, \
+and a line gives the reason. The pool is given up when the program does something incompatible: \
+when it filters its system calls, changes its user, or pins memory for devices. A child could read \
+its parent's later writes if it means to.
 
 Examples:
   hugefork run -- redis-server redis.conf
   hugefork run --pool -- redis-server redis.conf     saves every few seconds
   hugefork run --merge -- gunicorn --preload -w 8 app:app
 
-Exit status: that of the program; 125 there is no place for the library (nothing was run), 126 \
-the program cannot be run, 127 it is not found, 2 called wrongly.";
+Exit status: that of the program; 125 the library cannot be stored (nothing was run), 126 the \
+program cannot be run, 127 it is not found, 2 wrong arguments.";
 
 /// Options of `run`.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_HELP)]
 pub(crate) struct RunArgs {
-    /// Have the program's big memory on a pool of huge pages, of which fork(2) copies no page tables
+    /// Put the program's big memory on a pool of huge pages, so that fork(2) copies no page tables of it
     #[arg(long, conflicts_with = "merge")]
     pub(crate) pool: bool,
 
-    /// Have the kernel merge equal pages of the program and of what it starts (KSM), for workers that only read
+    /// Let the kernel merge equal pages of the program and of programs that it starts (KSM), for workers that only read
     #[arg(long)]
     pub(crate) merge: bool,
 
-    /// Say nothing unless something fails
+    /// Print nothing unless something fails
     #[arg(short, long)]
     pub(crate) quiet: bool,
 

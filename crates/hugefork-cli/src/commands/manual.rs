@@ -1,5 +1,5 @@
-//! `hugefork completions` and `hugefork man`. Both are made from the description of the command line, so they never
-//! differ from it.
+//! `hugefork completions` and `hugefork man`. Both are generated from the description of the
+//! command line, so they always match it.
 
 use std::fs;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::sink::unwritable;
 use crate::output::stdout::print;
 
-/// Prints the script of a shell.
+/// Prints the completion script for a shell.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut public(), "hugefork", &mut script);
@@ -21,7 +21,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints or writes the pages.
+/// Prints or writes the man pages.
 pub(crate) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
     let command = public().disable_help_subcommand(true);
     match &args.dir {
@@ -37,7 +37,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line without its hidden commands, which completions would offer.
+/// The description of the command line without hidden commands, which completions would offer.
 fn public() -> clap::Command {
     let all = args::command();
     let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
@@ -49,7 +49,7 @@ fn public() -> clap::Command {
         .mut_subcommands(with_version)
 }
 
-/// With the version that the pages of commands have at their foot.
+/// Adds the version, which the man pages show in their footer.
 fn with_version(command: clap::Command) -> clap::Command {
     command.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true).mut_subcommands(with_version)
 }

@@ -1,5 +1,5 @@
-//! What is done when it is asked for: a file or folder a command, and one for `completions` and `man`. None knows
-//! another.
+//! The commands: a file or folder for each, and one for `completions` and `man` together. No
+//! command uses another.
 
 pub(crate) mod bench;
 pub(crate) mod bench_compare;

@@ -1,4 +1,4 @@
-//! Where what a command has to say goes: standard output, a terminal, a file.
+//! Output to standard output, a terminal or a file.
 
 pub(crate) mod sink;
 pub(crate) mod stdout;

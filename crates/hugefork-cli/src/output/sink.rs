@@ -1,5 +1,5 @@
-//! What is written for the user. A file is replaced as a whole, so that it is never half written, whenever the command
-//! is stopped. A device, a pipe and standard output are written to as they are.
+//! Output files. A file is replaced as a whole, so that it is never half written, even if the
+//! command is stopped. Devices, pipes and standard output are written directly.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Write};
@@ -11,12 +11,12 @@ use anyhow::anyhow;
 use super::stdout::print_bytes;
 use crate::failure::Failure;
 
-/// A file that can be written.
+/// A writable file.
 #[derive(Debug)]
 pub(crate) struct Sink {
     /// The option that names it.
     option: &'static str,
-    /// As the user wrote it.
+    /// The path as the user wrote it.
     named: PathBuf,
     way: Way,
 }
@@ -25,18 +25,18 @@ pub(crate) struct Sink {
 enum Way {
     /// Written beside the file, then renamed over it.
     Replace { target: PathBuf, beside: PathBuf },
-    /// A device or a pipe: renaming would replace the device, and what was written stays written. It is open from the
-    /// start, since the reader of a pipe may leave when the pipe is closed.
+    /// A device or a pipe: it must not be renamed over, and its output cannot be replaced. It is opened at the start,
+    /// because the reader of a pipe may exit when the pipe is closed.
     Stream(File),
-    /// The standard output of this process, whatever it is.
+    /// The standard output of this process, of any kind.
     Stdout,
 }
 
 impl Sink {
-    /// Checks that `path`, which `option` names, can be written, before any work is done for it. An older file stays
-    /// until there is a newer one. `-` is standard output.
+    /// Checks before any work that `path`, the value of `option`, is writable. An older file is not touched until the
+    /// new one is complete. `-` is standard output.
     pub(crate) fn open(option: &'static str, path: &Path) -> Result<Sink, Failure> {
-        // Through links, so that what they point at is replaced, and not the link.
+        // Follows links, so that the target of a link is replaced, not the link.
         let target = canonical(path);
         let way = match fs::metadata(path) {
             _ if path == Path::new("-") => Way::Stdout,
@@ -44,7 +44,7 @@ impl Sink {
                 return Err(Failure::Usage(format!("{option} {}: is a directory; name a file", path.display())));
             }
             Ok(there) if !there.is_file() || leads_to_a_descriptor(path) => {
-                // Appends, since it may be a file that a shell has opened.
+                // Opens to append, because a shell may have the file open.
                 let open = || {
                     File::options()
                         .append(true)
@@ -68,17 +68,17 @@ impl Sink {
         Ok(Sink { option, named: path.to_owned(), way })
     }
 
-    /// Whether it is standard output. Nothing else belongs there then.
+    /// Whether it is standard output. Nothing else may be printed there then.
     pub(crate) fn is_stdout(&self) -> bool {
         matches!(self.way, Way::Stdout)
     }
 
-    /// As the user wrote it.
+    /// The path as the user wrote it.
     pub(crate) fn named(&self) -> &Path {
         &self.named
     }
 
-    /// Whether a later write takes the place of an earlier one.
+    /// Whether a later write replaces an earlier one.
     pub(crate) fn replaces(&self) -> bool {
         matches!(self.way, Way::Replace { .. })
     }
@@ -88,7 +88,7 @@ impl Sink {
         match &self.way {
             Way::Replace { target, beside } => {
                 let written = fs::write(beside, contents).and_then(|()| fs::rename(beside, target));
-                // Removed here, since after a signal the process ends next.
+                // Removed here, because after a signal the process exits next.
                 written.inspect_err(|_| drop(fs::remove_file(beside)))
             }
             Way::Stream(stream) => (&*stream).write_all(contents),
@@ -102,7 +102,7 @@ fn refused(option: &str, path: &Path, error: &io::Error) -> anyhow::Error {
     unwritable(&format!("{option} {}", path.display()), "file", error)
 }
 
-/// Says that `what` cannot be written, why, and what to do about it. It should be a `kind`, such as a file.
+/// An error that `what` cannot be written, with the reason and a remedy. It should be a `kind`, such as a file.
 pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::Error {
     let mend = match error.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => format!("name a {kind} in a directory that exists"),
@@ -116,16 +116,16 @@ pub(crate) fn unwritable(what: &str, kind: &str, error: &io::Error) -> anyhow::E
     anyhow!("{what}: cannot be written: {error}; {mend}")
 }
 
-/// Whether both name the same file, however they are spelled, and whether it exists or not.
+/// Whether both paths lead to the same file, which need not exist.
 pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let is_stdout = |path| path == Path::new("-");
     one == other || !is_stdout(one) && !is_stdout(other) && canonical(one) == canonical(other)
 }
 
-/// The file that `path` leads to through links. It need not be there yet.
+/// The file that `path` leads to through links. It need not exist.
 fn canonical(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // As many links as the kernel follows.
+    // The kernel's maximum number of links.
     for _ in 0..40 {
         match fs::read_link(&path) {
             Ok(next) => path = directory(&path).join(next),
@@ -141,11 +141,11 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether `path` is a name of an open file, such as `/dev/stdout`, or a link to one. Such a name must not be replaced
-/// by a new file.
+/// Whether `path` names an open file, such as `/dev/stdout`, or is a link to such a name. It must not be replaced by a
+/// new file.
 fn leads_to_a_descriptor(path: &Path) -> bool {
     let mut path = path.to_owned();
-    // As many links as the kernel follows.
+    // The kernel's maximum number of links.
     for _ in 0..40 {
         let Ok(directory) = fs::canonicalize(directory(&path)) else { return false };
         if directory.starts_with("/proc") {
@@ -166,7 +166,7 @@ fn is_stdout(there: &Metadata) -> bool {
 mod tests {
     use super::*;
 
-    /// A directory of this test's own, removed at its end.
+    /// A temporary directory of this test, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_stays_until_there_is_a_result_and_nothing_is_left_beside_it() {
+    fn an_old_file_exists_until_the_result_and_no_temporary_file_remains() {
         let scratch = Scratch::new("sink");
         let path = scratch.0.join("out.json");
         fs::write(&path, "old").unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_first() {
+    fn an_unwritable_file_is_reported_before_any_work() {
         let error = Sink::open("--csv", Path::new("/nonexistent/out.csv")).unwrap_err();
         assert!(error.to_string().starts_with("--csv /nonexistent/out.csv: cannot be written"));
         let error = Sink::open("--json", Path::new("/")).unwrap_err();
@@ -206,21 +206,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_is_said_with_advice_that_fits() {
+    fn a_failed_write_is_reported_with_a_matching_remedy() {
         let error = Sink::open("--json", Path::new("/dev/full")).unwrap().write(b"new").unwrap_err();
         let line = "--json /dev/full: cannot be written: No space left on device (os error 28); free space or name a file elsewhere";
         assert_eq!(format!("{error:#}"), line);
     }
 
     #[test]
-    fn a_device_is_written_and_stays_a_device() {
+    fn a_device_is_written_and_not_replaced() {
         let sink = Sink::open("--json", Path::new("/dev/null")).unwrap();
         sink.write(b"new").unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
     #[test]
-    fn names_of_open_files_are_told_from_files() {
+    fn names_of_open_files_are_distinguished_from_files() {
         let scratch = Scratch::new("descriptor");
         let (file, link) = (scratch.0.join("file"), scratch.0.join("link"));
         fs::write(&file, "").unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_is_known_by_every_spelling() {
+    fn one_file_is_recognised_by_every_spelling() {
         let scratch = Scratch::new("spelling");
         let (file, link) = (scratch.0.join("out.json"), scratch.0.join("link.json"));
         let name = scratch.0.file_name().unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_stays_a_link() {
+    fn a_link_is_followed_and_not_replaced() {
         let scratch = Scratch::new("link");
         let (file, link) = (scratch.0.join("file.json"), scratch.0.join("link.json"));
         std::os::unix::fs::symlink("file.json", &link).unwrap();

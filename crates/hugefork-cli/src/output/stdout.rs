@@ -4,17 +4,17 @@ use std::io::{self, ErrorKind, Write};
 
 use anyhow::Context;
 
-/// Prints to standard output; a reader that has gone (`| head`) is no error.
+/// Prints to standard output; a closed pipe (`| head`) is not an error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// As [`print()`].
+/// Like [`print()`], for bytes.
 pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
     written(io::stdout().lock().write_all(bytes))
 }
 
-/// What has become of a write to standard output.
+/// Ignores a closed pipe.
 fn written(result: io::Result<()>) -> anyhow::Result<()> {
     match result.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("writing to standard output"),

@@ -1,5 +1,4 @@
-//! Text for a terminal that may be narrower than the text: tables that do not fit are set row by row, and lines are
-//! wrapped.
+//! Fits text to a narrow terminal: wide tables are printed row by row, and lines are wrapped.
 //!
 //! ```text
 //! | subject | pause ms |       hugefork
@@ -9,7 +8,7 @@
 //!   snapshot  pause to take a fork   ──▶    snapshot  pause to take
 //!                                                     a fork
 //! ```
-//! Elsewhere the text stays as it is, so that tables can be quoted.
+//! Text for other streams is not changed, so that tables can be quoted.
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -17,15 +16,15 @@ use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// A terminal is taken to be at least as wide.
+/// Minimum assumed width of a terminal.
 const LEAST: usize = 20;
 
-/// The columns of the terminal on standard output; none if that is something else.
+/// The columns of the terminal on standard output; `None` if it is not a terminal.
 pub(crate) fn columns() -> Option<usize> {
     columns_of(&io::stdout())
 }
 
-/// The columns of the terminal that `stream` is; none if it is something else.
+/// The columns of the terminal `stream`; `None` if it is not a terminal.
 pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     let named = || env::var("COLUMNS").ok()?.parse().ok();
     let asked = || tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
@@ -33,18 +32,18 @@ pub(crate) fn columns_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     (columns > 0).then_some(columns.max(LEAST))
 }
 
-/// Whether `stream` shows colours: it is a terminal, unless it is a dumb one or `NO_COLOR` asks for none.
+/// Whether to print colours to `stream`: it is a terminal, not a dumb one, and `NO_COLOR` is not set.
 pub(crate) fn colours(stream: &impl IsTerminal) -> bool {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
     stream.is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// `text` as it fits on standard output.
+/// Fits `text` to standard output.
 pub(crate) fn fitted(text: String) -> String {
     fitted_to(text, columns())
 }
 
-/// `text` as it fits into `columns`, if there are any.
+/// Fits `text` into `columns`, if given.
 pub(crate) fn fitted_to(text: String, columns: Option<usize>) -> String {
     match columns {
         Some(columns) => fit(&text, columns),
@@ -72,17 +71,17 @@ fn fit(text: &str, columns: usize) -> String {
     fitted
 }
 
-/// The text of a `--help` in `columns`: each line is wrapped, and a description stays in its column.
+/// Fits the text of a `--help` into `columns`: lines are wrapped, and descriptions remain in their column.
 pub(crate) fn help(text: &str, columns: usize) -> String {
     let line = |line: &str| if width(line) <= columns { line.to_owned() } else { hung(line, columns, 0) };
     text.split_inclusive('\n').map(line).collect()
 }
 
-/// A line, wrapped. If it is a name and, two spaces or more later, a description, then all of the description is below
-/// its beginning. The second line of others begins `more` columns further right than the first.
+/// Wraps a line. If it consists of a name and, after two or more spaces, a description, the description is aligned
+/// below its beginning. In other lines, the second line is indented by `more` columns.
 fn hung(line: &str, columns: usize, more: usize) -> String {
     let indent_of = |line: &str| line.len() - line.trim_start().len();
-    // An indent that takes most of the line is no use.
+    // Drops an indent that takes most of the line.
     let line = if indent_of(line) > columns / 2 { line.trim_start() } else { line };
     let indent = indent_of(line);
     let gap = line[indent..].find("  ").map(|gap| indent + gap);
@@ -90,7 +89,7 @@ fn hung(line: &str, columns: usize, more: usize) -> String {
     let (begin, then) = match described {
         Some(at) if at < line.trim_end().len() && width(&line[..at]) < columns => {
             let column = width(&line[..at]);
-            // Where little would be left for the description, it goes on further left.
+            // If little room is left for the description, it is indented less.
             (at, if column > columns * 2 / 3 { indent + 4 } else { column })
         }
         _ => (indent, indent + more),
@@ -98,13 +97,13 @@ fn hung(line: &str, columns: usize, more: usize) -> String {
     wrap(&line[..begin], &" ".repeat(then), &line[begin..], columns)
 }
 
-/// A table row by row: the first cell, then the others with the names of their columns.
+/// Prints a table row by row: the first cell, then each other cell after the name of its column.
 fn by_rows(table: &[&str], columns: usize) -> String {
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let header = cells(table[0]);
     let names = header.iter().skip(1).map(|name| width(name)).max().unwrap_or(0).min(columns / 3);
     let mut text = String::new();
-    // The header comes first, then the line below it.
+    // Skips the header and the line below it.
     for row in table.iter().skip(2).map(|line| cells(line)) {
         text += &wrap("", "  ", &row[0], columns);
         for (name, cell) in header.iter().zip(&row).skip(1).filter(|(_, cell)| !cell.is_empty()) {
@@ -121,7 +120,7 @@ fn by_rows(table: &[&str], columns: usize) -> String {
     text
 }
 
-/// `words`, wrapped: the first line begins with `first`, the others with `then`.
+/// Wraps `words`: the first line begins with `first`, the others with `then`.
 pub(crate) fn wrap(first: &str, then: &str, words: &str, columns: usize) -> String {
     let (mut text, mut line, mut is_new) = (String::new(), first.to_owned(), true);
     for word in words.split_whitespace() {
@@ -137,7 +136,7 @@ pub(crate) fn wrap(first: &str, then: &str, words: &str, columns: usize) -> Stri
     text + line.trim_end() + "\n"
 }
 
-/// How many columns `text` takes. Colours take none.
+/// Number of columns that `text` takes; colour codes take none.
 pub(crate) fn width(text: &str) -> usize {
     let mut parts = text.split('\x1b');
     let first = parts.next().map_or(0, |part| part.chars().count());
@@ -160,7 +159,7 @@ note: stopped before the end; figures hold the rounds that were counted
 ";
 
     #[test]
-    fn what_fits_stays_as_it_is() {
+    fn text_that_fits_is_not_changed() {
         assert_eq!(fit(TEXT, 72), TEXT);
         assert_eq!(fit("", 20), "");
         assert_eq!(fit("no end of line", 20), "no end of line");
@@ -186,7 +185,7 @@ note: stopped before the end;
     }
 
     #[test]
-    fn descriptions_stay_in_their_column_and_paragraphs_at_the_margin() {
+    fn descriptions_are_wrapped_in_their_column_and_paragraphs_at_the_margin() {
         let text = "Subjects:\n  limit    the best that is possible\n  \x1b[1mmemset\x1b[0m   of the C library\n\nOne \
                     paragraph of many words\n";
         let expected = "Subjects:\n  limit    the best\n           that is\n           possible\n  \x1b[1mmemset\x1b[0m   of the C\n           \

@@ -1,4 +1,5 @@
-//! The guardian: a process of its own that puts kernel settings back, however the bench that changed them ends.
+//! The guardian: a separate process that restores kernel settings, however the bench that changed
+//! them ends.
 //!
 //! ```text
 //! bench                                   guardian
@@ -11,10 +12,11 @@
 //!   ends, in whatever way ── pipe closes ─▶ puts the values back, empties the file, leaves
 //! ```
 //!
-//! The guardian reads the values itself, under the lock, so that two benches can never note each other's changes as the
-//! machine's own. The pipe closes when the bench ends, even by `SIGKILL`: its forked children die with it, and nobody
-//! else holds the other end. If the guardian is killed too, the next one finds the values in the file. The file lies in
-//! `/run`, which a boot empties; the settings are then those of the boot.
+//! The guardian reads the values itself, under the lock, so that a bench never mistakes another's
+//! changes for the original values. The pipe closes when the bench ends, even by `SIGKILL`: its
+//! forked children die with it, and no other process has the other end. If the guardian is killed
+//! too, the next guardian finds the values in the file. The file lies in `/run`, which is emptied
+//! at boot, when the settings are reset as well.
 
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -28,11 +30,11 @@ use super::setting::Setting;
 use crate::args::guardian::GuardianArgs;
 use crate::failure::Failure;
 
-/// What the guardian prints once the settings are safe to change.
+/// The line that the guardian prints when the settings may be changed.
 pub(crate) const READY: &str = "ready";
 
-/// Runs the guardian: returns when its standard input has ended and the settings are back. If something keeps it from
-/// guarding, it prints that to standard output in place of [`READY`], and the bench reports it as its own error.
+/// Runs the guardian: returns when its standard input has ended and the settings are restored. If it cannot start, it
+/// prints the reason to standard output instead of [`READY`], and the bench reports that as its own error.
 pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
     let (mut lock, settings) = match arm(args) {
         Ok(armed) => armed,
@@ -43,7 +45,7 @@ pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
     };
     println!("{READY}");
     io::stdout().flush().context("telling the bench to go on")?;
-    // Nothing comes; only the end is waited for.
+    // No data arrives; the read ends with the input.
     let mut nothing = Vec::new();
     let _ = io::stdin().read_to_end(&mut nothing);
 
@@ -54,7 +56,7 @@ pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
         }
     }
     match failed {
-        // The values stay in the file, for the next one to try.
+        // The values remain in the file, so the next guardian can try.
         Some(error) => Err(error.into()),
         None => {
             lock.note(&[])?;
@@ -63,15 +65,15 @@ pub(crate) fn run(args: &GuardianArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Locks, restores what was left over, and notes the present values.
+/// Locks the file, restores the settings of an earlier run, and stores the present values.
 fn arm(args: &GuardianArgs) -> anyhow::Result<(Lock, Vec<Setting>)> {
     detach()?;
     let mut lock = Lock::take(&args.lock, "--tune")?;
     for left in lock.left_over()? {
-        left.restore().context("--tune: restoring what an earlier run left behind")?;
+        left.restore().context("--tune: restoring the settings of an earlier run")?;
         let _ = writeln!(
             io::stderr(),
-            "note: restored {} to {}, which an earlier run had left changed",
+            "note: restored {} to {}, which an earlier run had changed",
             left.path.display(),
             left.value
         );
@@ -81,13 +83,14 @@ fn arm(args: &GuardianArgs) -> anyhow::Result<(Lock, Vec<Setting>)> {
     Ok((lock, settings))
 }
 
-/// Takes the process out of reach of the terminal and the shell.
+/// Separates the process from the terminal and the shell.
 fn detach() -> anyhow::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
-        // A flag that nobody reads. Unlike an ignored signal, a handler is not inherited by other programs.
+        // No code reads the flag. Unlike an ignored signal, a handler is not inherited by other programs.
         signal_hook::flag::register(signal, Arc::default()).context("turning deaf to signals")?;
     }
-    // Fails only for a process that leads its group, as when it is started by hand in a terminal. Then it stays there.
+    // Fails only for a process-group leader, such as a guardian started by hand in a terminal. It then remains in the
+    // session.
     let _ = rustix::process::setsid();
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The lock that is held while settings are changed. Its file keeps the values to restore.
+//! The lock that a bench holds while it changes settings. The lock file stores the values to
+//! restore.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -12,11 +13,11 @@ use rustix::io::Errno;
 
 use super::setting::Setting;
 
-/// How often a lock that is held is tried again, and after which pause.
+/// Number of attempts to get a held lock, and the pause between them.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The lock file, locked. The lock ends with the file: when this is dropped, or when the process ends.
+/// The locked file. The lock ends when this is dropped, or when the process ends.
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
@@ -41,7 +42,7 @@ impl Lock {
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
-                // Its holder may be the guardian of a bench that has just ended, and almost done.
+                // The holder may be the guardian of a bench that has just ended; it is almost done.
                 Err(Errno::WOULDBLOCK) if tries > 0 => {
                     tries -= 1;
                     thread::sleep(PAUSE);
@@ -56,7 +57,7 @@ impl Lock {
         Ok(Lock { file, path: path.to_owned() })
     }
 
-    /// The settings that a killed guardian could not put back.
+    /// The settings that a killed guardian could not restore.
     pub(super) fn left_over(&mut self) -> anyhow::Result<Vec<Setting>> {
         let mut text = String::new();
         self.file.read_to_string(&mut text).with_context(|| format!("reading {}", self.path.display()))?;
@@ -67,7 +68,7 @@ impl Lock {
         Ok(text.lines().filter_map(setting).collect())
     }
 
-    /// Replaces what is in the file by `settings`.
+    /// Replaces the contents of the file by `settings`.
     pub(super) fn note(&mut self, settings: &[Setting]) -> anyhow::Result<()> {
         let text: String =
             settings.iter().map(|setting| format!("{}\t{}\n", setting.path.display(), setting.value)).collect();

@@ -1,4 +1,4 @@
-//! Settings of the kernel that are changed, and put back: for `bench --tune`, and for `doctor --fix`.
+//! Changes and restores kernel settings, for `bench --tune` and `doctor --fix`.
 
 pub(crate) mod guardian;
 pub(crate) mod lock;

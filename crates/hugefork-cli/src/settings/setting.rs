@@ -1,4 +1,4 @@
-//! A kernel setting: a file below `/proc` or `/sys`, and what is written to it.
+//! A kernel setting: a file below `/proc` or `/sys`, and a value for it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use anyhow::{Context, bail};
 use hugefork_bench::thp::chosen_word;
 use serde::Serialize;
 
-/// How often a value is written again that the kernel did not take, and after which pause. Pages of the hugetlb pool
-/// come free only when the last child of a killed bench is gone.
+/// Number of attempts to write a value that the kernel does not accept, and the pause between them. Pages of the
+/// hugetlb pool become free only when the last child of a killed bench has ended.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A kernel setting, and the value that it has or should have.
+/// A kernel setting, and its present or wanted value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Setting {
     pub(crate) path: PathBuf,
@@ -21,17 +21,17 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// The setting with the value that it has now.
+    /// The setting with its present value.
     pub(super) fn read(path: &Path) -> anyhow::Result<Setting> {
         Ok(Setting { path: path.to_owned(), value: read(path)? })
     }
 
-    /// The command that gives it this value.
+    /// The shell command that sets the value.
     pub(crate) fn command(&self) -> String {
         format!("echo {} > {}", self.value, self.path.display())
     }
 
-    /// Gives it this value again.
+    /// Writes the value to the kernel.
     pub(super) fn restore(&self) -> anyhow::Result<()> {
         for attempt in 0..TRIES {
             if attempt > 0 {
@@ -46,7 +46,7 @@ impl Setting {
         match read(&self.path)? {
             value if value == self.value => Ok(()),
             value => bail!(
-                "{} stays {value} and would not go back to {}; write it yourself: {}",
+                "{} is still {value} and could not be restored to {}; run this yourself: {}",
                 self.path.display(),
                 self.value,
                 self.command()
@@ -55,14 +55,14 @@ impl Setting {
     }
 }
 
-/// The value of a setting as it would be written: the word in brackets where there is a choice of words, else all of
-/// the file.
+/// The value of a setting in writable form: the word in brackets if the file lists several words, otherwise the whole
+/// file.
 pub(crate) fn value(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     Ok(chosen_word(&text).unwrap_or(text.trim()).to_owned())
 }
 
-/// As [`value`], for `--tune`.
+/// Like [`value`], with an error message for `--tune`.
 pub(super) fn read(path: &Path) -> anyhow::Result<String> {
     value(path).with_context(|| format!("--tune: reading {}", path.display()))
 }

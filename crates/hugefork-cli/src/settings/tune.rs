@@ -1,5 +1,6 @@
-//! `bench --tune`: sets shmem huge pages and the hugetlb pool as the subjects need them; the
-//! [guardian](super::guardian) puts them back. It also puts back the sizes of folios, which samples set themselves.
+//! `bench --tune`: sets shmem huge pages and the hugetlb pool for the subjects; the
+//! [guardian](super::guardian) restores them. It also restores the folio sizes, which samples set
+//! themselves.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,21 +19,21 @@ use super::setting::read;
 use crate::failure::Failure;
 
 const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-// Not vm.nr_hugepages, which is the pool of the default size: that need not be 2 MiB.
+// Not vm.nr_hugepages: that sets the pool of the default size, which need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
-/// Settings that stay changed as long as this lives.
+/// Changed settings; dropping this restores them.
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    /// None once it has ended.
+    /// `None` after the guardian has ended.
     guardian: Option<Child>,
-    /// What could not be set as the plan needs it.
+    /// The reason why a setting is not as the plan needs it.
     pub(crate) shortfall: Option<String>,
 }
 
 impl Tuning {
-    /// Sets what `plan` needs.
+    /// Changes the settings for `plan`.
     pub(crate) fn apply(plan: &Plan) -> Result<Tuning, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Usage(
@@ -40,11 +41,11 @@ impl Tuning {
                     .to_owned(),
             ));
         }
-        // From here on the guardian puts things back, however this process ends.
+        // From here on the guardian restores the settings, however this process ends.
         let mut tuning = Tuning { guardian: Some(start_guardian(&settings(plan))?), shortfall: None };
-        // Only now, since the guardian may have restored what an earlier run had left changed.
+        // Read only now: the guardian may have restored settings of an earlier run.
         let host = Host::read();
-        // `deny` is a decision of the administrator, and is left alone.
+        // `deny` is a decision of the administrator, and is not changed.
         if wants_shmem(plan) && host.thp.shmem_enabled == "never" {
             set(SHMEM, "advise")?;
         }
@@ -52,7 +53,7 @@ impl Tuning {
         Ok(tuning)
     }
 
-    /// Puts everything back, and says so if that failed.
+    /// Restores everything, and reports a failure.
     pub(crate) fn restore(mut self) -> anyhow::Result<()> {
         self.end()
     }
@@ -71,7 +72,7 @@ impl Tuning {
 }
 
 impl Drop for Tuning {
-    /// On the way out of an error or a panic.
+    /// Reached after an error or a panic.
     fn drop(&mut self) {
         if let Err(error) = self.end() {
             eprintln!("error: {error:#}");
@@ -79,7 +80,7 @@ impl Drop for Tuning {
     }
 }
 
-/// The settings that may change. Those that this kernel does not have are not set either.
+/// The settings that may be changed. Settings that this kernel lacks are skipped.
 fn settings(plan: &Plan) -> Vec<PathBuf> {
     let mut settings = vec![PathBuf::from(SHMEM), PathBuf::from(HUGETLB)];
     settings.retain(|setting| setting.exists());
@@ -106,7 +107,7 @@ fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
         READY => Ok(guardian),
         why => {
             let status = guardian.wait().context("--tune: waiting for the guardian of the settings")?;
-            // It says what is in its way, unless it was killed.
+            // The guardian prints the reason, unless it was killed.
             if why.is_empty() {
                 bail!("--tune: the guardian of the settings ended at once ({status})")
             } else {
@@ -121,8 +122,8 @@ fn wants_shmem(plan: &Plan) -> bool {
     subjects.filter_map(|subject| subject.engine).any(|e| matches!(e.backing, Backing::Auto | Backing::ShmemHuge))
 }
 
-/// Grows the pool of 2 MiB pages until it has as many free as the plan needs. Never shrinks it: its pages may be in
-/// use.
+/// Grows the pool of 2 MiB pages until enough pages for the plan are free. Never shrinks it, because its pages may be
+/// in use.
 fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
     let wanted = plan.hugetlb_bytes();
     let missing = wanted.saturating_sub(host.hugetlb_free());
@@ -132,13 +133,13 @@ fn grow_hugetlb(plan: &Plan, host: &Host) -> anyhow::Result<Option<String>> {
     if !Path::new(HUGETLB).exists() {
         return Ok(Some("this kernel has no hugetlb pages of 2MiB".to_owned()));
     }
-    // A quarter is left: the subjects that do not use hugetlb pages need memory too, and so does the machine.
+    // Leaves a quarter of the memory: other subjects and the machine need it.
     let grow = missing.min(host.available_bytes / 4 * 3) / HUGE_PAGE;
     let before = pages()?;
     let asked = before + grow;
     set(HUGETLB, &asked.to_string())?;
     if pages()? < asked {
-        // Fragmented: have the kernel move pages together, then ask once more.
+        // Memory is fragmented: the kernel moves pages together, then a second attempt follows.
         let _ = fs::write(COMPACT, "1");
         set(HUGETLB, &asked.to_string())?;
     }

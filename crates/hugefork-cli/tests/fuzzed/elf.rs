@@ -1,14 +1,14 @@
-//! Small programs, written as elf(5) says. They are not to be run.
+//! Builds small ELF files by elf(5). They cannot run.
 
-/// The functions that tell something of a program.
+/// The functions that reveal a property of a program.
 pub(super) const FUNCTIONS: [&str; 6] =
     ["malloc", "__asan_init", "__tsan_init", "__msan_init", "__hwasan_init", "__lsan_init"];
 
-/// As many names as are said of a program at most, and as many bytes of each.
+/// Maximum number of names, and maximum bytes of each.
 const NAMES: usize = 60;
 const LONGEST: usize = 255;
 
-/// What a program says of itself.
+/// The facts that an ELF file states.
 #[derive(Debug, Default)]
 pub(super) struct Elf {
     pub(super) is_of_this_machine: bool,
@@ -16,16 +16,16 @@ pub(super) struct Elf {
     pub(super) needs: Vec<Vec<u8>>,
     /// Dynamic symbols that it defines.
     pub(super) defines: Vec<Vec<u8>>,
-    /// Dynamic symbols of others.
+    /// Dynamic symbols that it needs from others.
     pub(super) wants: Vec<Vec<u8>>,
-    /// Symbols that a debugger would read, which `strip` removes.
+    /// Symbols for debuggers, which `strip` removes.
     pub(super) keeps: Vec<Vec<u8>>,
     pub(super) is_go: bool,
 }
 
 impl Elf {
-    /// What the bytes say: a byte for the whole, then names up to a zero each, of which the first byte says whose. A
-    /// name of one more byte is one of [`FUNCTIONS`].
+    /// Decodes bytes: one byte of flags, then zero-terminated names, of which the first byte selects the list. A name
+    /// of one more byte is one of [`FUNCTIONS`].
     pub(super) fn said_by(bytes: &[u8]) -> Elf {
         let (whole, names) = bytes.split_first().unwrap_or((&0, &[]));
         let mut elf = Elf { is_of_this_machine: whole & 1 != 0, is_go: whole & 2 != 0, ..Elf::default() };
@@ -54,7 +54,7 @@ impl Elf {
             names.extend([name, b"\0"].concat());
             at as u64
         };
-        // A symbol: its name, a global function, and the section that has it; the first one is none.
+        // A symbol: its name, a global function, and its section; the first symbol is empty.
         let symbol = |name: u64, section: u16| {
             let mut bytes = (name as u32).to_le_bytes().to_vec();
             bytes.extend([0x12, 0]);
@@ -102,7 +102,7 @@ impl Elf {
         let machine: u16 = match (self.is_of_this_machine, cfg!(target_arch = "aarch64")) {
             (true, true) => 183,
             (true, false) => 62,
-            // An i386.
+            // The number of the i386 architecture.
             (false, _) => 3,
         };
         let shorts = [64, 56, u16::from(program.is_some()), 64, sections.len() as u16, 1];

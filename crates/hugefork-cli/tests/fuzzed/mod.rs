@@ -1,4 +1,4 @@
-//! Files of foreign programs, as the command reads them. For the tests, and for the fuzzer in fuzz/.
+//! Reads files of foreign programs as the command does. For the tests, and for the fuzzer in fuzz/.
 
 mod elf;
 #[path = "../../src/commands/run/image.rs"]
@@ -10,13 +10,13 @@ use std::io::{Cursor, Read, Seek, SeekFrom};
 use self::elf::{Elf, FUNCTIONS};
 use self::image::Image;
 
-/// Reads `bytes` as each of them, and what they say written as a program.
+/// Reads `bytes` as each kind of file, and builds a program from them and reads it.
 pub(crate) fn check(bytes: &[u8]) {
     check_program(bytes);
     check_written(bytes);
 }
 
-/// Bytes that count what is read of them.
+/// A file that counts the bytes that are read.
 struct Counted<'a> {
     bytes: Cursor<&'a [u8]>,
     calls: usize,
@@ -38,7 +38,7 @@ impl Seek for Counted<'_> {
     }
 }
 
-/// Reads them with bounded work, and invents nothing.
+/// Reading takes bounded work, and reports nothing that is not in the file.
 pub(crate) fn check_program(bytes: &[u8]) {
     let mut counted = Counted { bytes: Cursor::new(bytes), calls: 0, read: 0 };
     let image = Image::of(&mut counted);
@@ -51,7 +51,7 @@ pub(crate) fn check_program(bytes: &[u8]) {
         let ended = [name.as_bytes(), b"\0"].concat();
         name.contains('\u{fffd}') || bytes.windows(ended.len()).any(|window| window == ended)
     };
-    // Each byte that is no text becomes three.
+    // Each byte that is not text becomes three.
     assert!(image.loader.as_ref().is_none_or(|name| name.len() < 3 * 4096 && is_there(name)), "{image:?}");
     assert!(image.needs.len() <= 4096 && image.needs.iter().all(|name| name.len() <= 3 * 255), "{image:?}");
     assert!(image.needs.iter().take(4).all(|name| is_there(name)), "{image:?}");
@@ -61,7 +61,7 @@ pub(crate) fn check_program(bytes: &[u8]) {
     assert!(image.sanitizer().is_none() || !image.needs.is_empty() || !image.has.is_empty(), "{image:?}");
 }
 
-/// A program that says what `bytes` say is read so.
+/// A program built from `bytes` is read back with the same facts.
 pub(crate) fn check_written(bytes: &[u8]) {
     let elf = Elf::said_by(bytes);
     let text = |names: &[Vec<u8>]| names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();

@@ -1,5 +1,5 @@
-/* Asks the kernel for what it is named, in a program, its child or its child's child, and says how many answers are not
-   the kernel's own. */
+/* Makes the call in its argument, in the program, its child or its child's child, and prints
+ * how many results differ from the kernel's. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static int is(const char *at, size_t len, char value) {
     return 1;
 }
 
-/* Does it in a child. */
+/* Runs the test in a child. */
 static void in_child(void (*work)(void)) {
     int status;
     pid_t child = fork();
@@ -50,7 +50,7 @@ static void in_child(void (*work)(void)) {
     expect(waitpid(child, &status, 0) == child && status == 0, "its child has the same");
 }
 
-/* What is dropped reads as zeros. */
+/* Dropped memory reads as zeros. */
 static void drop(void) {
     expect(madvise(memory + PAGE, 2 * PAGE, MADV_DONTNEED) == 0 && is(memory + PAGE, 2 * PAGE, 0), "pages are dropped");
     expect(is(memory + 3 * PAGE, MIB, 1), "and no others");
@@ -61,7 +61,7 @@ static void drop(void) {
 
 static void drop_in_child(void) { in_child(drop); }
 
-/* The parent of who drops is gone. */
+/* The parent of the process that drops the memory has ended. */
 static void drop_as_daemon(void) {
     int ends[2];
     char seen = 9;
@@ -98,7 +98,8 @@ static void drop_in_thread(void) {
     pthread_exit(NULL);
 }
 
-/* Guards drop what is there, also for when they are gone. A kernel that has none (before Linux 6.13) changes nothing. */
+/* Guards drop the contents for good. A kernel without guards (before Linux 6.13) changes
+ * nothing. */
 static void guard(void) {
     char *places[2] = {memory + 5 * PAGE, memory + 8 * MIB};
     size_t lens[2] = {2 * PAGE, 4 * MIB};
@@ -111,7 +112,7 @@ static void guard(void) {
     }
 }
 
-/* `struct io_uring_params`, with the places of rings that the program gives (Linux 6.5). */
+/* `struct io_uring_params`, with the addresses of the program's own rings (Linux 6.5). */
 struct params {
     uint32_t sq_entries, cq_entries, flags, cpu, idle, features, wq, more[3];
     struct {
@@ -124,7 +125,7 @@ struct params {
     } cq;
 };
 
-/* Requests that do nothing, by rings in the program's own memory, before and after a fork. */
+/* Empty requests through rings in the program's own memory, before and after a fork. */
 static void ring(void) {
     struct params params = {.flags = 1 << 14};
     char *rings = memory + 8 * MIB, *entries = rings + 4 * PAGE;
@@ -151,7 +152,7 @@ static void ring(void) {
     }
 }
 
-/* The program may not write to files, so nobody may do so in its name. */
+/* The program may not write to files, so the library must not either. */
 static void forks(void) {
     for (int round = 0; round < 3; round++) {
         memset(memory, 1, 16 * MIB);
@@ -159,7 +160,7 @@ static void forks(void) {
     }
 }
 
-/* Addresses at which nothing is, also behind something that is there. */
+/* Unmapped addresses, also after mapped ones. */
 static void bad_pointers(void) {
     char *gone = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(gone + PAGE, PAGE);
@@ -182,7 +183,7 @@ static void bad_pointers(void) {
     close(self), close(faults), close(ends[0]), close(ends[1]);
 }
 
-/* Closes all that it does not know, past libc. */
+/* Closes all unknown descriptors, past libc. */
 static void close_past_libc(void) {
 #ifdef __x86_64__
     long answer;
@@ -199,8 +200,8 @@ static void see_and_write(void) {
     expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_DONTNEED) == 0 && is(memory + 8 * MIB, 4 * MIB, 0), "and drops it");
 }
 
-/* Waits until nothing of the memory is a private mapping of a file any more: then nobody moves pages of it. Without
-   the library none ever is. */
+/* Waits until none of the memory is a private file mapping: after that, pages are not moved.
+ * Without the library this is true from the start. */
 static void wait_until_settled(void) {
     char line[512], rights[5];
     for (int are_private = 1; are_private; usleep(1000)) {
@@ -216,7 +217,7 @@ static void wait_until_settled(void) {
     }
 }
 
-/* Forks when all that it does not know is closed. */
+/* Forks after it has closed all unknown descriptors. */
 static void close_all_and_fork(void) {
     for (seen = 1; seen < 6; seen++) {
         if (seen > 1) wait_until_settled(), close_past_libc();
@@ -232,7 +233,7 @@ static void close_all_and_fork(void) {
     expect(munmap(memory + 56 * MIB, 4 * MIB) == 0 && is(memory + 60 * MIB, 4 * MIB, 5), "it is unmapped");
 }
 
-/* Closes all that it does not know, and has files of its own under those numbers. */
+/* Closes all unknown descriptors, and opens its own files under their numbers. */
 static void close_all(void) {
     int files[32];
     close_past_libc();
@@ -245,7 +246,7 @@ static void close_all(void) {
     expect(close_range(files[16], files[31], 0) == 0 && fcntl(files[20], F_GETFD) == -1, "or all of it");
 }
 
-/* Whether a place has a flag, by its two letters. */
+/* Whether a mapping has a flag, given by its two letters. */
 static int has_flag(const char *at, const char *flag) {
     char line[512];
     unsigned long from, to;
@@ -259,7 +260,7 @@ static int has_flag(const char *at, const char *flag) {
     return has;
 }
 
-/* What is dropped keeps what was said of it. */
+/* Dropped memory preserves its advice. */
 static void drop_with_flags(void) {
     char *places[2] = {memory + 8 * MIB, memory + 25 * MIB + PAGE};
     size_t lens[2] = {4 * MIB, 2 * PAGE};
@@ -279,7 +280,7 @@ static void drop_with_flags(void) {
     }
 }
 
-/* Goes where there is no /proc: to a directory that is nowhere any more. */
+/* Enters a removed directory as its root, where there is no /proc. */
 static int leave_proc(void) {
     char place[] = "/tmp/hugefork-XXXXXX";
     if (geteuid() || !mkdtemp(place)) return 0;
@@ -294,7 +295,7 @@ static void leave_and_drop_in_grandchild(void) {
     if (leave_proc()) in_child(drop);
 }
 
-/* A child drops what it has inherited where nobody can be asked what that is. */
+/* A child drops inherited memory where the library cannot ask which memory is inherited. */
 static void drop_without_proc(void) {
     in_child(leave_and_drop);
     in_child(leave_and_drop_in_grandchild);
@@ -315,7 +316,7 @@ static int limit(int what, rlim_t most) {
     return setrlimit(what, &limit);
 }
 
-/* Takes memory until there is no more; gives how many MiB it had. */
+/* Allocates memory until it fails; returns the number of MiB. */
 static size_t take_all(void) {
     static char *pieces[512];
     size_t count = 0;
@@ -352,7 +353,7 @@ static void limit_data(void) {
     in_child(drop);
 }
 
-/* What files have that the program did not open. */
+/* Flags of the files that the program did not open. */
 static size_t others_files(void) {
     size_t bytes = 0;
     struct stat file;
@@ -361,7 +362,8 @@ static size_t others_files(void) {
     return bytes;
 }
 
-/* Few descriptors: memory that children have held comes back even so, each time. Who waits for ever is ended. */
+/* With few descriptors, memory held by children must still be freed each time. A program that
+ * hangs is killed. */
 static void limit_files(void) {
     expect(limit(RLIMIT_NOFILE, 64) == 0, "descriptors are limited");
     for (int round = 0; round < 12; round++) {
@@ -377,7 +379,7 @@ static void limit_files(void) {
 
 static int disabled(void) { return prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0); }
 
-/* Huge pages that the program does not want: it is told what it has said. */
+/* A program that disables huge pages reads its own setting. */
 static void disable(void) {
     expect(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 && disabled() == 1, "it is so");
     expect(prctl(PR_SET_THP_DISABLE, 0, 2, 0, 0) == -1 && errno == EINVAL, "no flags where nothing is disabled");
@@ -396,7 +398,8 @@ static void disable(void) {
 #define ODD (5 * MIB + PAGE)
 static char *odd;
 
-/* Maps what is no whole number of 2 MiB, behind which nothing is for anybody. */
+/* Makes a mapping that is not a multiple of 2 MiB: after its end, addresses are unmapped for
+ * all calls. */
 static void map_odd(void) {
     char *above = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     odd = mmap(NULL, ODD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -404,7 +407,7 @@ static void map_odd(void) {
     memset(odd, 2, ODD);
 }
 
-/* Nothing is found behind the end of a mapping, and what is before stays. */
+/* Addresses after the end of a mapping are unmapped, and the mapping before does not change. */
 static void ask_behind(void) {
     char *end = odd + ODD;
     unsigned char seen[4];
@@ -432,7 +435,7 @@ static void move_behind(void) {
 
 static void ask_behind_in_child(void) { in_child(ask_behind); }
 
-/* In the middle of what may become its own memory, sooner or later. */
+/* In the middle of a range that may become the child's own memory. */
 static void write_and_ask_behind(void) {
     for (size_t first = 0; first < 2 * PAGE; first += PAGE)
         for (size_t at = first; at < ODD; at += 2 * PAGE) odd[at] = 2;
@@ -440,7 +443,7 @@ static void write_and_ask_behind(void) {
     in_child(ask_behind);
 }
 
-/* Behind a filter, which allows all. */
+/* The same after a filter that allows everything. */
 static void filter_and_ask_behind(void) {
     struct sock_filter step = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog filter = {1, &step};
@@ -449,7 +452,7 @@ static void filter_and_ask_behind(void) {
     expect(madvise(odd, ODD, MADV_DONTNEED) == 0 && is(odd, ODD, 0), "all of it is dropped");
     memset(odd, 2, ODD);
     in_child(ask_behind);
-    /* The kernel may not be asked why. */
+    /* The kernel's reason cannot be checked. */
     expect(mremap(odd, ODD + PAGE, 32 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && is(odd, ODD, 2), "nothing is moved");
 }
 
@@ -469,7 +472,7 @@ static void ends(void) {
 
 static void see_nothing(void) { expect(is(memory + 8 * MIB, 4 * MIB, 0) && memory[8 * MIB - 1] == 1, "it is wiped"); }
 
-/* What is not for children, in a child that has it. */
+/* Memory that is excluded from children, in a child that has it. */
 static void wipe(void) {
     expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_WIPEONFORK) == 0, "it is to be wiped");
     expect(is(memory + 8 * MIB, 4 * MIB, 1), "and is there still");
@@ -478,7 +481,7 @@ static void wipe(void) {
     in_child(drop);
 }
 
-/* What is locked is not dropped, but by who says so. */
+/* Locked memory is dropped only on explicit request. */
 static void drop_locked(void) {
     char *at = memory + 8 * MIB;
     if (mlock(at + MIB, 8 * PAGE)) return;

@@ -1,5 +1,6 @@
-/* With slow.c. What threads do to memory while another forks: nobody waits for ever, nothing is touched that is not to
-   be, children have all memory, and what is unmapped goes. */
+/* With slow.c. Threads change memory while another thread forks: no thread may wait for ever,
+ * no other memory may change, children must have all memory, and unmapped memory must be freed.
+ * */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -53,7 +54,7 @@ static void *use_all(void *none) {
     while (!is_over) {
         pthread_mutex_lock(&slow_lock);
         region[0] = region[12 * MIB] = 1;
-        /* There is a hole, and a page that must not be written to. */
+        /* The range contains a hole, and a read-only page. */
         madvise(region, 16 * MIB, MADV_DONTNEED);
         bad += region[0] != 0 || region[12 * MIB] != 0;
         madvise(region, 2 * MIB, MADV_HUGEPAGE);
@@ -82,7 +83,7 @@ static void end(pid_t child) {
 
 int main(void) {
     alarm(120);
-    /* The process has nothing big when the fork begins. */
+    /* The process has no big memory when the fork begins. */
     pthread_t thread = start(first_memory);
     while (!is_ready) {}
     slow_us = 50000;
@@ -122,7 +123,7 @@ int main(void) {
             usleep(3000);
             _exit(!is(first, 64 * MIB, 3 + round % 100));
         }
-        /* So that there is something to look after. */
+        /* So that the library has work to do. */
         memset(first, 3 + (round + 1) % 100, 64 * MIB);
         if (last) end(last);
         last = child;

@@ -1,5 +1,5 @@
-/* System calls that write into memory, while the program forks and a thread writes to the same pages. None may fail,
-   and what they write must be there. Takes the number of forks. */
+/* System calls write into memory while the program forks and a thread writes to the same pages.
+ * No call may fail, and no data may be lost. The argument is the number of forks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -112,7 +112,8 @@ static const struct { const char *name; int (*holds)(char *); } calls[] = {
 };
 #define CALLS (sizeof calls / sizeof *calls)
 
-/* Makes the pages private, so that they are promoted and written back: their second halves are this thread's. */
+/* Makes the pages private, so that they are promoted and written back: this thread writes to
+ * their second halves. */
 static void *write_beside(void *none) {
     for (size_t at = 0; !is_over; at = (at + PAGE) % LEN) {
         memory[at + PAGE / 2]++;

@@ -1,5 +1,5 @@
-/* Dumps core: a child that has used nothing of what it has inherited, its own child, or the parent of such a child. Says
-   where the memory is, in which each word is known. */
+/* Dumps core, as a child that has not used its inherited memory, as that child's child, or as
+ * the parent of such a child. Prints the address of the memory, whose words are known. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ int main(int count, char **words) {
             if (its == 0) abort();
             _exit(ended_by_abort(its) ? 0 : 66);
         }
-        /* Until the parent is gone. */
+        /* Waits until the parent has ended. */
         char byte;
         close(ends[1]);
         _exit(read(ends[0], &byte, 1) != 0);

@@ -1,5 +1,6 @@
-/* Children of a program that has nearly as many mappings as it may have, and hundreds that they inherit of a pool: each
-   lives, and has what its parent had. Prints how many do not. */
+/* Children of a program with nearly the maximum number of mappings, hundreds of them in a pool:
+ * each child must live and have its parent's memory. Prints the number of children that do not.
+ * */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ int main(void) {
     memory = (char *)(((uintptr_t)memory + 2 * MIB - 1) & ~(2 * MIB - 1));
     for (size_t nth = 0; nth < PIECES; nth++) {
         memory[nth * 4 * MIB] = 1;
-        /* The block behind is the kernel's then. */
+        /* The block after it then belongs to the kernel. */
         if (mprotect(memory + nth * 4 * MIB + 2 * MIB, PAGE, PROT_READ)) return 2;
     }
     if (lines("/proc/sys/vm/max_map_count", &most) < 0 || most > 200000) return puts("0 bad"), 0;

@@ -1,4 +1,5 @@
-/* As programs that go to the background when they have all their memory: the child goes on, and forks in turn. */
+/* A program that goes to the background after it has allocated all its memory: the child
+ * continues, and forks in turn. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

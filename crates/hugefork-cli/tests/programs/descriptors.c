@@ -1,6 +1,6 @@
-/* Children name what they have of their parent's: a descriptor of its memory, or of what /proc says of it. So do those
- * that are forked while another thread has the library read /proc, whose descriptors are in nobody's way either: a file
- * that is put at the lowest free number stays there. */
+/* Children report open descriptors that lead to their parent's memory or /proc files. Some are
+ * forked while another thread makes the library read /proc. The library's descriptors never
+ * occupy the lowest free number: a file that the program opens there is not disturbed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +31,8 @@ static int inherited(pid_t of) {
 
 static atomic_int ends_now;
 
-/* What the kernel refuses of anonymous memory, it may have refused of inherited memory: the library looks. */
+/* A call that the kernel refuses for anonymous memory may have been refused because the memory
+ * is inherited, so the library checks. */
 static void *reads_proc(void *page) {
     while (!ends_now) madvise(page, 4096, MADV_REMOVE);
     return NULL;
@@ -74,7 +75,7 @@ int main(void) {
     int bad = 0, status, ends[2];
     if (pipe(ends)) return 65;
     for (int nth = 0; nth < 3; nth++) {
-        /* The first one lives on, so that there is something to be noted of it. */
+        /* The first child remains alive, so that the library has a fork to record. */
         if (fork() == 0) {
             char byte;
             close(ends[1]);

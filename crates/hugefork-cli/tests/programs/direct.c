@@ -1,5 +1,5 @@
-/* Reads a file past the page cache (O_DIRECT) into memory, while the program forks and a thread writes to other parts of
-   the same pages. What is read must be there. Takes the name of a file to make, and the number of forks. */
+/* Reads a file past the page cache (O_DIRECT) into memory, while the program forks and a thread writes to other parts
+   of the same pages. The data read must arrive. Arguments: the file to make, and the number of forks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -34,7 +34,7 @@ int main(int count, char **words) {
         puts("no O_DIRECT");
         return 0;
     }
-    /* Blocks that differ, 256 of them. */
+    /* 256 different blocks. */
     char *blocks = aligned_alloc(PAGE, 256 * PAGE);
     for (int nth = 0; nth < 256; nth++) memset(blocks + nth * PAGE, nth, PAGE);
     if (write(file, blocks, 256 * PAGE) != 256 * PAGE) return 65;

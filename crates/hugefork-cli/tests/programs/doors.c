@@ -1,4 +1,4 @@
-/* A program changes its memory by calls that few programs make, or that libc has no function for. */
+/* A program changes its memory by rarely used calls, or by calls without a libc function. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static int is(const char *at, size_t len, char value) {
     return 1;
 }
 
-/* A call without libc, where this knows how. */
+/* A call without libc, on architectures that this test knows. */
 static long without_libc(long number, long a, long b) {
 #ifdef __x86_64__
     long answer;
@@ -46,7 +46,8 @@ static long without_libc(long number, long a, long b) {
 #endif
 }
 
-/* Some of these the kernel does not have, or only for others: then it says so, and nothing has changed. */
+/* The kernel may lack some of these calls, or refuse them: then it reports that, and nothing
+ * has changed. */
 static void by_other_doors(char *memory) {
     int self = syscall(SYS_pidfd_open, getpid(), 0);
     struct iovec pieces[2] = {{memory, 4 * MIB}, {memory + 5 * MIB + PAGE, 2 * PAGE}};
@@ -93,7 +94,7 @@ static void by_other_doors(char *memory) {
     }
 }
 
-/* The same after a fork: what lies in place of the program's memory is nobody else's business. */
+/* The same after a fork: replacements of the program's memory must not be touched. */
 static void still_there(char *memory, int is_child) {
     expect(is(memory, 5 * MIB, 0) || is(memory, 5 * MIB, 1), "what was dropped stays so");
     memory += 8 * MIB;
@@ -105,7 +106,8 @@ static void still_there(char *memory, int is_child) {
     expect(memory[8 * MIB + 4 * PAGE] == 1 && (memory[8 * MIB + PAGE] == 9 || memory[8 * MIB + PAGE] == 1), "and what is sealed");
 }
 
-/* Unmapped where no library sees it, half of it mapped again: in the middle, and a whole block of 2 MiB. */
+/* Unmapped without the library's knowledge, and half of it mapped again: in the middle, and a
+ * whole 2 MiB block. */
 static void unseen(char *memory) {
     size_t holes[2] = {memory + 3 * MIB + PAGE - memory, ((unsigned long)memory + 6 * MIB) / (2 * MIB) * 2 * MIB - (unsigned long)memory};
     size_t lens[2] = {2 * PAGE, 2 * MIB};

@@ -1,6 +1,7 @@
-/* A child drops many small pieces of what it has inherited, in no order, as Redis does with each value that it has saved.
-   They read as zeros, for its own child too, can be written, and all else stays. Says how many mappings it cost.
-   Handlers of signals may come to what is just dropped. */
+/* A child drops many small pieces of its inherited memory in random order, as Redis does with
+ * each saved value. They must read as zeros, for the child's own child too, and be writable,
+ * and all other memory must not change. Prints the number of mappings used. Signal handlers may
+ * access the piece that is being dropped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -26,7 +27,7 @@ static size_t count_mappings(void) {
 static char *memory;
 static size_t pieces;
 
-/* Of four pages of a piece, the two in the middle are dropped. */
+/* Of the four pages of a piece, drops the middle two. */
 static int expected(size_t page) { return page % 4 == 1 || page % 4 == 2 ? 0 : 1 + (int)(page % 100); }
 
 static int bad(void) {
@@ -36,7 +37,7 @@ static int bad(void) {
     return found;
 }
 
-/* Behind the pieces. */
+/* The area after the pieces. */
 #define MORE 64
 static char *more_memory;
 
@@ -85,7 +86,7 @@ int main(int count, char **words) {
             at[PAGE + 7] = 0;
         }
         if (bad()) _exit(6);
-        /* Without a descriptor, it may be refused, and then nothing has changed. */
+        /* Without a descriptor the call may fail, and then nothing has changed. */
         struct rlimit few = {20, 20};
         setrlimit(RLIMIT_NOFILE, &few);
         while (dup(1) >= 0) {}

@@ -1,4 +1,5 @@
-/* Ends as it is named, by the system call that ends one thread, while a child lives or has lived. */
+/* Ends its threads in the way of its argument, by the system call that ends one thread, while a
+ * child lives or has lived. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -17,7 +18,8 @@ static void end(long status) {
     syscall(SYS_exit, status);
 }
 
-/* Until the first thread has ended. The library's thread may look then, too: it has to see that one is left. */
+/* Waits until the first thread has ended. The library's thread may check then, too: it must see
+ * that one thread is left. */
 static void let_the_first_end(void) {
     char text[512], *rest;
     do {
@@ -39,7 +41,7 @@ static void *return_later(void *nothing) {
     return nothing;
 }
 
-/* The memory that the library looks after, and a child that lives as long as its parent, or has ended. */
+/* Memory in the pool, and a child that lives as long as its parent, or has ended. */
 static void prepare(int is_to_live) {
     char *memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 1, 64 * MIB);

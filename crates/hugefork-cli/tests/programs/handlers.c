@@ -1,4 +1,5 @@
-/* A library whose handlers of fork(2) are called before those of others in the child, and change memory there. */
+/* A library whose fork(2) handlers run before all others in the child, and change memory there.
+ * */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>

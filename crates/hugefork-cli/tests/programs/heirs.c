@@ -1,5 +1,5 @@
-/* Children that write all that they have inherited, in order, with threads and children of their own that look on, and
-   calls of the kernel in between. Takes the number of rounds. */
+/* Children write all inherited memory in order, while their own threads and children check it,
+ * with system calls in between. The argument is the number of rounds. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +18,7 @@ static _Atomic uint64_t *memory;
 static _Atomic size_t written;
 static atomic_int is_over;
 
-/* Each word is its number, and above how often it was written. */
+/* Each word contains its index, and above that the number of writes to it. */
 static uint64_t word(size_t at, uint64_t times) { return times << 40 | at; }
 
 static void *look_on(void *none) {
@@ -32,7 +32,7 @@ static void *look_on(void *none) {
     return none;
 }
 
-/* What a child of the child sees does not change any more. */
+/* The memory of the child's child must not change. */
 static int grandchild(size_t end) {
     usleep(20000);
     for (size_t at = 0; at < WORDS; at += 61)
@@ -54,7 +54,7 @@ static int child(int number) {
         written = at + 1;
         if (number % 2 && at == WORDS / 2 && (forked = fork()) == 0) _exit(grandchild(at + 1));
         if (at % (1 << 20) == 12345) {
-            /* The kernel writes into what may just be replaced. */
+            /* The kernel writes to pages that may be in the middle of a replacement. */
             char *to = (char *)memory + (at + 1) * 8 + PAGE * 300;
             uint64_t same[2] = {word((to - (char *)memory) / 8, 1), word((to - (char *)memory) / 8 + 1, 1)};
             if (at + 300 * 512 + 2 < WORDS && (write(ends[1], same, 16) != 16 || read(ends[0], to, 16) != 16)) return 22;

@@ -1,4 +1,4 @@
-/* A child does to its memory what it likes: what it inherited becomes zeros, and what else lies there stays as it is. */
+/* A child changes its memory: dropped inherited memory becomes zeros, and other memory there does not change. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int is(const char *at, size_t len, char value) {
     return 1;
 }
 
-/* Whether a system call may write there. */
+/* Whether a system call can write there. */
 static int is_writable(char *at) {
     int ends[2];
     if (pipe(ends) || write(ends[1], at, 1) != 1) return 0;

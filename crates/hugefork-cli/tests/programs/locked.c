@@ -1,5 +1,6 @@
-/* Locks all of its memory. Takes how: "libc" or "kernel", for who is called; the flags; and whether a child lives
-   meanwhile. Says how many MiB it has in its page tables, how many of its pages are not there, and how many are wrong. */
+/* Locks all of its memory. Arguments: "libc" or "kernel", for the function to call; the flags;
+ * and whether a child lives meanwhile. Prints the MiB in its page tables, the number of missing
+ * pages, and the number of wrong pages. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static int is_missing(char *at, size_t len) {
     return count;
 }
 
-/* A child that sees what is there now, and ends when it is told. */
+/* A child that checks the memory and waits for a signal to end. */
 static pid_t child_of(const char *at, int value, int *ends) {
     if (pipe(ends) != 0) exit(66);
     pid_t child = fork();

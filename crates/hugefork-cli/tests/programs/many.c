@@ -1,6 +1,6 @@
-/* Forks faster than anybody can keep up with, has more children at once than are told apart, and forks when it may open
-   no more files. Each child looks whether its memory stays as it is. What was written meanwhile lies in single pages,
-   and can go back into its blocks when nobody lives any more. */
+/* Forks faster than the worker can follow, has more living children than there are tokens, and
+ * forks when no descriptor is left. Each child checks that its memory does not change. Pages
+ * written meanwhile are copied, and can be written back when all children have ended. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static int is_everywhere(char value) {
     return 1;
 }
 
-/* Looks once more when the other end of the pipe is closed. */
+/* Checks once more when the other end of the pipe is closed. */
 static pid_t child_that_waits(int ends[2], char value) {
     pid_t child = fork();
     if (child == 0) {

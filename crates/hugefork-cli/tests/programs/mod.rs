@@ -1,4 +1,4 @@
-//! Programs under `hugefork run`, each test with a cache of its own.
+//! Runs programs under `hugefork run`, each test with a cache of its own.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -11,18 +11,18 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What does not happen for so long does not happen, however slow the machine is.
+/// After this time an awaited event counts as missing, however slow the machine is.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The command under test.
 pub(crate) const HUGEFORK: &str = env!("CARGO_BIN_EXE_hugefork");
 
-/// A directory of one test, empty at its beginning and gone at its end.
+/// A temporary directory of one test, removed at its end.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Scratch {
-        // Not below the checkout, which other users may not be able to enter.
+        // Not in the checkout, which other users may not be able to enter.
         let path = std::env::temp_dir().join(format!("hugefork-run-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
@@ -39,7 +39,7 @@ impl Scratch {
         path
     }
 
-    /// `hugefork run OPTIONS --`, to which the program is added.
+    /// `hugefork run OPTIONS --`, to be followed by the program.
     pub(crate) fn run(&self, options: &str) -> Command {
         let mut command = self.hugefork(&format!("run {options}"));
         command.arg("--");
@@ -50,13 +50,13 @@ impl Scratch {
     pub(crate) fn hugefork(&self, line: &str) -> Command {
         let mut command = Command::new(HUGEFORK);
         command.args(line.split_whitespace()).env("XDG_CACHE_HOME", &self.0).current_dir(&self.0);
-        // Small mappings lie in the pool, too.
+        // Puts small mappings into the pool, too.
         command.env("HUGEFORK_POOL", "all").env_remove("LD_PRELOAD");
         command
     }
 
-    /// As [`Scratch::run`], of a program that `timeout` kills if it takes too long: other signals do not end a
-    /// program that hangs in a fork.
+    /// Like [`Scratch::run`], for a program that `timeout` kills after a while: other signals do not end a program that
+    /// hangs in a fork.
     pub(crate) fn bounded(&self, options: &str) -> Command {
         let run = self.run(options);
         let mut command = Command::new("timeout");
@@ -68,7 +68,7 @@ impl Scratch {
         command
     }
 
-    /// What the library writes is kept here.
+    /// Reads the library's own messages from here.
     pub(crate) fn libraries(&self) -> Vec<PathBuf> {
         let found = fs::read_dir(self.0.join("hugefork")).into_iter().flatten().flatten();
         found.map(|entry| entry.path()).collect()
@@ -81,11 +81,11 @@ impl Drop for Scratch {
     }
 }
 
-/// A child of the test, which does not outlive it.
+/// A child of the test that is killed with it.
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// Starts a command whose input and output the test has.
+    /// Starts a command with pipes for its input and output.
     pub(crate) fn start(command: &mut Command) -> Running {
         Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
@@ -98,7 +98,7 @@ impl Running {
         &mut self.0
     }
 
-    /// The lines that it prints, one at each call and without its end; empty when there are no more.
+    /// Returns its next line of output without the newline; empty at the end.
     pub(crate) fn lines(&mut self) -> impl FnMut() -> String + use<> {
         let mut said = BufReader::new(self.0.stdout.take().unwrap());
         move || {
@@ -108,7 +108,7 @@ impl Running {
         }
     }
 
-    /// Ends it by closing its input, and gives what it has printed.
+    /// Closes its input, waits for its end, and returns the rest of its output.
     pub(crate) fn end(mut self) -> (std::process::ExitStatus, String) {
         drop(self.0.stdin.take());
         let mut text = String::new();
@@ -125,7 +125,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `what` gives something.
+/// Waits until `what` returns a value.
 pub(crate) fn wait_for<T>(name: &str, mut what: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -137,7 +137,7 @@ pub(crate) fn wait_for<T>(name: &str, mut what: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Whether the machine has these programs. If not, says so; and fails if it was set up to have them.
+/// Whether these programs are installed. If not, prints that, and fails if they are required.
 pub(crate) fn has(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     for program in programs {
@@ -151,12 +151,12 @@ pub(crate) fn has(programs: &[&str]) -> bool {
     true
 }
 
-/// Whether a process has a pool: mappings of its file.
+/// Whether a process has a pool, by the mappings of its file.
 pub(crate) fn has_pool(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains("/memfd:hugefork "))
 }
 
-/// Whether a program gets a pool on this machine. If not, says so.
+/// Whether programs get a pool on this machine. If not, prints that.
 pub(crate) fn can_have_a_pool(scratch: &Scratch) -> bool {
     let output = scratch.run("--pool").arg("true").output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -167,7 +167,7 @@ pub(crate) fn can_have_a_pool(scratch: &Scratch) -> bool {
     can
 }
 
-/// Bytes that a process has, by the kernel's account of its mappings: its own, and its part of what it shares.
+/// Bytes of memory of a process by its mappings: private memory, and its share of shared memory (Pss).
 pub(crate) fn taken(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or("0 kB");
@@ -181,7 +181,7 @@ pub(crate) fn huge(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Standard output of a command that succeeds and says nothing else.
+/// Standard output of a command, which must succeed and print no error.
 pub(crate) fn output_of(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&stderr);

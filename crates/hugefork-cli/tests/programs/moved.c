@@ -1,4 +1,4 @@
-/* A child moves memory that it has inherited to other addresses, drops parts of it there, and has it grow. */
+/* A child moves inherited memory to other addresses, drops parts of it there, and extends it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,7 +29,7 @@ static int is(const char *at, size_t len, char value) {
     return 1;
 }
 
-/* Addresses far away from all memory that the program has: kept by it since before it had any. */
+/* Reserved addresses far from all other memory, from before the pool was made. */
 static char *far_away;
 
 static char *place(size_t len) {
@@ -38,7 +38,7 @@ static char *place(size_t len) {
     return at;
 }
 
-/* Whether a system call may write there. */
+/* Whether a system call can write there. */
 static int is_writable(char *at) {
     int ends[2];
     if (pipe(ends) || write(ends[1], "x", 1) != 1) return 0;
@@ -53,7 +53,7 @@ static void drops(char *at, size_t len) {
     expect(madvise(at, len, MADV_DONTNEED) == 0 && is(at, len, 0), "what is dropped reads as zeros");
 }
 
-/* One thread writes while another moves: what was written is here or there. */
+/* One thread writes while another moves the memory: each write is at the old or at the new address. */
 #define PAGES 2048
 static _Atomic int is_over;
 static _Atomic long written;
@@ -124,7 +124,7 @@ int main(void) {
         to = mremap(memory + 40 * MIB, 8 * MIB, 2 * MIB, flags, place(8 * MIB));
         expect(to != MAP_FAILED && is(to, 2 * MIB, 1), "it shrinks as it moves");
 
-        /* A page, with rights of its own. */
+        /* A page with a protection of its own. */
         mprotect(memory + 48 * MIB + PAGE, PAGE, PROT_READ), mprotect(memory + 48 * MIB + 3 * PAGE, PAGE, PROT_NONE);
         to = place(2 * PAGE);
         expect(mremap(memory + 48 * MIB + PAGE, PAGE, PAGE, flags, to) == to && is(to, PAGE, 1), "a page moves");
@@ -133,7 +133,7 @@ int main(void) {
         expect(!is_writable(to + PAGE) && !mprotect(to + PAGE, PAGE, rights) && is(to + PAGE, PAGE, 1), "which has contents");
         expect(!madvise(to, 2 * PAGE, MADV_DONTNEED) && is(to, 2 * PAGE, 0), "both can be dropped");
 
-        /* Somewhere else in what is inherited, and its own child has it, too. */
+        /* Another part of the inherited memory; the child's own child has it, too. */
         to = mremap(memory + 56 * MIB, 4 * MIB, 4 * MIB, flags, memory + 61 * MIB);
         expect(to == memory + 61 * MIB && is(to, 4 * MIB, 1) && is(memory + 65 * MIB, MIB, 1), "it moves within itself");
         pid_t grandchild = fork();
@@ -148,7 +148,7 @@ int main(void) {
         expect(is(memory + 72 * MIB, MIB, 1), "and stays");
         _exit(bad);
     }
-    memset(memory, 2, 96 * MIB); /* What the parent writes since is nobody else's. */
+    memset(memory, 2, 96 * MIB); /* The child must not see the parent's later writes. */
     bad += write(ends[1], "x", 1) != 1;
     bad += waitpid(child, &status, 0) != child || status;
     expect(is(memory, 96 * MIB, 2), "the parent has its own");

@@ -1,5 +1,5 @@
-/* Opens a file with O_DIRECT by the function whose name it is given, or pins memory in another way, and waits for its
-   input to end. */
+/* Opens a file with O_DIRECT by the function in its argument, or pins memory in another way,
+ * and waits for the end of its input. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-//! Programs of the tests' own, and how they are run.
+//! Builds and runs the C programs of the tests.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::{Scratch, has, output_of};
 /// The options of each kind of run.
 pub(crate) const MODES: [&str; 1] = ["-q --pool"];
 
-/// A C program of ours; none if there is no compiler.
+/// Compiles a C program; `None` if there is no compiler.
 pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<PathBuf> {
     if !has(&["cc"]) {
         return None;
@@ -19,9 +19,9 @@ pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<Pa
     Some(program)
 }
 
-/// A program with the library that runs as a user who may not handle the page faults of system calls.
+/// Runs a program with the library as a user who may not handle the page faults of system calls.
 pub(crate) fn as_nobody(scratch: &Scratch, program: &Path) -> Command {
-    // The command itself may lie where that user cannot come.
+    // That user may not be able to reach the command's own directory.
     output_of(scratch.run("-q --pool").arg("true"));
     let mut command = Command::new(program);
     let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };

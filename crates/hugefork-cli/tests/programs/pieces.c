@@ -1,5 +1,5 @@
-// Mappings of less than a huge page, which share one: each has its own contents, and what happens to one of them does not
-// happen to its neighbours. Says how much of that was broken, and how many follow one another.
+// Mappings smaller than a huge page, which share one: each has its own contents, and changes to one do not affect its
+// neighbours. Prints the number of violations, and the number of adjacent mappings.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void fill(int piece, unsigned char with) {
 
 int main(void) {
     int follow = 0;
-    // From then on, the program is worth a pool.
+    // From then on the program gets a pool.
     char *big = mmap(NULL, 64 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     big[0] = 1;
     for (int piece = 0; piece < PIECES; piece++) {

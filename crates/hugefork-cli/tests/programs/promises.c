@@ -1,5 +1,6 @@
-/* What Linux promises of private anonymous memory, tried one by one: alone, while a child shares it, and while a child
-   shares it and all of it has been written to since. Ends with 0 if everything held. */
+/* Tests Linux's guarantees for private anonymous memory one by one: alone, while a child shares
+ * the memory, and while a child shares it and all of it has been written since. Exits with 0 if
+ * all hold. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -48,10 +49,10 @@ static int is(const char *at, size_t len, char value) {
 }
 
 enum sharing { ALONE, SHARED, WRITTEN, KINDS };
-/* Of `e`, the third and the fourth MiB of eight are unmapped, and the sixth page. */
+/* Of the eight MiB of `e`, the third and fourth are unmapped, and the sixth page. */
 struct memory { char *a, *b, *c, *d, *e, *untouched; };
 
-/* Calls about addresses at which nothing is, alone and among others. */
+/* Calls on unmapped addresses, alone and within other ranges. */
 static int holes(char *e) {
     int before = broken, fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
     unsigned char seen[8 * 256];
@@ -69,7 +70,7 @@ static int holes(char *e) {
         HOLDS(mprotect(at, len, 1 << 20) == -1 && errno == EINVAL);
     }
     HOLDS(!reads(e + 2 * MIB) && !reads(e + 4 * MIB - 1) && reads(e + 2 * MIB - 1) && reads(e + 4 * MIB));
-    /* Rights end at what is missing, and advice does not. */
+    /* A protection change stops at an unmapped page; advice continues. */
     HOLDS(mprotect(e + MIB, 4 * MIB, PROT_READ) == -1 && errno == ENOMEM);
     HOLDS(!writes(e + MIB) && !writes(e + 2 * MIB - 1) && writes(e + 4 * MIB) && !reads(e + 3 * MIB));
     HOLDS(mprotect(e + MIB, MIB, PROT_READ | PROT_WRITE) == 0 && writes(e + MIB));
@@ -85,7 +86,7 @@ static int holes(char *e) {
     return broken - before;
 }
 
-/* The kernel drops nothing that is locked, and nothing behind it. */
+/* The kernel drops no locked memory, and nothing after it. */
 static int refused_dropping(char *e) {
     int before = broken;
     HOLDS(mlock(e + 6 * MIB + PAGE, PAGE) == 0);
@@ -96,7 +97,7 @@ static int refused_dropping(char *e) {
     return broken - before;
 }
 
-/* What a child does with what it has inherited. Gives a bit for each promise that was broken. */
+/* Tests a child with its inherited memory. Returns a bit for each broken guarantee. */
 static int child(struct memory m) {
     int bad = !(is(m.a, 16 * MIB, 7) && is(m.b, 5 * MIB + PAGE, 9) && is(m.c, 8 * MIB, 3) && is(m.d, 6 * MIB, 4));
     bad |= !is(m.untouched, 8 * MIB, 0) << 1;
@@ -167,16 +168,17 @@ static void rights_and_places(struct memory m) {
     HOLDS(madvise((void *)1, PAGE, MADV_NORMAL) == -1 && errno == EINVAL);
 }
 
-/* What the kernel refuses changes nothing. */
+/* A refused call changes nothing. */
 static void refused_unmapping(struct memory m) {
-    /* There are addresses of up to 57 bits. */
+    /* Addresses may have up to 57 bits. */
     size_t beyond = 1ul << 62;
     HOLDS(munmap(m.a, beyond) == -1 && errno == EINVAL && munmap(m.a, -(size_t)m.a) == -1 && errno == EINVAL);
     HOLDS(munmap(m.a, ~0ul) == -1 && errno == EINVAL && munmap(m.a, 0) == -1 && errno == EINVAL);
     HOLDS(munmap(m.a + 1, PAGE) == -1 && errno == EINVAL && reads(m.a) && m.a[0] == 7 && m.a[MIB] == 7);
 }
 
-/* Mappings at an address of the program's choice: in the memory, and from it on. */
+/* Mappings at addresses that the program chooses: inside the memory, and overlapping its end.
+ * */
 static void refused_mappings(struct memory m) {
     int rights = PROT_READ | PROT_WRITE, private = MAP_PRIVATE | MAP_FIXED, plain = private | MAP_ANONYMOUS;
     int file = open("/proc/self/exe", O_RDONLY), directory = open("/", O_RDONLY), nul = open("/dev/null", O_WRONLY);
@@ -205,7 +207,7 @@ static void refused_mappings(struct memory m) {
 }
 
 static void lengths(struct memory m) {
-    /* Only shared memory is mapped twice so. */
+    /* Only shared memory can be mapped twice in this way. */
     HOLDS(mremap(m.b, 0, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
     HOLDS(is(m.b, 5 * MIB + PAGE, 9));
     char *b = mremap(m.b, 5 * MIB + PAGE, 40 * MIB, MREMAP_MAYMOVE);
@@ -232,7 +234,7 @@ static void lengths(struct memory m) {
     HOLDS(is(again, 64 * MIB, 0));
     memset(again, 1, 64 * MIB);
     HOLDS(munmap(again, 64 * MIB) == 0 && is(there, 3 * MIB, 6) && munmap(there, 3 * MIB) == 0);
-    /* A hint is followed where nothing is. */
+    /* The kernel follows a hint if the address is free. */
     there = mmap(again + 4 * MIB, 3 * MIB, PROT_READ, flags, -1, 0);
     near = mmap(again + 3 * MIB, 2 * MIB, PROT_READ | PROT_WRITE, flags, -1, 0);
     HOLDS(there == again + 4 * MIB && is(there, 3 * MIB, 0) && !writes(there));
@@ -278,7 +280,7 @@ static void processes(void) {
     if (forked == 0) _exit(5);
     HOLDS(waitpid(forked, &status, 0) == forked && WEXITSTATUS(status) == 5);
     HOLDS(system("true") == 0);
-    /* As daemons do. */
+    /* Like a daemon. */
     for (int number = 3; number < 2000; number++) close(number);
     close_range(3, ~0u, 0);
     memset(at, 3, 4 * MIB);

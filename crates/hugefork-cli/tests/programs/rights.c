@@ -1,5 +1,6 @@
-/* With slow.c. What only the kernel can do to memory, done in possession of a lock that a handler of fork(2) takes, as
-   allocators do: nobody waits for ever, and all is done. */
+/* With slow.c. Changes memory in ways that only the kernel can do, while holding a lock that a
+ * fork(2) handler takes, like an allocator: no thread may wait for ever, and all changes must
+ * happen. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@ static char *map(size_t len) {
 static void *change(void *none) {
     while (!is_over) {
         char *all = map(16 * MIB);
-        /* Begun while a fork is under way, as far as that can be. */
+        /* Begins while a fork is in progress, if possible. */
         for (int i = 0; i < 1000 && !slow_fork && !is_over; i++) usleep(10);
         pthread_mutex_lock(&slow_lock);
         bad += mprotect(all, 4096, PROT_NONE) != 0;

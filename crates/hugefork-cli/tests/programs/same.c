@@ -1,11 +1,11 @@
-/* Asks for random things of its memory, in itself, its children and theirs, and says what each call answers and what is
-   in each page then. Run twice, with the library and without, it says the same. Takes where the random numbers begin, and
-   how many calls there are.
+/* Makes random memory calls in itself, its children and their children, and prints each result and the contents of
+   the pages. Two runs, with and without the library, must print the same. Arguments: the random seed, and the number
+   of calls.
 
      … | slot | a hole | slot | a hole | much room
 
-   Nothing else comes into the holes: what is mapped later is longer than all of them; and what the library maps for
-   itself, which the kernel puts as high as it can, comes into the room. */
+   No other mapping is placed in the holes: later mappings are longer than all of them, and the library's own
+   mappings, which the kernel places as high as possible, fit into the room. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -29,13 +29,14 @@
 static struct slot {
     char *at;
     size_t pages;
-    /* Whether it is where it began, with holes beside it, and one mapping to the kernel; whether it is of /dev/zero. */
+    /* Whether it is at its original place with holes beside it and a single mapping for the kernel; whether it maps
+     * /dev/zero. */
     int is_alone, is_one, is_of_zeros;
 } slots[SLOTS];
 
 static uint64_t state;
 static int ends[2], zeros, depth;
-/* Each process has a log of its own in memory that all share. */
+/* Each process has a log of its own in shared memory. */
 static struct log { size_t len; char text[LOG - 8]; } *logs, *mine;
 static uint64_t *logs_used;
 
@@ -54,7 +55,7 @@ static uint64_t below(uint64_t end) {
     return (state >> 11) % end;
 }
 
-/* By the kernel, which says so where the program would be ended. */
+/* Reads by the kernel, which reports an error where a direct access would end the program. */
 static int read_word(const char *at, uint64_t *word) {
     if (write(ends[1], at, 8) != 8) return 0;
     if (read(ends[0], word, 8) != 8) abort();
@@ -69,7 +70,7 @@ static int write_word(char *at, uint64_t word) {
     return 0;
 }
 
-/* What the pages hold, as far as they can be read; not what is behind, which can be read up to the next 2 MiB. */
+/* Prints the contents of the readable pages; not those after the end, which are readable up to the next 2 MiB. */
 static void look(const struct slot *slot) {
     size_t pages = slot->pages, since = 0;
     uint64_t last = 0, word;
@@ -103,9 +104,9 @@ static void change(uint64_t tag) {
     if (below(8) == 0) from = 0, pages = slot->pages;
     char *at = slot->at + from * PAGE;
     size_t len = pages * PAGE;
-    /* What the kernel is to refuse. */
+    /* Arguments that the kernel refuses. */
     switch (below(40)) {
-    /* What lies behind the mapping is none of the test's. */
+    /* Memory after the mapping does not belong to the test. */
     case 0: at += 1, len -= 1; break;
     case 1: len = 0; break;
     case 2: len = -PAGE; break;
@@ -135,7 +136,7 @@ static void change(uint64_t tag) {
     }
     case 8: case 9: case 10: case 11: case 12: {
         int what = advice[below(sizeof advice / sizeof *advice)];
-        /* Of a mapping of a file, even of zeros, the kernel says other things. */
+        /* For file mappings, even of zeros, the kernel gives other results. */
         if (slot->is_of_zeros && (what == MADV_WIPEONFORK || what == MADV_REMOVE)) break;
         said = madvise(at, len, what), slot->is_one = 0;
         say("%d: madvise %zu %zx %d: %ld %d\n", nth, from, len, what, said, errno);
@@ -167,7 +168,7 @@ static void change(uint64_t tag) {
         say("%d: mincore %zu %zx: %ld %d\n", nth, from, len, said, errno);
         break;
     case 17: {
-        /* Shorter, at its place: what it is made of does not matter. */
+        /* Shrinks it in place, which works for any mapping. */
         if (is_odd) break;
         size_t shorter = 1 + below(pages);
         char *new = mremap(at, len, shorter * PAGE, 0);
@@ -180,7 +181,7 @@ static void change(uint64_t tag) {
         if (!slot->is_one || slot->pages * PAGE >= LONG) break;
         char *new = mremap(slot->at, slot->pages * PAGE, LONG, kind == 18 ? MREMAP_MAYMOVE : 0);
         say("%d: grows from %zu: %d %d\n", nth, slot->pages, new != MAP_FAILED, errno);
-        /* What may grow at its place depends on what lies behind it. */
+        /* Whether it can grow in place depends on the memory after it. */
         if (new != MAP_FAILED) slot->at = new, slot->pages = LONG / PAGE, slot->is_alone = 0;
         break;
     }
@@ -189,7 +190,7 @@ static void change(uint64_t tag) {
 
 static void run(size_t calls);
 
-/* A child does as much as its parent meanwhile. */
+/* A child makes as many calls as its parent meanwhile. */
 static void forks(size_t calls) {
     struct log *its = &logs[__atomic_fetch_add(logs_used, 1, __ATOMIC_RELAXED)];
     uint64_t seed = state * 0x9e3779b97f4a7c15ull | 1;
@@ -229,11 +230,12 @@ int main(int count, char **words) {
     if (pipe(ends) || zeros < 0) return 65;
     char *holes[SLOTS + 1], *room = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int nth = 0; nth <= SLOTS; nth++) {
-        /* With the first there is a pool. */
+        /* The first mapping creates the pool. */
         holes[nth] = mmap(NULL, HOLE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (nth == SLOTS) break;
         struct slot *slot = &slots[nth];
-        /* Of /dev/zero the kernel has all, and beside that it may put what is the library's: see the ranges below. */
+        /* The kernel serves mappings of /dev/zero, and may place the library's own mappings beside them: see the
+         * ranges below. */
         *slot = (struct slot){NULL, 600 + below(1400), 1, 1, below(2) & 0};
         if (below(3) == 0) slot->pages = slot->pages / 512 * 512 + 512;
         int flags = MAP_PRIVATE | (slot->is_of_zeros ? 0 : MAP_ANONYMOUS);
@@ -241,7 +243,7 @@ int main(int count, char **words) {
         slot->at = mmap(NULL, slot->pages * PAGE, PROT_READ | PROT_WRITE, flags, file, 0);
         if (slot->at == MAP_FAILED) return 66;
     }
-    /* Behind the last hole, in whichever direction, there is none. */
+    /* After the last hole, in either direction, there is none. */
     mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int nth = 0; nth <= SLOTS; nth++) munmap(holes[nth], HOLE);
     munmap(room, ROOM);

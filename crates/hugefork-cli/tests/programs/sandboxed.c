@@ -1,6 +1,7 @@
-/* What goes into a sandbox: a filter that kills the process for every system call but those that libc's `malloc` and
-   `fork` make, and the program's own. It goes there by libc's syscall() or prctl(), as a whole process; afterwards it
-   allocates, drops, moves and writes memory that it had before, and forks. */
+/* Enters a sandbox: a filter that kills the process for all system calls except those of libc's
+ * `malloc` and `fork`, and the program's own. It installs the filter by libc's syscall() or
+ * prctl(), for the whole process; afterwards it allocates, drops, moves and writes earlier
+ * memory, and forks. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -49,7 +50,8 @@ static int is_all(const char *at, size_t len, char byte) {
     return 1;
 }
 
-/* What a program does with memory, of its own calls as few as can be. Gives the first thing that is wrong. */
+/* Uses memory with as few system calls of its own as possible. Returns the first mistake found.
+ * */
 static int work(void) {
     for (size_t len = 10; len < 64 * MIB; len *= 3) {
         char *volatile block = malloc(len);
@@ -63,7 +65,7 @@ static int work(void) {
     if (new == MAP_FAILED || !is_all(new, 16 * MIB, 0)) return 3;
     memset(new, 6, 16 * MIB);
     if (madvise(new + MIB, MIB, MADV_DONTNEED) || !is_all(new + MIB, MIB, 0)) return 4;
-    /* What was there before. */
+    /* Memory from before the filter. */
     if (!is_all(memory, LEN, 1)) return 5;
     for (size_t at = 0; at < 16 * MIB; at += 4096) memory[at] = 2;
     if (madvise(memory + 2 * MIB, 7 * MIB, MADV_DONTNEED) || !is_all(memory + 2 * MIB, 7 * MIB, 0)) return 6;
@@ -132,7 +134,7 @@ int main(int argc, char **argv) {
     memset(memory, 1, LEN);
     int wakes[2];
     pipe(wakes);
-    /* It lives as long as the program: somebody would be waiting for its end. */
+    /* It lives as long as the program, because the caller waits for its end. */
     pid_t lives = fork();
     if (lives == 0) {
         char byte;
@@ -156,7 +158,7 @@ int main(int argc, char **argv) {
         }
         status = ended(child);
     } else if (!strcmp(what, "threads")) {
-        /* Chromium's zygote ends if it has a thread more. */
+        /* Chromium's zygote exits if it has an additional thread. */
         pid_t child = fork();
         if (child == 0) {
             for (int round = 0; round < 50; round++) {

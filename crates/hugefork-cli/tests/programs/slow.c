@@ -1,5 +1,6 @@
-/* A library with a lock, and handlers of fork(2) that take it, as allocators have. Its `prepare` takes its time. With
-   PAST it is registered with libc itself, past what is preloaded, and called after the handlers of that. */
+/* A library with a lock, and fork(2) handlers that take it, like those of allocators. Its
+ * `prepare` is slow. With PAST it is registered with libc directly, bypassing preloaded
+ * libraries, and called after their handlers. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -7,7 +8,7 @@
 #include <unistd.h>
 
 pthread_mutex_t slow_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Whether a fork is under way, how many have begun, and how long each takes. */
+/* Whether a fork is in progress, the number of forks begun, and the duration of each. */
 atomic_int slow_fork;
 atomic_int slow_forks;
 atomic_int slow_us = 2000;

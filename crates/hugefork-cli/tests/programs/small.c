@@ -1,4 +1,5 @@
-/* Says how deep the stack is that calls take, in bytes, which a thread's stack holds that was filled before. */
+/* Measures the stack depth of calls in bytes, by the changes on a thread's stack that was
+ * filled before. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

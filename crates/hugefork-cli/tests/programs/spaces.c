@@ -1,5 +1,6 @@
-/* A child with memory that it has inherited takes a user namespace of its own, which only a process with one thread may
-   have, and writes to its memory before and after. Many such children, some with a thread of the library's just then. */
+/* A child with inherited memory enters a user namespace of its own, which only a
+ * single-threaded process may do, and writes to its memory before and after. Many such
+ * children, some of them while the library's thread runs. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Threads whose stacks the program has made. The kernel says that a thread is over by a word on its stack, and finds
-   who waits for that by what lies there: a fork in between must not change it. */
+/* Threads on stacks that the program has allocated. At the end of a thread, the kernel writes a
+ * word to its stack and wakes the thread that waits for it, which it finds by the page: a fork
+ * in between must not change the page. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,9 +1,10 @@
-/* Threads write, and read from a pipe, all over the memory, while the program forks again and again. Children overlap,
-   and some have children of their own; each looks whether its memory is whole and stays as it is. No write may be lost,
-   and no call may fail. Takes the number of forks, and how many children may live at once; and, if it likes, how many
-   threads map, unmap, protect, empty and resize memory of their own meanwhile, and where their random numbers begin. They
-   know what each page holds, and every other child looks whether it has that. With one argument more, all of that happens
-   in a child, which has inherited the memory. In the end nothing is mapped any more, and it waits until its input ends. */
+/* Threads write all over the memory, and read from a pipe into it, while the program forks again and again. Children
+   overlap, and some have children of their own; each checks that its memory is whole and does not change. No write
+   may be lost, and no call may fail. Arguments: the number of forks; the maximum number of living children;
+   optionally the number of threads that map, unmap, protect, empty and resize memory of their own meanwhile, and
+   their random seed. These threads know the contents of each page, and every other child checks them. With one more
+   argument, everything happens in a child with inherited memory. In the end all memory is unmapped, and the program
+   waits for the end of its input. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +22,8 @@
 #define SHARE (PAGES / WRITERS)
 #define READ_PAGES (8ul * 256)
 
-/* The first word of a page has its number above, and below how often it was written. The last word is the same. */
+/* The first and the last word of a page contain the page's index in the upper half, and the number of writes in the
+ * lower. */
 static _Atomic uint64_t *memory;
 static char *buffer;
 static uint32_t written[WRITERS][SHARE];
@@ -77,22 +79,23 @@ static void *read_all_over(void *none) {
 #define SLOTS 8
 #define MOST_PAGES (12ul * 256)
 
-/* In the place of rights: nothing is mapped there any more. */
+/* Value in place of rights: the page is unmapped. */
 #define GONE 64
 
-/* A mapping of a thread that changes its memory. A page holds words that follow from its tag, or zeros if that is 0. */
+/* A mapping of a changing thread. The words of a page follow from its tag; tag 0 means zeros. */
 struct slot {
     char *at;
     size_t pages;
     uint32_t tags[MOST_PAGES];
     signed char rights[MOST_PAGES];
     int is_whole;
-    /* Whether no part of it ever had rights or advice of its own: the kernel may take it for several mappings. */
+    /* Whether no part of it ever had rights or advice of its own; otherwise the kernel may split it into several
+     * mappings. */
     int is_one;
 };
 
 static struct changer {
-    /* Held while it changes something: who forks with it has memory that is as the tags say. */
+    /* Held during a change: a fork under this lock has memory that matches the tags. */
     pthread_mutex_t lock;
     uint64_t random;
     uint32_t tag;
@@ -109,7 +112,7 @@ static uint64_t next_random(struct changer *changer) {
     return changer->random = random;
 }
 
-/* The page of a slot that does not hold what it should; or -1. */
+/* Index of a page of the slot with wrong contents; or -1. */
 static long wrong_page(const struct slot *slot) {
     for (size_t page = 0; page < slot->pages; page++) {
         const uint64_t *words = (uint64_t *)(slot->at + page * PAGE);
@@ -141,7 +144,7 @@ static void map_slot(struct changer *changer, struct slot *slot) {
     slot->is_whole = slot->is_one = 1;
 }
 
-/* Others may have something where nothing is any more. */
+/* Another thread may have mapped something in the unmapped part. */
 static void unmap_pages(struct slot *slot, size_t from, size_t to) {
     for (size_t page = from; page < to;) {
         size_t end = page;
@@ -228,7 +231,7 @@ static void *change_all_over(void *number) {
     return NULL;
 }
 
-/* Whether all that the threads know of holds. */
+/* Whether all memory of the threads matches their records. */
 static int is_as_they_know(void) {
     for (int i = 0; i < changers_count; i++)
         for (int j = 0; j < SLOTS; j++)
@@ -245,7 +248,7 @@ static uint64_t sum(void) {
     return sum;
 }
 
-/* Whether a child that has ended saw something else than it should have. */
+/* Whether an ended child has found a mistake. */
 static int ended_badly(void) {
     int status;
     pid_t ended = wait(&status);
@@ -266,7 +269,7 @@ static int child(int number) {
             _exit(sum() == before ? 0 : 4);
         }
         int status;
-        /* The others outlive their parents. */
+        /* The other children outlive their parents. */
         if (number % 2 && (waitpid(grandchild, &status, 0) != grandchild || status)) return 5;
     }
     if (knows && !is_as_they_know()) return 7;
@@ -308,7 +311,7 @@ int main(int count, char **words) {
         if (forked == 0) _exit(child(number));
         for (int i = 0; i < changers_count && knows; i++) pthread_mutex_unlock(&changers[i].lock);
         for (alive++; alive >= most; alive--) bad += ended_badly();
-        /* Others map and unmap meanwhile. */
+        /* Other threads map and unmap meanwhile. */
         size_t len = (2 + number % 7) * (1ul << 20) + number % 3 * PAGE;
         char *more = mmap(NULL, len, rights, flags, -1, 0);
         if (more == MAP_FAILED) return 67;

@@ -1,6 +1,6 @@
-/* Runs a program behind a filter that ends whoever makes a call that systemd's `SystemCallFilter=@system-service` does
-   not have, as far as anybody who looks after memory could make it, or one that Debian's unit of Redis takes out of it
-   (`@privileged`, `@resources`). */
+/* Runs a program under a system-call filter. The filter kills the process for calls that the
+ * library might make but that systemd's `SystemCallFilter=@system-service` lacks, or that
+ * Debian's Redis unit removes from it (`@privileged`, `@resources`). */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* A program handles the page faults of its own memory (userfaultfd), and goes on doing so after a fork. */
+/* A program handles the page faults of its own memory (userfaultfd), also after a fork. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 
 static int faults, over[2];
 
-/* Each page that is missing comes filled with the same byte. */
+/* Each missing page is filled with the same byte. */
 static void *handle(void *fill) {
     for (;;) {
         struct pollfd ready[2] = {{faults, POLLIN, 0}, {over[0], POLLIN, 0}};
@@ -68,7 +68,7 @@ static void end_handler(pthread_t thread) {
     close(faults);
 }
 
-/* What is dropped before it is watched is missing, in the middle of what is there. */
+/* Pages dropped before the registration are missing in the middle of present memory. */
 static size_t drop_and_watch(char *memory) {
     memset(memory, 1, 2 * MIB);
     madvise(memory + MIB, MIB / 2, MADV_DONTNEED);
@@ -91,7 +91,8 @@ int main(void) {
     for (int round = 0; round < 2; round++) {
         pid_t child = fork();
         if (child == 0) {
-            /* What is not handled here is as any other memory; and it may handle some of what it has inherited. */
+            /* Unregistered memory works as usual; and a child may register its inherited
+             * memory. */
             size_t found = wrong(memory, LEN / 2, 7) + wrong(others, LEN, 1);
             close(faults);
             if (!watch(others, LEN / 2)) _exit(2);

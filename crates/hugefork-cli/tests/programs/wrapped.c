@@ -1,5 +1,5 @@
-/* Has a malloc and a free of its own, which call libc's by the names that libc has for itself, and the rest from
-   wherever it comes. */
+/* Defines malloc and free itself, calling libc's by their internal names, and uses the other functions from any
+   library. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-//! A terminal for the command under test; the test waits for what it shows.
+//! A pseudo-terminal for the command under test; the test waits for expected output.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// A command that shows nothing for so long hangs, however slow the machine is.
+/// A command without output for this long hangs, however slow the machine is.
 const PATIENCE: Timespec = Timespec { tv_sec: 300, tv_nsec: 0 };
 
 pub(crate) struct Terminal {
@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// A terminal of that width, and the end of it that a command gets.
+    /// Makes a terminal of that width; returns it and the end for the command.
     pub(crate) fn new(columns: u16) -> (Terminal, Stdio) {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&ours).unwrap();
@@ -32,25 +32,25 @@ impl Terminal {
         (Terminal { ours: ours.into(), shown: String::new() }, theirs.into())
     }
 
-    /// Waits until `part` has been shown.
+    /// Waits until `part` was printed.
     pub(crate) fn until(&mut self, part: &str) {
         while !self.shown.contains(part) {
             assert!(self.read(), "`{part}` was never shown: {}", self.shown);
         }
     }
 
-    /// All that was shown by a command that has ended.
+    /// All output of a command that has ended.
     pub(crate) fn rest(mut self) -> String {
         while self.read() {}
         self.shown
     }
 
-    /// False once nobody holds the other end any more.
+    /// Returns false when no process has the other end open.
     fn read(&mut self) -> bool {
         let ready = poll(&mut [PollFd::new(&self.ours, PollFlags::IN)], Some(&PATIENCE)).unwrap();
         assert!(ready > 0, "nothing shown any more after {}", self.shown);
         let mut bytes = [0; 4096];
-        // EIO is how a terminal says that the other end is closed.
+        // A terminal reports with EIO that the other end is closed.
         let read = self.ours.read(&mut bytes).unwrap_or(0);
         self.shown.push_str(&String::from_utf8_lossy(&bytes[..read]));
         read > 0

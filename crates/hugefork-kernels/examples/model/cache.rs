@@ -1,24 +1,26 @@
-//! A set-associative cache with hashed sets, and how it chooses what has to leave.
+//! A set-associative cache with hashed sets, and its replacement policies.
 //!
-//! It knows lines by number and holds no bytes. What it calls a line is whatever the machine moves as one.
+//! It stores line numbers, not bytes. A "line" here is the unit that the machine moves as one.
 
 use std::mem;
 
-/// Which line of a set leaves when another comes.
+/// Chooses the line of a set that a new line evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The one used longest ago.
+    /// Evicts the least recently used line.
     Lru,
-    /// Two bits a line (Jaleel et al. 2010): it comes with 2, a hit makes it 0, one with 3 leaves; without one all age.
+    /// Two bits a line (Jaleel et al. 2010): a new line has 2, a hit sets 0, a line with 3 is evicted; without one, all
+    /// age.
     Srrip,
-    /// As `Srrip`, but where a sample of the sets says that it misses less, all but one of 32 lines come with 3.
+    /// Like `Srrip`, but if a sample of the sets shows fewer misses that way, all but one of 32 new lines start with 3.
     Drrip,
-    /// Intel's two bits, as others have measured them: a line comes with 1, a hit makes it 0, or 1 if it was older than
-    /// that; one with 3 leaves; after each step all age until one has 3.
+    /// Intel's two bits, as others have measured them: a new line has 1; a hit sets 0, or 1 if the line was older than
+    /// that; a line with 3 is evicted; after each step all age until one has 3.
     QuadAge,
-    /// As `QuadAge`, but where a sample of the sets says that it misses less, all but one of 16 lines come with 3.
+    /// Like `QuadAge`, but if a sample of the sets shows fewer misses that way, all but one of 16 new lines start with
+    /// 3.
     AdaptiveQuadAge,
-    /// Any.
+    /// Evicts a random line.
     Random,
 }
 
@@ -43,29 +45,29 @@ impl Policy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) line: u64,
-    /// When it was used last, or its two bits.
+    /// Time of the last use, or the line's two bits.
     age: u32,
-    /// Who asked for it last.
+    /// The core that used it last.
     pub(crate) core: u16,
-    /// Whether memory has older bytes.
+    /// Whether memory holds an older version.
     pub(crate) dirty: bool,
 }
 
-/// What asking for a line found.
+/// The result of a lookup.
 pub(crate) enum Found {
     Hit,
-    /// And what had to leave for it.
+    /// The line that was evicted for it.
     Miss(Option<Held>),
 }
 
-/// The oldest age of two bits.
+/// The oldest age that two bits can hold.
 const OLDEST: u32 = 3;
 
-/// One of so many sets is a sample of how lines usually come, and one of the other way.
+/// In each group of this many sets, one always inserts the usual way and one always the other way.
 const SAMPLED: usize = 32;
 
-/// By how many misses, for each of its sets, a sample leads before the choice is as firm as it gets. DRRIP was
-/// published with a counter of ten bits over 32 sets.
+/// Lead in misses per sampled set at which the choice is as firm as it gets. DRRIP was published with a counter of ten
+/// bits over 32 sets.
 pub(crate) const LEAD: usize = 16;
 
 /// A cache.
@@ -73,29 +75,29 @@ pub(crate) struct Cache {
     policy: Policy,
     ways: usize,
     sets: Vec<Vec<Held>>,
-    /// Uses so far.
+    /// Number of uses so far.
     now: u32,
-    /// By how many misses the sample of how lines usually come is behind; between `-most` and `most`.
+    /// Number of misses by which the usual insertion trails; between `-most` and `most`.
     lead: i32,
     most: i32,
     random: Random,
 }
 
 impl Cache {
-    /// Room for `lines` in sets of `ways`; `lead` is [`LEAD`] or what it would be otherwise.
+    /// A cache of `lines` in sets of `ways`; `lead` is normally [`LEAD`].
     pub(crate) fn new(policy: Policy, lines: usize, ways: usize, lead: usize) -> Cache {
         let sets = vec![Vec::with_capacity(ways); (lines / ways).max(1)];
         let most = (lead * sets.len().div_ceil(SAMPLED)) as i32;
         Cache { policy, ways, sets, now: 0, lead: 0, most, random: Random::new(1) }
     }
 
-    /// The line, if it is here, without counting as its use.
+    /// The line, if it is cached; does not count as a use.
     pub(crate) fn get_mut(&mut self, line: u64) -> Option<&mut Held> {
         let set = self.set_of(line);
         self.sets[set].iter_mut().find(|held| held.line == line)
     }
 
-    /// Uses a line, and brings it where it is not here.
+    /// Uses a line, and loads it on a miss.
     pub(crate) fn ask(&mut self, line: u64, core: u16, dirty: bool) -> Found {
         self.now += 1;
         let set = self.set_of(line);
@@ -124,14 +126,14 @@ impl Cache {
         found
     }
 
-    /// Takes a line out, if it is here.
+    /// Removes a line, if it is cached.
     pub(crate) fn remove(&mut self, line: u64) -> Option<Held> {
         let set = self.set_of(line);
         let way = self.sets[set].iter().position(|held| held.line == line)?;
         Some(self.sets[set].swap_remove(way))
     }
 
-    /// Neighbours are spread over the sets, as a hash of address bits does in the real ones.
+    /// Spreads neighbouring lines over the sets, as real caches do with a hash of address bits.
     fn set_of(&self, line: u64) -> usize {
         scale(mix(line), self.sets.len() as u64) as usize
     }
@@ -147,7 +149,7 @@ impl Cache {
         }
     }
 
-    /// The usual age of a new line or, where that misses less, the oldest for all but one of `seldom`.
+    /// The usual age of a new line; or, if that misses more often, the oldest age for all but one of `seldom` lines.
     fn age_by_sample(&mut self, set: usize, usual: u32, seldom: u64) -> u32 {
         let step = match set % SAMPLED {
             0 => 1,
@@ -172,16 +174,16 @@ impl Cache {
     }
 }
 
-/// Ages a set until one of its lines is as old as can be.
+/// Ages a set until one line has the oldest age.
 fn age(lines: &mut [Held]) {
-    // Mostly there is one already.
+    // Mostly one line has it already.
     if lines.iter().all(|held| held.age < OLDEST) {
         let most = lines.iter().fold(0, |most, held| most.max(held.age));
         lines.iter_mut().for_each(|held| held.age += OLDEST - most);
     }
 }
 
-/// The same numbers in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -198,12 +200,12 @@ impl Random {
     }
 }
 
-/// From all numbers to those below `end`.
+/// Scales a number from the full range to the numbers below `end`.
 fn scale(number: u64, end: u64) -> u64 {
     ((u128::from(number) * u128::from(end)) >> 64) as u64
 }
 
-/// All bits of a number into each other (the steps of SplitMix64).
+/// Mixes all bits of a number (the steps of SplitMix64).
 fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! The predictions as a file of results, such as `hugefork bench --json` writes: `hugefork report` draws it as a page.
+//! Writes the predictions as a file of results like `hugefork bench --json` does, for `hugefork
+//! report` to draw.
 
 use std::io::{self, Write};
 
@@ -6,13 +7,13 @@ use hugefork_kernels::{Order, Work};
 
 use super::{
     machine::Outcome,
-    tables::{Foretold, plans},
+    tables::{Predicted, plans},
     workload::{BLOCK, Plan},
 };
 
-/// Writes what was foretold, with the command that was given.
-pub(crate) fn write(command: &str, foretold: &[Foretold], out: &mut dyn Write) -> io::Result<()> {
-    let results: Vec<String> = foretold.iter().flat_map(results).collect();
+/// Writes the predictions, with the command that made them.
+pub(crate) fn write(command: &str, predicted: &[Predicted], out: &mut dyn Write) -> io::Result<()> {
+    let results: Vec<String> = predicted.iter().flat_map(results).collect();
     write!(
         out,
         r#"{{
@@ -34,19 +35,19 @@ pub(crate) fn write(command: &str, foretold: &[Foretold], out: &mut dyn Write) -
     )
 }
 
-/// Each plan as a subject, at each number of threads that share the cache. Those that tell most come first, since the
-/// page draws only so many lines.
-fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
-    let case = match foretold.work {
+/// Each plan as a subject, for each number of threads that share the cache. The most informative plans come first,
+/// since the page draws a limited number of lines.
+fn results(predicted: &Predicted) -> impl Iterator<Item = String> {
+    let case = match predicted.work {
         Work::Clear => "model-clear",
         Work::Copy => "model-copy",
     };
     let mut plans: Vec<(usize, Plan)> = plans().into_iter().map(|(_, plan)| plan).enumerate().collect();
     plans.sort_by_key(|(_, plan)| plan.order == Order::Hybrid && plan.within == Order::Straight);
     plans.into_iter().flat_map(move |(nth, plan)| {
-        foretold.columns.iter().filter(|(threads, _)| *threads > 1).map(move |(threads, column)| {
+        predicted.columns.iter().filter(|(threads, _)| *threads > 1).map(move |(threads, column)| {
             let Outcome { throughput, .. } = column[nth];
-            // Bytes a microsecond.
+            // The throughput is in bytes per microsecond.
             let gib = throughput * 1e6 / f64::from(1 << 30);
             format!(
                 r#"  {{"case": "{case}", "subject": "{}", "params": {{"tasks": {threads}, "block_size": "2MiB"}}, "metric": "throughput", "unit": "GiB/s", "samples": [{gib:.4}], "median": {gib:.4}}}"#,
@@ -56,7 +57,7 @@ fn results(foretold: &Foretold) -> impl Iterator<Item = String> {
     })
 }
 
-/// The name of a plan, in words that `hugefork bench` has for kernels.
+/// The name of a plan, in the words that `hugefork bench` uses for kernels.
 fn name(plan: Plan) -> String {
     let kind = if plan.within == Order::TargetLast { "reversed" } else { "window" };
     match (plan.order, plan.past_cache) {

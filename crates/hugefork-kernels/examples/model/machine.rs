@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! thread ─┬─ private cache ─┐
-//! thread ─┘                 ├─ shared cache, which has whatever a private one has ── channel to memory
+//! thread ─┘                 ├─ shared cache, a superset of the private ones ── channel to memory
 //! thread ─┬─ private cache ─┘
 //! thread ─┘
 //! ```
 //!
-//! A thread has one request under way. Requests that move something wait for the channel. It serves one at a time, any
-//! of those that wait, and some threads a little more often, as those nearer to memory are. Served equally or in the
-//! order of arrival, threads fall into step: all clear at the same time, and the longer a run is the more is gained.
+//! A thread has one request under way. Requests that move bytes wait for the channel. It serves one
+//! at a time, any of the waiting ones, and prefers some threads slightly, as threads nearer to
+//! memory are preferred. With equal service or service in the order of arrival, threads
+//! synchronise: all clear at the same time, and the gain grows with the length of the run.
 //!
-//! Bytes move in pieces of 4 KiB, the subpages of the order: neighbouring lines come and go together, and there are 64
-//! times fewer things to follow.
+//! Bytes move in pieces of 4 KiB, the subpages of the order: neighbouring lines move together, so
+//! the model follows 64 times fewer objects.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -23,51 +24,51 @@ use super::{
     workload::{Act, BLOCK, Plan, Step, life},
 };
 
-/// What the machine is, and what is taken for granted of it.
+/// The machine's parameters and the model's assumptions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) policy: Policy,
     pub(crate) threads: usize,
-    /// Cores; further threads share them.
+    /// Number of cores; further threads share them.
     pub(crate) cores: usize,
     pub(crate) shared_bytes: usize,
     pub(crate) ways: usize,
-    /// Of each core; 0 for none.
+    /// Private cache of each core; 0 for none.
     pub(crate) private_bytes: usize,
-    /// Bytes that come and go together.
+    /// Bytes that move together.
     pub(crate) piece: usize,
-    /// Bytes a microsecond between the caches and memory, both ways together.
+    /// Bytes per microsecond between the caches and memory, both directions together.
     pub(crate) channel: usize,
-    /// Bytes a microsecond that a core writes, clears or copies in its caches.
+    /// Bytes per microsecond that a core writes, clears or copies in its caches.
     pub(crate) core: usize,
-    /// Bytes a microsecond that a thread gets from memory when it is alone.
+    /// Bytes per microsecond that a thread gets from memory when it runs alone.
     pub(crate) alone: usize,
-    /// Whether a clear or a copy reads what it overwrites.
+    /// Whether a clear or a copy reads the bytes that it overwrites.
     pub(crate) overwrite_reads: bool,
-    /// Whether a line of the shared cache is used when a private one writes it back.
+    /// Whether a write-back from a private cache counts as a use of the line in the shared cache.
     pub(crate) write_back_is_use: bool,
     pub(crate) source: Source,
     pub(crate) served: Served,
-    /// How often of 100 times the last thread is passed over when it is its turn; the first one never is.
+    /// How many times in 100 the channel passes over the last thread; it never passes over the first one.
     pub(crate) unequal: usize,
     /// See [`LEAD`].
     pub(crate) lead: usize,
-    /// For other beginnings.
+    /// Seed of the pseudo-random numbers.
     pub(crate) seed: u64,
-    /// Blocks that a run finishes, if that is 4 to 120 for each thread.
+    /// Blocks that a run finishes; clamped to 4 to 120 for each thread.
     pub(crate) blocks: usize,
 }
 
-/// What threads copy from.
+/// The source of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Memory that no other thread reads at the time.
+    /// Memory that no other thread reads at that time.
     Own,
-    /// All copy the same blocks and begin together.
+    /// All threads copy the same blocks and begin together.
     Shared,
 }
 
-/// Which of the requests that wait for the channel is next.
+/// The rule that picks the next waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Served {
     Any,
@@ -75,8 +76,8 @@ pub(crate) enum Served {
 }
 
 impl Machine {
-    /// A socket of the two Xeon E5-2699 v3 on which the patches were measured: 18 cores of two threads. With more
-    /// threads there are more cores, and nothing else is larger.
+    /// One socket of the two Xeon E5-2699 v3 on which the patches were measured: 18 cores of two threads. More threads
+    /// add cores; nothing else grows.
     pub(crate) fn of_the_patches(policy: Policy, threads: usize, blocks: usize) -> Machine {
         Machine {
             policy,
@@ -86,7 +87,7 @@ impl Machine {
             ways: 20,
             private_bytes: 256 << 10,
             piece: SUBPAGE,
-            // Four channels of DDR4-2133 have 68 in the data sheet, of which four fifths can be had.
+            // Four channels of DDR4-2133 have 68 GB/s in the data sheet; four fifths of it are usable.
             channel: 55_000,
             core: 8_000,
             // Ten lines at a time, 85 ns each.
@@ -103,22 +104,22 @@ impl Machine {
     }
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Outcome {
-    /// Bytes a microsecond that all threads together have used.
+    /// Bytes per microsecond that all threads together have used.
     pub(crate) throughput: f64,
-    /// How much of the threads' time is use; the rest are faults.
+    /// Share of the threads' time spent in use; the rest is faults.
     pub(crate) use_time: f64,
-    /// How many lookups in the shared cache find nothing: of all, and of those of the use.
+    /// Share of lookups in the shared cache that miss: of all lookups, and of those during use.
     pub(crate) misses: f64,
     pub(crate) use_misses: f64,
 }
 
-/// Lets each thread write block after block.
+/// Runs the model: each thread writes block after block.
 pub(crate) fn run(machine: &Machine, work: Work, plan: Plan) -> Outcome {
     let steps = life(work, plan, machine.piece);
-    // Often enough for each thread, however many there are, and not needlessly often for one.
+    // Enough blocks for each thread, however many there are, and not too many for one.
     let blocks = machine.blocks.clamp(4 * machine.threads, 120 * machine.threads);
     let end = (blocks * BLOCK / machine.piece) as u64;
     let warm = end / 3;
@@ -142,7 +143,7 @@ pub(crate) fn run(machine: &Machine, work: Work, plan: Plan) -> Outcome {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
-    /// Pieces that have been used.
+    /// Number of used pieces.
     used: u64,
     time: u64,
     use_time: u64,
@@ -152,17 +153,17 @@ struct Counters {
     use_misses: u64,
 }
 
-/// How a core asks for a piece.
+/// The kind of a core's access to a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
-    /// A word of it at a time.
+    /// Writes it word by word.
     Write,
-    /// All of it.
+    /// Overwrites the whole piece.
     Overwrite,
 }
 
-/// Pieces between the caches and memory for one step.
+/// Pieces that one step moves between the caches and memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     read: u64,
@@ -174,7 +175,7 @@ struct Request {
     thread: usize,
     begun: u64,
     act: Act,
-    /// When the thread could go on if the channel were free.
+    /// Time when the thread could continue if the channel were free.
     ready: u64,
     pieces: u64,
 }
@@ -185,9 +186,9 @@ struct Socket<'a> {
     steps: Vec<Step>,
     shared: Cache,
     private: Vec<Cache>,
-    /// Of each thread: its block, and which step of it is next.
+    /// For each thread: its block, and the index of its next step.
     at: Vec<(u64, usize)>,
-    /// When threads begin their next steps.
+    /// Start times of the threads' next steps.
     next: BinaryHeap<Reverse<(u64, usize)>>,
     waiting: Vec<Request>,
     channel_free: u64,
@@ -218,7 +219,7 @@ impl<'a> Socket<'a> {
             waiting: Vec::new(),
             channel_free: 0,
             on_channel: time(machine.channel),
-            // The threads of a core have a part of it each.
+            // The threads of a core share its time.
             in_core: time(machine.core) * machine.threads.div_ceil(cores) as u64,
             from_memory: time(machine.alone),
             now: 0,
@@ -229,7 +230,7 @@ impl<'a> Socket<'a> {
         }
     }
 
-    /// Serves a request that waits, if the channel is free before a thread begins a step; otherwise begins that step.
+    /// Serves a waiting request, if the channel is free before a thread begins a step; otherwise begins that step.
     fn advance(&mut self) {
         let begins = self.next.peek().map_or(u64::MAX, |Reverse((time, _))| *time);
         if self.waiting.is_empty() || begins < self.channel_free {
@@ -293,7 +294,7 @@ impl<'a> Socket<'a> {
 
     fn act(&mut self, thread: usize, block: u64, piece: usize, act: Act) -> Moved {
         let pieces = (BLOCK / self.machine.piece) as u64;
-        // Each thread has so much memory that no block comes back.
+        // Each thread has so much memory that it never uses the same block twice.
         let line = |place: usize| ((place as u64) << 32) + block * pieces + piece as u64;
         let (core, own) = (thread % self.private.len(), line(2 * thread));
         match act {
@@ -316,7 +317,7 @@ impl<'a> Socket<'a> {
 
     fn overwrite(&mut self, core: usize, line: u64, past_cache: bool) -> Moved {
         if past_cache {
-            // What a cache has of it is older.
+            // The cached versions are older.
             self.private[core].remove(line);
             self.shared.remove(line);
             return Moved { read: 0, written: 1 };
@@ -338,11 +339,11 @@ impl<'a> Socket<'a> {
             self.write_back(left.line, asker);
         }
         self.counters.lookups += 1;
-        // New bytes are in the private cache until it writes them back.
+        // New bytes are in the private cache until the core writes them back.
         let Found::Miss(left) = self.shared.ask(line, asker, writes && !has_private) else { return Moved::default() };
         self.counters.misses += 1;
         let is_dirty = left.is_some_and(|left| {
-            // What leaves the shared cache leaves the private ones, too.
+            // The private caches evict each line that the shared cache evicts.
             let inner = if has_private { self.private[usize::from(left.core)].remove(left.line) } else { None };
             left.dirty || inner.is_some_and(|inner| inner.dirty)
         });

@@ -1,16 +1,18 @@
-//! A model of the machine on which the patches behind this library were measured: 2 x 18 cores with 45 MiB of shared
-//! cache a socket, which few have at hand. It says whether their figures follow from the order alone, and which plan is
-//! best for other shares of the cache.
+//! A model of the machine on which the patches behind this library were measured: 2 x 18 cores with
+//! 45 MiB of shared cache a socket. Few people have such a machine. The model shows whether the
+//! order alone explains the patches' figures, and predicts the best plan for other shares of the
+//! cache.
 //!
-//! It clears and copies nothing: it follows which pieces of blocks are in which cache, and what has to wait for memory.
-//! Run it with `cargo run --release -p hugefork-kernels --example model`; `--help` says what it takes.
+//! The model moves no real bytes: it tracks the cached pieces of each block and the requests that
+//! wait for memory. Run it with `cargo run --release -p hugefork-kernels --example model`; `--help`
+//! explains the assumptions.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `cache` | a cache and its replacement policies |
-//! | `workload` | what is done to a block, in the library's orders |
+//! | `workload` | the accesses to a block, in the library's orders |
 //! | `machine` | one socket, its threads and its channel to memory |
-//! | `tables` | what is printed |
+//! | `tables` | the printed tables |
 //! | `file` | the predictions for `hugefork report` |
 
 pub(crate) mod cache;
@@ -41,7 +43,7 @@ The same arguments give the same output. All takes some 10 to 30
 seconds.
 ";
 
-/// What the arguments ask for.
+/// The request in the arguments.
 enum Asked {
     Help,
     Tables { policy: Policy, blocks: usize, file: Option<String> },
@@ -51,7 +53,7 @@ enum Asked {
 fn main() -> ExitCode {
     match answer(env::args().skip(1), &mut io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Failure::Output(error)) => fail(&error.to_string()),
         Err(Failure::Arguments(error)) => fail(&format!("{error}; --help says what there is")),
@@ -63,14 +65,14 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Why there are no tables, or not all.
+/// The reason for missing tables.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Arguments(String),
     Output(io::Error),
 }
 
-/// Prints what the arguments ask for.
+/// Executes the arguments and prints the result.
 pub(crate) fn answer(arguments: impl Iterator<Item = String>, out: &mut dyn Write) -> Result<(), Failure> {
     match asked(arguments).map_err(Failure::Arguments)? {
         Asked::Help => out.write_all(HELP.as_bytes()),
@@ -81,23 +83,23 @@ pub(crate) fn answer(arguments: impl Iterator<Item = String>, out: &mut dyn Writ
             };
             let mut json = io::BufWriter::new(File::create(&file).map_err(refused)?);
             let command = format!("model --policy {} --blocks {blocks}", policy.name());
-            let foretold = tables::foretell(policy, foretold_blocks(blocks));
-            file::write(&command, &foretold, &mut json).and_then(|()| json.flush()).map_err(refused)?;
-            tables::predictions(policy, &foretold, out)
+            let predicted = tables::predict(policy, predicted_blocks(blocks));
+            file::write(&command, &predicted, &mut json).and_then(|()| json.flush()).map_err(refused)?;
+            tables::predictions(policy, &predicted, out)
         }
     }
     .map_err(Failure::Output)
 }
 
-/// Blocks of a run of the predictions, which are many.
-fn foretold_blocks(blocks: usize) -> usize {
+/// Number of blocks for one run of the predictions, which need many runs.
+fn predicted_blocks(blocks: usize) -> usize {
     blocks * 2 / 5
 }
 
 fn print(policy: Policy, blocks: usize, out: &mut dyn Write) -> io::Result<()> {
     tables::policies(blocks, out)?;
     tables::assumptions(policy, blocks, out)?;
-    tables::predictions(policy, &tables::foretell(policy, foretold_blocks(blocks)), out)
+    tables::predictions(policy, &tables::predict(policy, predicted_blocks(blocks)), out)
 }
 
 fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {

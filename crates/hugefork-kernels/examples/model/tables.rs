@@ -1,5 +1,5 @@
-//! What the model prints: the patches beside each policy, what its assumptions do, and which plan is best for how many
-//! threads.
+//! Prints the patches' figures beside each policy, the effect of each assumption, and the best plan
+//! for each number of threads.
 
 use std::{
     io::{self, Write},
@@ -16,13 +16,13 @@ use super::{
     workload::{BLOCK, Plan},
 };
 
-/// The two cases of the patches: the work, and threads a socket.
+/// The two cases of the patches: the work, and the threads on a socket.
 const CASES: [(Work, usize); 2] = [(Work::Clear, 36), (Work::Copy, 18)];
 
-/// What the patches report for them: throughput, in hundredths more, and the time in user space.
+/// The patches' figures for them, in percent: gain in throughput, and change of the time in user space.
 const REPORTED: [(f64, f64); 2] = [(28.3, -7.9), (16.6, -7.2)];
 
-/// Straight and target-last, one after the other.
+/// The results of straight and of target-last.
 struct Pair {
     straight: Outcome,
     last: Outcome,
@@ -33,18 +33,18 @@ impl Pair {
         more(self.last.throughput, self.straight.throughput)
     }
 
-    /// Tests of a fixed time, as these are, report its parts so.
+    /// Change of the user-space share, as tests of a fixed duration report it.
     fn use_time(&self) -> f64 {
         more(self.last.use_time, self.straight.use_time)
     }
 }
 
-/// By how many hundredths `one` is more than `other`.
+/// By how many percent `one` exceeds `other`.
 fn more(one: f64, other: f64) -> f64 {
     (one / other - 1.0) * 100.0
 }
 
-/// Both cases on each machine, which is told the threads.
+/// Runs both cases on each machine with the case's number of threads.
 fn pairs(machines: &[Box<dyn Fn(usize) -> Machine + Sync + '_>]) -> Vec<[Pair; 2]> {
     let orders = [Order::Straight, Order::TargetLast];
     let jobs: Vec<(Machine, Work, Plan)> = machines
@@ -56,7 +56,7 @@ fn pairs(machines: &[Box<dyn Fn(usize) -> Machine + Sync + '_>]) -> Vec<[Pair; 2
     run_all(&jobs).chunks(4).map(|four| [pair(&four[..2]), pair(&four[2..])]).collect()
 }
 
-/// Runs these on all processors.
+/// Runs these jobs on all processors.
 fn run_all(jobs: &[(Machine, Work, Plan)]) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let worker = || {
@@ -69,14 +69,14 @@ fn run_all(jobs: &[(Machine, Work, Plan)]) -> Vec<Outcome> {
     let workers = thread::available_parallelism().map_or(1, NonZero::get);
     let mut outcomes: Vec<(usize, Outcome)> = thread::scope(|scope| {
         let handles: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        // A worker panics where the model has a mistake; then so does this.
+        // A mistake in the model panics in a worker and then here.
         handles.into_iter().flat_map(|handle| handle.join().expect("a run of the model")).collect()
     });
     outcomes.sort_by_key(|(number, _)| *number);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The patches beside each policy.
+/// Prints the patches' figures beside each policy.
 pub(crate) fn policies(blocks: usize, out: &mut dyn Write) -> io::Result<()> {
     let machine = |policy| move |threads| Machine::of_the_patches(policy, threads, blocks);
     let found = pairs(&Policy::ALL.map(|policy| Box::new(machine(policy)) as _));
@@ -101,21 +101,21 @@ pub(crate) fn policies(blocks: usize, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What each assumption does to the result.
+/// Prints the effect of each assumption.
 pub(crate) fn assumptions(policy: Policy, blocks: usize, out: &mut dyn Write) -> io::Result<()> {
     type Change = fn(&mut Machine);
     let changes: [(&str, Change); 20] = [
         ("as it stands", |_| ()),
-        ("other beginnings", |machine| machine.seed = 2),
-        ("other beginnings", |machine| machine.seed = 3),
+        ("another seed", |machine| machine.seed = 2),
+        ("another seed", |machine| machine.seed = 3),
         ("four times as long", |machine| machine.blocks *= 4),
         ("pieces of 2 KiB", |machine| machine.piece /= 2),
         ("the channel serves all threads equally", |machine| machine.unequal = 0),
         ("the last thread is passed over 20 times in 100", |machine| machine.unequal = 20),
         ("the last thread is passed over 40 times in 100", |machine| machine.unequal = 40),
-        ("the channel serves who came first", |machine| machine.served = Served::First),
-        ("DRRIP takes a quarter of the misses to turn", |machine| machine.lead = LEAD / 4),
-        ("DRRIP takes four times the misses to turn", |machine| machine.lead = LEAD * 4),
+        ("the channel serves in the order of arrival", |machine| machine.served = Served::First),
+        ("DRRIP switches after a quarter of the misses", |machine| machine.lead = LEAD / 4),
+        ("DRRIP switches after four times the misses", |machine| machine.lead = LEAD * 4),
         ("16 ways", |machine| machine.ways = 16),
         ("no private caches", |machine| machine.private_bytes = 0),
         ("private caches of 1 MiB", |machine| machine.private_bytes = 1 << 20),
@@ -133,7 +133,7 @@ pub(crate) fn assumptions(policy: Policy, blocks: usize, out: &mut dyn Write) ->
             machine
         }) as _
     });
-    writeln!(out, "\nWhat is taken for granted: target-last over straight, %, {}, shorter runs\n", policy.name())?;
+    writeln!(out, "\nEffect of each assumption: target-last over straight, %, {}, shorter runs\n", policy.name())?;
     writeln!(out, "{:50}{:>10}{:>14}", "", "anon-w-seq", "anon-cow-seq")?;
     for ((name, _), pair) in changes.iter().zip(pairs(&changed)) {
         writeln!(out, "{name:50}{:+10.1}{:+14.1}", pair[0].gain(), pair[1].gain())?;
@@ -141,14 +141,14 @@ pub(crate) fn assumptions(policy: Policy, blocks: usize, out: &mut dyn Write) ->
     Ok(())
 }
 
-/// Threads that share the cache, for the predictions; the first is alone, as calibration is.
+/// Numbers of threads that share the cache, for the predictions; the first is one thread, as in a calibration.
 const THREADS: [usize; 6] = [1, 8, 18, 36, 72, 128];
 
-/// Calibration prefers a candidate that takes less than so much of the time of the one preferred so far, where blocks
-/// are used as a whole (`calibrate/decision.rs`).
+/// For whole-block use, calibration prefers a candidate below this share of the best earlier candidate's time
+/// (`calibrate/decision.rs`).
 const CLEARLY_FASTER: f64 = 0.75;
 
-/// The plans whose gains are foretold; the first is what they are compared with.
+/// The plans whose gains are predicted; all are compared with the first.
 pub(crate) fn plans() -> [(&'static str, Plan); 13] {
     let window = |sixteenths: usize| Plan::window(BLOCK / 16 * sixteenths);
     [
@@ -168,7 +168,7 @@ pub(crate) fn plans() -> [(&'static str, Plan); 13] {
     ]
 }
 
-/// What calibration tries where a block is used as a whole, and in which order: its default first.
+/// The candidates of calibration for whole-block use, in its order: the default first.
 fn candidates(work: Work) -> [(&'static str, Plan); 3] {
     let cached = ("straight", Plan::cached(Order::Straight));
     let window = ("1/8", Plan::window(256 << 10));
@@ -179,15 +179,15 @@ fn candidates(work: Work) -> [(&'static str, Plan); 3] {
     }
 }
 
-/// What comes of each plan, for each number of threads.
-pub(crate) struct Foretold {
+/// The predicted result of each plan, for each number of threads.
+pub(crate) struct Predicted {
     pub(crate) work: Work,
-    /// With how many threads, and those of the plans in their order.
+    /// The number of threads, and the results of the plans in their order.
     pub(crate) columns: Vec<(usize, Vec<Outcome>)>,
 }
 
-/// What comes of clears and of copies.
-pub(crate) fn foretell(policy: Policy, blocks: usize) -> Vec<Foretold> {
+/// Predicts the results for clears and for copies.
+pub(crate) fn predict(policy: Policy, blocks: usize) -> Vec<Predicted> {
     let columns = |work| {
         let plans = plans();
         let jobs: Vec<_> = THREADS
@@ -198,12 +198,12 @@ pub(crate) fn foretell(policy: Policy, blocks: usize) -> Vec<Foretold> {
         let found = run_all(&jobs);
         THREADS.into_iter().zip(found.chunks(plans.len()).map(<[Outcome]>::to_vec)).collect()
     };
-    [Work::Clear, Work::Copy].map(|work| Foretold { work, columns: columns(work) }).into()
+    [Work::Clear, Work::Copy].map(|work| Predicted { work, columns: columns(work) }).into()
 }
 
-/// Which plan is best for how many threads, and which one calibration would choose.
-pub(crate) fn predictions(policy: Policy, foretold: &[Foretold], out: &mut dyn Write) -> io::Result<()> {
-    for Foretold { work, columns } in foretold {
+/// Prints the best plan for each number of threads, and calibration's choice.
+pub(crate) fn predictions(policy: Policy, predicted: &[Predicted], out: &mut dyn Write) -> io::Result<()> {
+    for Predicted { work, columns } in predicted {
         let done = match work {
             Work::Clear => "cleared",
             Work::Copy => "copied",
@@ -224,7 +224,7 @@ fn row(out: &mut dyn Write, name: &str, cells: impl IntoIterator<Item = String>)
     writeln!(out, "{}", format!("{name:26}{cells}").trim_end())
 }
 
-/// What a plan gains, with a mark if it is within a hundredth of the best.
+/// The gain of a plan, with a mark if it is within one percent of the best.
 fn gain(column: &[Outcome], plan: usize) -> String {
     let best = column.iter().map(|outcome| outcome.throughput).fold(0.0, f64::max);
     let this = column[plan].throughput;
@@ -232,7 +232,7 @@ fn gain(column: &[Outcome], plan: usize) -> String {
     format!("{:+.1}{mark}", more(this, column[0].throughput))
 }
 
-/// What calibration would choose if this were what it measures.
+/// The plan that calibration would choose from these measurements.
 fn chosen(work: Work, column: &[Outcome]) -> &'static str {
     let throughput = |plan: Plan| {
         let known = plans().iter().position(|(_, known)| *known == plan);

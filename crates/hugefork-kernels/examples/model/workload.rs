@@ -1,19 +1,19 @@
-//! What a thread does to a block: the fault's clear or copy in the order that the library gives, then the program's
-//! writes.
+//! The accesses of a thread to a block: the fault's clear or copy in the library's order, then the
+//! program's writes.
 //!
-//! The order is not told a second time here: spans come from [`visit`], which the library's kernels run over, and which
-//! stores a span gets follows from its [`Reach`] as it does there.
+//! This file does not repeat the orders: the spans come from [`visit`], as in the library's
+//! kernels, and the kind of store follows from the span's [`Reach`], also as there.
 
 use hugefork_kernels::{Kernel, Order, Reach, SUBPAGE, Side, Target, Window, Work, visit};
 
-/// What a block is.
+/// Bytes in a block.
 pub(crate) const BLOCK: usize = 2 << 20;
 
 /// A way to clear or copy a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) order: Order,
-    /// Heeded by [`Order::Hybrid`] only.
+    /// Used by [`Order::Hybrid`] only.
     pub(crate) window: Window,
     /// Whether stores bypass the cache: in [`Order::Hybrid`] those outside the window, otherwise all.
     pub(crate) past_cache: bool,
@@ -22,28 +22,28 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Everything through the cache.
+    /// Writes everything through the cache.
     pub(crate) fn cached(order: Order) -> Plan {
         Plan { order, window: Window::around(0), past_cache: false, within: Order::Straight }
     }
 
-    /// Straight and past the cache.
+    /// Writes straight and past the cache.
     pub(crate) fn past_cache() -> Plan {
         Plan { past_cache: true, ..Plan::cached(Order::Straight) }
     }
 
-    /// Past the cache, and so many bytes from the target on last and through it.
+    /// Writes past the cache, then a window of `bytes` from the target on through the cache.
     pub(crate) fn window(bytes: usize) -> Plan {
         let window = Window { bytes, side: Side::After };
         Plan { order: Order::Hybrid, window, ..Plan::past_cache() }
     }
 
-    /// With the window written from its far end to the target.
+    /// The same plan with the window written from its far end to the target.
     pub(crate) fn reversed(self) -> Plan {
         Plan { within: Order::TargetLast, ..self }
     }
 
-    /// What a kernel of the library does, for the test that holds the model to it.
+    /// The plan that matches a kernel of the library; a test compares the two.
     #[cfg_attr(not(test), expect(dead_code))]
     pub(crate) fn of(kernel: Kernel) -> Plan {
         let window = Window { bytes: kernel.window(), side: kernel.side() };
@@ -51,32 +51,32 @@ impl Plan {
     }
 }
 
-/// What is done to a piece of a block.
+/// An operation on a piece of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// All of it is overwritten, through the cache or past it.
+    /// The piece is overwritten, through the cache or past it.
     Clear { past_cache: bool },
-    /// The same, from the piece of another block that lies at the same place.
+    /// The piece is copied from the same place in another block.
     Copy { past_cache: bool },
     /// The program writes it, word by word.
     Use,
 }
 
-/// An act, and on which piece of the block.
+/// An operation and its piece of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) piece: usize,
     pub(crate) act: Act,
 }
 
-/// All that happens to a block from the fault at its first byte on, in pieces of `piece` bytes.
+/// All operations on a block after the fault at its first byte, in pieces of `piece` bytes.
 pub(crate) fn life(work: Work, plan: Plan, piece: usize) -> Vec<Step> {
     let mut steps = resolve(work, plan, Target::At(0), piece);
     steps.extend((0..BLOCK / piece).map(|piece| Step { piece, act: Act::Use }));
     steps
 }
 
-/// The clear or copy of a block, in pieces of `piece` bytes: a subpage, or an even part of one.
+/// The clear or copy of a block, in pieces of `piece` bytes: a subpage, or an equal part of one.
 pub(crate) fn resolve(work: Work, plan: Plan, target: Target, piece: usize) -> Vec<Step> {
     assert!(piece != 0 && SUBPAGE.is_multiple_of(piece), "the order is one of subpages");
     let mut steps = Vec::new();

@@ -1,23 +1,23 @@
 //! `memset` and `memcpy` as the compiler and the C library have them.
 //!
-//! Needs: nothing. Wins: on architectures that have no file here, and near the target on x86-64 CPUs whose microcode
-//! has no fast `rep`. Not for: judging orders on x86-64, since glibc changes its own strategy with the length (from
-//! some 100 KiB up it may use `rep`, from megabytes up non-temporal stores), so an order measured with it measures
-//! glibc.
+//! Needs: nothing. Wins: on architectures that have no file here, and near the target on x86-64
+//! CPUs without fast `rep`. Not for: comparing orders on x86-64. glibc changes its strategy with
+//! the length (`rep` from about 100 KiB, non-temporal stores from megabytes), so the comparison
+//! would measure glibc.
 
 /// # Safety
 ///
-/// `block` is valid for writes of `len` bytes, and nobody else accesses them meanwhile.
+/// `block` is valid for writes of `len` bytes, and no other thread accesses them during the call.
 pub(super) unsafe fn clear(block: *mut u8, len: usize) {
-    // SAFETY: the caller's contract is this one.
+    // SAFETY: the caller vouches for these bytes.
     unsafe { block.write_bytes(0, len) }
 }
 
 /// # Safety
 ///
-/// `to` is valid for writes and `from` for reads of `len` bytes; they do not overlap; nobody else accesses `to` or
-/// writes `from` meanwhile.
+/// `to` is valid for writes and `from` for reads of `len` bytes; they do not overlap; during the call no other thread
+/// accesses `to` or writes `from`.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller's contract is this one.
+    // SAFETY: the caller vouches for both ranges.
     unsafe { to.copy_from_nonoverlapping(from, len) }
 }

@@ -1,12 +1,12 @@
-//! The code behind each [`Primitive`](crate::Primitive): one folder an architecture, one file an extension.
+//! The machine code of each [`Primitive`](crate::Primitive): one folder an architecture, one file
+//! an extension.
 //!
-//! Every architecture offers the same two things. `Code` is a primitive of this architecture; it exists only where the
-//! CPU has what it needs, and clears and copies one run of bytes. `drain` orders weakly ordered stores before whatever
-//! comes next.
+//! Every architecture offers the same two items. `Code` is a primitive of this architecture: it
+//! exists only where the CPU has the instructions, and it clears or copies one run of bytes.
+//! `drain` orders weakly ordered stores before all later stores.
 //!
-//! An extension that a CPU may lack is a type whose only constructor asks the CPU. Its functions take the value as
-//! `self`, so that the unsafe call of an instruction is argued by the value and not by a rule that callers have to
-//! keep.
+//! An extension that a CPU may lack is a type. Its only constructor checks the CPU, and its
+//! functions take the value as `self`. So the value itself proves that the instruction may run.
 
 mod generic;
 

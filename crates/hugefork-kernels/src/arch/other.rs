@@ -1,4 +1,4 @@
-//! Architectures without a folder: the portable code is all there is.
+//! Architectures without a folder have the portable code only.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -15,12 +15,12 @@ impl Code {
     /// The cached primitive that every machine of this architecture has.
     pub(crate) const CACHED: Code = Code::Portable;
 
-    /// The primitive of this name, if this machine has it.
+    /// The primitive with this name, if this machine has it.
     pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
         (name == PrimitiveName::Portable).then_some(Code::Portable)
     }
 
-    /// The cached primitive that is best on this machine.
+    /// The fastest cached primitive on this machine.
     pub(crate) fn best_cached() -> Code {
         Code::Portable
     }
@@ -33,7 +33,7 @@ impl Code {
     ///
     /// The contract of [`Primitive::clear`](crate::Primitive::clear).
     pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller vouches for the memory and the alignment.
         unsafe { generic::clear(block, len) }
     }
 
@@ -41,12 +41,12 @@ impl Code {
     ///
     /// The contract of [`Primitive::copy`](crate::Primitive::copy).
     pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller vouches for the memory and the alignment.
         unsafe { generic::copy(to, from, len) }
     }
 }
 
-/// There are no non-temporal stores here, so a release fence is enough.
+/// This architecture has no non-temporal stores here, so a release fence is enough.
 pub(crate) fn drain() {
     fence(Ordering::Release);
 }

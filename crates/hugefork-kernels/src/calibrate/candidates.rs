@@ -1,4 +1,4 @@
-//! The candidates of one work and use: which kernels are tried, and which of them is the best so far.
+//! The candidates of one work and use: the kernels that are tried, and the best one so far.
 
 use super::decision::{Samples, choose, clearly_faster};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     primitive_name::PrimitiveName,
 };
 
-/// Far primitives to try.
+/// Primitives to try far from the target.
 const FAR: [PrimitiveName; 6] = [
     PrimitiveName::Sse2Nt,
     PrimitiveName::Clzero,
@@ -18,7 +18,7 @@ const FAR: [PrimitiveName; 6] = [
     PrimitiveName::DcZva,
 ];
 
-/// Windows to try. For whole use only the last: no window is large enough to matter there, and each sample takes long.
+/// Windows to try. For whole use only the last: the window hardly matters there, and each sample takes long.
 const WINDOWS: [WindowSize; 3] = [WindowSize::new(64 << 10).unwrap(), WINDOW, WindowSize::new(256 << 10).unwrap()];
 
 /// The candidates of one work and use; the first is the default.
@@ -26,7 +26,7 @@ const WINDOWS: [WindowSize; 3] = [WindowSize::new(64 << 10).unwrap(), WINDOW, Wi
 pub(super) struct Candidates {
     pub(super) what: Work,
     pub(super) used: Use,
-    /// Those beyond `len` mean nothing.
+    /// Slots from `len` on are unused.
     slots: [Candidate; Candidates::MAX],
     len: usize,
 }
@@ -34,17 +34,17 @@ pub(super) struct Candidates {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) kernel: Kernel,
-    /// Whether it is still one after the first step.
-    pub(super) stays: bool,
+    /// Whether it takes part after the first step.
+    pub(super) is_for_all_steps: bool,
     pub(super) samples: Samples,
 }
 
 impl Candidates {
-    /// The far primitives, the other windows, straight, straight cached.
+    /// One each for the far primitives, the other windows, straight, and straight cached.
     const MAX: usize = FAR.len() + WINDOWS.len() + 3;
 
     pub(super) fn new(what: Work, used: Use, default: Kernel) -> Candidates {
-        let default = Candidate { kernel: default, stays: true, samples: Samples::NONE };
+        let default = Candidate { kernel: default, is_for_all_steps: true, samples: Samples::NONE };
         Candidates { what, used, slots: [default; Candidates::MAX], len: 1 }
     }
 
@@ -56,11 +56,11 @@ impl Candidates {
         &mut self.slots[..self.len]
     }
 
-    fn add(&mut self, kernel: Kernel, stays: bool) {
+    fn add(&mut self, kernel: Kernel, is_for_all_steps: bool) {
         if let Some(known) = self.all_mut().iter_mut().find(|candidate| candidate.kernel == kernel) {
-            known.stays |= stays;
+            known.is_for_all_steps |= is_for_all_steps;
         } else if let Some(free) = self.slots.get_mut(self.len) {
-            *free = Candidate { kernel, stays, samples: Samples::NONE };
+            *free = Candidate { kernel, is_for_all_steps, samples: Samples::NONE };
             self.len += 1;
         }
     }
@@ -69,7 +69,7 @@ impl Candidates {
     pub(super) fn add_primitives(&mut self) {
         let default = self.slots[0].kernel;
         let what = self.what;
-        // AVX2 lies between its relatives in width and in figures, and its samples would take their part of the budget.
+        // AVX2 lies between SSE2 and AVX-512 in width and in figures, and its samples would use up their budget.
         let is_spared = |name| name == PrimitiveName::Avx2Nt && Primitive::new(PrimitiveName::Avx512Nt).is_some();
         let here = FAR.into_iter().filter(|name| !is_spared(*name)).filter_map(Primitive::new);
         for far in here.filter(|far| what == Work::Clear || far.can_copy()) {
@@ -78,7 +78,7 @@ impl Candidates {
         self.add(Kernel::cached(), true);
     }
 
-    /// The later steps: the far primitive of the first step in every other way.
+    /// The later steps: the winning far primitive of the first step with every other window and order.
     pub(super) fn add_windows(&mut self, far: Option<Primitive>) {
         let default = self.slots[0].kernel;
         if let Some(far) = far {
@@ -93,7 +93,7 @@ impl Candidates {
 
     /// The far primitive of the fastest hybrid kernel.
     pub(super) fn far(&self) -> Option<Primitive> {
-        // The cached kernel is either the default, which comes first, or the last to be added.
+        // The cached kernel is either the default, at index 0, or was added last.
         let is_hybrid = |candidate: &Candidate| candidate.kernel != Kernel::cached();
         let begin = self.all().iter().position(is_hybrid)?;
         let end = begin + self.all()[begin..].iter().take_while(|candidate| is_hybrid(candidate)).count();
@@ -105,12 +105,12 @@ impl Candidates {
         self.slots[self.chosen()].kernel
     }
 
-    /// The place of the best among [`all`](Candidates::all).
+    /// Index of the best in [`all`](Candidates::all).
     pub(super) fn chosen(&self) -> usize {
         choose(&self.figures(), clearly_faster(self.used))
     }
 
-    /// The times that may decide.
+    /// The times that are good enough to decide.
     fn figures(&self) -> [Option<u64>; Candidates::MAX] {
         let mut figures = [None; Candidates::MAX];
         for (figure, candidate) in figures.iter_mut().zip(self.all()) {

@@ -1,38 +1,38 @@
-//! When one time is so much less than another that it decides.
+//! Decides whether one time is so much smaller than another that the candidate wins.
 //!
-//! The default stays unless another candidate is clearly faster, and a single sample decides nothing. Pure functions of
-//! times: what takes them is `stage`.
+//! The default wins unless another candidate is clearly faster, and a single sample decides
+//! nothing. These are pure functions of times; `stage` measures the times.
 
 use crate::kernels::Use;
 
 /// The size of the blocks that candidates are compared with.
 pub(super) const BLOCK: usize = 2 << 20;
 
-/// Block sizes from which `nt_from` is chosen; the last is [`BLOCK`].
+/// Block sizes among which `nt_from` is chosen; the last is [`BLOCK`].
 pub(super) const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
 
-/// Fewer samples decide nothing: a single one may have been interrupted.
+/// A candidate needs this many samples to win: a single sample may have been interrupted.
 const DECISIVE: usize = 2;
 
-/// What lies between so many hundredths of a time and the time itself may be the noise of a shared machine. Decides
-/// from which size on stores are non-temporal.
+/// A time above this many hundredths of another may differ only by the noise of a shared machine. Decides the size from
+/// which stores are non-temporal.
 const NOISE: u64 = 97;
 
-/// Another candidate must take less than so many hundredths of what the one preferred so far takes.
+/// A candidate wins if it takes less than this many hundredths of the best earlier candidate's time.
 pub(super) const fn clearly_faster(used: Use) -> u64 {
     match used {
-        // More than noise, since 8 MiB do not show full queues to memory: when the blocks lie all over 1 GiB, these
-        // cost the window after wide stores 3 to 4 µs of 25.
+        // More margin than noise needs, because 8 MiB do not show full queues to memory: with blocks spread over 1 GiB,
+        // full queues after wide stores cost the window 3 to 4 µs of 25.
         Use::Near => 88,
-        // The calibration's blocks fit in the last-level cache, so cached stores never pay for the lines that have to
-        // leave it: here `rep stosb` and 2 MiB of stores take 73 µs and non-temporal 84; with blocks all over 1 GiB
-        // they take 119 and 92. Only a machine where one kind is really slow is to switch (Skylake-SP, non-temporal
-        // clears).
+        // The calibration's blocks fit in the last-level cache, so cached stores do not pay for the lines that they
+        // evict. Here `rep stosb` and 2 MiB of stores take 73 µs, and the non-temporal kernel 84; with blocks spread
+        // over 1 GiB they take 119 and 92. So only a machine where one kind is really slow should switch (Skylake-SP,
+        // non-temporal clears).
         Use::Whole => 75,
     }
 }
 
-/// The first of the figures, unless another is below `hundredths` of it. Without a figure for the first, the first.
+/// Index of the smallest figure that is below `hundredths` of the first figure; 0 if there is none, or no first figure.
 pub(super) fn choose(figures: &[Option<u64>], hundredths: u64) -> usize {
     let Some(Some(mut least)) = figures.first().copied() else { return 0 };
     let mut chosen = 0;
@@ -50,7 +50,8 @@ fn is_below(figure: u64, other: u64, hundredths: u64) -> bool {
     u128::from(figure) * 100 < u128::from(other) * u128::from(hundredths)
 }
 
-/// The smallest of [`SIZES`] from which on the first of each pair is clearly faster; above all of them if it never is.
+/// The smallest of [`SIZES`] from which on the first time of each pair is clearly smaller; a size above all of them if
+/// there is none.
 pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     let mut from = BLOCK + 1;
     for (size, (kernel, cached)) in SIZES.into_iter().zip(pairs).rev() {
@@ -62,7 +63,8 @@ pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     from
 }
 
-/// The least of a few times of the same thing. What disturbs a sample makes it longer, so more samples only help.
+/// The least of several times of the same operation. A disturbance only makes a sample longer, so more samples only
+/// help.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Samples {
     least: u64,
@@ -77,12 +79,12 @@ impl Samples {
         self.taken += 1;
     }
 
-    /// The least time, if there is one.
+    /// The least time, if there is a sample.
     pub(super) fn least(&self) -> Option<u64> {
         (self.taken > 0).then_some(self.least)
     }
 
-    /// The least time, if there are enough to decide something.
+    /// The least time, if there are enough samples to decide.
     pub(super) fn decisive(&self) -> Option<u64> {
         (self.taken >= DECISIVE).then_some(self.least)
     }
@@ -93,13 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_stays_unless_another_is_clearly_faster() {
+    fn the_default_wins_unless_another_is_clearly_faster() {
         let choose = |figures: &[Option<u64>]| choose(figures, 97);
         assert_eq!(choose(&[Some(100), Some(97), Some(99)]), 0);
         assert_eq!(choose(&[Some(100), Some(96), Some(94)]), 1);
         assert_eq!(choose(&[Some(100), Some(98), Some(96)]), 2);
         assert_eq!(choose(&[Some(100), None, Some(50), None]), 2);
-        // Nothing can be said against what was not measured.
+        // A default without a time cannot lose.
         assert_eq!(choose(&[None, Some(1)]), 0);
         assert_eq!(choose(&[]), 0);
         assert_eq!(choose(&[Some(u64::MAX), Some(u64::MAX / 2)]), 1);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_sample_decides_nothing_and_the_least_counts() {
+    fn one_sample_decides_nothing_and_the_least_of_two_counts() {
         let mut samples = Samples::NONE;
         samples.push(7);
         assert_eq!((samples.least(), samples.decisive()), (Some(7), None));

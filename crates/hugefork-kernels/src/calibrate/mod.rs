@@ -1,7 +1,7 @@
-//! Which kernels are the fastest on this machine, found out in a few milliseconds.
+//! Finds the fastest kernels of this machine in a few milliseconds.
 //!
-//! The caller gives memory and a clock; nothing else is needed. One sample is one operation on a block and the use that
-//! follows it, timed together, since a fast clear that leaves the use slow has won nothing.
+//! The caller supplies memory and a clock. One sample times one operation on a block together with
+//! the use that follows: a fast clear that makes the use slow gains nothing.
 //!
 //! ```text
 //! 1  near use, clear and copy   every far primitive with the default window, straight cached   → the far primitive P
@@ -12,7 +12,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `decision` | when one time is so much less than another that it decides |
+//! | `decision` | when a time is so much smaller that its candidate wins |
 //! | `candidates` | the kernels that are tried for one work and use, and their times |
 //! | `stage` | the memory, the clock and the budget: takes the samples |
 
@@ -32,28 +32,28 @@ use crate::{
     kernels::{Choice, Kernels, Use, Work},
 };
 
-/// One candidate and what it takes.
+/// One candidate and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Figure {
-    /// What was timed.
+    /// The work that was timed.
     pub what: Work,
-    /// What the program did next, also timed.
+    /// The use after it, also timed.
     pub used: Use,
     /// The candidate.
     pub kernel: Kernel,
-    /// Least time for a block of 2 MiB, work and use together; `None` if the budget was spent before.
+    /// Least time for a block of 2 MiB, work and use together; `None` if the budget ended first.
     pub nanoseconds: Option<u64>,
-    /// Whether this is the one of its work and use.
+    /// Whether this candidate was chosen for its work and use.
     pub chosen: bool,
 }
 
-/// What [`calibrate`] found.
+/// The result of [`calibrate`].
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// Clear and copy for near use, then clear and copy for whole use.
     candidates: [Candidates; 4],
-    /// Of clear and of copy.
+    /// For clear and for copy.
     nt_from: [usize; 2],
     spent: u64,
 }
@@ -80,32 +80,35 @@ impl Calibration {
         })
     }
 
-    /// What the calibration took in all, by its clock.
+    /// Total duration of the calibration, by its clock.
     pub fn nanoseconds(&self) -> u64 {
         self.spent
     }
 }
 
-/// Times the candidates of this machine on `memory` and chooses. Takes 6–7 ms on a Zen 5 VM, and begins no sample after
-/// 8 ms by `clock`. It allocates nothing and keeps some KiB on the stack, so it is not for a signal handler.
+/// Times the candidates of this machine on `memory` and chooses the kernels. Takes 6–7 ms on a Zen 5 VM, and begins no
+/// sample after 8 ms by `clock`. It allocates nothing but uses some KiB of stack, so do not call it in a signal
+/// handler.
 ///
-/// `clock` gives nanoseconds since any moment. The best one is the CPU time of the thread (`CLOCK_THREAD_CPUTIME_ID`):
-/// by the wall clock a single interruption by another task, often 4 ms, costs half of the budget and leaves defaults.
+/// `clock` returns nanoseconds since any fixed moment. The best clock is the thread's CPU time
+/// (`CLOCK_THREAD_CPUTIME_ID`): by the wall clock, one interruption by another task, often 4 ms, uses up half of the
+/// budget and leaves defaults.
 ///
-/// Give it 8 MiB, on huge pages if the blocks will be, and touch them before, since faults are paid from the budget. It
-/// does not use more; with less than 4 MiB it measures nothing and leaves the defaults.
+/// Pass 8 MiB, on huge pages if the blocks will be on huge pages, and touch them before the call, since page faults
+/// count against the budget. More memory has no effect; with less than 4 MiB nothing is measured and the defaults
+/// remain.
 ///
 /// # Safety
 ///
-/// `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which nobody else accesses meanwhile.
-/// What they held is lost.
+/// `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, and no other code accesses it during the
+/// call. Its contents are overwritten.
 pub unsafe fn calibrate(memory: *mut u8, len: usize, clock: fn() -> u64) -> Calibration {
     let defaults = Kernels::default_for_this_cpu();
     let mut candidates =
         [(Work::Clear, Use::Near), (Work::Copy, Use::Near), (Work::Clear, Use::Whole), (Work::Copy, Use::Whole)]
             .map(|(what, used)| Candidates::new(what, used, defaults.pick(what, BLOCK, used)));
     let mut nt_from = [Work::Clear, Work::Copy].map(|what| defaults.nt_from(what));
-    // SAFETY: the caller vouches for the memory until this returns, and the stage is gone by then.
+    // SAFETY: the caller vouches for the memory until this function returns, and the stage is dropped by then.
     let Some(mut stage) = (unsafe { Stage::new(memory, len, clock) }) else {
         return Calibration { candidates, nt_from, spent: 0 };
     };
@@ -120,7 +123,7 @@ pub unsafe fn calibrate(memory: *mut u8, len: usize, clock: fn() -> u64) -> Cali
     for (near, far) in [&mut *clear_near, &mut *copy_near].into_iter().zip(far) {
         near.add_windows(far);
     }
-    stage.rounds([&mut *clear_near, &mut *copy_near], |candidate| candidate.stays);
+    stage.rounds([&mut *clear_near, &mut *copy_near], |candidate| candidate.is_for_all_steps);
 
     for (nt_from, near) in nt_from.iter_mut().zip([&*clear_near, &*copy_near]) {
         if let Some(pairs) = stage.small(near) {
@@ -131,6 +134,6 @@ pub unsafe fn calibrate(memory: *mut u8, len: usize, clock: fn() -> u64) -> Cali
     for (whole, far) in [&mut *clear_whole, &mut *copy_whole].into_iter().zip(far) {
         whole.add_windows(far);
     }
-    stage.rounds([clear_whole, copy_whole], |candidate| candidate.stays);
+    stage.rounds([clear_whole, copy_whole], |candidate| candidate.is_for_all_steps);
     Calibration { candidates, nt_from, spent: stage.spent() }
 }

@@ -1,8 +1,8 @@
-//! What takes the samples: the memory, the clock, and what is left of the budget.
+//! Takes the samples: owns the memory, the clock, and the rest of the budget.
 //!
-//! Before each sample all lines of its block are written past the cache, untimed, so that every candidate starts with
-//! them cold; for a copy those of both blocks. Candidates take turns, [`ROUNDS`] times. When the [budget](BUDGET) is
-//! spent, whatever has no figures yet stays at its default.
+//! Before each sample, all lines of its block (for a copy, of both blocks) are written past the
+//! cache, untimed, so every candidate starts cold. Candidates alternate, [`ROUNDS`] times. When the
+//! [budget](BUDGET) is spent, a decision without figures keeps its default.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -16,21 +16,22 @@ use crate::{
     order::Target,
 };
 
-/// Blocks that the samples rotate over: four keep the previous sample's lines away, more cost faults and budget.
+/// Number of blocks that the samples rotate over: four evict the previous sample's lines; more would cost page faults
+/// and budget.
 const BLOCKS: usize = 4;
 
-/// What the program uses around the target.
+/// Bytes that the simulated program uses around the target.
 const NEAR: usize = 64 << 10;
 
-/// Nanoseconds after which no further sample is begun.
+/// No sample begins after this many nanoseconds.
 pub(super) const BUDGET: u64 = 8_000_000;
 
 /// Samples of each candidate in each step.
 const ROUNDS: usize = 2;
 
-/// Takes samples on memory that is its own.
+/// Takes samples on memory of its own.
 pub(super) struct Stage {
-    /// Aligned to 4 KiB, valid for reads and writes of `blocks` times [`BLOCK`] bytes, and nobody else's.
+    /// Aligned to 4 KiB, valid for reads and writes of `blocks` times [`BLOCK`] bytes, and used by no other code.
     memory: *mut u8,
     /// At least two, since a copy needs two.
     blocks: usize,
@@ -42,12 +43,12 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// None where the memory is less than two blocks.
+    /// `None` if the memory is less than two blocks.
     ///
     /// # Safety
     ///
-    /// As long as the stage lives, `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, which
-    /// nobody else accesses.
+    /// As long as the stage lives, `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, and no
+    /// other code accesses it.
     pub(super) unsafe fn new(memory: *mut u8, len: usize, clock: fn() -> u64) -> Option<Stage> {
         let blocks = (len / BLOCK).min(BLOCKS);
         let stage = || Stage { memory, blocks, next: 0, random: 0x9e37_79b9_7f4a_7c15, clock, begun: clock() };
@@ -62,7 +63,7 @@ impl Stage {
         self.spent() >= BUDGET
     }
 
-    /// Samples those candidates that are `wanted`, in turns.
+    /// Samples the `wanted` candidates alternately.
     pub(super) fn rounds(&mut self, mut works: [&mut Candidates; 2], wanted: impl Fn(&Candidate) -> bool) {
         for _ in 0..ROUNDS {
             for candidates in &mut works {
@@ -78,16 +79,17 @@ impl Stage {
         }
     }
 
-    /// What the best kernel and the cached one take for each of [`SIZES`], if they differ and the budget lasts.
+    /// Times of the best kernel and of the cached one for each of [`SIZES`]; `None` if they are equal or the budget
+    /// ends.
     pub(super) fn small(&mut self, candidates: &Candidates) -> Option<[(u64, u64); SIZES.len()]> {
         let kernels = [candidates.best(), Kernel::cached()];
         if kernels[0] == kernels[1] {
             return None;
         }
         let mut samples = [[Samples::NONE; 2]; SIZES.len()];
-        // One round more than for a whole block: what is smaller is noisier, and costs less.
+        // One round more than for a whole block: smaller blocks are noisier, and cost less.
         for _ in 0..ROUNDS + 1 {
-            // The last size is known from the steps before.
+            // The earlier steps have measured the last size.
             for (size, samples) in SIZES.into_iter().zip(&mut samples).take(SIZES.len() - 1) {
                 for (kernel, samples) in kernels.into_iter().zip(samples) {
                     if self.is_over() {
@@ -105,19 +107,19 @@ impl Stage {
         Some(pairs)
     }
 
-    /// Nanoseconds of one operation on `len` cold bytes, and of the use that follows.
+    /// Nanoseconds of one operation on `len` cold bytes and of the use after it.
     ///
     /// # Safety
     ///
     /// `len` is a positive multiple of 4 KiB and at most [`BLOCK`].
     unsafe fn sample(&mut self, what: Work, used: Use, kernel: Kernel, len: usize) -> u64 {
         let (to, from) = (self.take(), self.take());
-        // Past the cache where there is a way.
+        // A kernel that writes past the cache, if there is one.
         let cooler = Kernel::for_clear();
         let cooler = cooler.straight(cooler.far());
         let offset = self.random(len);
         let target = Target::At(offset);
-        // SAFETY: two different blocks of memory that is the stage's alone, of which `len` bytes are used.
+        // SAFETY: two different blocks of memory that the stage alone uses; only the first `len` bytes are accessed.
         unsafe {
             cooler.clear(to, len, target);
             if what == Work::Copy {
@@ -136,14 +138,14 @@ impl Stage {
         }
     }
 
-    /// The next block.
+    /// Returns the next block.
     fn take(&mut self) -> *mut u8 {
         let block = self.memory.wrapping_add(self.next * BLOCK);
         self.next = (self.next + 1) % self.blocks;
         block
     }
 
-    /// An offset below `len`, the same ones in every calibration.
+    /// A pseudo-random offset below `len`; every calibration gets the same sequence.
     fn random(&mut self, len: usize) -> usize {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -151,14 +153,14 @@ impl Stage {
         (self.random >> 16) as usize % len
     }
 
-    /// The time when all stores so far are done, not merely begun.
+    /// The time after all earlier stores are complete, not merely issued.
     fn fenced_now(&self) -> u64 {
         fence(Ordering::SeqCst);
         (self.clock)()
     }
 }
 
-/// Reads and writes a word in each line of the 64 KiB that the offset lies in.
+/// Reads and writes a word in each line of the 64 KiB around `offset`.
 ///
 /// # Safety
 ///
@@ -175,7 +177,7 @@ unsafe fn use_near(block: *mut u8, len: usize, offset: usize) {
     }
 }
 
-/// Writes every word.
+/// Writes every word of the block.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! The calibration as a whole, by a clock that the tests turn.
+//! Tests of the whole calibration with a clock that the tests control.
 
 extern crate std;
 use std::{alloc, cell::Cell, thread_local, vec::Vec};
@@ -10,7 +10,7 @@ thread_local! {
     static STEP: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Goes on by the thread's step with each look.
+/// A clock that advances by the thread's step at each reading.
 fn ticking() -> u64 {
     NOW.set(NOW.get() + STEP.get());
     NOW.get()
@@ -20,7 +20,7 @@ fn calibrated(len: usize, step: u64) -> (Calibration, u64) {
     NOW.set(0);
     STEP.set(step);
     let layout = alloc::Layout::from_size_align(len, 4096).unwrap();
-    // SAFETY: new memory that only this thread knows, given back once.
+    // SAFETY: new memory that only this thread uses, freed once.
     let calibration = unsafe {
         let memory = alloc::alloc(layout);
         assert!(!memory.is_null());
@@ -57,14 +57,14 @@ fn equal_candidates_leave_the_defaults() {
         for used in [Use::Near, Use::Whole] {
             assert_eq!(chosen.pick(what, BLOCK, used), defaults.pick(what, BLOCK, used));
         }
-        // What is never clearly faster is never worth it, unless there is nothing to compare.
+        // Without a clear gain `nt_from` is the block size, or the default if there was nothing to compare.
         assert!([BLOCK, defaults.nt_from(what)].contains(&chosen.nt_from(what)));
     }
 }
 
 #[test]
-fn begins_nothing_after_the_budget() {
-    // The sample that begins just before the end looks twice, and then each step once.
+fn no_sample_begins_after_the_budget() {
+    // The sample that begins just before the end reads the clock twice, and each later step reads it once.
     let step = BUDGET / 10;
     let (calibration, end) = calibrated(4 * BLOCK, step);
     check_table(&calibration);
@@ -89,7 +89,7 @@ fn without_two_blocks_the_defaults_stay() {
 }
 
 #[test]
-fn a_clock_that_stands_or_turns_back_does_no_harm() {
+fn a_stopped_or_reversed_clock_does_no_harm() {
     check_table(&calibrated(2 * BLOCK, 0).0);
     check_table(&calibrated(2 * BLOCK, 0u64.wrapping_sub(1) / 200).0);
 }

@@ -1,16 +1,16 @@
-//! Kernels with any parameters: one clears or copies a block, the whole block, and nothing but the block. For the test
-//! of the corpus, and for the fuzzer in fuzz/.
+//! Clears or copies a block with a kernel of any parameters and checks that all of the block is
+//! written and nothing outside it. The corpus test and the fuzzer in fuzz/ call it.
 
 use hugefork_kernels::{Kernel, Order, Primitive, SUBPAGE, Side, Target};
 
-/// A block has so many subpages at most, and one more on each side.
-const MOST: usize = 600;
+/// Most subpages of a block; it has one more subpage on each side.
+const MAX_SUBPAGES: usize = 600;
 
 #[repr(C, align(4096))]
 #[derive(Clone, Copy)]
 struct Subpage([u8; SUBPAGE]);
 
-/// Bytes that differ from place to place.
+/// Subpages with different bytes.
 fn pattern(subpages: usize, seed: u8) -> Vec<Subpage> {
     let byte = |at: usize| (at as u32).wrapping_mul(0x9e37_79b9).rotate_left(11) as u8 ^ seed;
     let subpage = |nth: usize| Subpage(core::array::from_fn(|at| byte(nth * SUBPAGE + at)));
@@ -27,7 +27,7 @@ impl Numbers<'_> {
     }
 }
 
-/// What the bytes say: how, where to, and in which block. Kernels that cannot be are refused when they are made.
+/// Decodes the bytes into kernel, target and block, and runs them. The constructors refuse impossible kernels.
 pub(crate) fn check(bytes: &[u8]) {
     let mut numbers = Numbers(bytes);
     let primitives: Vec<Primitive> = Primitive::all().collect();
@@ -37,14 +37,14 @@ pub(crate) fn check(bytes: &[u8]) {
     let kernel = kernel.with_side([Side::Around, Side::After, Side::Before][numbers.next(1) % 3]);
     let kernel = kernel.with_near(near).unwrap_or(kernel);
     let kernel = kernel.with_window(numbers.next(2) * SUBPAGE).unwrap_or(kernel);
-    let subpages = 1 + numbers.next(2) % MOST;
+    let subpages = 1 + numbers.next(2) % MAX_SUBPAGES;
     let len = subpages * SUBPAGE;
     let target = match numbers.next(3) {
         at if at < len => Target::At(at),
         at if at % 2 == 0 => Target::At(at % len),
         _ => Target::Unknown,
     };
-    // It prints as a kernel that does the same.
+    // The printed name parses into an equal kernel.
     assert_eq!(kernel.to_string().parse::<Kernel>().as_ref(), Ok(&kernel), "{kernel}");
 
     let before = pattern(subpages + 2, 1);
@@ -52,7 +52,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let mut to = before.clone();
     let block = to[1..].as_mut_ptr().cast::<u8>();
     let does_copy = numbers.next(1) % 2 == 0 && kernel.check_copy().is_ok();
-    // SAFETY: the block is as long, aligned to a subpage, and only this thread knows it; so is what is copied.
+    // SAFETY: the block has this length, is aligned to a subpage, and only this thread uses it; the source too.
     unsafe {
         if does_copy {
             kernel.copy(block, from.as_ptr().cast(), len, target);

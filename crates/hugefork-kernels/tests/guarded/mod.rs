@@ -1,11 +1,12 @@
-//! A block between pages that must not be touched.
+//! A block between two pages that a kernel must not touch.
 //!
 //! ```text
 //! At::Low    | no access | block ……………… | sentinel | no access |
 //! At::High   | no access | sentinel | block ……………… | no access |
 //! ```
 //!
-//! An access past the guarded end is a SIGSEGV, reads too; a write past the other end changes the sentinel.
+//! A read or write past the guarded end raises SIGSEGV; a write past the other end changes the
+//! sentinel.
 
 use std::ptr::{null_mut, slice_from_raw_parts};
 
@@ -14,7 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 
 const SENTINEL: u8 = 0x5e;
 
-/// Which end of the block lies at a page without access.
+/// The end of the block that borders on the inaccessible page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum At {
     Low,
@@ -35,7 +36,7 @@ impl Guarded {
         let mapping = mapping.unwrap().cast::<u8>();
         let last = mapping.wrapping_add(len + 2 * SUBPAGE);
         for guard in [mapping, last] {
-            // SAFETY: the first and the last page of the mapping above, to which nothing points yet.
+            // SAFETY: the first or the last page of the mapping above; no pointer to it exists yet.
             unsafe { mprotect(guard.cast(), SUBPAGE, MprotectFlags::empty()) }.unwrap();
         }
         let guarded = Guarded { mapping, len, at };
@@ -59,19 +60,19 @@ impl Guarded {
     }
 
     pub(crate) fn fill(&mut self, byte: u8) {
-        // SAFETY: the whole block, and `&mut self` says that nobody reads it.
+        // SAFETY: the whole block, and `&mut self` excludes readers.
         unsafe { self.block().write_bytes(byte, self.len) }
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len);
-        // SAFETY: the whole block, and `&mut self` says that nobody reads it.
+        // SAFETY: the whole block, and `&mut self` excludes readers.
         unsafe { self.block().copy_from_nonoverlapping(bytes.as_ptr(), self.len) }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the block is mapped as long as `self` lives, and is written only by who has it as `&mut` or calls a
-        // kernel on it, which no test does while it holds this slice.
+        // SAFETY: the block is mapped as long as `self` lives. Only holders of `&mut self` and kernels write it, and no
+        // test runs a kernel while it holds this slice.
         unsafe { &*slice_from_raw_parts(self.block(), self.len) }
     }
 

@@ -1,9 +1,11 @@
-//! What the child drops of what it has inherited is to read as zeros: a private mapping would show the file again.
+//! Drops the contents of inherited memory in a child. They must read as zeros, but a private
+//! mapping would show the file again.
 //!
-//! It gets the kernel's page of zeros, which keeps the mapping with its flags: programs drop many small pieces one by
-//! one (Redis each value that it has saved), and other mappings in their places would be two more for each, of which a
-//! process may have 65 530. Where the process may not handle page faults, such a part is anonymous memory, as long as
-//! it may have mappings; and after that it is written.
+//! The range gets the kernel's zero page, which preserves the mapping with its flags. Programs drop
+//! many small pieces one by one (Redis drops each value after saving it). Replacing each piece by a
+//! mapping would add two mappings, and a process may have only 65 530. If the process may not
+//! handle page faults, the piece is replaced by anonymous memory as long as mappings are left;
+//! after that it is overwritten with zeros.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -16,38 +18,38 @@ use super::userfaults;
 use crate::proc::mappings;
 use crate::threads::signals;
 
-/// What became of contents that the program drops.
+/// The result of dropping contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// They are zero.
+    /// All contents are zero.
     All,
-    /// The kernel is to do it.
+    /// The kernel should drop them.
     Plain,
-    /// They are up to where something is locked.
+    /// They are zero up to a locked part.
     Locked,
-    /// They are what they were, at least in part: nobody can say whose they are just now, or the kernel refuses.
+    /// At least a part is unchanged: its owner could not be determined, or the kernel refused.
     Refused,
 }
 
-/// What is done about memory that the program has locked and drops.
+/// The treatment of memory that the program has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Locks {
-    /// It stays.
+    /// Locked memory is not dropped.
     Heeded,
     Ignored,
 }
 
-/// Whether the program may have locked what is inherited.
+/// Whether the program may have locked inherited memory.
 static MAY_BE_LOCKED: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to lock memory: nothing of such is dropped.
+/// Notes that the program is about to lock memory, which must not be dropped from now on.
 pub(crate) fn heed_locks() {
     MAY_BE_LOCKED.store(true, Ordering::Relaxed);
 }
 
-/// Drops the contents of a range; `plain` has the kernel do so where nothing is inherited, up to where it says that it
-/// does not go on, or to where something is locked, if that is heeded. What cannot be dropped stays as it is, since the
-/// kernel alone would show the file's: nobody can say what is inherited, or the kernel refuses all ways to show zeros.
+/// Drops the contents of a range. For parts that are not inherited it calls `plain`, and stops when that returns false,
+/// or at locked memory if `locks` says so. A part that cannot be dropped is unchanged, since the kernel alone would
+/// show the file's contents there.
 pub(crate) fn empty(range: &Range<usize>, locks: Locks, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     let (mut next, mut goes_on, mut is_done, mut has_locked) = (range.start, true, true, false);
     let told = mappings::inherited(range, |piece, rights| {
@@ -65,29 +67,29 @@ pub(crate) fn empty(range: &Range<usize>, locks: Locks, plain: impl Fn(Range<usi
     }
 }
 
-/// Whether one mapping is locked.
+/// Whether a mapping is locked.
 fn is_locked(piece: &Range<usize>) -> bool {
-    // The kernel refuses this advice of locked memory. It drops nothing.
-    // SAFETY: the program's own memory, whose contents stay.
+    // The kernel refuses this advice for locked memory, and it drops nothing. SAFETY: the program's own memory; its
+    // contents are preserved.
     let advise = || unsafe { madvise(piece.start as *mut c_void, piece.len(), Advice::LinuxCold) };
     MAY_BE_LOCKED.load(Ordering::Relaxed) && advise() == Err(Errno::INVAL)
 }
 
-/// One mapping. False if some of it is as it was.
+/// Empties one mapping. Returns false if a part of it is unchanged.
 fn empty_inherited(piece: &Range<usize>, rights: ProtFlags) -> bool {
-    // The first way shows the file if it fails in the middle: then all that is left is to write there.
+    // If the first way fails in the middle, the file shows, and only writing zeros is left.
     rights.contains(ProtFlags::READ | ProtFlags::WRITE) && shows_zeros(piece) || replace(piece, rights)
 }
 
-/// Whether a part of a block reads as zeros from now on.
+/// Maps zero pages over a part of a block; returns whether that succeeded.
 fn shows_zeros(part: &Range<usize>) -> bool {
     static MAY: AtomicBool = AtomicBool::new(true);
     if !MAY.load(Ordering::Relaxed) {
         return false;
     }
-    // A handler of the program's in this thread would sleep for ever, if it came there meanwhile.
+    // A signal handler of the program in this thread would sleep for ever if it accessed the range.
     let mask = signals::block();
-    // SAFETY: the program drops it.
+    // SAFETY: the program drops the range.
     let shown = unsafe { userfaults::show_zeros(part) };
     mask.restore();
     if matches!(shown, Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS)) {
@@ -96,16 +98,17 @@ fn shows_zeros(part: &Range<usize>) -> bool {
     shown.is_ok()
 }
 
-/// Shows anonymous memory there, or fills it. False if the kernel refuses, and the program may not write there.
+/// Maps anonymous memory over the range, or writes zeros. Returns false if the kernel refuses and the range is not
+/// writable.
 fn replace(part: &Range<usize>, rights: ProtFlags) -> bool {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the program's own memory, which is to read as zeros.
+    // SAFETY: the program's own memory, which must read as zeros.
     let mapped = unsafe { mmap_anonymous(part.start as *mut c_void, part.len(), rights, flags) };
     if mapped.is_err() && !rights.contains(ProtFlags::READ | ProtFlags::WRITE) {
         return false;
     }
     if mapped.is_err() {
-        // SAFETY: as above, and it can be written.
+        // SAFETY: as above, and it is writable.
         unsafe { (part.start as *mut u8).write_bytes(0, part.len()) };
     }
     true

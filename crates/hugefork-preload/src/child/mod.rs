@@ -1,13 +1,14 @@
-//! What a child does about memory that it has inherited from a program with a pool. It has private mappings of the
-//! pool's file, of which the kernel copies each page at its first write.
+//! Memory calls in a child, on memory inherited from a program with a pool. The child has private
+//! mappings of the pool's file, of which the kernel copies each page at its first write.
 //!
 //! ```text
-//! empty       what the child drops, which is to read as zeros
-//! own         what the child moves, or does such to as only anonymous memory is fit for
-//! userfaults  has those wait who use what is not there yet
+//! empty       drops inherited contents, which must read as zeros afterwards
+//! own         makes inherited memory anonymous, before calls that need that
+//! userfaults  suspends threads that access memory while it is replaced
 //! ```
-//! What is inherited still, the kernel is asked. Where it does not tell, since there is no `/proc` or no descriptor
-//! left, nothing is dropped, and what would be moved is copied.
+//! The library asks the kernel which memory is still inherited. If the kernel cannot answer,
+//! because `/proc` is missing or no descriptor is left, nothing is dropped, and memory to be moved
+//! is copied.
 
 mod empty;
 mod own;

@@ -1,12 +1,14 @@
-//! Makes anonymous memory of what is inherited, at its place and with its contents, before the program does what would
-//! show that it is a file's: moves it, where nobody would know it again; seals it; handles its page faults.
+//! Turns inherited memory into anonymous memory at the same address with the same contents. The
+//! program needs that before calls that would reveal the file: before it moves the memory, where
+//! the library would not recognise it; seals it; or handles its page faults.
 //!
 //! ```text
-//! place    | private mapping | ──▶ | the same: who writes sleeps | ──▶ | anonymous |  wake
+//! place    | private mapping | ──▶ | writers sleep              | ──▶ | anonymous |  wake
 //! staging  | anonymous ◀──────────────── copy                    ──────── mremap ──┘
 //! ```
-//! What is one mapping for the program becomes one for the kernel, which moves no others as one. Where the process may
-//! not handle page faults, nobody sleeps: a write from beside the copy is lost then.
+//! A range that is one mapping for the program becomes one mapping for the kernel, which can move
+//! only single mappings. If the process may not handle page faults, other threads are not
+//! suspended, and a write during the copy is lost.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -22,15 +24,16 @@ use crate::threads::signals;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// So many pages at once are asked whether they are there.
+/// Number of pages per query for presence.
 const PAGES: usize = 512;
 
-/// Makes anonymous memory of what is inherited of a range. False if that cannot be: the rest stays what it is.
+/// Turns the inherited parts of a range into anonymous memory. Returns false if that is impossible; the rest is then
+/// unchanged.
 pub(crate) fn make_own(range: &Range<usize>) -> bool {
     match mappings::is_own(range) {
         Ok((true, true)) => return replace(range, READ_WRITE),
         Ok(_) => {}
-        // Nobody can say what is there.
+        // The mappings cannot be read.
         Err(_) => return false,
     }
     let mut is_done = true;
@@ -38,18 +41,18 @@ pub(crate) fn make_own(range: &Range<usize>) -> bool {
     told.is_ok() && is_done
 }
 
-/// Puts anonymous memory with the same contents in place of a range.
+/// Replaces a range by anonymous memory with the same contents.
 fn replace(range: &Range<usize>, rights: ProtFlags) -> bool {
     let here = 0_u8;
     if range.contains(&(&raw const here).addr()) {
-        // This thread's own stack: it would wait for itself.
+        // This thread's own stack lies there: the thread would wait for itself.
         return false;
     }
-    // SAFETY: a new mapping where the kernel likes.
+    // SAFETY: a new mapping at an address of the kernel's choice.
     let staging =
         unsafe { mmap_anonymous(ptr::null_mut(), range.len(), READ_WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE) };
     let Ok(staging) = staging else { return false };
-    // A handler of the program's in this thread would sleep for ever, if it wrote there meanwhile.
+    // A signal handler of the program in this thread would sleep for ever if it wrote to the range.
     let mask = signals::block();
     let is_hidden = !rights.contains(ProtFlags::READ);
     let held = hold_writers(range);
@@ -57,12 +60,12 @@ fn replace(range: &Range<usize>, rights: ProtFlags) -> bool {
         copy(range, staging.addr());
         (rights == READ_WRITE || protect(staging.addr(), range.len(), rights)) && {
             let flags = MremapFlags::MAYMOVE;
-            // SAFETY: the staging is ours, and what is at the place has just been copied.
+            // SAFETY: the staging memory belongs to this function, and the contents of the range have just been copied.
             unsafe { mremap_fixed(staging, range.len(), range.len(), flags, range.start as *mut c_void) }.is_ok()
         }
     };
     if !is_done {
-        // SAFETY: ours, and nobody uses it.
+        // SAFETY: this function's own mapping, no longer used.
         let _ = unsafe { munmap(staging, range.len()) };
         let _ = is_hidden && protect(range.start, range.len(), rights);
     }
@@ -73,25 +76,25 @@ fn replace(range: &Range<usize>, rights: ProtFlags) -> bool {
 
 fn protect(at: usize, len: usize, rights: ProtFlags) -> bool {
     let rights = MprotectFlags::from_bits_retain(rights.bits());
-    // SAFETY: our own memory, or the program's, which is about to have other rights there.
+    // SAFETY: the library's own memory, or memory of the program that is about to get other rights.
     unsafe { mprotect(at as *mut c_void, len, rights) }.is_ok()
 }
 
-/// Copies what there is of a range, and what is not zero of that: the rest takes no memory.
+/// Copies the present, non-zero pages of a range; the other pages take no memory.
 fn copy(range: &Range<usize>, to: usize) {
     let mut is_there = [0_u8; PAGES];
     for piece in range.clone().step_by(PAGES * BASE_PAGE) {
         let len = (range.end - piece).min(PAGES * BASE_PAGE);
         // SAFETY: the call writes a byte for each page.
         let looked = unsafe { syscall!(Sysno::mincore, piece, len, is_there.as_mut_ptr()) };
-        // What was swapped out is not there either. `swapon` counts before the first page goes.
+        // Swapped-out pages count as absent too. The kernel counts a swap area before the first page goes there.
         let is_known = looked.is_ok() && usage::machine().is_some_and(|machine| machine.totalswap == 0);
         for page in (piece..piece + len).step_by(BASE_PAGE) {
             if is_known && is_there[(page - piece) / BASE_PAGE] & 1 == 0 {
                 continue;
             }
-            // SAFETY: whole pages that can be read, and that nobody writes to, or the program knows what it does; the
-            // other is ours.
+            // SAFETY: whole readable pages that no thread writes to, except at the program's own risk; the target
+            // belongs to this function.
             unsafe {
                 let from = page as *const u64;
                 if (0..BASE_PAGE / 8).any(|nth| from.add(nth).read_volatile() != 0) {

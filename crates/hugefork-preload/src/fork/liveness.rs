@@ -1,51 +1,51 @@
-//! The forks of which something may still live, and what their descendants hold of the program's memory: it lies beside
-//! each fork's token, and both go together.
+//! Forks that may have living descendants, with the descendants' holdings of the program's memory.
+//! Each holding is stored beside the fork's token and released with it.
 
 use std::ffi::c_int;
 
 use super::token::{Token, is_gone};
 use crate::pool::Held;
 
-/// So many forks are told apart. Those that come on top share the token of the last one, and are over with it.
-const MOST: usize = 64;
+/// Maximum number of forks with separate tokens. Further forks share the newest token and end with it.
+const MAX_TOKENS: usize = 64;
 
-/// A fork of which something may still live, or several that share a token.
+/// A fork that may have living descendants, or several forks that share a token.
 struct Fork {
     segment: c_int,
     held: Held,
 }
 
-/// The forks of which something may still live.
+/// All forks that may have living descendants.
 pub(crate) struct Outstanding {
-    forks: [Option<Fork>; MOST],
-    /// The place of the last.
+    forks: [Option<Fork>; MAX_TOKENS],
+    /// Index of the newest one.
     last: usize,
 }
 
 impl Outstanding {
     pub(crate) const fn none() -> Outstanding {
-        Outstanding { forks: [const { None }; MOST], last: 0 }
+        Outstanding { forks: [const { None }; MAX_TOKENS], last: 0 }
     }
 
-    /// A token that this process has attached: a new one, or that of the last fork of which something lives, if there
-    /// can be no other. None if nothing lives either.
+    /// A token that this process has attached: a new one, or the newest one that is alive if no new one is possible.
+    /// `None` if there is none alive either.
     pub(crate) fn token(&self) -> Option<Token> {
         let new = if self.is_full() { None } else { Token::new() };
         new.or_else(|| Token::attach(self.last()?))
     }
 
-    /// In the parent: lets go of a token, and notes it, with what the descendants hold.
+    /// In the parent: detaches a token, and records it with the descendants' holdings.
     pub(crate) fn hold(&mut self, token: &Token, held: Held) {
         token.let_go();
         self.add(token.segment, held);
     }
 
-    /// Whether there is no place for one more.
+    /// Whether no further token can be recorded.
     pub(crate) fn is_full(&self) -> bool {
         self.forks.iter().all(Option::is_some)
     }
 
-    /// The segment of the last fork of which something may live.
+    /// The segment of the newest fork that may have living descendants.
     fn last(&self) -> Option<c_int> {
         let (earlier, later) = self.forks.split_at(self.last + 1);
         earlier.iter().rev().chain(later).flatten().map(|fork| fork.segment).next()
@@ -60,13 +60,13 @@ impl Outstanding {
                 self.forks[place] = Some(Fork { segment, held });
                 self.last = place;
             }
-            // It cannot be: where there is no place, there is no new token.
-            None => held.keep_for_ever(),
+            // Unreachable: without a free place, `token` returns no new token.
+            None => held.never_release(),
         }
     }
 
-    /// Takes out those of which nobody lives any more, and passes on what was held for them. Gives the number of the
-    /// others.
+    /// Removes the forks without living descendants and passes their holdings to `give_up`. Returns the number of the
+    /// other forks.
     pub(crate) fn reap(&mut self, mut give_up: impl FnMut(Held)) -> usize {
         for place in &mut self.forks {
             if let Some(fork) = place.take_if(|fork| is_gone(fork.segment)) {
@@ -76,14 +76,14 @@ impl Outstanding {
         self.count()
     }
 
-    /// How many forks are known of which something may live.
+    /// Number of forks that may have living descendants.
     pub(crate) fn count(&self) -> usize {
         self.forks.iter().flatten().count()
     }
 
-    /// In a child: forgets all, which are its siblings.
+    /// In a child: forgets all forks, because their descendants are its siblings.
     pub(crate) fn forget(&mut self) {
-        self.forks.iter_mut().filter_map(Option::take).for_each(|fork| fork.held.keep_for_ever());
+        self.forks.iter_mut().filter_map(Option::take).for_each(|fork| fork.held.never_release());
     }
 }
 
@@ -99,14 +99,14 @@ mod tests {
         child
     }
 
-    /// How many live, and of how many that was given up which was held for them.
+    /// Number of living forks, and number of holdings that were released.
     fn reaped(outstanding: &mut Outstanding) -> (usize, usize) {
         let mut given_up = 0;
         (outstanding.reap(|_| given_up += 1), given_up)
     }
 
     #[test]
-    fn a_token_is_over_when_nobody_has_it() {
+    fn a_token_ends_with_its_last_holder() {
         let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
         assert!(crate::fork::token::can_be_made());
@@ -120,20 +120,20 @@ mod tests {
     }
 
     #[test]
-    fn those_beyond_the_most_share_a_token_and_are_over_together() {
+    fn forks_beyond_the_maximum_share_a_token() {
         let _others_wait = one_at_a_time();
         let mut outstanding = Outstanding::none();
-        let mut children: Vec<_> = (0..MOST + 3).map(|_| forked(&mut outstanding)).collect();
-        assert_eq!(reaped(&mut outstanding), (MOST, 0));
-        // The last four share one.
-        children.drain(MOST..).for_each(|child| child.let_go());
-        assert_eq!(reaped(&mut outstanding), (MOST, 0));
+        let mut children: Vec<_> = (0..MAX_TOKENS + 3).map(|_| forked(&mut outstanding)).collect();
+        assert_eq!(reaped(&mut outstanding), (MAX_TOKENS, 0));
+        // The last four forks share a token.
+        children.drain(MAX_TOKENS..).for_each(|child| child.let_go());
+        assert_eq!(reaped(&mut outstanding), (MAX_TOKENS, 0));
         children.pop().unwrap().let_go();
-        assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
+        assert_eq!(reaped(&mut outstanding), (MAX_TOKENS - 1, 1));
         children.push(forked(&mut outstanding));
-        assert_eq!(reaped(&mut outstanding), (MOST, 0));
+        assert_eq!(reaped(&mut outstanding), (MAX_TOKENS, 0));
         children.remove(0).let_go();
-        assert_eq!(reaped(&mut outstanding), (MOST - 1, 1));
+        assert_eq!(reaped(&mut outstanding), (MAX_TOKENS - 1, 1));
         outstanding.forget();
         assert_eq!(reaped(&mut outstanding), (0, 0));
         children.iter().for_each(Token::let_go);

@@ -1,19 +1,19 @@
-//! What happens around a fork: in the handlers that libc calls (`pthread_atfork`), and after them.
+//! The fork handlers that libc calls (`pthread_atfork`), and the work after them.
 //!
 //! ```text
 //! prepare  take the lock ── worth following? ── a token ─┐
 //!                                                     fork(2)
-//! parent   hold the token ── count ── give the lock back ┤
-//! child    inherit the token ── forget what is the parent's, lock and worker included
+//! parent   hold the token ── count ── release the lock ──┤
+//! child    inherit the token ── forget the parent's records, lock and worker
 //!
 //! afterwards   outside of the handlers, in the parent: the worker
-//! worker       gives back what was held for those who are gone (liveness, threads/worker)
+//! worker       releases the holdings of ended children (liveness, threads/worker)
 //! ```
 //!
-//! Handlers of others, such as an allocator's, hold their locks around ours: so nothing is allocated in ours, and
-//! nothing is started. `vfork`, `posix_spawn` and
-//! `system` call no handlers, since they copy nothing. A fork within libc (`daemon`, `forkpty`) calls the handlers, but
-//! not `afterwards`: the next one makes good for it.
+//! Other handlers, such as an allocator's, hold their locks while ours run, so ours allocate
+//! nothing and start nothing. `vfork`, `posix_spawn` and `system` call no handlers, since they copy
+//! no memory. A fork within libc (`daemon`, `forkpty`) calls the handlers but not `afterwards`; the
+//! next fork catches up.
 
 pub(crate) mod copies;
 mod liveness;
@@ -32,23 +32,24 @@ use crate::{ALLOCATOR, pool, switch};
 use liveness::Outstanding;
 use token::Token;
 
-/// What is known of forks.
+/// The state of the fork handlers.
 pub(crate) struct State {
-    /// Forks of which something may still live.
+    /// Forks that may have living descendants.
     pub(crate) outstanding: Outstanding,
-    /// Of the fork that is under way: the process that is copied, and its token.
+    /// For the fork under way: the process that is copied, and its token.
     copied: Option<Pid>,
     token: Option<Token>,
     is_followed: bool,
-    /// The processor that it began on.
+    /// The processor on which the fork began.
     processor: usize,
-    /// The signals of the thread that forks. A handler could fork in the middle of the fork.
+    /// The earlier signal mask of the forking thread. Signals are blocked, since a handler could fork in the middle of
+    /// the fork.
     mask: Option<Mask>,
-    /// Whether that thread keeps others from the library's allocator.
+    /// Whether that thread has locked the library's allocator.
     has_allocator: bool,
 }
 
-/// Locked by [`prepare`], and given back by [`parent`] and [`child`].
+/// Locked by [`prepare`], unlocked by [`parent`] and [`child`].
 pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     outstanding: Outstanding::none(),
     copied: None,
@@ -59,29 +60,29 @@ pub(crate) static STATE: Guarded<State> = Guarded::new(State {
     has_allocator: false,
 });
 
-/// Forks within a fork of the same thread, by another handler of it. They are not followed.
+/// Number of forks within a fork of the same thread, by another handler. The library does not follow them.
 static NESTED: AtomicU32 = AtomicU32::new(0);
 
 impl State {
-    /// In a new process: what is known is its parent's.
+    /// Resets the state in a new process, which has inherited its parent's.
     fn begin_anew(&mut self) {
         self.outstanding.forget();
         self.token = None;
-        // Of a copy that no handler was told of, only its present parent is known.
+        // After a fork without handlers, only the present parent is known.
         origin::forked_from(self.copied.take());
         worker::in_child();
-        // The page is wiped in each copy, also in those of which nobody followed the fork: a child's child, for one.
+        // The kernel wipes the page in each copy, also in copies without handlers, such as a child's child.
         copies::know();
     }
 }
 
-/// Whether libc knows of the handlers.
+/// Whether the handlers are registered with libc.
 static IS_FOLLOWED: AtomicBool = AtomicBool::new(false);
 
-/// Has libc call the handlers, before anybody else has it call his own. [`prepare`] is called last then: who takes a
-/// lock in a handler has it already, and nobody else waits for us with it.
+/// Registers the handlers with libc, before any other library registers its own. libc then calls [`prepare`] last:
+/// other handlers have taken their locks by then, so no thread waits for the library with such a lock.
 pub(crate) fn follow() {
-    // Other libraries begin before this one, so the handlers may be there before it is known what is wanted.
+    // Other libraries may start before this one, so the handlers may be registered before the constructor has run.
     unsafe extern "C" fn in_prepare() {
         if switch::is_on() {
             prepare();
@@ -98,7 +99,7 @@ pub(crate) fn follow() {
         }
     }
     if !IS_FOLLOWED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handlers do what handlers may do.
+        // SAFETY: the handlers do only what fork handlers may do.
         unsafe { libc::pthread_atfork(Some(in_prepare), Some(in_parent), Some(in_child)) };
     }
 }
@@ -114,29 +115,29 @@ pub(crate) extern "C" fn prepare() {
         return mask.restore();
     }
     if !switch::is_on() {
-        // Since this thread has waited. The other handlers will not be called.
+        // The process changed while this thread waited. libc will not call the other handlers then.
         STATE.give_back();
         return mask.restore();
     }
-    // SAFETY: taken just now.
+    // SAFETY: this thread has just taken the lock.
     let state = unsafe { STATE.held() };
     state.mask = Some(mask);
     state.processor = sched_getcpu();
     state.copied = Some(getpid());
     state.is_followed = pool::prepare();
     if state.is_followed && state.outstanding.is_full() {
-        // The worker has not come to it yet.
+        // Does the worker's job if the worker has not run yet.
         state.outstanding.reap(pool::gone);
     }
-    // Without one, what the descendants of this fork hold is never given up.
+    // Without a token, the holdings of this fork's descendants are never released.
     state.token = if state.is_followed { state.outstanding.token() } else { None };
-    // Last: nothing is allocated from here until the fork is over.
+    // Last: from here on nothing is allocated until the fork is over.
     state.has_allocator = ALLOCATOR.before_fork();
 }
 
-/// In a copy of the process that no handler was told of.
+/// Resets everything in a copy of the process that was made without the handlers.
 pub(crate) fn notice_copy() {
-    // Whoever had the lock is not in this process.
+    // The lock's holder is not in this process.
     STATE.reset();
     NESTED.store(0, Ordering::Relaxed);
     pool::in_unnoticed_copy();
@@ -147,18 +148,18 @@ pub(crate) fn notice_copy() {
 }
 
 fn is_nested() -> bool {
-    // Others wait in `prepare`, so this thread alone looks at it.
+    // All other threads wait in `prepare`, so only this thread reads it.
     let nested = NESTED.load(Ordering::Relaxed);
     NESTED.store(nested.saturating_sub(1), Ordering::Relaxed);
     nested > 0
 }
 
-/// After the fork, in the process that forked. Also if it failed: then the token is over at once.
+/// Runs after the fork in the process that forked. After a failed fork the token ends at once.
 pub(crate) extern "C" fn parent() {
     if is_nested() {
         return;
     }
-    // SAFETY: `prepare` has taken it, in this thread.
+    // SAFETY: this thread has taken the lock in `prepare`.
     let state = unsafe { STATE.held() };
     if std::mem::take(&mut state.has_allocator) {
         ALLOCATOR.in_parent();
@@ -167,25 +168,25 @@ pub(crate) extern "C" fn parent() {
     let held = pool::parent();
     match state.token.take() {
         Some(token) => state.outstanding.hold(&token, held),
-        None => held.keep_for_ever(),
+        None => held.never_release(),
     }
     let mask = state.mask.take();
     STATE.give_back();
     mask.into_iter().for_each(Mask::restore);
 }
 
-/// After the fork, in the new process, which has this thread alone.
+/// Runs after the fork in the new process, which has only this thread.
 pub(crate) extern "C" fn child() {
     if is_nested() {
         return;
     }
-    // SAFETY: `prepare` has taken it, in the thread whose copy this is.
+    // SAFETY: the thread that this one copies has taken the lock in `prepare`.
     let state = unsafe { STATE.held() };
     if std::mem::take(&mut state.has_allocator) {
         ALLOCATOR.in_child();
     }
     if state.is_followed && sched_getcpu() == state.processor {
-        let_the_parent_go_first();
+        yield_to_the_parent();
     }
     state.begin_anew();
     pool::in_child();
@@ -194,16 +195,16 @@ pub(crate) extern "C" fn child() {
     mask.into_iter().for_each(Mask::restore);
 }
 
-/// The kernel often begins a new process on its parent's processor and in the parent's place, even where another one
-/// is idle: the parent's pause would be as long as a turn of the child's, some 3 ms. So the child sleeps, until its
-/// parent is through at most times, and is put where there is room when it wakes up. If there is none and the parent is
-/// not through, it wakes up in the parent's place again, and gives its turn away.
-fn let_the_parent_go_first() {
+/// Sleeps for a moment in the child. The kernel often starts a new process on its parent's processor in place of the
+/// parent, even if another processor is idle. The parent would then pause for a time slice of the child, some 3 ms.
+/// While the child sleeps, the parent usually completes its fork, and on waking the child moves to an idle processor.
+/// If there is none and the parent is not done, the child yields.
+fn yield_to_the_parent() {
     let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 250_000 });
     rustix::thread::sched_yield();
 }
 
-/// Whether something of a fork that was followed may still live, for which a worker is wanted.
+/// Whether a fork that was followed may have living descendants, so that the worker is needed.
 pub(crate) fn wants_worker() -> bool {
     let mask = signals::block();
     let wants = STATE.with(|state| state.is_followed && state.outstanding.count() > 0);
@@ -217,15 +218,15 @@ mod tests {
 
     use super::*;
 
-    /// One test at a time forks or has tokens: a child that another test forks maps the tokens, too, as long as it
-    /// lives.
+    /// Only one test at a time may fork or have tokens: the child of another test's fork also maps the tokens, as long
+    /// as it lives.
     pub(super) fn one_at_a_time() -> MutexGuard<'static, ()> {
         static TURN: Mutex<()> = Mutex::new(());
         TURN.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[test]
-    fn a_fork_within_a_fork_is_let_through() {
+    fn a_fork_within_a_fork_is_allowed() {
         let _others_wait = one_at_a_time();
         prepare();
         prepare();

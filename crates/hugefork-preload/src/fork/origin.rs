@@ -1,4 +1,5 @@
-//! Which process this is: the one that the library knows, and whether the process that it was forked from still lives.
+//! Identifies this process: whether the library knows it, and whether the process that it was
+//! forked from still runs.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -6,28 +7,28 @@ use rustix::process::{Pid, getpid, getppid};
 
 use crate::fork::copies;
 
-/// The process that this one was forked from; these, if it is a program that was started, or if nobody can say.
+/// The process that this one was forked from; or one of these values, for a started program or an unknown parent.
 static PARENT: AtomicI32 = AtomicI32::new(STARTED);
 const STARTED: i32 = 0;
 const UNKNOWN: i32 = -1;
 
-/// The process whose constructor or handler ran last.
+/// The process in which the constructor or a fork handler ran last.
 static THIS: AtomicI32 = AtomicI32::new(0);
 
-/// Notes which process this is.
+/// Notes the number of this process.
 pub(crate) fn note_this() {
     THIS.store(Pid::as_raw(Some(getpid())), Ordering::Relaxed);
 }
 
-/// In the child of a fork, by the process that was copied; none if no handler was told of the fork, and only the
+/// Notes in the child of a fork the process that was copied; `None` if no handler ran at the fork, so that only the
 /// present parent is known.
 pub(crate) fn forked_from(parent: Option<Pid>) {
     note_this();
     PARENT.store(parent.or_else(getppid).map_or(UNKNOWN, |parent| Pid::as_raw(Some(parent))), Ordering::Relaxed);
 }
 
-/// Whether this process may have a pool and a thread: it was not forked, or the process that it was forked from is
-/// gone, as that of a daemon. Of one in another namespace nobody can say whether it is gone.
+/// Whether this process may have a pool and a thread: it was not forked, or the process that it was forked from has
+/// ended, as for a daemon. For a parent in another namespace the library cannot find out.
 pub(crate) fn may_have_a_pool() -> bool {
     match PARENT.load(Ordering::Relaxed) {
         STARTED => true,
@@ -35,21 +36,21 @@ pub(crate) fn may_have_a_pool() -> bool {
     }
 }
 
-/// What a process is to what the library knows.
+/// The relation of a process to the library's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// The one that it knows.
+pub(crate) enum Relation {
+    /// The process that the records describe.
     Known,
-    /// A copy that no handler was told of: none of the threads is here.
+    /// A copy made without the fork handlers: it has none of the library's threads.
     Copy,
-    /// A child that borrows the memory (`vfork`), and all that is known with it.
+    /// A child that shares the memory (`vfork`), and so the records too.
     Borrower,
 }
 
-/// Which of these this process is. Before the first pool a copy counts as a borrower: there is nothing to leave.
-pub(crate) fn who() -> Who {
+/// Determines the relation of this process. Before the first pool a copy counts as a borrower: it has no pool to leave.
+pub(crate) fn identify() -> Relation {
     if Pid::as_raw(Some(getpid())) == THIS.load(Ordering::Relaxed) {
-        return Who::Known;
+        return Relation::Known;
     }
-    if copies::is_unnoticed() { Who::Copy } else { Who::Borrower }
+    if copies::is_unnoticed() { Relation::Copy } else { Relation::Borrower }
 }

@@ -1,18 +1,18 @@
-//! `dlopen` without `RTLD_DEEPBIND`: a plugin that is loaded with it would call libc's own `mmap` and `munmap`, about
-//! memory that the library gave.
+//! `dlopen` without `RTLD_DEEPBIND`: a plugin loaded with that flag would call libc's own `mmap`
+//! and `munmap` on memory of the pool.
 //!
-//! libc finds the caller's namespace and search path by the address that it returns to. So there is no frame between
-//! them, and the last step is a jump.
+//! libc finds the caller's namespace and search path by its return address. So this function adds
+//! no stack frame and ends with a jump to libc.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// libc's function; 0 before it was looked for.
+/// Address of libc's function; 0 before it was resolved.
 static REAL: AtomicUsize = AtomicUsize::new(0);
 
-/// As libc's `dlopen`.
+/// Like libc's `dlopen`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[unsafe(naked)]
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn dlopen(name: *const std::ffi::c_char, flags: std::ffi::c_int) -> *mut std::ffi::c_void {
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn dlopen(name: *const std::ffi::c_char, flags: std::ffi::
         "mov rax, [rip + {real}]",
         "test rax, rax",
         "jne 2f",
-        // Another library's constructor has come first.
+        // Slow path: another library's constructor calls `dlopen` before ours has run.
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -39,13 +39,13 @@ pub unsafe extern "C" fn dlopen(name: *const std::ffi::c_char, flags: std::ffi::
 }
 
 extern "C" fn find() -> usize {
-    // SAFETY: a name that ends.
+    // SAFETY: a zero-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) } as usize;
     REAL.store(found, Ordering::Relaxed);
     found
 }
 
-/// Looks for libc's function, so that it is not looked for in a signal handler.
+/// Resolves libc's function early, so that no signal handler has to.
 pub(crate) fn resolve() {
     find();
 }

@@ -1,5 +1,5 @@
-//! Calls to the kernel on behalf of the program, with libc's `errno`. libc's own `syscall` would come back to the
-//! library, which stands in for it.
+//! System calls on behalf of the program, which set libc's `errno`. libc's own `syscall` would
+//! return to the library, because that interposes it.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -7,23 +7,23 @@ use syscalls::{Errno, Sysno, syscall};
 
 use crate::BASE_PAGE;
 
-/// Makes a call: its answer, or -1 and `errno`.
+/// Makes a system call; returns its result, or -1 with `errno` set.
 ///
 /// # Safety
-/// The call's.
+/// As for the system call.
 pub(crate) unsafe fn call(number: c_long, arguments: &[c_long]) -> c_long {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;
     let Some(number) = Sysno::new(number as usize) else { return failed(libc::ENOSYS) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for the call.
     match unsafe { syscall!(number, a, b, c, d, e, f) } {
         Ok(answer) => answer as c_long,
         Err(errno) => failed(errno.into_raw()),
     }
 }
 
-/// `kernel!(libc::SYS_munmap, start, len)`: the answer of the call, or -1 and `errno`.
+/// `kernel!(libc::SYS_munmap, start, len)`: the call's result, or -1 with `errno` set.
 macro_rules! kernel {
     ($number:expr $(, $argument:expr)*) => {
         $crate::interposed::kernel::call($number, &[$($argument as ::std::ffi::c_long),*])
@@ -32,20 +32,20 @@ macro_rules! kernel {
 
 pub(crate) use kernel;
 
-/// Why the last call failed.
+/// The error of the last failed call.
 pub(crate) fn errno() -> c_int {
-    // SAFETY: this thread's own.
+    // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() }
 }
 
-/// As libc says that a call has failed.
+/// Reports a failure as libc does.
 pub(crate) fn failed<T: From<i8>>(errno: c_int) -> T {
-    // SAFETY: this thread's own.
+    // SAFETY: this thread's own variable.
     unsafe { *libc::__errno_location() = errno };
     T::from(-1)
 }
 
-/// Does `work`, and leaves `errno` as it was: the program's thread is to find in it what it left there.
+/// Runs `work` and restores `errno`, so that the program's thread finds its own value.
 pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
     let before = errno();
     let done = work();
@@ -53,7 +53,8 @@ pub(crate) fn quietly<R>(work: impl FnOnce() -> R) -> R {
     done
 }
 
-/// Whether memory that the program names can be read, so that the kernel answers what cannot.
+/// Whether memory named by the program is readable. If not, the library leaves the call to the kernel, which reports
+/// the error.
 pub(crate) fn is_readable(start: usize, len: usize) -> bool {
     if len == 0 {
         return true;
@@ -63,14 +64,14 @@ pub(crate) fn is_readable(start: usize, len: usize) -> bool {
         let mut byte = 0_u8;
         let to = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
         let from = libc::iovec { iov_base: address as *mut c_void, iov_len: 1 };
-        // SAFETY: writes one byte, to where there is one.
+        // SAFETY: writes one byte to `byte`.
         let read = unsafe {
             let (to, from) = (&raw const to, &raw const from);
             syscall!(Sysno::process_vm_readv, std::process::id(), to, 1, from, 1, 0)
         };
         read != Err(Errno::EFAULT)
     };
-    // A byte of each page.
+    // Checks one byte of each page.
     is_there(start) && (start / BASE_PAGE + 1..=last / BASE_PAGE).all(|page| is_there(page * BASE_PAGE))
 }
 
@@ -79,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_is_told_before_it_is_read() {
+    fn unreadable_memory_is_detected() {
         let bytes = vec![1_u8; 3 * BASE_PAGE];
         let start = bytes.as_ptr() as usize;
         assert!(is_readable(start, bytes.len()) && is_readable(8, 0));
         assert!(!is_readable(8, 24) && !is_readable(usize::MAX - 7, 24));
-        // SAFETY: a new mapping where the kernel likes, half of which can be read.
+        // SAFETY: a new mapping at an address of the kernel's choice; half of it is readable.
         let half = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let start = libc::mmap(std::ptr::null_mut(), 2 * BASE_PAGE, libc::PROT_NONE, flags, -1, 0);
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_those_of_libc() {
+    fn results_and_errno_equal_libcs() {
         // SAFETY: neither call changes anything.
         unsafe {
             assert_eq!(kernel!(libc::SYS_getpgid, 0), i64::from(libc::getpgid(0)));
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Such a call would come back to the library for what that stands in for.
+    /// Such calls would return to the interposed `syscall`.
     #[test]
     fn nothing_calls_the_kernel_through_libc() {
         let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];

@@ -1,10 +1,10 @@
-//! Functions of libc's own, which the library calls where it stands in for them.
+//! Pointers to libc's own functions, which the interposed functions call.
 
 use std::ffi::CStr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A function of libc's, by its address; 0 before it was looked for.
+/// The address of a libc function; 0 before it was resolved.
 pub(crate) struct Libcs {
     name: &'static CStr,
     address: AtomicUsize,
@@ -15,10 +15,10 @@ impl Libcs {
         Libcs { name, address: AtomicUsize::new(0) }
     }
 
-    /// None if this libc has no such function.
-    pub(crate) fn look(&self) -> Option<NonZeroUsize> {
+    /// The function; `None` if this libc lacks it.
+    pub(crate) fn resolve(&self) -> Option<NonZeroUsize> {
         if self.address.load(Ordering::Relaxed) == 0 {
-            // SAFETY: a name that ends.
+            // SAFETY: a zero-terminated name.
             let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
             self.address.store(found, Ordering::Relaxed);
         }
@@ -26,6 +26,6 @@ impl Libcs {
     }
 
     pub(crate) fn find(&self) -> usize {
-        self.look().expect("libc has all that it had when the program was linked").get()
+        self.resolve().expect("libc has all that it had when the program was linked").get()
     }
 }

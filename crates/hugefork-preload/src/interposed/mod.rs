@@ -1,4 +1,4 @@
-//! The functions of libc that the library stands in for, under their names.
+//! The interposed functions of libc, under their libc names.
 //!
 //! ```text
 //! memory/      what changes memory

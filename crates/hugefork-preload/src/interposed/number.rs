@@ -1,12 +1,13 @@
-//! libc's `syscall`: programs use it for what libc has no function for, and some for what it has, to get past whoever
-//! stands in for that.
+//! libc's `syscall`: programs use it for calls without a libc function, and sometimes to bypass
+//! interposed functions.
 //!
 //! ```text
 //! syscall(number, …) ─▶ stand_in ─┬─ has answered ─▶ its answer
 //!                                 └─ has not ──────▶ the kernel, with the stack as the program left it
 //! ```
-//! The second way is libc's own, instruction by instruction: `clone` with a stack of its own returns there on another
-//! stack, and `vfork` twice on the same. So it has no frame, and is written in assembly.
+//! Calls that are not intercepted go on as in libc, instruction by instruction: `clone` with a new
+//! stack returns on that stack, and `vfork` returns twice on the same one. So the function has no
+//! frame and is written in assembly.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
@@ -18,10 +19,10 @@ use crate::pool::Zeros;
 use crate::switch;
 use crate::withdrawal::{leave_a_pool, leave_for_a_place, leave_unless_child, withdraw};
 
-/// As libc's `syscall`.
+/// Like libc's `syscall`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn syscall() {
         "endbr64",
         "push r9; push r8; push rcx; push rdx; push rsi; push rdi",
         "mov rdi, rsp",
-        // The last argument lies behind the address to return to.
+        // The last argument lies above the return address.
         "mov rsi, [rsp + 56]",
         "sub rsp, 8",
         "call {stand_in}",
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn syscall() {
         "pop rdi; pop rsi; pop rdx; pop rcx; pop r8; pop r9",
         "test al, al",
         "jne 2f",
-        // As the kernel: half of the word.
+        // The kernel uses only the lower half of the word.
         "mov eax, edi",
         "mov rdi, rsi; mov rsi, rdx; mov rdx, rcx; mov r10, r8; mov r8, r9; mov r9, [rsp + 8]",
         "syscall",
@@ -57,10 +58,10 @@ pub unsafe extern "C" fn syscall() {
     )
 }
 
-/// As libc's `syscall`.
+/// Like libc's `syscall`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn syscall() {
         "ldp x0, x1, [sp, #16]; ldp x2, x3, [sp, #32]; ldp x4, x5, [sp, #48]; ldr x6, [sp, #64]",
         "ldp x29, x30, [sp], #80",
         "tbnz w9, #0, 2f",
-        // As the kernel: half of the word.
+        // The kernel uses only the lower half of the word.
         "mov w8, w0",
         "mov x0, x1; mov x1, x2; mov x2, x3; mov x3, x4; mov x4, x5; mov x5, x6",
         "svc #0",
@@ -96,10 +97,10 @@ extern "C" fn set_errno(errno: c_long) -> c_long {
     failed(errno as c_int)
 }
 
-/// Looks at a call with its last argument. If it is done or refused here, its answer is put in the place of its number,
-/// and the kernel is not asked any more.
+/// Handles a call; `f` is its last argument. If the library executes or refuses it, stores the result in place of the
+/// call's number and returns true; then the kernel is not called.
 extern "C" fn stand_in(call: &mut [c_long; 6], f: c_long) -> bool {
-    // SAFETY: the caller's, who has called `syscall` with these.
+    // SAFETY: the program has called `syscall` with these arguments.
     let answer = if switch::is_on() { unsafe { answer(call, f) } } else { None };
     call[0] = answer.unwrap_or(call[0]);
     answer.is_some()
@@ -109,15 +110,15 @@ macro_rules! is_one_of {
     ($number:ident: $($name:ident)*) => { matches!($number, $(libc::$name)|*) };
 }
 
-/// What the library says to a call, if it does not leave it to the kernel.
+/// The library's result for a call; `None` leaves the call to the kernel.
 ///
 /// # Safety
-/// As libc's `syscall`.
+/// As for libc's `syscall`.
 unsafe fn answer(call: &[c_long; 6], f: c_long) -> Option<c_long> {
     let [number, a, b, c, d, e] = *call;
     let (at, len, int) = (a as *mut c_void, b as usize, |word: c_long| word as c_int);
     let mut is_refused = false;
-    // SAFETY: the functions take what the calls take, and the rest is the caller's.
+    // SAFETY: the functions take the same arguments as the calls, and the caller vouches for them.
     unsafe {
         match number {
             libc::SYS_mmap if int(d) & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0 => {
@@ -139,30 +140,30 @@ unsafe fn answer(call: &[c_long; 6], f: c_long) -> Option<c_long> {
             {
                 is_refused = !make_own(at, len)
             }
-            // `io_uring` has its rings in the program's memory, if it likes (`IORING_SETUP_NO_MMAP`), opens files with
-            // `O_DIRECT`, and has devices write to buffers.
+            // `io_uring` can place its rings in the program's memory (`IORING_SETUP_NO_MMAP`), opens files with
+            // `O_DIRECT`, and lets devices write to buffers.
             libc::SYS_mlockall | libc::SYS_vmsplice | libc::SYS_io_uring_setup | libc::SYS_io_uring_register => {
                 leave_unless_child();
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open => wrapped::look(int(b)),
-            libc::SYS_openat => wrapped::look(int(c)),
-            // Where it cannot be read, the kernel says so.
+            libc::SYS_open => wrapped::check_open_flags(int(b)),
+            libc::SYS_openat => wrapped::check_open_flags(int(c)),
+            // The kernel reports an unreadable argument.
             libc::SYS_openat2 if c != 0 && is_readable(c as usize, size_of::<u64>()) => {
-                wrapped::look((c as *const u64).read_unaligned() as c_int);
+                wrapped::check_open_flags((c as *const u64).read_unaligned() as c_int);
             }
-            libc::SYS_fcntl => wrapped::look_at(int(b), c),
+            libc::SYS_fcntl => wrapped::check_fcntl(int(b), c),
             libc::SYS_setsockopt => wrapped::before_option(int(b), int(c)),
             libc::SYS_setrlimit => wrapped::before_limit(a as c_uint, b as *const libc::rlimit64),
             libc::SYS_prlimit64 => wrapped::before_limit_of(int(a), b as c_uint, c as *const libc::rlimit64),
-            // The other operations only ask, and so does a filter at no address.
+            // The other operations are queries, and so is a filter at a null address.
             libc::SYS_seccomp => {
                 let is_filter = a == c_long::from(libc::SECCOMP_SET_MODE_FILTER) && c != 0;
                 let is_strict = a == c_long::from(libc::SECCOMP_SET_MODE_STRICT);
                 is_refused = (is_filter || is_strict) && !withdraw(Zeros::Copied);
             }
             libc::SYS_setns | libc::SYS_unshare | libc::SYS_chroot => leave_for_a_place(),
-            // Rights.
+            // Calls that change rights.
             _ if is_one_of!(number: SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid
                 SYS_setfsuid SYS_setfsgid SYS_setgroups SYS_capset
                 SYS_landlock_restrict_self) =>
@@ -184,22 +185,22 @@ mod tests {
 
     unsafe fn syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long {
         type Function = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
-        // SAFETY: what the function takes, for all that it says, and the rest is the caller's.
+        // SAFETY: the function takes these arguments, and the caller vouches for them.
         unsafe { std::mem::transmute::<unsafe extern "C" fn(), Function>(super::syscall)(number, a, b, c, d, e, f) }
     }
 
     #[test]
-    fn all_other_numbers_come_to_the_kernel_with_all_their_arguments() {
+    fn other_calls_reach_the_kernel_with_all_arguments() {
         let file = std::fs::File::open("/proc/self/maps").unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&file);
         let mut byte = 0_u8;
-        // SAFETY: reads one byte, and asks for what there is none of.
+        // SAFETY: reads one byte, and passes file numbers and flags that do not exist.
         unsafe {
             assert_eq!(syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0), libc::c_long::from(libc::getpid()));
             assert_eq!(syscall(libc::SYS_pread64, number.into(), &raw mut byte as c_long, 1, 0, 0, 0), 1);
             assert_eq!((syscall(libc::SYS_read, -1, 0, 0, 0, 0, 0), *libc::__errno_location()), (-1, libc::EBADF));
             assert_eq!((syscall(-7, 0, 0, 0, 0, 0, 0), *libc::__errno_location()), (-1, libc::ENOSYS));
-            // Six arguments: no more than nothing is copied.
+            // A call with six arguments: it copies zero bytes.
             let (mut from, mut to) = (0_i64, 0_i64);
             let copied = syscall(
                 libc::SYS_copy_file_range,

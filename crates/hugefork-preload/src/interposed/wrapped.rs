@@ -1,27 +1,32 @@
-//! Functions of libc's with something before them. They call libc's own: some are points of cancellation, and libc has
-//! the program's threads take part in `setuid` and its like.
+//! Interposed functions that do something first and then call libc's own. libc's code is needed:
+//! some functions are cancellation points, and for `setuid` and its like libc involves all threads
+//! of the program.
 //!
-//! | functions | before |
+//! | functions | action before |
 //! |---|---|
-//! | `setuid` and its like, `unshare`, `setns`, `chroot` | a pool is left: libc and the kernel know of no worker |
-//! | `open`, `fcntl` and their like with `O_DIRECT` | the library steps aside: see below |
-//! | `setsockopt` with `SO_ZEROCOPY`, for memory of `AF_XDP`, or of the kernel's ciphers (`AF_ALG`) | the same |
-//! | `setrlimit` and its like of `RLIMIT_AS`, `RLIMIT_DATA` | a pool is left, which does not count so |
-//! | `process_madvise`, `vmsplice`, `shmat` with `SHM_REMAP`, a filter by `prctl` | the library withdraws |
-//! | `mseal`, `remap_file_pages`, `ioctl` with `UFFDIO_REGISTER` | what they name is plain anonymous memory first |
-//! | `__register_atfork` (`pthread_atfork`) | the library's own handlers come before all others |
-//! | `mlock`, `mlock2`, `mlockall` | what they name becomes the kernel's |
-//! | `pthread_attr_setstack…` | the kernel's: who joins a thread is found by a page of it |
+//! | `setuid` and its like, `unshare`, `setns`, `chroot` | leaves the pool: libc does not know the worker |
+//! | `open`, `fcntl` and their like with `O_DIRECT` | withdraws: see below |
+//! | `setsockopt` with `SO_ZEROCOPY`, for `AF_XDP` memory, or for `AF_ALG` ciphers | withdraws, likewise |
+//! | `setrlimit` and its like of `RLIMIT_AS`, `RLIMIT_DATA` | leaves the pool, which these limits count differently |
+//! | `process_madvise`, `vmsplice`, `shmat` with `SHM_REMAP`, a filter by `prctl` | withdraws |
+//! | `mseal`, `remap_file_pages`, `ioctl` with `UFFDIO_REGISTER` | turns the named range into plain anonymous memory |
+//! | `__register_atfork` (`pthread_atfork`) | registers the library's own handlers before all others |
+//! | `mlock`, `mlock2`, `mlockall` | hands the named range over to the kernel |
+//! | `pthread_attr_setstack…` | hands the stack over: a joining thread waits on a word of it, by its page |
 //!
-//! The pool moves what lies at an address to other pages: a page is written back, a huge page is made. Linux copies to
-//! and from user space by address, so that whoever comes meanwhile waits. But some calls pin the pages that are there,
-//! and what arrives in those later would arrive in nobody's. The kernel does not say which pages are pinned. Programs
-//! that pin memory in other ways are told by their libraries, before there is any (pool/engine.rs).
+//! The pool moves the contents of an address to other pages when it writes a page back or makes a
+//! huge page. That is safe for normal system calls: Linux copies to and from user space by address,
+//! and a copy that meets a moving page waits. But some calls pin the present pages, and data that
+//! arrives in pinned pages later would be lost. The kernel does not report pinned pages. Programs
+//! that pin memory in other ways are recognised by their libraries before a pool is made
+//! (pool/engine.rs).
 //!
-//! What is done to memory past all of these, by a program that makes its system calls itself, the engine finds out
-//! before a fork, as far as it would do harm there (`ProgramMemory::before_fork`).
+//! Some programs make system calls directly, past all interposed functions. Before a fork the
+//! engine detects their changes to memory, as far as these would do harm
+//! (`ProgramMemory::before_fork`).
 //!
-//! A call by a name that is not here would not be noticed; tests/run_names.rs compares with the names that libc has.
+//! A call under a name that is missing here would go unnoticed; tests/run_names.rs compares the
+//! names with libc's.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::mem;
@@ -38,30 +43,30 @@ use crate::pool::{self, Zeros};
 use crate::withdrawal::{leave_a_pool, leave_for_a_place, leave_unless_child, withdraw};
 use crate::{HUGE_PAGE, fork, switch};
 
-/// What `pthread_atfork` and its like call.
+/// A handler of `pthread_atfork` and its like.
 type Handler = Option<unsafe extern "C" fn()>;
 
-/// Functions of libc's, and what is done before each.
+/// Defines functions of libc, each with an action before libc's own code.
 macro_rules! wrapped {
     (@) => { c_int };
     (@ $answer:ty) => { $answer };
     ($($name:ident($($argument:ident: $type:ty),*) $(-> $answer:ty)? $before:block)*) => {
         $(
-            /// As libc's.
+            /// Like libc's function.
             ///
             /// # Safety
-            /// As libc's.
+            /// As for libc's function.
             #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> wrapped!(@ $($answer)?) {
                 $before
                 type Real = unsafe extern "C" fn($($type),*) -> wrapped!(@ $($answer)?);
-                let Some(real) = all::$name.look() else { return failed::<c_int>(libc::ENOSYS) as _ };
-                // SAFETY: libc's function has this type, and the rest is the caller's.
+                let Some(real) = all::$name.resolve() else { return failed::<c_int>(libc::ENOSYS) as _ };
+                // SAFETY: libc's function has this type, and the caller vouches for the call.
                 unsafe { mem::transmute::<usize, Real>(real.get())($($argument),*) }
             }
         )*
 
-        /// libc's own.
+        /// The pointers to libc's own functions.
         #[expect(non_upper_case_globals, reason = "they have the names of functions")]
         mod all {
             use super::{CStr, Libcs};
@@ -73,10 +78,10 @@ macro_rules! wrapped {
                 });)*
         }
 
-        /// Looks for libc's functions, so that none is looked for in a signal handler. Those that this libc lacks
-        /// nobody calls.
+        /// Resolves libc's functions early, so that no signal handler has to. Functions that this libc lacks are never
+        /// called.
         pub(crate) fn resolve() {
-            $(let _ = all::$name.look();)*
+            $(let _ = all::$name.resolve();)*
         }
     };
 }
@@ -99,26 +104,26 @@ wrapped! {
     unshare(what: c_int) { leave_for_a_place() }
     chroot(path: *const c_char) { leave_for_a_place() }
 
-    // The last argument is only there with `O_CREAT` or `O_TMPFILE`, and otherwise whatever the register holds.
-    open(path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    __open(path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    open64(path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    __open64(path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    __open_2(path: *const c_char, flags: c_int) { look(flags) }
-    __open64_2(path: *const c_char, flags: c_int) { look(flags) }
-    __openat_2(directory: c_int, path: *const c_char, flags: c_int) { look(flags) }
-    __openat64_2(directory: c_int, path: *const c_char, flags: c_int) { look(flags) }
-    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) { look(flags) }
-    mkostemp(path: *mut c_char, flags: c_int) { look(flags) }
-    mkostemp64(path: *mut c_char, flags: c_int) { look(flags) }
-    mkostemps(path: *mut c_char, end_len: c_int, flags: c_int) { look(flags) }
-    mkostemps64(path: *mut c_char, end_len: c_int, flags: c_int) { look(flags) }
-    shm_open(name: *const c_char, flags: c_int, mode: c_uint) { look(flags) }
-    fcntl(file: c_int, command: c_int, argument: c_long) { look_at(command, argument) }
-    fcntl64(file: c_int, command: c_int, argument: c_long) { look_at(command, argument) }
-    __fcntl(file: c_int, command: c_int, argument: c_long) { look_at(command, argument) }
+    // The last argument exists only with `O_CREAT` or `O_TMPFILE`; otherwise it is the register's arbitrary value.
+    open(path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    __open(path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    open64(path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    __open64(path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    __open_2(path: *const c_char, flags: c_int) { check_open_flags(flags) }
+    __open64_2(path: *const c_char, flags: c_int) { check_open_flags(flags) }
+    __openat_2(directory: c_int, path: *const c_char, flags: c_int) { check_open_flags(flags) }
+    __openat64_2(directory: c_int, path: *const c_char, flags: c_int) { check_open_flags(flags) }
+    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) { check_open_flags(flags) }
+    mkostemp(path: *mut c_char, flags: c_int) { check_open_flags(flags) }
+    mkostemp64(path: *mut c_char, flags: c_int) { check_open_flags(flags) }
+    mkostemps(path: *mut c_char, end_len: c_int, flags: c_int) { check_open_flags(flags) }
+    mkostemps64(path: *mut c_char, end_len: c_int, flags: c_int) { check_open_flags(flags) }
+    shm_open(name: *const c_char, flags: c_int, mode: c_uint) { check_open_flags(flags) }
+    fcntl(file: c_int, command: c_int, argument: c_long) { check_fcntl(command, argument) }
+    fcntl64(file: c_int, command: c_int, argument: c_long) { check_fcntl(command, argument) }
+    __fcntl(file: c_int, command: c_int, argument: c_long) { check_fcntl(command, argument) }
     setsockopt(socket: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) {
         before_option(level, name);
     }
@@ -132,13 +137,13 @@ wrapped! {
         before_limit_of(process, which, new);
     }
 
-    // Locked memory stays the kernel's: it is not moved, and nothing of it is dropped.
+    // Locked memory must remain the kernel's: the library does not move or drop it.
     mlockall(flags: c_int) {
         heed_locks();
         leave_unless_child();
     }
 
-    // What may be said of others drops nothing. All else only the process itself may say (Linux 6.13).
+    // For other processes, the allowed advice drops nothing. Other advice needs the process itself (Linux 6.13).
     process_madvise(process: c_int, pieces: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize {
         let is_harmless =
             matches!(advice, libc::MADV_COLD | libc::MADV_PAGEOUT | libc::MADV_WILLNEED | libc::MADV_COLLAPSE);
@@ -147,13 +152,13 @@ wrapped! {
         }
     }
     vmsplice(pipe: c_int, pieces: *const libc::iovec, count: usize, flags: c_uint) -> isize { leave_unless_child() }
-    // The kernel refuses to put anything in place of what is sealed (glibc 2.43).
+    // The kernel does not allow replacing a sealed mapping (glibc 2.43).
     mseal(start: *mut c_void, len: usize, flags: c_ulong) {
         if !make_own(start, len) {
             return failed(libc::ENOMEM);
         }
     }
-    // The kernel refuses it where no file is shared.
+    // The kernel refuses this call except in a shared file mapping.
     remap_file_pages(start: *mut c_void, len: usize, rights: c_int, page: usize, flags: c_int) {
         if !make_own(start, len) {
             return failed(libc::ENOMEM);
@@ -164,7 +169,7 @@ wrapped! {
             return refused(libc::ENOMEM);
         }
     }
-    // Whatever the last argument is, it fits a register.
+    // The last argument fits into a register, whatever its type.
     ioctl(file: c_int, request: c_ulong, argument: *mut c_void) {
         if request == c_ulong::from(UFFDIO_REGISTER) && !before_faults(argument.cast()) {
             return failed(libc::ENOMEM);
@@ -173,18 +178,18 @@ wrapped! {
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) {
         static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
         match option {
-            // Not passed on, and answered as if it was: the pool has huge pages. What the kernel refuses, it is to
-            // refuse.
+            // Not passed on, but answered with success: the pool needs huge pages. Arguments that the kernel would
+            // refuse are passed on.
             libc::PR_SET_THP_DISABLE if switch::is_on() && (b, c, d) == (0, 0, 0) => {
                 THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
                 if a != 0 {
                     return 0;
                 }
             }
-            // But for memory that is advised to have some (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux 6.18): it may have it
-            // so.
+            // With an exception for memory that is advised to have huge pages (`PR_THP_DISABLE_EXCEPT_ADVISED`, Linux
+            // 6.18). That exception covers the pool, so it is added for the program.
             libc::PR_SET_THP_DISABLE if switch::is_on() && (b, c, d) == (2, 0, 0) => {
-                // SAFETY: names no memory.
+                // SAFETY: the call takes no address.
                 let done = unsafe { kernel!(libc::SYS_prctl, option, a, b, 0, 0) } as c_int;
                 THINKS_DISABLED.fetch_and(done != 0, Ordering::Relaxed);
                 return done;
@@ -192,7 +197,7 @@ wrapped! {
             libc::PR_GET_THP_DISABLE if THINKS_DISABLED.load(Ordering::Relaxed) && (a, b, c, d) == (0, 0, 0, 0) => {
                 return 1;
             }
-            // A filter at no address is refused: programs ask so whether there are any.
+            // The kernel refuses a filter at a null address: programs use that to test for support.
             libc::PR_SET_SECCOMP
                 if (a as u32 == libc::SECCOMP_MODE_STRICT || b != 0) && !withdraw(Zeros::Copied) =>
             {
@@ -202,39 +207,40 @@ wrapped! {
         }
     }
 
-    // The first call, whoever makes it, comes after the library's own handlers were registered: an allocator may hold a
-    // lock while it waits for the library, which waits for a fork, and take that lock in a handler.
+    // The first registration by any library comes after ours. Otherwise this deadlock is possible: an allocator holds a
+    // lock while it waits for the library; the library waits for a fork; and the fork's handler waits for the
+    // allocator's lock.
     __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) { fork::follow() }
 
     pthread_attr_setstack(attributes: *mut libc::pthread_attr_t, stack: *mut c_void, len: usize) {
         make_plain(stack, len);
     }
-    // It names the end of the stack and not how long it is. libc puts its data at the end.
+    // The argument is the end of the stack, without its length. libc stores its data at that end.
     pthread_attr_setstackaddr(attributes: *mut libc::pthread_attr_t, end: *mut c_void) {
         make_plain(end.wrapping_byte_sub(HUGE_PAGE), HUGE_PAGE);
     }
 }
 
-/// Looks at the flags of a file that is opened, by whichever call.
-pub(super) fn look(flags: c_int) {
+/// Checks the flags of a file that is opened, by any of the calls.
+pub(super) fn check_open_flags(flags: c_int) {
     if flags & libc::O_DIRECT != 0 {
         leave_unless_child();
     }
 }
 
-/// Looks at what is done to a descriptor.
-pub(super) fn look_at(command: c_int, argument: c_long) {
+/// Checks the arguments of `fcntl`.
+pub(super) fn check_fcntl(command: c_int, argument: c_long) {
     if command == libc::F_SETFL {
-        look(argument as c_int);
+        check_open_flags(argument as c_int);
     }
 }
 
-/// `XDP_UMEM_REG` of `SOL_XDP`: devices write to memory of the program's from then on.
+/// `XDP_UMEM_REG` of `SOL_XDP`: from then on, devices write to the program's memory.
 const MEMORY_OF_PACKETS: (c_int, c_int) = (283, 4);
 
-/// Looks at an option of a socket: whether pages of the program's are used past their addresses after it was set.
+/// Checks a socket option: whether the kernel will use the program's pages independently of their addresses.
 pub(super) fn before_option(level: c_int, name: c_int) {
-    // Whoever wants something deciphered gives a key first, by one of several names.
+    // A program that deciphers something first sets a key, under one of several names.
     let pins = (level, name) == (libc::SOL_SOCKET, libc::SO_ZEROCOPY)
         || (level, name) == MEMORY_OF_PACKETS
         || level == libc::SOL_ALG;
@@ -243,25 +249,26 @@ pub(super) fn before_option(level: c_int, name: c_int) {
     }
 }
 
-/// Before page faults of memory are handled by the program: what moves blocks would take the registration away. Where
-/// it cannot be plain memory, there is none to lose.
+/// Called before the program handles page faults of its memory: moving blocks would remove the registration. If the
+/// range cannot be plain memory, there is no registration to lose.
 fn before_faults(argument: *const Register) -> bool {
     if !switch::is_on() || argument.is_null() || !is_readable(argument as usize, size_of::<Register>()) {
         return true;
     }
-    // SAFETY: it can be read.
+    // SAFETY: it is readable.
     let Register { range: wanted, mode, .. } = unsafe { argument.read_unaligned() };
-    // The program is to be asked about pages that it has dropped, or never used, in the middle of a huge page.
+    // Missing-page faults are wanted for pages that the program has dropped or never used, even in the middle of a huge
+    // page.
     let zeros = if mode & (MODE_MISSING | MODE_WP) == MODE_MISSING { Zeros::LeftOut } else { Zeros::Copied };
     special(wanted.start as *mut c_void, wanted.len as usize)
         .is_none_or(|range| quietly(|| pool::make_own(&range, zeros)))
 }
 
-/// Looks at a limit that this process sets for itself.
+/// Checks a limit that this process sets for itself.
 pub(super) fn before_limit(which: c_uint, new: *const libc::rlimit64) {
     let is_of_memory = [libc::RLIMIT_AS, libc::RLIMIT_DATA].contains(&(which as libc::__rlimit_resource_t));
     if switch::is_on() && is_of_memory && !new.is_null() && quietly(|| is_readable(new as usize, size_of_val(&new))) {
-        // SAFETY: its first word can be read.
+        // SAFETY: its first word is readable.
         let most = unsafe { (&raw const (*new).rlim_cur).read_unaligned() };
         if most != libc::RLIM64_INFINITY {
             leave_a_pool();
@@ -269,22 +276,22 @@ pub(super) fn before_limit(which: c_uint, new: *const libc::rlimit64) {
     }
 }
 
-/// The same of a process that is named.
+/// Checks a limit that is set for a given process.
 pub(super) fn before_limit_of(process: libc::pid_t, which: c_uint, new: *const libc::rlimit64) {
     if process == 0 || process == std::process::id().cast_signed() {
         before_limit(which, new);
     }
 }
 
-/// As libc's `posix_madvise`, which does not drop memory whatever it is told, and leaves `errno` alone.
+/// Like libc's `posix_madvise`, which ignores requests to drop memory, and preserves `errno`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_madvise(start: *mut c_void, len: usize, advice: c_int) -> c_int {
     if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for the call.
     quietly(|| if unsafe { madvise(start, len, advice) } == 0 { 0 } else { errno() })
 }

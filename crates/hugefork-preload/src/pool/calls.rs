@@ -1,4 +1,5 @@
-//! The program's calls about memory: `mmap`, `munmap`, `madvise` and so on, done to the engine's memory.
+//! Carries out the program's memory calls (`mmap`, `munmap`, `madvise` and so on) on the engine's
+//! memory.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -22,11 +23,11 @@ use crate::switch;
 use crate::threads::lock::Tried;
 use crate::threads::signals;
 
-/// Mappings from here on lie in the pool: those that may have a huge page. They take base pages until all of a block is
-/// there, so many small ones take what they would without the pool.
+/// Minimum size of a mapping in the pool: it may contain a huge page. Blocks consist of base pages until they are full,
+/// so many small mappings take no more memory than without the pool.
 const BIG: usize = HUGE_PAGE;
 
-/// A mapping that the program asks for.
+/// A mapping request of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub(crate) hint: usize,
@@ -35,8 +36,8 @@ pub(crate) struct Wish {
     pub(crate) flags: c_int,
 }
 
-/// The first part of a range at which something is mapped everywhere, for all that the program knows. In a child, all
-/// of it: the kernel knows, from now on.
+/// The first part of a range that is mapped without gaps. In a child it is the whole range, and the kernel finds the
+/// gaps.
 pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
     let found = match role() {
         Role::Owner => ask(|engine| engine.first_mapped(range)),
@@ -49,7 +50,7 @@ pub(crate) fn first_mapped(range: &Range<usize>) -> Option<Range<usize>> {
     found.unwrap_or_else(|| Some(range.clone()))
 }
 
-/// The program wants memory. Its address, if it is not the kernel who is to give it.
+/// Maps memory for the program; returns its address, or `None` if the kernel should map it.
 pub(crate) fn map(wish: &Wish) -> Option<usize> {
     let least = if switch::takes_small() { 1 } else { BIG };
     let is_wanted = wish.len >= least
@@ -59,12 +60,12 @@ pub(crate) fn map(wish: &Wish) -> Option<usize> {
     if !is_wanted || role() != Role::Owner {
         return None;
     }
-    // Somebody else may have set limits.
+    // Another process may have set limits.
     if limits::is_limited() {
         return None;
     }
     let mapped = with_unless_forking(|memory| {
-        // It may have changed since this thread has waited.
+        // The role may have changed while this thread waited.
         if role() != Role::Owner {
             return None;
         }
@@ -75,18 +76,18 @@ pub(crate) fn map(wish: &Wish) -> Option<usize> {
     });
     let Tried::Done(Some(start)) = mapped else { return None };
     if wish.flags & libc::MAP_POPULATE != 0 {
-        // As the kernel: what fails is left to the first touch.
-        // SAFETY: new memory, which keeps its contents.
+        // Like the kernel: pages that cannot be populated are left to the first access. SAFETY: new memory; populating
+        // preserves its contents.
         let _ = unsafe { rustix::mm::madvise(start as *mut c_void, wish.len, rustix::mm::Advice::LinuxPopulateWrite) };
     }
     Some(start)
 }
 
-/// The program unmaps something near the engine's memory. True if all is done; else the kernel is to do it.
+/// Unmaps a range near the engine's memory. Returns true if that is done; otherwise the kernel should do it.
 pub(crate) fn unmap(range: &Range<usize>) -> bool {
     let (plain, is_plain) = (|others: Range<usize>| unmap_plain(&others), Cell::new(false));
     let work = |engine: &mut ProgramMemory, range: Range<usize>| {
-        // In one call, so that it is all or nothing where the kernel refuses.
+        // If the kernel may refuse, one call must cover the range, so that all or nothing is unmapped.
         is_plain.set(!engine.has(range.clone()) && engine.first_mapped(&range).as_ref() == Some(&range));
         if !is_plain.get() {
             engine.unmap(range, plain);
@@ -95,8 +96,8 @@ pub(crate) fn unmap(range: &Range<usize>) -> bool {
     role() == Role::Owner && work_through(range, work, unmap_later, plain) && !is_plain.get()
 }
 
-/// The program maps something at an address of its own choice. What was there is gone. False if nothing may be mapped
-/// there.
+/// Clears a range for a mapping at an address of the program's choice. The old contents are lost. Returns false if
+/// nothing may be mapped there.
 pub(crate) fn make_way(range: &Range<usize>) -> bool {
     if role() != Role::Owner {
         return true;
@@ -104,15 +105,15 @@ pub(crate) fn make_way(range: &Range<usize>) -> bool {
     with(|engine| engine.make_way(range.clone())).unwrap_or(true)
 }
 
-/// The kernel has mapped something where way was made, or a range was taken, or has refused.
-pub(crate) fn settle(range: &Range<usize>, is_mapped: bool) {
+/// Ends `make_way` or `take_if_free`: notes whether the kernel has mapped something in the range, or has refused.
+pub(crate) fn finish_way(range: &Range<usize>, is_mapped: bool) {
     if role() == Role::Owner {
-        with(|engine| engine.settle(range.clone(), is_mapped));
+        with(|engine| engine.finish_way(range.clone(), is_mapped));
     }
 }
 
-/// Leaves a range to the kernel, as [`make_way`], if nothing is mapped there, for all that the program knows. Whether
-/// that is so. In a child, the kernel knows.
+/// Like [`make_way`], if the range is unmapped as far as the program knows; returns whether it was. In a child the
+/// kernel decides.
 pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     if role() == Role::Child {
         cut(range);
@@ -121,7 +122,7 @@ pub(crate) fn take_if_free(range: &Range<usize>) -> bool {
     role() == Role::Owner && with(take).unwrap_or(false)
 }
 
-/// The program drops contents, and `plain` has the kernel do so: false if that does not go on.
+/// Drops contents for the program. For the kernel's parts it calls `plain`, which returns false to stop.
 pub(crate) fn empty(range: &Range<usize>, locks: Locks, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     match role() {
         Role::Owner => empty_own(range, plain),
@@ -130,10 +131,10 @@ pub(crate) fn empty(range: &Range<usize>, locks: Locks, plain: impl Fn(Range<usi
     }
 }
 
-/// Piece by piece, since the kernel may refuse its own.
+/// Works piece by piece, since the kernel may refuse its own pieces.
 fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Emptied {
     let fill = |piece: Range<usize>| {
-        // SAFETY: the program's own memory, which is writable and to read as zeros.
+        // SAFETY: the program's own memory, which is writable and must read as zeros.
         unsafe { (piece.start as *mut u8).write_bytes(0, piece.len()) };
     };
     let handed_over = |piece: Range<usize>| _ = plain(piece);
@@ -153,7 +154,7 @@ fn empty_own(range: &Range<usize>, plain: impl Fn(Range<usize>) -> bool) -> Empt
     }
 }
 
-/// The program wants something of a range that only the kernel has. False if it is not the kernel's even now.
+/// Hands a range over, for a call that only the kernel can carry out. Returns false if the range is still the engine's.
 pub(crate) fn hand_over(range: &Range<usize>) -> bool {
     hand_over_with(range, Zeros::Copied)
 }
@@ -170,24 +171,24 @@ fn hand_over_with(range: &Range<usize>, zeros: Zeros) -> bool {
     handed.unwrap_or(true)
 }
 
-/// As [`hand_over`], of what only anonymous memory is fit for: in a child, what is inherited becomes that.
+/// Like [`hand_over`], for calls that need anonymous memory: in a child, inherited memory becomes anonymous.
 pub(crate) fn make_own(range: &Range<usize>, zeros: Zeros) -> bool {
     let is_handed_over = hand_over_with(range, zeros);
     is_handed_over && (role() != Role::Child || make_inherited_own(range))
 }
 
-/// What is to be done about a mapping that changes its length.
+/// The next step for a mapping that changes its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resized {
-    /// It has.
+    /// It is resized already.
     InPlace,
-    /// It is to be copied.
+    /// It has to be copied.
     ByCopy,
-    /// The kernel does it.
+    /// The kernel has to resize it.
     Plain,
 }
 
-/// The program changes the length of a mapping near the engine's memory.
+/// Changes the length of a mapping near the engine's memory.
 pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
     match role() {
         Role::Owner => with(|engine| {
@@ -203,7 +204,7 @@ pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
             }
         })
         .unwrap_or(Resized::Plain),
-        // Where nobody can say what is inherited, a copy is right in any case.
+        // If the inherited part cannot be determined, a copy is always correct.
         Role::Child if len > old.len() && mappings::is_own(old).unwrap_or((true, true)) == (true, true) => {
             Resized::ByCopy
         }
@@ -211,18 +212,18 @@ pub(crate) fn resize(old: &Range<usize>, len: usize) -> Resized {
     }
 }
 
-/// Whether the rights that the program asks for are there already: memory of the engine can be read and written.
+/// Whether a range already has the requested protection: the engine's memory is readable and writable.
 pub(crate) fn has_rights(range: &Range<usize>, rights: c_int) -> bool {
     rights == libc::PROT_READ | libc::PROT_WRITE && role() == Role::Owner && is_all_ours(range)
 }
 
-/// Whether advice that changes no contents may be left out, since all of it is the engine's.
+/// Whether all of a range is the engine's, so that advice without effect on contents can be ignored.
 pub(crate) fn is_all_ours(range: &Range<usize>) -> bool {
     role() == Role::Owner && ask(|engine| engine.has_all(range.clone())).unwrap_or(false)
 }
 
-/// Hands everything over, and gives back all that the engine has beside: there is no pool any more. In a child, what is
-/// inherited becomes its own. False if there is no memory for that, and some of it is as before.
+/// Hands everything over, and releases the engine's resources, so there is no pool any more. In a child, inherited
+/// memory becomes its own. Returns false if memory is short; then some memory is unchanged.
 pub(crate) fn give_up(zeros: Zeros) -> bool {
     let all = START.load(Ordering::Acquire)..END.load(Ordering::Acquire);
     match role() {
@@ -237,7 +238,7 @@ pub(crate) fn give_up(zeros: Zeros) -> bool {
     left.unwrap_or(false)
 }
 
-/// The same in possession of the engine.
+/// Like [`give_up`], for a caller that has the engine's lock.
 pub(super) fn leave(memory: &mut Memory, zeros: Zeros) -> bool {
     let Some(engine) = &mut memory.engine else { return true };
     unmap_what_was_left(engine);
@@ -250,7 +251,7 @@ pub(super) fn leave(memory: &mut Memory, zeros: Zeros) -> bool {
     ROLE.store(Role::Without as u8, Ordering::Release);
     END.store(0, Ordering::Release);
     START.store(0, Ordering::Release);
-    // What children hold goes with the last of them.
+    // The memory that children hold is freed when the last of them ends.
     std::mem::forget(memory.engine.take());
     true
 }

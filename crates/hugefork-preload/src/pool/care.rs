@@ -1,5 +1,5 @@
-//! The worker's work: it writes back pages that children have shared, makes huge pages of full blocks, and gives memory
-//! back to the system that nobody holds any more.
+//! The worker's tasks: it writes back pages that children have shared, makes huge pages of full
+//! blocks, and returns unused memory to the system.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,39 +10,39 @@ use super::state::{IS_FORKING, Role, is_owner, role};
 use crate::proc::usage::{now_ns, page_faults};
 use crate::{BASE_PAGE, HUGE_PAGE};
 
-/// What was done about what descendants share or have shared.
+/// The result of maintaining shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Maintained {
-    /// Nothing is shared any more.
+    /// No memory is shared any more.
     All,
-    /// What can be done now.
+    /// All that is possible at the moment was done.
     Some,
-    /// Some of that. What nobody holds any more is better given up before it goes on.
+    /// A part was done. Before the next part, memory without a holder should be released.
     InPart,
 }
 
-/// Nobody lives any more for whom this was held. The thread that forks has the lock already, and keeps all others out.
+/// Releases a holding whose holders have all ended. The forking thread calls it with the lock held.
 pub(crate) fn gone(held: Held) {
     MEMORY.with(|_| drop(held));
 }
 
-/// Children that have ended are looked for at least so often.
-const AT_ONCE_NS: u64 = 5_000_000;
+/// Longest work before the next check for ended children.
+const MAX_WORK_NS: u64 = 5_000_000;
 
-/// Looks after what children share or have shared.
+/// Maintains the memory that children share or have shared.
 pub(crate) fn maintain() -> Maintained {
     if !is_owner() {
         return Maintained::All;
     }
     let began = now_ns();
     let mut is_over = false;
-    while !is_over && now_ns().wrapping_sub(began) < AT_ONCE_NS {
-        // A round at most; in between, others have their turn.
+    while !is_over && now_ns().wrapping_sub(began) < MAX_WORK_NS {
+        // At most one round; then other threads may take the lock.
         let_others_go_first();
         is_over = with(ProgramMemory::maintain) != Some(true);
         if !is_over {
-            // Who waits for memory that is held waits for this thread to run. With a short rest before each
-            // round, it has its share of the processor to itself again when it holds some.
+            // Threads that wait for held memory wait for this thread to run. The short rest gives it a fresh time slice
+            // for the time when it holds memory.
             let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
         }
     }
@@ -53,14 +53,14 @@ pub(crate) fn maintain() -> Maintained {
     }
 }
 
-/// Makes huge pages of blocks that the program has filled. Gives how many; none if it was broken off.
+/// Makes huge pages of blocks that the program has filled. Returns their number; `None` if it was interrupted.
 pub(crate) fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Option<usize> {
     let (mut next, mut made) = (Some(0), 0);
     while let Some(from) = next {
         let_others_go_first();
         let Some((full, rest)) = with(|engine| engine.next_full(from)) else { break };
         next = rest;
-        // Without the lock: the kernel may take long.
+        // Without the lock, because the kernel may take long.
         if let Some(full) = full.filter(Full::collapse) {
             with(|engine| engine.note_huge(&full));
             made += 1;
@@ -72,10 +72,10 @@ pub(crate) fn collapse_what_is_full(is_shared: &mut dyn FnMut() -> bool) -> Opti
     Some(made)
 }
 
-/// There are at least as many page faults as pages in a block that is filled.
+/// Filling a block raises at least as many page faults as it has pages.
 const FAULTS_OF_A_BLOCK: u64 = (HUGE_PAGE / BASE_PAGE) as u64;
 
-/// As [`collapse_what_is_full`], for a program that grows, while no child lives. Whether it has.
+/// Like [`collapse_what_is_full`], for a growing program without living children. Returns whether it has grown.
 pub(crate) fn has_grown(is_unwanted: fn() -> bool) -> bool {
     static SEEN: AtomicU64 = AtomicU64::new(0);
     let faults = page_faults();
@@ -87,7 +87,7 @@ pub(crate) fn has_grown(is_unwanted: fn() -> bool) -> bool {
     collapse_what_is_full(&mut is_forking).is_some_and(|made| made > 0)
 }
 
-/// Gives memory back to the system that nobody holds any more.
+/// Returns memory without a holder to the system.
 pub(crate) fn trim() {
     while role() == Role::Owner && !IS_FORKING.load(Ordering::Relaxed) && with(ProgramMemory::trim) == Some(true) {
         let_others_go_first();

@@ -1,9 +1,10 @@
 //! The contents of a core dump of a program under `run --pool`.
 //!
-//! While children live, and in them, the program's memory is a private mapping of the pool's file. Of such the kernel
-//! dumps only mappings of which something was written since they were made, unless bit 2 of the process's filter is
-//! set, which it is not by default. So it is set where private memory is wanted at all (bit 0). Children inherit that.
-//! To write to each mapping would do as well, and exactly so, but the next fork copies page tables of those.
+//! While children live, the program's memory is a private mapping of the pool's file, in the parent
+//! and in the children. For such mappings, the kernel dumps only those written since they were
+//! made, unless bit 2 of the process's dump filter is set, and by default it is not. So the library
+//! sets it if private memory is dumped at all (bit 0). Children inherit the filter. Writing to each
+//! mapping would work as well, but then the next fork would copy their page tables.
 
 use std::io::{Cursor, Write};
 
@@ -13,9 +14,9 @@ use rustix::io::{pwrite, read};
 const PRIVATE: u32 = 1 << 0;
 const PRIVATE_OF_FILES: u32 = 1 << 2;
 
-/// From now on, core dumps have private mappings of files, if they have private memory.
+/// Includes private file mappings in core dumps, if private memory is included.
 pub(crate) fn have_private_files() {
-    // Where there is no `/proc`, or it may not be written to, they go without.
+    // If `/proc` is missing or not writable, dumps remain without them.
     let Ok(file) = open(c"/proc/self/coredump_filter", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else { return };
     let mut text = [0_u8; 16];
     let Ok(len) = read(&file, &mut text) else { return };
@@ -28,7 +29,7 @@ pub(crate) fn have_private_files() {
     }
 }
 
-/// The filter that is to be set; none if it may stay.
+/// The filter to set; `None` if it is right already.
 fn with_private_files(filter: u32) -> Option<u32> {
     (filter & (PRIVATE | PRIVATE_OF_FILES) == PRIVATE).then_some(filter | PRIVATE_OF_FILES)
 }
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wants_no_private_memory_gets_none() {
+    fn dumps_without_private_memory_remain_so() {
         assert_eq!([0x33, 0x37, 0x32, 0, 0x1].map(with_private_files), [Some(0x37), None, None, None, Some(0x5)]);
     }
 

@@ -1,7 +1,8 @@
-//! Who gets at the engine, and who waits for whom.
+//! Access to the engine: one lock, and the rules for waiting.
 //!
-//! One lock guards it, which a thread that forks holds until the fork is through. Who holds locks of an allocator does
-//! not wait for that: `with_unless_forking`, `look`, and what is left for later (the text above `pool`).
+//! A thread that forks holds the lock until the fork is complete. A thread that holds an
+//! allocator's locks must not wait for that: it uses `with_unless_forking`, `peek`, and deferred
+//! work (see the comment above `pool`).
 
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
@@ -22,18 +23,18 @@ use crate::threads::signals;
 
 pub(super) struct Memory {
     pub(super) engine: Option<ProgramMemory>,
-    /// In a child: that of its parent, which says where mappings end that are inherited.
+    /// In a child: the parent's engine, which knows where inherited mappings end.
     pub(super) inherited: Option<ManuallyDrop<ProgramMemory>>,
-    /// What the child will hold of the fork that is under way.
+    /// The memory that the child of the present fork will hold.
     pub(super) pending: Held,
-    /// Where the engine works: the stack of who has the lock.
+    /// The stack for engine work, used by the thread that has the lock.
     pub(super) stack: Stack,
 }
 
 pub(super) static MEMORY: Guarded<Memory> =
     Guarded::new(Memory { engine: None, inherited: None, pending: Held::nothing(), stack: Stack::none() });
 
-/// What the descendants of a fork hold of the engine's memory.
+/// The engine's memory that the descendants of a fork hold.
 pub(crate) struct Held(pub(super) Option<Inherited>);
 
 impl Held {
@@ -41,7 +42,7 @@ impl Held {
         Held(None)
     }
 
-    /// Both are given up together from now on.
+    /// Joins two holdings; from now on they are released together.
     pub(crate) fn join(&mut self, other: Held) {
         match (&mut self.0, other.0) {
             (Some(held), Some(more)) => held.join(more),
@@ -50,27 +51,27 @@ impl Held {
         }
     }
 
-    /// It is another process's to give it up, or nobody can say when that may be done.
-    pub(crate) fn keep_for_ever(self) {
+    /// Never releases it: the memory belongs to another process, or its descendants cannot be observed.
+    pub(crate) fn never_release(self) {
         std::mem::forget(self);
     }
 }
 
-/// A piece that was unmapped during a fork, for whoever has the lock next. This lies in the piece itself, which nobody
-/// uses any more.
+/// A piece that was unmapped during a fork; the next thread with the lock unmaps it from the engine. The record is
+/// stored in the piece itself, which the program no longer uses.
 struct Later {
     piece: Range<usize>,
-    /// The address of the next; 0 if there is none.
+    /// The address of the next record; 0 for the last one.
     next: usize,
 }
 
-/// The address of the first [`Later`]; 0 if there is none.
+/// The address of the first [`Later`]; 0 if the list is empty.
 pub(super) static LATER: AtomicUsize = AtomicUsize::new(0);
 
-/// Threads of the program that wait for the lock. The worker lets them go first.
+/// Number of the program's threads that wait for the lock. The worker lets them go first.
 pub(super) static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `work` with the engine. None if there is none, or this thread is at work with it already.
+/// Runs `work` with the engine. `None` without an engine, or if this thread is already using it.
 pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     let mask = signals::block();
     WAITING.fetch_add(1, Ordering::Relaxed);
@@ -90,11 +91,11 @@ pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
     done.flatten()
 }
 
-/// As [`with`], for what an allocator does in possession of its locks: it does not wait for a fork.
+/// Like [`with`], but does not wait for a fork, because the calling allocator may hold its locks.
 pub(super) fn with_unless_forking<R>(work: impl FnOnce(&mut Memory) -> R) -> Tried<R> {
     let mask = signals::block();
     WAITING.fetch_add(1, Ordering::Relaxed);
-    let tried = MEMORY.with_unless_kept(|memory| {
+    let tried = MEMORY.with_unless_pinned(|memory| {
         WAITING.fetch_sub(1, Ordering::Relaxed);
         on_own_stack(memory, |memory| {
             if let Some(engine) = &mut memory.engine {
@@ -110,7 +111,7 @@ pub(super) fn with_unless_forking<R>(work: impl FnOnce(&mut Memory) -> R) -> Tri
     tried
 }
 
-/// Does some work on the stack that goes with the lock.
+/// Runs `work` on the stack that the lock protects.
 pub(super) fn on_own_stack<R>(memory: &mut Memory, work: impl FnOnce(&mut Memory) -> R) -> R {
     let mut stack = std::mem::replace(&mut memory.stack, Stack::none());
     let done = stack.run(|| work(memory));
@@ -118,30 +119,30 @@ pub(super) fn on_own_stack<R>(memory: &mut Memory, work: impl FnOnce(&mut Memory
     done
 }
 
-/// Looks at the engine while another thread forks. None if none does, any more.
-pub(super) fn look<R>(work: impl FnOnce(&ProgramMemory) -> R) -> Option<R> {
+/// Reads the engine while another thread forks. `None` if no thread forks (any more).
+pub(super) fn peek<R>(work: impl FnOnce(&ProgramMemory) -> R) -> Option<R> {
     let mask = signals::block();
-    let seen = MEMORY.look(|memory| memory.engine.as_ref().map(work));
+    let seen = MEMORY.peek(|memory| memory.engine.as_ref().map(work));
     mask.restore();
     seen.flatten()
 }
 
-/// Asks the engine something. None if there is none, or this thread is at work with it already.
+/// Reads the engine, during a fork or not. `None` without an engine, or if this thread is already using it.
 pub(super) fn ask<R>(question: impl Fn(&ProgramMemory) -> R) -> Option<R> {
     loop {
         match with_unless_forking(|memory| memory.engine.as_ref().map(&question)) {
             Tried::Done(answer) => return answer,
             Tried::Within => return None,
-            Tried::Kept => {}
+            Tried::Pinned => {}
         }
-        if let Some(answer) = look(&question) {
+        if let Some(answer) = peek(&question) {
             return Some(answer);
         }
     }
 }
 
-/// Does `work` with the engine to all of a range; or, while another thread forks, `ours` and `plain` to the pieces that
-/// are the engine's and the kernel's. False if there is no engine, or this thread is at work with it already.
+/// Calls `work` with the engine for all of a range; or, while another thread forks, calls `ours` with the engine's
+/// pieces and `plain` with the kernel's. Returns false without an engine, or if this thread is already using it.
 pub(super) fn work_through(
     range: &Range<usize>,
     work: impl Fn(&mut ProgramMemory, Range<usize>),
@@ -153,9 +154,9 @@ pub(super) fn work_through(
         match with_unless_forking(|memory| memory.engine.as_mut().map(|engine| work(engine, rest.clone()))) {
             Tried::Done(done) => return done.is_some(),
             Tried::Within => return false,
-            Tried::Kept => {}
+            Tried::Pinned => {}
         }
-        while let Some(first) = look(|engine| engine.first_piece(&rest)) {
+        while let Some(first) = peek(|engine| engine.first_piece(&rest)) {
             let Some((piece, is_ours)) = first else { return true };
             rest.start = piece.end;
             if is_ours { ours(piece) } else { plain(piece) }
@@ -163,7 +164,7 @@ pub(super) fn work_through(
     }
 }
 
-/// Lets all go first who wait for the engine, or fork. For the worker, which nobody waits for.
+/// Waits while threads wait for the engine or fork. Only the worker calls it, since no thread waits for the worker.
 pub(super) fn let_others_go_first() {
     while WAITING.load(Ordering::Relaxed) > 0 {
         let _ = rustix::thread::nanosleep(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 20_000 });
@@ -173,7 +174,7 @@ pub(super) fn let_others_go_first() {
 pub(super) fn unmap_later(piece: Range<usize>) {
     let (place, mut next) = (piece.start, LATER.load(Ordering::Relaxed));
     loop {
-        // SAFETY: whole pages of the engine's, which are writable, and which the program has unmapped.
+        // SAFETY: whole writable pages of the engine, which the program has unmapped.
         unsafe { (place as *mut Later).write(Later { piece: piece.clone(), next }) };
         match LATER.compare_exchange(next, place, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
@@ -185,7 +186,7 @@ pub(super) fn unmap_later(piece: Range<usize>) {
 pub(super) fn unmap_what_was_left(engine: &mut ProgramMemory) {
     let mut next = LATER.swap(0, Ordering::Acquire);
     while next != 0 {
-        // SAFETY: `unmap_later` has put it there, and it is still mapped.
+        // SAFETY: `unmap_later` has written it, and the page is still mapped.
         let later = unsafe { (next as *const Later).read() };
         engine.unmap(later.piece, |others| unmap_plain(&others));
         next = later.next;
@@ -197,7 +198,7 @@ pub(super) fn unmap_plain(range: &Range<usize>) {
     let _ = unsafe { rustix::mm::munmap(range.start as *mut c_void, range.len()) };
 }
 
-/// The engine's first memory in this process. None where it cannot work: then the library steps aside without a word.
+/// Creates the engine in this process. If that fails, the library withdraws silently.
 pub(super) fn begin(memory: &mut Memory) {
     let total = usage::machine().map_or(0, |machine| machine.totalram as usize * machine.mem_unit as usize);
     let is_unfit = pins_memory() || fit::why_no_pool().is_some();
@@ -217,12 +218,12 @@ pub(super) fn begin(memory: &mut Memory) {
 /// Parts of the names of libraries that pin memory: `io_uring`, InfiniBand, GPUs.
 const PINNING: [&[u8]; 5] = [b"/liburing", b"/libibverbs", b"/libcuda.", b"/libcudart", b"/libhsa-runtime"];
 
-/// Whether the program has a library that pins memory, as far as that can be seen.
+/// Whether the program has loaded a library that pins memory.
 fn pins_memory() -> bool {
     mappings::any_line(|line| PINNING.iter().any(|name| line.windows(name.len()).any(|part| part == *name)))
 }
 
-/// The numbers of the engine's descriptors in order, put into `found`.
+/// Fills `found` with the numbers of the engine's descriptors, in order.
 pub(crate) fn descriptors(found: &mut [u32]) -> &[u32] {
     let count = with(|engine| {
         let numbers = engine.descriptors().map(|file| file.as_raw_fd() as u32);
@@ -233,10 +234,10 @@ pub(crate) fn descriptors(found: &mut [u32]) -> &[u32] {
     found
 }
 
-/// Closes the engine's descriptors that still lead to its files.
+/// Closes the engine's descriptors, if they still lead to its files.
 pub(super) fn close_descriptors(engine: &ProgramMemory) {
     for file in engine.descriptors().filter(|file| file.get().is_ok()) {
-        // SAFETY: the engine's own, and it is of no use to this process any more.
+        // SAFETY: the engine's own descriptor, which this process no longer uses.
         unsafe { rustix::io::close(file.as_raw_fd()) };
     }
 }

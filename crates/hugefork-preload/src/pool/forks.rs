@@ -1,4 +1,5 @@
-//! A fork, from before it until both processes go on, and copies of the process that nobody told of.
+//! The pool during a fork, in both processes, and in copies that were made without the fork
+//! handlers.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
@@ -10,38 +11,39 @@ use super::engine::{Held, LATER, MEMORY, Memory, WAITING, close_descriptors, on_
 use super::state::{IS_FORKING, ROLE, Role};
 use crate::threads::lock::Taken;
 
-/// Before a fork, in the thread that forks, until [`parent`] or [`in_child`]. False if it is not worth to be followed:
-/// even so the lock is taken, since a thread that has it while the process is copied has it for ever in the copy.
+/// Called before a fork by the forking thread; [`parent`] or [`in_child`] ends it. Returns false if the fork need not
+/// be followed. The lock is taken in any case: otherwise the copy could contain a lock held by a thread that it does
+/// not have.
 pub(crate) fn prepare() -> bool {
     WAITING.fetch_add(1, Ordering::Relaxed);
     let taken = MEMORY.take();
     WAITING.fetch_sub(1, Ordering::Relaxed);
     if taken != Taken::Now {
-        // It cannot be: signals are blocked as long as this thread has it.
+        // Unreachable: signals are blocked while this thread has the lock.
         return false;
     }
     IS_FORKING.store(true, Ordering::Release);
-    // SAFETY: taken just now.
+    // SAFETY: this thread has just taken the lock.
     let memory = unsafe { MEMORY.held() };
     let inherited = on_own_stack(memory, |memory| {
-        // The program closes what it did not open: nothing is the engine's any more.
+        // The program has closed descriptors that it did not open. The engine cannot work without them.
         if memory.engine.iter().flat_map(ProgramMemory::descriptors).any(|file| file.get().is_err()) {
             leave(memory, Zeros::Copied);
         }
         memory.engine.as_mut().map(ProgramMemory::before_fork)
     });
     memory.pending = Held(inherited);
-    MEMORY.keep();
+    MEMORY.pin();
     memory.engine.is_some()
 }
 
-/// After it, in the process that forked. Gives what the child holds.
+/// Called after a fork in the process that forked. Returns the child's holdings.
 pub(crate) fn parent() -> Held {
     if !IS_FORKING.load(Ordering::Relaxed) {
         return Held::nothing();
     }
-    MEMORY.keep_no_longer();
-    // SAFETY: `prepare` has taken it, in this thread.
+    MEMORY.unpin();
+    // SAFETY: this thread has taken the lock in `prepare`.
     let memory = unsafe { MEMORY.held() };
     let held = std::mem::replace(&mut memory.pending, Held::nothing());
     IS_FORKING.store(false, Ordering::Release);
@@ -49,16 +51,17 @@ pub(crate) fn parent() -> Held {
     held
 }
 
-/// After it, in the child.
+/// Called after a fork in the child.
 pub(crate) fn in_child() {
     if !IS_FORKING.load(Ordering::Relaxed) {
         return;
     }
-    // SAFETY: `prepare` has taken it, in the thread whose copy this is.
+    // SAFETY: the thread that this one copies has taken the lock in `prepare`.
     let memory = unsafe { MEMORY.held() };
     if let Some(engine) = memory.engine.take() {
         ROLE.store(Role::Child as u8, Ordering::Release);
-        // Whoever has them has the parent's memory, now and later. A child may be about to give up its rights.
+        // The descriptors give access to the parent's memory, now and later, and a child may be about to drop its
+        // rights.
         close_descriptors(&engine);
         memory.inherited = Some(ManuallyDrop::new(engine));
     }
@@ -69,13 +72,13 @@ pub(crate) fn in_child() {
     MEMORY.reset();
 }
 
-/// In a copy of the process: all of it is the other's.
+/// In a copy of the process: forgets the engine, which belongs to the original.
 fn give_up_all(memory: &mut Memory) {
     std::mem::forget(memory.engine.take());
-    std::mem::replace(&mut memory.pending, Held::nothing()).keep_for_ever();
+    std::mem::replace(&mut memory.pending, Held::nothing()).never_release();
 }
 
-/// In a copy of the process that no handler was told of: it does not have the engine's memory, which is shared.
+/// Called in a copy that was made without the fork handlers: it has no access to the engine's memory, which is shared.
 pub(crate) fn in_unnoticed_copy() {
     MEMORY.reset();
     LATER.store(0, Ordering::Relaxed);

@@ -1,30 +1,35 @@
-//! The pool: big anonymous memory lies on the blocks of an engine's pool, and a fork copies no page tables of it.
+//! The pool: big anonymous memory lies in blocks of an engine, and a fork copies no page tables of
+//! it.
 //!
 //! ```text
 //! mmap ─▶ map ── big, plain, anywhere ─▶ the engine's ProgramMemory                      else ─▶ the kernel
 //! munmap, madvise, mremap, mprotect … ── whole blocks ─▶ the engine ── parts ─▶ handed over, then the kernel
-//! prepare ─▶ everything is shown privately ── fork ─▶ parent: what the child holds, until it is gone
-//!                                                 └─▶ child: plain private memory; see Children
-//! worker ─▶ maintain: writes back what nobody shares any more
+//! prepare ─▶ map everything privately ── fork ─▶ parent: records the child's holdings until it ends
+//!                                            └─▶ child: plain private memory; see Children
+//! worker ─▶ maintain: writes back pages that are no longer shared
 //!        ─▶ collapse_what_is_full: makes huge pages
 //! ```
-//! What the engine cannot do, the kernel does: memory of another kind, or where the engine has no more, or where it
-//! cannot work at all, is the kernel's from the start; blocks of which the program wants something that only the kernel
-//! has (other rights, parts unmapped, locks) are handed over to it, with their contents.
+//! The kernel serves all requests that the engine cannot: other kinds of memory, memory beyond the
+//! engine's, and everything if the engine cannot work. If the program wants a feature of the kernel
+//! for a block (other protection, partial unmapping, locks), the block is handed over to the kernel
+//! with its contents.
 //!
 //! # Children
-//! The child of a fork has private mappings of the pool's file where the program's memory was. The kernel does the same
-//! for them as for anonymous ones, with two exceptions: what is dropped (`MADV_DONTNEED`) would show the file again, so
-//! zeros are shown instead; and a mapping that grows would show what follows in the file, so it is copied.
-//! What a child has mapped since, the kernel alone knows: it is asked each time.
+//! The child of a fork has private mappings of the pool's file in place of the program's memory.
+//! The kernel treats them like anonymous memory, with two exceptions. Dropped pages
+//! (`MADV_DONTNEED`) would show the file again, so the library shows zeros instead. And a mapping
+//! that grows would show the next bytes of the file, so the library copies it. The library does not
+//! record the child's later mappings; it asks the kernel each time.
 //!
 //! # While another thread forks
-//! An allocator may hold a lock in whose possession another thread maps or drops memory, and wait for it in a handler
-//! of the fork. The library's handler is called after those of all others (`fork::follow`), so who forks has
-//! such locks already. But libc takes some of its own after all handlers, and not all handlers are registered where the
-//! library sees it. So nobody waits for a fork in `mmap`, `munmap` and `madvise`: new memory is the kernel's then, what
-//! is dropped is filled with zeros, and what is unmapped is unmapped later. Who has begun to wait before the fork is
-//! sent away by the lock. What only the kernel can do waits: other rights, locks, `MAP_FIXED`.
+//! A deadlock must be avoided: an allocator holds a lock while its thread maps or drops memory, and
+//! the fork's handler waits for the same lock. The library's handler is called after all other
+//! handlers (`fork::follow`), so the forking thread normally has such locks already. But libc takes
+//! some of its own locks after all handlers, and some handlers are registered without the library's
+//! knowledge. So `mmap`, `munmap` and `madvise` do not wait for a fork: new memory comes from the
+//! kernel, dropped memory is filled with zeros, and unmapping is deferred. The lock sends away
+//! threads that began to wait before the fork. Operations that need the kernel's features do wait:
+//! other protection, locks, `MAP_FIXED`.
 
 mod calls;
 mod care;
@@ -36,8 +41,8 @@ mod stack;
 mod state;
 
 pub(crate) use calls::{
-    Emptied, Locks, Resized, Wish, empty, first_mapped, give_up, hand_over, has_rights, is_all_ours, make_own,
-    make_way, map, resize, settle, take_if_free, unmap,
+    Emptied, Locks, Resized, Wish, empty, finish_way, first_mapped, give_up, hand_over, has_rights, is_all_ours,
+    make_own, make_way, map, resize, take_if_free, unmap,
 };
 pub(crate) use care::{Maintained, collapse_what_is_full, gone, has_grown, maintain, trim};
 pub(crate) use engine::{Held, descriptors};

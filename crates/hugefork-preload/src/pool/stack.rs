@@ -1,11 +1,12 @@
-//! A stack of the library's own, for what goes deep: the program's threads may have little of theirs, and its signal
-//! handlers less. The engine's first memory takes 55 KiB, and most other work 5 to 10.
+//! A stack of the library's own for deep calls: the program's threads may have little stack left,
+//! and its signal handlers less. Creating the engine takes 55 KiB, and most other work 5 to 10.
 //!
 //! ```text
 //! program's stack   … mmap ─ the lock ─ run_on ─┐                 ┌ returns …
 //! own stack                                     └ the engine's work ┘
 //! ```
-//! There is one, which belongs to whoever has the engine's lock. Signals are blocked meanwhile, but those of faults.
+//! There is one such stack, protected by the engine's lock. Signals are blocked meanwhile, except
+//! for faults.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -15,12 +16,12 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 
 use crate::BASE_PAGE;
 
-/// As much as it takes in builds without optimisation, and for a handler of the program's that is called for a fault.
+/// Enough for builds without optimisation, and for a fault handler of the program.
 const LEN: usize = 512 << 10;
 
-/// A stack; none before the first call.
+/// A stack; not allocated before the first call.
 pub(crate) struct Stack {
-    /// Its end, from where it grows; 0 if there is none.
+    /// Its upper end; 0 if it is not allocated.
     end: usize,
 }
 
@@ -29,11 +30,11 @@ impl Stack {
         Stack { end: 0 }
     }
 
-    /// Its end, if there is memory for one.
+    /// Its upper end; `None` if memory is short.
     fn end(&mut self) -> Option<*mut c_void> {
         if self.end == 0 {
             let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-            // SAFETY: a new mapping where the kernel likes; what lies before the stack is not to be used.
+            // SAFETY: a new mapping at an address of the kernel's choice; the guard below the stack is not accessible.
             unsafe {
                 let start = mmap_anonymous(ptr::null_mut(), LEN, rights, flags).ok()?;
                 let _ = mprotect(start, BASE_PAGE, MprotectFlags::empty());
@@ -43,10 +44,10 @@ impl Stack {
         Some(self.end as *mut c_void)
     }
 
-    /// Does some work there; or on the stack that there is, where there is no memory for another. Panics abort.
+    /// Runs `work` on this stack, or on the current stack if memory is short. Panics abort.
     pub(crate) fn run<R>(&mut self, work: impl FnOnce() -> R) -> R {
         match self.end() {
-            // SAFETY: nobody else stands on it, who would have this reference.
+            // SAFETY: `&mut self` proves that no other code runs on it.
             Some(end) => unsafe { run_on(end, work) },
             None => work(),
         }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_done_elsewhere_and_gives_what_it_gives() {
+    fn work_runs_on_the_other_stack_and_returns_its_result() {
         let (mut stack, text) = (Stack::none(), String::from("text"));
         let here = 0_u8;
         let (there, longer) = stack.run(|| {

@@ -1,5 +1,5 @@
-//! What the threads of the process know of the pool without its lock: what this process is, where the engine has its
-//! addresses, and what holds just now.
+//! The pool's state that threads read without its lock: the role of this process, the engine's
+//! addresses, and whether a fork is under way.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::fork::copies;
 use crate::switch;
 
-/// What this process is.
+/// The role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Role {
-    /// It may have a pool, and nothing came before.
+    /// It may have a pool; the initial role.
     Owner = 0,
-    /// It was forked from one that has.
+    /// It was forked from a process with a pool.
     Child = 1,
     /// The engine cannot work here.
     Without = 2,
@@ -26,8 +26,8 @@ pub(super) fn role() -> Role {
         return Role::Without;
     }
     if copies::is_unnoticed() {
-        // What the engine did here would befall the process that this one is a copy of. If it was copied in the middle
-        // of a fork, `in_child` is about to make a child of it: another library's handler came first.
+        // This process is an unhandled copy, so engine calls would change the original's memory. If it was copied in
+        // the middle of a fork, another library's handler runs before ours, and `in_child` will soon make it a child.
         return if IS_FORKING.load(Ordering::Acquire) { Role::Child } else { Role::Without };
     }
     match ROLE.load(Ordering::Acquire) {
@@ -37,17 +37,17 @@ pub(super) fn role() -> Role {
     }
 }
 
-/// The addresses that are the engine's: none before it has any.
+/// The start of the engine's addresses; 0 before it has any.
 pub(super) static START: AtomicUsize = AtomicUsize::new(0);
 pub(super) static END: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a thread forks just now.
+/// Whether a thread is forking.
 pub(super) static IS_FORKING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the kernel alone knows what lies in a range: most calls are about such.
+/// Whether a range belongs to the kernel alone, as in most calls.
 pub(crate) fn is_plain(start: usize, len: usize) -> bool {
     if !switch::is_on() {
-        // All of it was handed over.
+        // The whole range was handed over.
         return true;
     }
     let (from, to) = (START.load(Ordering::Acquire), END.load(Ordering::Acquire));
@@ -59,12 +59,12 @@ pub(crate) fn is_owner() -> bool {
     END.load(Ordering::Acquire) != 0 && role() == Role::Owner
 }
 
-/// Whether this is the child of a process that has one.
+/// Whether this process is the child of a process with a pool.
 pub(crate) fn is_child() -> bool {
     role() == Role::Child
 }
 
-/// The part of a range that lies behind the engine's addresses.
+/// The part of a range above the engine's addresses.
 pub(crate) fn behind(range: &Range<usize>) -> Option<Range<usize>> {
     let end = END.load(Ordering::Acquire).max(range.start);
     (end < range.end).then_some(end..range.end)

@@ -1,5 +1,6 @@
-//! How many more threads the process may have, by `pids.max` and `pids.current` of its control group (version 1 or 2),
-//! and whether its memory is limited. The process's own group is looked at, and none above it.
+//! Checks the room for more threads in the process's control group (`pids.max` and `pids.current`,
+//! version 1 or 2), and whether its memory is limited. Only the process's own group is checked, not
+//! the groups above it.
 
 use std::ffi::CStr;
 
@@ -7,18 +8,19 @@ use rustix::process::{Resource, getrlimit};
 
 use super::mappings::lines;
 
-/// So many threads of the program's own are to have room beside the worker and the children that live.
-const ROOM: u64 = 8;
+/// Number of the program's own threads that must still fit, besides the worker and the living children.
+const MIN_FREE_THREADS: u64 = 8;
 
-/// Whether the process's control group has room for the worker beside so many children, as far as that can be said.
+/// Whether the process's control group has room for the worker besides this many children. True if that cannot be
+/// determined.
 pub(crate) fn has_room(children: usize) -> bool {
     let mut has_room = None;
     let _ = lines(c"/proc/self/cgroup", |line| {
         if let Some((root, path)) = group_of(line) {
-            // In a container, the file system may begin with the group.
+            // In a container, the mounted hierarchy may begin at the group itself.
             has_room = [path, b""].into_iter().find_map(|path| {
                 let most = number([root, path, b"/pids.max"])?;
-                Some(number([root, path, b"/pids.current"])? + ROOM + children as u64 <= most)
+                Some(number([root, path, b"/pids.current"])? + MIN_FREE_THREADS + children as u64 <= most)
             });
         }
         has_room.is_none()
@@ -26,8 +28,8 @@ pub(crate) fn has_room(children: usize) -> bool {
     has_room.unwrap_or(true)
 }
 
-/// The group for the number of processes that a line names (`4:pids:/path`, `0::/path`): the folder of version 1 below
-/// which it lies, which version 2 has not, and its path.
+/// The group that limits the number of processes, from a line (`4:pids:/path`, `0::/path`): the folder of version 1
+/// that contains it (empty in version 2), and its path.
 fn group_of(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut words = line.splitn(3, |byte| *byte == b':');
     let (number, controllers, path) = (words.next()?, words.next()?, words.next()?);
@@ -38,7 +40,7 @@ fn group_of(line: &[u8]) -> Option<(&[u8], &[u8])> {
     (number == b"0" && controllers.is_empty()).then_some((b"", path))
 }
 
-/// The number in a file below the control groups. None if it says that there is no limit.
+/// The number in a file of a control group. `None` if there is no limit.
 fn number(parts: [&[u8]; 3]) -> Option<u64> {
     let (mut bytes, mut len, mut found) = ([0_u8; 512], 0, None);
     for part in [b"/sys/fs/cgroup/".as_slice()].into_iter().chain(parts) {
@@ -52,7 +54,7 @@ fn number(parts: [&[u8]; 3]) -> Option<u64> {
     found
 }
 
-/// Whether the process may not have all memory that there is (`RLIMIT_AS`, `RLIMIT_DATA`).
+/// Whether the process has a limit of memory (`RLIMIT_AS`, `RLIMIT_DATA`).
 pub(crate) fn is_limited() -> bool {
     [Resource::As, Resource::Data].into_iter().any(|which| getrlimit(which).current.is_some())
 }

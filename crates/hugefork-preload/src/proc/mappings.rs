@@ -1,9 +1,10 @@
-//! The process's mappings, as the kernel tells them: by `PROCMAP_QUERY` (Linux 6.11), or else by the text of
-//! `/proc/thread-self/maps`, which begins with the first of all mappings each time. `/proc/self` is the first thread's,
-//! which may have ended before the others: it has no memory then.
+//! Reads the process's mappings: by `PROCMAP_QUERY` (Linux 6.11), or else from the text of
+//! `/proc/thread-self/maps`, which lists all mappings from the first on each time. `/proc/self`
+//! would be the first thread, which may have exited before the others and has no memory then.
 //!
-//! Files are read piece by piece into the stack. Programs map and unmap meanwhile, so a range may be gone, or be
-//! something else, when it is used: only what is harmless then may be done with it.
+//! Files are read in pieces onto the stack. The program maps and unmaps memory meanwhile, so a
+//! reported range may have changed before it is used. Callers may only do things that are harmless
+//! in that case.
 
 use std::ffi::CStr;
 use std::ops::Range;
@@ -14,16 +15,15 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-/// Bytes that are read at once. Longer lines, of files with long names, are not whole; what is wanted of a line is at
-/// its beginning.
+/// Bytes per read. Longer lines, for files with long names, are cut; the needed fields are at the beginning of a line.
 const PIECE: usize = 4096;
 
-/// Whose memory a mapping shows.
+/// The origin of a mapping's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// The process's own, and no stack.
+    /// The process's own anonymous memory, except stacks.
     Anonymous,
-    /// The engine's file, privately.
+    /// The engine's file, mapped privately.
     Inherited,
     Other,
 }
@@ -36,7 +36,7 @@ struct Mapping {
     kind: Kind,
 }
 
-/// Calls `each` with all mappings of a range, until that says false.
+/// Calls `each` with all mappings in a range, until it returns false.
 ///
 /// # Errors
 /// The process has no descriptor left, or no `/proc`.
@@ -66,20 +66,20 @@ fn each_mapping(range: &Range<usize>, mut each: impl FnMut(Mapping) -> bool) -> 
         }
         None => true,
     })?;
-    // Whoever asks has some.
+    // Every process has mappings, so an empty list means that the process could not be read.
     if has_any { Ok(()) } else { Err(Errno::SRCH) }
 }
 
 const MAPS: &CStr = c"/proc/thread-self/maps";
 
-/// The mapping at an address, or the first behind it.
+/// The mapping at an address, or the next one above it.
 fn asked(maps: &Maps, address: usize) -> Result<Mapping, Errno> {
     let found = maps.at_or_behind(address)?;
     let named = [(READABLE, ProtFlags::READ), (WRITABLE, ProtFlags::WRITE), (EXECUTABLE, ProtFlags::EXEC)].into_iter();
     let rights = named.filter(|(flag, _)| found.flags & flag != 0).map(|(_, right)| right).collect();
     let mut name = [0_u8; 64];
     let kind = match maps.name_at(found.start as usize, &mut name) {
-        // A name that is longer, or the mapping is gone. Without memory, for one, nobody knows.
+        // The name is too long, or the mapping is gone. Other errors, such as lack of memory, are passed on.
         Err(Errno::NAMETOOLONG | Errno::NOENT) => Kind::Other,
         Err(errno) => return Err(errno),
         Ok(_) => kind(
@@ -103,7 +103,7 @@ fn kind(is_private: bool, is_file: bool, name: &[u8]) -> Kind {
 
 /// `7f0a1c000000-7f0a5c000000 rw-p 00200000 00:01 2051      /memfd:hugefork (deleted)`
 fn parse(line: &[u8]) -> Option<Mapping> {
-    // Names come last, and need not be text.
+    // The file name comes last, and need not be UTF-8.
     let text = line.iter().position(|byte| !byte.is_ascii()).map_or(line, |end| &line[..end]);
     let mut words = std::str::from_utf8(text).ok()?.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -119,7 +119,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Calls `each` with what private mappings of the engine's file show of a range, and the rights there, in order.
+/// Calls `each` with each part of a range that is a private mapping of the engine's file, and its protection, in order.
 ///
 /// # Errors
 /// As [`each_mapping`].
@@ -132,7 +132,7 @@ pub(crate) fn inherited(range: &Range<usize>, mut each: impl FnMut(Range<usize>,
     })
 }
 
-/// Whether some of a range shows the engine's file. False if nobody can say.
+/// Whether a part of a range is mapped from the engine's file. False if that cannot be determined.
 pub(crate) fn has_inherited(range: &Range<usize>) -> bool {
     let mut has = false;
     inherited(range, |_, _| has = true).is_ok() && has
@@ -155,7 +155,8 @@ pub(crate) fn is_own(range: &Range<usize>) -> Result<(bool, bool), Errno> {
     Ok((next >= range.end, is_partly))
 }
 
-/// Whether `is` says so of the line of any mapping, which ends with the path of its file. False if nobody can say.
+/// Whether `is` accepts the line of some mapping; a line ends with the path of its file. False if the file cannot be
+/// read.
 pub(crate) fn any_line(mut is: impl FnMut(&[u8]) -> bool) -> bool {
     let mut found = false;
     let read = lines(MAPS, |line| {
@@ -165,7 +166,7 @@ pub(crate) fn any_line(mut is: impl FnMut(&[u8]) -> bool) -> bool {
     read.is_ok() && found
 }
 
-/// Calls `each` with every line of a file, until that says false.
+/// Calls `each` with every line of a file, until it returns false.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -174,8 +175,8 @@ pub(crate) fn lines(path: &CStr, each: impl FnMut(&[u8]) -> bool) -> Result<(), 
     lines_of(|piece| rustix::io::read(file.get()?, piece), each)
 }
 
-/// As [`lines`], of what `read` gives piece by piece. A line that is longer than a piece is cut into several.
-#[inline(never)] // Not on the stack of those who may come here and mostly do not.
+/// Like [`lines`], for the pieces that `read` returns. A line longer than a piece is split.
+#[inline(never)] // Uses stack only in the rare calls that come here.
 fn lines_of(
     mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut each: impl FnMut(&[u8]) -> bool,
@@ -199,7 +200,7 @@ fn lines_of(
             return Ok(());
         }
         if begin == 0 && filled == PIECE {
-            // Too long for its end to matter.
+            // The line is so long that its end does not matter.
             if !each(&bytes) {
                 return Ok(());
             }
@@ -216,7 +217,7 @@ mod tests {
     use rustix::mm::{MapFlags, mmap_anonymous, munmap};
 
     #[test]
-    fn memory_is_told_from_files_stacks_and_guards() {
+    fn parsing_distinguishes_memory_from_files_stacks_and_guards() {
         let parsed = |line: &str| parse(line.as_bytes()).map(|found| (found.range, found.rights, found.kind));
         for (line, rights, kind) in [
             ("1000-3000 rw-p 00000000 00:00 0 ", READ_WRITE, Kind::Anonymous),
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_whole_however_they_are_read() {
+    fn lines_are_whole_for_every_read_size() {
         let text: String = (0..2000).map(|number| format!("line {number}\n")).collect();
         for step in [1, 7, 4096, 100_000] {
             let mut rest = text.as_bytes();
@@ -280,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn own_mappings_are_found_either_way() {
+    fn own_mappings_are_found_by_call_and_by_text() {
         const LEN: usize = 77 << 20;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), LEN, READ_WRITE, MapFlags::PRIVATE) }.unwrap();
         let from = start as usize;
         assert_eq!(is_own(&(from..from + LEN)), Ok((true, false)));
@@ -298,7 +299,7 @@ mod tests {
             Ok(asked) => assert_eq!(Some(asked), told),
             Err(errno) => println!("skipped: the kernel cannot say: {errno}"),
         }
-        // SAFETY: our own mapping.
+        // SAFETY: the test's own mapping.
         unsafe { munmap(start, LEN) }.unwrap();
         assert_eq!(is_own(&(from..from + LEN)), Ok((false, false)));
     }

@@ -1,7 +1,7 @@
-//! What the kernel tells about the process and its memory.
+//! Reads facts about the process and its memory from the kernel.
 //!
 //! ```text
-//! mappings   what is mapped        limits   of threads and memory        usage   what was used
+//! mappings   of the process        limits   of threads and memory        usage   of time and memory
 //! ```
 
 pub(crate) mod limits;

@@ -1,10 +1,10 @@
-//! What this process has used so far, and what the machine has. The calls are made past libc: threads that share
-//! another's `errno` ask, too.
+//! Resource usage of this process, and the size of the machine. The calls bypass libc, because the
+//! worker shares another thread's `errno`.
 
 use rustix::time::{ClockId, clock_gettime};
 use syscalls::{Sysno, syscall};
 
-/// Nanoseconds of a clock that goes on steadily.
+/// Nanoseconds of the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -20,7 +20,7 @@ pub(crate) fn page_faults() -> u64 {
     }
 }
 
-/// The machine's memory; none if the kernel does not say.
+/// The machine's memory; `None` if the kernel does not report it.
 pub(crate) fn machine() -> Option<libc::sysinfo> {
     // SAFETY: `sysinfo` is plain numbers, for which all-zero bytes are a value, and the call writes to it.
     unsafe {

@@ -1,15 +1,16 @@
-//! A lock that the handlers of `fork(2)`, program threads and the worker may all take: a few words, no allocation, no
-//! thread-local data.
+//! A lock for fork handlers, program threads and the worker: it is a few words, allocates nothing
+//! and uses no thread-local data.
 //!
-//! A signal handler of the program may fork, in the thread and at the moment in which that thread holds the lock. So
-//! the lock knows its holder, and who has it already is told so instead of waiting for himself.
+//! A signal handler of the program may fork in a thread that holds the lock. So the lock knows its
+//! holder, and a second attempt by the same thread fails instead of waiting for itself.
 //!
-//! Who holds it across a fork waits for others meanwhile: handlers of allocators take their locks. So it may be *kept*,
-//! and then who must not wait that long is sent away, also if he waits already.
+//! A thread that holds the lock across a fork waits for other threads meanwhile, because handlers
+//! of allocators take their locks. So the holder can *pin* the lock. Threads that must not wait
+//! that long then give up, even if they wait already.
 //!
 //! ```text
-//! FREE ─take─▶ TAKEN ─keep─▶ KEPT      who waits makes WAITED_FOR of TAKEN, and KEPT_WAITED_FOR of KEPT
-//!   ◀─give_back─┘  ◀─keep_no_longer─┘
+//! FREE ─take─▶ TAKEN ─pin──▶ PINNED      a waiter changes TAKEN to WAITED_FOR, and PINNED to PINNED_WAITED_FOR
+//!   ◀─give_back─┘  ◀─unpin─┘
 //! ```
 
 use std::cell::UnsafeCell;
@@ -20,85 +21,86 @@ use rustix::time::Timespec;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
-/// Taken, and somebody sleeps until it is not.
+/// Locked, and a thread sleeps until it is free.
 const WAITED_FOR: u32 = 2;
-/// Taken for as long as others may need.
-const KEPT: u32 = 3;
-/// Both.
-const KEPT_WAITED_FOR: u32 = 4;
+/// Locked and pinned.
+const PINNED: u32 = 3;
+/// Locked and pinned, and a thread sleeps.
+const PINNED_WAITED_FOR: u32 = 4;
 
-/// What became of taking a lock.
+/// The result of an attempt to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// It is this thread's now.
+    /// This thread has the lock now.
     Now,
-    /// It was this thread's before: somewhere below on its stack.
+    /// This thread had the lock before, further up its call stack.
     Before,
-    /// Another thread keeps it.
-    Kept,
+    /// Another thread has pinned the lock.
+    Pinned,
 }
 
-/// What became of work that needs a lock.
+/// The result of work that needs a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried<R> {
     Done(R),
-    /// This thread had the lock before.
+    /// This thread had the lock before, so the work was not done.
     Within,
-    /// Another thread keeps it.
-    Kept,
+    /// Another thread has pinned the lock, so the work was not done.
+    Pinned,
 }
 
-/// How long somebody waits.
+/// How long an attempt may wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Endless,
-    UnlessKept,
+    UnlessPinned,
 }
 
-/// A value that one thread at a time looks at.
+/// A value that one thread at a time may use.
 pub(crate) struct Guarded<T> {
     state: AtomicU32,
-    /// The thread that has the lock; 0 if none has.
+    /// The thread that has the lock; 0 for none.
     holder: AtomicU32,
-    /// So many threads look at the value while it is kept.
-    looking: AtomicU32,
+    /// Number of threads that read the value while it is pinned.
+    readers: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock lets one thread at a time change the value, and others look at it only while he does not.
+// SAFETY: only the lock's holder changes the value, and other threads read it only while it is pinned, when the holder
+// does not change it.
 unsafe impl<T: Send + Sync> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
     pub(crate) const fn new(value: T) -> Guarded<T> {
-        let [state, holder, looking] = [AtomicU32::new(FREE), AtomicU32::new(0), AtomicU32::new(0)];
-        Guarded { state, holder, looking, value: UnsafeCell::new(value) }
+        let [state, holder, readers] = [AtomicU32::new(FREE), AtomicU32::new(0), AtomicU32::new(0)];
+        Guarded { state, holder, readers, value: UnsafeCell::new(value) }
     }
 
-    /// Runs `work` with the lock held. None if this thread has it already: then nothing is done.
+    /// Runs `work` with the lock held. `None` if this thread has it already; then `work` is not run.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         if self.take() == Taken::Before {
             return None;
         }
-        // SAFETY: the lock was taken just now.
+        // SAFETY: this thread has just taken the lock.
         let done = work(unsafe { self.held() });
         self.give_back();
         Some(done)
     }
 
-    /// As [`Guarded::with`], but does not wait for a thread that keeps the lock.
-    pub(crate) fn with_unless_kept<R>(&self, work: impl FnOnce(&mut T) -> R) -> Tried<R> {
-        match self.take_or(Patience::UnlessKept) {
+    /// Like [`Guarded::with`], but does not wait for a thread that has pinned the lock.
+    pub(crate) fn with_unless_pinned<R>(&self, work: impl FnOnce(&mut T) -> R) -> Tried<R> {
+        match self.take_or(Patience::UnlessPinned) {
             Taken::Now => {}
             Taken::Before => return Tried::Within,
-            Taken::Kept => return Tried::Kept,
+            Taken::Pinned => return Tried::Pinned,
         }
-        // SAFETY: the lock was taken just now.
+        // SAFETY: this thread has just taken the lock.
         let done = work(unsafe { self.held() });
         self.give_back();
         Tried::Done(done)
     }
 
-    /// Takes the lock, for one function to give it back that another has taken it for.
+    /// Takes the lock; another function releases it with [`Guarded::give_back`].
     pub(crate) fn take(&self) -> Taken {
         self.take_or(Patience::Endless)
     }
@@ -115,16 +117,16 @@ impl<T> Guarded<T> {
                 Err(found) => found,
             };
             let waited_for = match found {
-                KEPT | KEPT_WAITED_FOR if patience == Patience::UnlessKept => return Taken::Kept,
-                KEPT | KEPT_WAITED_FOR => KEPT_WAITED_FOR,
+                PINNED | PINNED_WAITED_FOR if patience == Patience::UnlessPinned => return Taken::Pinned,
+                PINNED | PINNED_WAITED_FOR => PINNED_WAITED_FOR,
                 _ => WAITED_FOR,
             };
             let is_said = found == waited_for
                 || self.state.compare_exchange(found, waited_for, Ordering::Relaxed, Ordering::Relaxed).is_ok();
             if found != FREE && is_said {
-                // Woken, interrupted or too late: it is looked at again.
+                // Woken, interrupted or too late: the loop checks the state again.
                 let _ = futex::wait(&self.state, futex::Flags::PRIVATE, waited_for, None);
-                // Others may sleep, of whom this thread does not know.
+                // Other threads may sleep without this thread's knowledge.
                 taken = WAITED_FOR;
             }
         }
@@ -132,29 +134,29 @@ impl<T> Guarded<T> {
         Taken::Now
     }
 
-    /// From now on the lock is kept: who waits for it, but not so long, is sent away. The caller's thread has it.
-    pub(crate) fn keep(&self) {
-        if self.state.swap(KEPT, Ordering::SeqCst) == WAITED_FOR {
+    /// Pins the lock, which the calling thread holds: impatient waiters give up.
+    pub(crate) fn pin(&self) {
+        if self.state.swap(PINNED, Ordering::SeqCst) == WAITED_FOR {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, i32::MAX.cast_unsigned());
         }
     }
 
-    /// Looks at the value while another thread keeps it, who does not change it until he keeps it no longer. None if
-    /// nobody does. Not for long, since he waits for it.
-    pub(crate) fn look<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
-        self.looking.fetch_add(1, Ordering::SeqCst);
-        let is_kept = matches!(self.state.load(Ordering::SeqCst), KEPT | KEPT_WAITED_FOR);
-        // SAFETY: nobody changes it as long as this thread is counted.
-        let seen = is_kept.then(|| work(unsafe { &*self.value.get() }));
-        self.looking.fetch_sub(1, Ordering::SeqCst);
+    /// Reads the value while another thread has the lock pinned; that thread does not change the value while it is
+    /// pinned. `None` if the lock is not pinned. `work` must be short, since the holder waits for it.
+    pub(crate) fn peek<R>(&self, work: impl FnOnce(&T) -> R) -> Option<R> {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        let is_pinned = matches!(self.state.load(Ordering::SeqCst), PINNED | PINNED_WAITED_FOR);
+        // SAFETY: no thread changes the value as long as this thread is counted.
+        let seen = is_pinned.then(|| work(unsafe { &*self.value.get() }));
+        self.readers.fetch_sub(1, Ordering::SeqCst);
         seen
     }
 
-    /// No longer kept, but still taken.
-    pub(crate) fn keep_no_longer(&self) {
-        // Those who sleep are woken one by one, from `give_back` on.
+    /// Unpins the lock, which remains locked.
+    pub(crate) fn unpin(&self) {
+        // `give_back` wakes the sleepers one by one later.
         self.state.swap(WAITED_FOR, Ordering::SeqCst);
-        while self.looking.load(Ordering::SeqCst) > 0 {
+        while self.readers.load(Ordering::SeqCst) > 0 {
             let _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 10_000 });
         }
     }
@@ -162,26 +164,26 @@ impl<T> Guarded<T> {
     /// The value.
     ///
     /// # Safety
-    /// The caller's thread has the lock, and no other reference to the value.
-    #[expect(clippy::mut_from_ref, reason = "the lock is what makes it exclusive")]
+    /// The calling thread has the lock, and no other reference to the value.
+    #[expect(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(crate) unsafe fn held(&self) -> &mut T {
-        // SAFETY: the caller's.
+        // SAFETY: the caller vouches for it.
         unsafe { &mut *self.value.get() }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(crate) fn give_back(&self) {
         self.holder.store(0, Ordering::Relaxed);
-        if matches!(self.state.swap(FREE, Ordering::Release), WAITED_FOR | KEPT_WAITED_FOR) {
+        if matches!(self.state.swap(FREE, Ordering::Release), WAITED_FOR | PINNED_WAITED_FOR) {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
         }
     }
 
-    /// Gives the lock back in the child of a fork, in which those who waited for it are no more, and the thread that
-    /// took it has another number.
+    /// Releases the lock in the child of a fork: the waiting threads do not exist there, and the thread that took the
+    /// lock has another number.
     pub(crate) fn reset(&self) {
         self.holder.store(0, Ordering::Relaxed);
-        self.looking.store(0, Ordering::Relaxed);
+        self.readers.store(0, Ordering::Relaxed);
         self.state.store(FREE, Ordering::Release);
     }
 }
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_it_is_told_so() {
+    fn a_second_attempt_by_the_holder_fails() {
         let lock = Guarded::new(1);
         assert_eq!(lock.take(), Taken::Now);
         assert_eq!(lock.take(), Taken::Before);
@@ -209,30 +211,30 @@ mod tests {
     }
 
     #[test]
-    fn who_must_not_wait_for_long_is_sent_away_also_from_waiting() {
+    fn impatient_waiters_give_up_when_the_lock_is_pinned() {
         static LOCK: Guarded<u64> = Guarded::new(0);
         assert_eq!(LOCK.take(), Taken::Now);
         std::thread::scope(|scope| {
             let (patient, hasty): (Vec<_>, Vec<_>) = (0..4)
                 .map(|_| {
                     let patient = scope.spawn(|| LOCK.with(|count| *count += 1));
-                    (patient, scope.spawn(|| LOCK.with_unless_kept(|count| *count += 1)))
+                    (patient, scope.spawn(|| LOCK.with_unless_pinned(|count| *count += 1)))
                 })
                 .unzip();
             while LOCK.state.load(Ordering::Relaxed) != WAITED_FOR {
                 std::thread::yield_now();
             }
-            assert_eq!(LOCK.look(|count| *count), None);
-            LOCK.keep();
-            assert_eq!(LOCK.look(|count| *count), Some(0));
-            // Nobody gives it back before they are through.
-            hasty.into_iter().for_each(|hasty| assert_eq!(hasty.join().unwrap(), Tried::Kept));
-            LOCK.keep_no_longer();
-            assert_eq!(LOCK.look(|count| *count), None);
+            assert_eq!(LOCK.peek(|count| *count), None);
+            LOCK.pin();
+            assert_eq!(LOCK.peek(|count| *count), Some(0));
+            // The lock is released only after they have given up.
+            hasty.into_iter().for_each(|hasty| assert_eq!(hasty.join().unwrap(), Tried::Pinned));
+            LOCK.unpin();
+            assert_eq!(LOCK.peek(|count| *count), None);
             LOCK.give_back();
             patient.into_iter().for_each(|patient| assert_eq!(patient.join().unwrap(), Some(())));
         });
-        assert_eq!(LOCK.with_unless_kept(|count| *count), Tried::Done(4));
-        assert_eq!(LOCK.with(|_| LOCK.with_unless_kept(|_| ())), Some(Tried::Within));
+        assert_eq!(LOCK.with_unless_pinned(|count| *count), Tried::Done(4));
+        assert_eq!(LOCK.with(|_| LOCK.with_unless_pinned(|_| ())), Some(Tried::Within));
     }
 }

@@ -1,4 +1,4 @@
-//! The library's own thread, and what keeps threads out of each other's way.
+//! The library's own thread, and its locks and signal masks.
 //!
 //! ```text
 //! worker   the thread that does what takes time

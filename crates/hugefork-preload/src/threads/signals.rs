@@ -1,23 +1,22 @@
-//! Keeps the program's signal handlers away from a thread that holds what they may need.
+//! Blocks the program's signal handlers in a thread that holds locks which the handlers may need.
 
 use std::ptr;
 
 use syscalls::{Sysno, syscall};
 
-/// What the kernel has for a set of signals: bit *n* - 1 for signal *n*.
+/// The kernel's representation of a signal set: bit *n* - 1 for signal *n*.
 type KernelSet = u64;
 
-/// Those of a thread's own faults, and the two that libc keeps for itself and puts into no set.
+/// The signals of a thread's own faults, and the two that libc reserves for itself.
 const OPEN: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, 32, 33];
 
-/// The signals that a thread had blocked before. They are blocked again, and no others, by [`Mask::restore`].
+/// The signals that a thread had blocked before. [`Mask::restore`] blocks exactly these again.
 #[derive(Clone, Copy)]
 pub(crate) struct Mask(KernelSet);
 
-/// Blocks all signals of this thread but those of its own faults, and libc's.
+/// Blocks all signals of this thread except those of its own faults, and libc's.
 ///
-/// Not by libc, which looks at thread-local data, and that of the library's threads may be gone
-/// ([`super::thread`]).
+/// It bypasses libc, which uses thread-local data; the worker's data may be freed by then ([`super::thread`]).
 pub(crate) fn block() -> Mask {
     let open = OPEN.iter().map(|signal| 1 << (signal - 1)).sum::<KernelSet>();
     let mut before = 0;
@@ -26,14 +25,14 @@ pub(crate) fn block() -> Mask {
 }
 
 impl Mask {
-    /// As before.
+    /// Restores the earlier mask.
     pub(crate) fn restore(self) {
         set(&self.0, ptr::null_mut());
     }
 }
 
 fn set(mask: &KernelSet, before: *mut KernelSet) {
-    // SAFETY: the kernel reads one set and writes the other, unless that is null. The call cannot fail.
+    // SAFETY: the kernel reads one set, and writes the other unless it is null. The call cannot fail.
     let _ =
         unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const *mask, before, size_of::<KernelSet>()) };
 }
@@ -42,16 +41,16 @@ fn set(mask: &KernelSet, before: *mut KernelSet) {
 mod tests {
     use super::*;
 
-    /// What is blocked just now.
+    /// The signals that are blocked at the moment.
     fn now() -> KernelSet {
         let mut now = 0;
-        // SAFETY: without a new mask, the call only writes the one that there is.
+        // SAFETY: without a new mask, the call only writes the current one.
         unsafe { syscall!(Sysno::rt_sigprocmask, libc::SIG_BLOCK, 0, &raw mut now, size_of::<KernelSet>()) }.unwrap();
         now
     }
 
     #[test]
-    fn all_signals_wait_but_those_of_faults_and_of_libc() {
+    fn all_signals_are_blocked_except_faults_and_libcs() {
         let is_blocked = |signal: i32| now() >> (signal - 1) & 1 == 1;
         let before = now();
         let mask = block();

@@ -1,16 +1,17 @@
-//! The thread that does what takes time, while the program goes on: it makes huge pages of memory that the program has
-//! filled, and looks after what children share. It is there as long as there is a pool, and sleeps for longer and
-//! longer while nothing happens.
+//! The worker: a thread that does slow work while the program runs. It makes huge pages of memory
+//! that the program has filled, and maintains memory that children share. It exists as long as
+//! there is a pool, and sleeps longer and longer while there is no work.
 //!
-//! It is none of libc's but made by `clone(2)`: `pthread_create` allocates, which must not be done in the middle of the
-//! program's `malloc` or in a signal handler; it makes libc take locks that a program with one thread does without; and
-//! a program whose main thread ends by `pthread_exit` would wait for the thread for ever. Its thread-local data are the
-//! first thread's, which stay, `errno` included: so it makes system calls by `rustix` and `syscalls` alone, and never
-//! panics on purpose.
+//! It is made by `clone(2)` instead of libc. `pthread_create` allocates, which is forbidden in the
+//! middle of the program's `malloc` or in a signal handler; it makes libc take locks that a
+//! single-threaded program does without; and a program whose main thread ends by `pthread_exit`
+//! would wait for the worker for ever. The worker uses the thread-local data of the first thread,
+//! `errno` included, because these are never freed. So it makes system calls only by `rustix` and
+//! `syscalls`, and never panics on purpose.
 //!
-//! All signals are blocked in it, so that the program's handlers run in the program's threads. It is no reason for the
-//! process to live on: when the program's last thread has ended, it ends. Before the library steps aside it is sent
-//! away.
+//! All signals are blocked in it, so the program's handlers run in the program's threads. It does
+//! not prolong the process's life: when the program's last thread has ended, the worker ends.
+//! Before a withdrawal it is stopped.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -30,28 +31,28 @@ use crate::proc::limits::has_room;
 use crate::proc::mappings;
 use crate::{pool, switch};
 
-/// The stack holds two pieces of files, and little else. It takes no memory before it is used.
+/// Large enough for two pieces of files and little else. It takes no memory before its first use.
 #[repr(align(4096))]
 struct Stack(UnsafeCell<[u8; 128 << 10]>);
 
-// SAFETY: only the thread looks at it.
+// SAFETY: only the worker accesses it.
 unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 128 << 10]));
 
-/// Where the first thread's data are; 0 where that cannot be said, and there is no worker.
+/// Address of the first thread's data; 0 if it is unknown, and then there is no worker.
 static FIRST_LOCALS: AtomicUsize = AtomicUsize::new(0);
 
-/// The thread; the kernel writes 0 when it uses its stack no more.
+/// The worker's thread number; the kernel writes 0 when it no longer uses the worker's stack.
 static THREAD: AtomicU32 = AtomicU32::new(0);
 
-/// In the place of the thread: somebody is about to start it.
+/// Value instead of a thread number while a thread is starting the worker.
 const STARTING: u32 = u32::MAX;
 
-/// Whether it is to leave, as 0 or 1.
+/// Whether the worker should exit, as 0 or 1.
 static IS_UNWANTED: AtomicU32 = AtomicU32::new(0);
 
-/// Notes where the data of this thread are, which is the first.
+/// Notes the address of this thread's data; called by the first thread.
 pub(crate) fn note_first() {
     FIRST_LOCALS.store(locals(), Ordering::Relaxed);
 }
@@ -65,7 +66,7 @@ fn locals() -> usize {
     locals
 }
 
-/// As above.
+/// Like the version for x86-64.
 #[cfg(target_arch = "aarch64")]
 fn locals() -> usize {
     let locals;
@@ -74,13 +75,13 @@ fn locals() -> usize {
     locals
 }
 
-/// On other architectures no thread is started.
+/// On other architectures the worker is never started.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn locals() -> usize {
     0
 }
 
-/// Starts the thread, if it is not there. Allocates nothing. False if there can be none.
+/// Starts the worker if it does not run. Allocates nothing. Returns false if it cannot run.
 pub(crate) fn start() -> bool {
     if is_there() {
         return true;
@@ -92,7 +93,7 @@ pub(crate) fn start() -> bool {
     if THREAD.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         return true;
     }
-    // The caller of `send_away` looks for the thread after it has set the flag.
+    // `send_away` checks for the thread after it has set the flag.
     if is_unwanted() {
         THREAD.store(0, Ordering::Release);
         return true;
@@ -108,8 +109,8 @@ pub(crate) fn start() -> bool {
         | libc::CLONE_CHILD_CLEARTID;
     let (thread, none, all_signals) = (THREAD.as_ptr(), ptr::null_mut::<c_void>(), u64::MAX);
     let mut before = 0_u64;
-    // The thread begins with the mask of the one that makes it. libc's own call would leave libc's signals open.
-    // SAFETY: masks of the size that is named; the body stands on a stack of its own, that nobody else stands on
+    // The worker starts with the signal mask of the thread that makes it. libc's own call would leave libc's signals
+    // unblocked. SAFETY: the masks have the given size; `run` uses a stack of its own, on which no other code runs
     // while `THREAD` is not 0.
     let made = unsafe {
         let _ = syscall!(Sysno::rt_sigprocmask, libc::SIG_SETMASK, &raw const all_signals, &raw mut before, 8);
@@ -124,17 +125,17 @@ pub(crate) fn start() -> bool {
     made > 0
 }
 
-/// Whether there is one, or one that is about to leave.
+/// Whether the worker runs, or is about to exit.
 pub(crate) fn is_there() -> bool {
     THREAD.load(Ordering::Acquire) != 0
 }
 
-/// Whether it is to leave.
+/// Whether the worker should exit.
 pub(crate) fn is_unwanted() -> bool {
     IS_UNWANTED.load(Ordering::SeqCst) != 0
 }
 
-/// Has it leave, lets it not start again, and waits until the kernel counts it among the process's no more.
+/// Stops the worker, prevents its restart, and waits until the kernel no longer counts it as a thread of the process.
 pub(crate) fn send_away() {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
     IS_UNWANTED.store(1, Ordering::SeqCst);
@@ -144,53 +145,53 @@ pub(crate) fn send_away() {
         last = THREAD.load(Ordering::Acquire);
         let _ = nanosleep(&PAUSE);
     }
-    // If the kernel knows it for so long, a thread of the program's has its number by now.
+    // After this many tries, a thread of the program must have got the same number.
     let mut tries = 0..10_000;
     while tries.next().is_some() && is_counted(last) {
         let _ = nanosleep(&PAUSE);
     }
-    // The kernel takes it out of the process's list just after its number, both with the lock of the process's
-    // signals, which this call takes too: it returns when both are done (`__exit_signal` of Linux).
+    // The kernel removes the number and then the thread from the process's list, both under the lock of the process's
+    // signals (`__exit_signal` in Linux). This call takes the same lock, so it returns after both.
     let mut pending = 0_u64;
-    // SAFETY: the call writes a mask of the size that is named.
+    // SAFETY: the call writes a mask of the given size.
     let _ = unsafe { syscall!(Sysno::rt_sigpending, &raw mut pending, size_of::<u64>()) };
 }
 
-/// Whether the kernel knows a thread of this process with such a number.
+/// Whether the kernel knows a thread of this process with this number.
 fn is_counted(thread: u32) -> bool {
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: sends nothing.
+    // SAFETY: signal 0 sends nothing.
     ![0, STARTING].contains(&thread) && unsafe { syscall!(Sysno::tgkill, process, thread, 0) }.is_ok()
 }
 
-/// It may start again.
+/// Allows the worker to start again.
 pub(crate) fn let_back() {
     IS_UNWANTED.store(0, Ordering::SeqCst);
 }
 
-/// In the child of a fork, which has no such thread; the stack was copied.
+/// Called in the child of a fork, which has no worker; its stack was copied.
 pub(crate) fn in_child() {
     THREAD.store(0, Ordering::Relaxed);
     let_back();
 }
 
-/// The thread.
+/// The worker's main function.
 extern "C" fn run(_: *mut c_void) -> c_int {
     take_a_table_of_its_own();
     let _ = set_name(c"hugefork-run");
     work();
-    // The last thread's status may be the process's.
+    // If the worker is the process's last thread, its status may become the process's.
     status_of_the_program().unwrap_or(0)
 }
 
-/// Leaves the table of descriptors to the program, and takes another with the engine's alone: no number that the
-/// program counts on is ever taken, and no file stays open that it closes. Where the kernel refuses, it shares the
-/// table.
+/// Gives the worker a descriptor table of its own that contains the engine's descriptors only. So it never occupies a
+/// number that the program expects to be free, and it holds no file open that the program closes. If the kernel
+/// refuses, the worker shares the program's table.
 fn take_a_table_of_its_own() {
     const UNSHARE: u32 = 1 << 1;
     let mut next = 0;
     let mut close_up_to = |end: u32, flags: u32| {
-        // SAFETY: closes nothing of the program's, whose table is another from then on.
+        // SAFETY: the new table is a copy, so no descriptor of the program is closed.
         let closed = next > end || unsafe { syscall!(Sysno::close_range, next, end, flags) }.is_ok();
         next = end.saturating_add(2);
         closed
@@ -203,23 +204,23 @@ fn take_a_table_of_its_own() {
         }
     }
     close_up_to(u32::MAX, flags);
-    // Files that the thread opens later get none of the numbers that threads print to.
+    // Occupies 0, 1 and 2, so that no later file of the worker gets a number that threads print to.
     for _ in 0..3 {
         let _ = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(IntoRawFd::into_raw_fd);
     }
 }
 
-/// How long it sleeps before it looks again: first so long, then twice as long, up to the longest, which is longer
-/// where no child lives.
-const SHORTEST_NS: i64 = 5_000_000;
-const LONGEST_NS: i64 = 160_000_000;
-const LONGEST_ALONE_NS: i64 = 640_000_000;
+/// Shortest and longest sleep between two checks: it doubles from one to the other. Without living children the longest
+/// sleep is longer.
+const MIN_PAUSE_NS: i64 = 5_000_000;
+const MAX_PAUSE_NS: i64 = 160_000_000;
+const MAX_PAUSE_ALONE_NS: i64 = 640_000_000;
 
-/// Until it is to leave.
+/// Works until the worker should exit.
 fn work() {
-    let (mut pause, mut is_to_pass) = (SHORTEST_NS, false);
+    let (mut pause, mut is_to_pass) = (MIN_PAUSE_NS, false);
     while !is_unwanted() && pool::is_owner() && status_of_the_program().is_none() {
-        // What was held for those who are gone is given up under the lock that forks take.
+        // The holdings of ended children are released under the lock that forks take.
         let alive = STATE.with(|state| {
             state.outstanding.reap(|held| {
                 is_to_pass = true;
@@ -237,29 +238,29 @@ fn work() {
             continue;
         }
         if alive > 0 {
-            sleep(&mut pause, LONGEST_NS);
+            sleep(&mut pause, MAX_PAUSE_NS);
             continue;
         }
         let mut is_shared = || is_unwanted() || STATE.with(|state| state.outstanding.count() > 0).unwrap_or(true);
-        // Blocks that another thread works on have their turn later.
+        // Blocks that another thread works on are left for later.
         let has_passed =
             maintained == Maintained::All && is_to_pass && pool::collapse_what_is_full(&mut is_shared).is_some();
         is_to_pass &= !has_passed;
         if is_to_pass || has_passed || pool::has_grown(is_unwanted) {
-            pause = SHORTEST_NS;
+            pause = MIN_PAUSE_NS;
         }
-        sleep(&mut pause, LONGEST_ALONE_NS);
+        sleep(&mut pause, MAX_PAUSE_ALONE_NS);
     }
 }
 
-/// Leaves all to the kernel, and then the program.
+/// Hands all memory over to the kernel, and stops working in this program.
 fn withdraw() {
     if pool::give_up(Zeros::Copied) {
         STATE.with(|_| switch::set(switch::OFF));
     }
 }
 
-/// Sleeps, unless it is to leave, and next time twice as long.
+/// Sleeps, unless the worker should exit, and doubles the pause for the next time.
 fn sleep(pause: &mut i64, longest: i64) {
     let time = Timespec { tv_sec: 0, tv_nsec: *pause };
     let slept = futex::wait(&IS_UNWANTED, futex::Flags::PRIVATE, 0, Some(&time));
@@ -269,8 +270,8 @@ fn sleep(pause: &mut i64, longest: i64) {
     *pause = (2 * *pause).min(longest);
 }
 
-/// The first thread's status, if none of the program's threads is left. So it is when they have all ended by the system
-/// call that ends one thread: libc ends the process with the last that ends by libc's means.
+/// The first thread's exit status, if no thread of the program is left. That happens if all have ended by the system
+/// call that ends one thread; after an exit by libc's functions, the last thread ends the process.
 fn status_of_the_program() -> Option<c_int> {
     let mut status = None;
     let _ = mappings::lines(c"/proc/self/stat", |line| {
@@ -280,10 +281,11 @@ fn status_of_the_program() -> Option<c_int> {
     status
 }
 
-/// The same by the line `1234 (name) Z 1 …` of a process: the third word is the state of its first thread, the 20th the
-/// number of threads, in which the first counts until the others are reaped, the 52nd how the first has ended.
+/// The same from the line `1234 (name) Z 1 …` of a process. The third word is the state of its first thread, the 20th
+/// the number of threads, in which the first thread counts until the others are reaped, and the 52nd the exit status of
+/// the first thread.
 fn status_in(line: &[u8]) -> Option<c_int> {
-    // Names may have anything in them.
+    // A process name may contain any characters.
     let rest = &line[line.iter().rposition(|byte| *byte == b')')? + 1..];
     let mut words = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
     let is_over = words.next()? == "Z" && words.nth(16)? == "2";
@@ -296,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_ended_is_told_from_who_has_not() {
+    fn the_status_line_shows_whether_the_program_has_ended() {
         let line = |state: &str, threads: u32| {
             let zeros = |count: usize| "0 ".repeat(count);
             format!("12 (a ) Z 9 (x) {state} {}{threads} {}1792\n", zeros(16), zeros(31))

@@ -3,19 +3,19 @@
 >>> import hugefork as hf
 >>> pool = hf.Pool("64 MiB")
 >>> a = pool.zeros((1000, 64), "float32")      # an ordinary numpy array
->>> with hf.snapshot(a) as s:                   # as it is now; nothing is copied
-...     a += 1                                  # goes on meanwhile
+>>> with hf.snapshot(a) as s:                   # the present contents; nothing is copied
+...     a += 1                                  # writing continues
 ...     float(s[a].sum()), float(a.sum())
 (0.0, 64000.0)
->>> branch = hf.fork(a)                         # a copy that can be written to
+>>> branch = hf.fork(a)                         # a writable copy
 
-Functions take arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use all of it
-at once; whatever takes long lets other threads of Python run. A child of ``os.fork()`` has no pools: its calls raise
-`ForkedChildError`, and a touch of an array ends it with a line that says why. The first fork of a process that has arrays
-warns.
+Functions accept arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use
+everything concurrently; long calls release the interpreter's lock. A child of ``os.fork()`` has no pools: its calls
+raise `ForkedChildError`, and an access to an array ends it with a message. The first fork of a process that has
+arrays warns.
 
-A thread that blocks all signals, as those of uWSGI (``--threads``) do, ends the process at its first write to an array. It
-has to call ``signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})`` before, or to make an array itself.
+A thread that blocks all signals, like the threads of uWSGI (``--threads``), ends the process at its first write to an
+array. It must call ``signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})`` first, or make an array itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models of torch whose memory lies in a pool: `hugefork.dcp.adopt` moves it there."""
+"""Torch models whose memory lies in a pool: `hugefork.dcp.adopt` moves it there."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from ._pool import Pool, in_words
 
 __all__ = ["Adopted", "adopt"]
 
-# Where a tensor begins, as torch has it.
+# Alignment of a tensor's start, as in torch.
 _ALIGNMENT = 64
-# Adam and its like have two arrays for each parameter.
+# Optimizers like Adam have two arrays for each parameter.
 _USUAL_STATE = 2
 
 
 class Adopted:
-    """A model and an optimizer whose tensors lie in a pool. `adopt` makes it."""
+    """A model and an optimizer whose tensors lie in a pool. Made by `adopt`."""
 
     def __init__(self, pool: Pool, model: Any, optimizer: Any | None) -> None:
         self.pool = pool
-        """Where the tensors lie."""
+        """The pool of the tensors."""
         self.left_out = 0
-        """Bytes of tensors that stay where they were: those of other devices, sparse ones, parts of a `DTensor`, and
-        those that found the pool full."""
+        """Bytes of tensors that were not moved: tensors of other devices, sparse ones, parts of a `DTensor`, and
+        those that did not fit into the pool."""
         self._optimizer = optimizer
         self._model = self._move([*model.parameters(), *model.buffers()])
         self._make_ready(self._model)
-        # In a region of their own: a snapshot of the state would have the next step copy them.
+        # Gradients have a region of their own: otherwise, after a snapshot of the state, the next step would copy
+        # them.
         self._move([each.grad for each in model.parameters() if each.grad is not None])
         self._state: Array | None = None
         self._held = -1
@@ -47,8 +48,8 @@ class Adopted:
 
     @property
     def arrays(self) -> list[Array]:
-        """What a checkpoint has: the bytes of the model's parameters and buffers, and of the optimizer's state once
-        there is any. Gradients are not among them."""
+        """The arrays for a checkpoint: the bytes of the model's parameters and buffers, and of the optimizer's state
+        once it exists. Gradients are not included."""
         return [array for array in (self._model, self._state) if array is not None]
 
     @property
@@ -57,13 +58,13 @@ class Adopted:
         return sum(array.nbytes for array in self.arrays)
 
     def close(self) -> None:
-        """No longer takes in what the optimizer makes. The tensors stay where they are."""
+        """Stops moving new state of the optimizer. The tensors are not moved back."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        # The first step makes the state, and the first with a gradient that of a parameter.
+        # The first step makes the state; the first gradient of a parameter makes that parameter's state.
         if len(optimizer.state) != self._held:
             self._move_state()
 
@@ -81,7 +82,7 @@ class Adopted:
             self._make_ready(moved)
 
     def _move(self, values: Iterable[Any]) -> Array | None:
-        """Moves tensors into a new region, one after the other, so that each lets go of its old memory before the next."""
+        """Moves tensors into a new region one after the other, so that each frees its old memory before the next."""
         torch = importlib.import_module("torch")
         storages: dict[int, list[Any]] = {}
         for tensor in {id(value): value for value in values if isinstance(value, torch.Tensor)}.values():
@@ -97,7 +98,8 @@ class Adopted:
             length += -(-tensors[0].untyped_storage().nbytes() // _ALIGNMENT) * _ALIGNMENT
         size = -(-length // self.pool.block_size) * self.pool.block_size
         try:
-            # By block: a step writes to all of it. A write that found the pool full would be a SIGBUS.
+            # Copies by block, because a step writes to all of it. Without populating first, a write to a full pool
+            # would be a SIGBUS.
             whole = bytes_of(self.pool.region(size, reserve=True, copy_grain="block"))
         except HugeforkError as error:
             self.left_out += length
@@ -129,20 +131,20 @@ def _is_plain(torch: Any, tensor: Any) -> bool:
 
 
 def adopt(model: Any, optimizer: Any | None = None, *, pool: Pool | None = None) -> Adopted:
-    """Moves the parameters, buffers and gradients of a model, and the state of its optimizer, into a pool, side by side.
-    They stay the same tensors; what else has shared their memory does so no longer, so this comes before
-    `torch.compile` and before views of them are made.
+    """Moves the parameters, buffers and gradients of a model, and the state of its optimizer, into a pool, side by
+    side. They remain the same tensors, but other objects that shared their memory no longer do. So call this before
+    `torch.compile`, and before making views of them.
 
-    The state is moved when there is any: now, after the first step, or when `optimizer.load_state_dict` (or `dcp`'s
-    `set_state_dict`) brings it. A gradient stays in the pool until ``zero_grad(set_to_none=True)`` lets go of it.
+    The state is moved when it exists: now, after the first step, or when `optimizer.load_state_dict` (or `dcp`'s
+    `set_state_dict`) loads it. A gradient is in the pool until ``zero_grad(set_to_none=True)`` releases it.
 
     Parameters
     ----------
     model, optimizer
         A `torch.nn.Module`, and a `torch.optim.Optimizer` of its parameters.
     pool
-        Where to. By default one that has room for all and a copy of all. It takes memory for both at once, so that no
-        step waits for any: a stager that copies, and is kept, has as much.
+        The target. By default a new pool with room for everything and a copy of everything. It gets the memory for
+        both at once, so that no step waits for memory; a stager that copies and is reused takes as much.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def adopt(model: Any, optimizer: Any | None = None, *, pool: Pool | None = None)
     """
     torch = importlib.import_module("torch")
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{type(model).__name__} is no model: give a torch.nn.Module, and its optimizer")
+        raise TypeError(f"{type(model).__name__} is not a model: give a torch.nn.Module, and its optimizer")
     return Adopted(pool if pool is not None else _pool_for(model, optimizer), model, optimizer)
 
 
@@ -169,6 +171,6 @@ def _pool_for(model: Any, optimizer: Any | None) -> Pool:
         values = (value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values())
         state = max(_USUAL_STATE * parameters, sum(getattr(value, "nbytes", 0) for value in values))
     block = 2 << 20
-    # Each with its gradients, a copy of all, and what alignment takes.
+    # Room for gradients, for a copy of everything, and for alignment.
     nbytes = 2 * (2 * parameters + buffers + state)
     return Pool(-(-nbytes * 9 // 8 // block) * block + 16 * block, name="model")

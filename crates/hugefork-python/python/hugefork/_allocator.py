@@ -11,42 +11,44 @@ from ._pool import Pool, Size, parse_size
 __all__ = ["AllocatorStats", "numpy_allocator"]
 
 _before: ContextVar[tuple[object, ...]] = ContextVar("hugefork_before", default=())
-"""What each block that is entered in this context has found in force, the outermost first."""
+"""The earlier handlers of the ``with`` blocks that are active in this context, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStats:
-    """What an allocator did."""
+    """Statistics of an allocator."""
 
     live: int
-    """Arrays that have their memory from it."""
+    """Living arrays with memory of the pool."""
     live_bytes: int
     kept_bytes: int
-    """Bytes that are kept for the next array."""
+    """Bytes that are kept for later arrays."""
     recycled: int
-    """Arrays that got memory that was kept."""
+    """Arrays that got kept memory."""
     made: int
     """Arrays that got new memory of the pool."""
     refused: int
-    """Arrays that got ordinary memory, because the pool had not enough."""
+    """Arrays that got ordinary memory because the pool had too little."""
 
 
 class numpy_allocator:
-    """Has numpy take the memory of big arrays from a pool, temporaries of expressions among them, inside a ``with``
-    block: memory of an array that is gone goes to the next one as it is, mapped and in huge pages, and `numpy.zeros`
-    takes zeroed blocks. Without it, numpy gets fresh memory from the kernel for each, which clears it page by page.
+    """Takes the memory of numpy's big arrays, temporaries of expressions included, from a pool inside a ``with``
+    block. The memory of a freed array is given to the next one as it is, mapped and in huge pages, and `numpy.zeros`
+    gets zeroed blocks. Without the allocator, numpy gets new memory from the kernel for each array, and the kernel
+    clears it page by page.
 
-    It gains where arrays of 16 MB and more come and go. A process that may keep all memory that it ever had gets as much from
-    glibc with ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_TOP_PAD_=268435456`` in its environment; here it
-    ends, with the block, the pool and `keep`. A pool is mapped twice: Rss counts its memory twice, Pss once.
+    It gains where arrays of 16 MB and more are created and freed often. A process that may keep all its memory for
+    ever gets the same gain from glibc with ``MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296
+    MALLOC_TOP_PAD_=268435456`` in its environment; the allocator's memory is limited by the block, the pool and
+    `keep`. A pool is mapped twice: Rss counts its memory twice, Pss once.
 
-    The memory is writable at once, so files and sockets can be read into it. Where the pool has not enough, arrays get
-    ordinary memory. Arrays stay good after the block. They are no arrays of `Pool.empty`: they cannot be snapshotted,
-    and a child of ``os.fork()`` does not have them.
+    The memory is writable at once, so files and sockets can be read into it. If the pool has too little memory,
+    arrays get ordinary memory. Arrays remain valid after the block. They are not arrays of `Pool.empty`: they cannot
+    be snapshotted, and a child of ``os.fork()`` does not have them.
 
-    numpy keeps the allocator in the context (`contextvars`): the block is in force in its own thread, and in tasks of
-    asyncio that it starts. Other threads, also those started inside, go on with the allocator of their own, the default
-    at first (before the free-threaded Python 3.14). To take it along::
+    numpy keeps the allocator in the context (`contextvars`): the block applies to its own thread, and to asyncio
+    tasks that it starts. Other threads, also those started inside, use their own allocator, which is the default at
+    first (before the free-threaded Python 3.14). To use this one there, copy the context::
 
         threading.Thread(target=contextvars.copy_context().run, args=(work,))
 
@@ -55,11 +57,11 @@ class numpy_allocator:
     Parameters
     ----------
     pool
-        Where the memory comes from. With ``zeroed_stock``, `numpy.zeros` does not clear.
+        The source of the memory. With ``zeroed_stock``, `numpy.zeros` does not clear.
     least
         Smaller arrays get ordinary memory; by default, those that are smaller than a block.
     keep
-        The most bytes that are kept for the next array; by default half of the pool. `trim` gives them back.
+        Maximum number of bytes that are kept for later arrays; by default half of the pool. `trim` frees them.
 
     Examples
     --------
@@ -74,7 +76,7 @@ class numpy_allocator:
 
     def __init__(self, pool: Pool, *, least: Size | None = None, keep: Size | None = None) -> None:
         if not isinstance(pool, Pool):
-            raise TypeError(f"{type(pool).__name__} is no pool: give a hugefork.Pool")
+            raise TypeError(f"{type(pool).__name__} is not a pool: give a hugefork.Pool")
         self._native = _native.NumpyAllocator(
             pool._native,
             pool.block_size if least is None else parse_size(least),
@@ -92,11 +94,11 @@ class numpy_allocator:
         self._native.restore(before)
 
     def stats(self) -> AllocatorStats:
-        """What it did."""
+        """Statistics of the allocator."""
         return AllocatorStats(**self._native.stats())
 
     def trim(self) -> int:
-        """Gives memory that is kept back to the pool. Returns how many bytes that were."""
+        """Frees kept memory. Returns its size in bytes."""
         return self._native.trim()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Where arrays lie: which region or snapshot an array is a view of, and which bytes of it."""
+"""Finds the region or snapshot that an array is a view of, and the array's bytes in it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Place(NamedTuple):
-    """Where an array lies: its holder, and how it is laid out there."""
+    """The position of an array: its holder, and its layout there."""
 
     holder: _native.Region | _native.RegionSnapshot
     start: int
     """Bytes from the start of the holder to the lowest byte of the array."""
     stop: int
-    """The same, to the end of its highest element."""
+    """Bytes from the start of the holder to the end of the array's highest element."""
     offset: int
-    """The same, to its first element."""
+    """Bytes from the start of the holder to the array's first element."""
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def on(self, holder: _native.Region | _native.RegionSnapshot) -> Array:
-        """The same place of another holder: a fork, or a snapshot."""
+        """The array at the same position of another holder: a fork, or a snapshot."""
         return np.ndarray(self.shape, self.dtype, bytes_of(holder), self.offset, self.strides)
 
 
 def bytes_of(holder: _native.Region | _native.RegionSnapshot | _native.Imported) -> Array:
-    """All bytes of a holder, as an array that holds a view of it. Only `frombuffer` does: an array of
-    ``np.ndarray(buffer=memoryview(holder))`` lets go of the view at once."""
+    """All bytes of a holder, as an array that owns a view of it. Only `frombuffer` does that: an array of
+    ``np.ndarray(buffer=memoryview(holder))`` releases the view at once."""
     if not isinstance(holder, _native.Imported):
         _fork.stays_here(holder)
-    # Its types do not know that the holder is a buffer before Python 3.12.
+    # Before Python 3.12, type checkers do not know that the holder is a buffer.
     return np.frombuffer(cast(memoryview, holder), np.uint8)
 
 
 def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
-    """The region or snapshot that `array` is a view of, if it is one of any."""
+    """The region or snapshot that `array` is a view of; None for other arrays."""
     at = array
     while isinstance(at, np.ndarray):
         at = at.base
@@ -51,12 +51,12 @@ def holder_of(array: Any) -> _native.Region | _native.RegionSnapshot | None:
 
 
 def place_of(array: Any) -> Place:
-    """Where `array` lies.
+    """The position of `array`.
 
-    Raises TypeError if it is no array, ValueError if it is no view of a region or snapshot.
+    Raises TypeError if it is not an array, ValueError if it is not a view of a region or snapshot.
     """
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"{type(array).__name__} is no numpy array: give arrays of a pool, or views of them")
+        raise TypeError(f"{type(array).__name__} is not a numpy array: give arrays of a pool, or views of them")
     holder = holder_of(array)
     if holder is None:
         raise ValueError("this array lies in no pool: make it with pool.empty, pool.zeros or pool.array")
@@ -71,7 +71,7 @@ def place_of(array: Any) -> Place:
 
 
 def region_place(array: Any) -> tuple[_native.Region, Place]:
-    """Where an array lies that can be written to."""
+    """The position of a writable array."""
     place = place_of(array)
     if not isinstance(place.holder, _native.Region):
         raise ValueError("this array is one of a snapshot, which nobody can write to: fork it with hugefork.fork")
@@ -79,7 +79,7 @@ def region_place(array: Any) -> tuple[_native.Region, Place]:
 
 
 def range_of(array: Any) -> tuple[_native.Region, int, int]:
-    """The bytes of an array without gaps."""
+    """The byte range of an array without gaps."""
     region, place = region_place(array)
     step = array.itemsize
     for stride, length in sorted((abs(stride), length) for length, stride in zip(array.shape, array.strides)):
@@ -90,7 +90,7 @@ def range_of(array: Any) -> tuple[_native.Region, int, int]:
 
 
 def range_to_change(array: Any) -> tuple[_native.Region, int, int]:
-    """The bytes of an array without gaps that may be written to."""
+    """The byte range of a writable array without gaps."""
     found = range_of(array)
     if not array.flags.writeable:
         raise ValueError("this array is read-only: give one that may be written to")
@@ -98,7 +98,7 @@ def range_to_change(array: Any) -> tuple[_native.Region, int, int]:
 
 
 def checked_dtype(dtype: Any) -> np.dtype[Any]:
-    """A type of elements that memory of a pool can have."""
+    """The dtype, if memory of a pool can hold its elements."""
     made: np.dtype[Any] = np.dtype(dtype)
     if made.hasobject:
         raise TypeError(f"dtype {made} has references to Python objects, which a snapshot cannot copy: take numbers")
@@ -110,7 +110,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     try:
         made = tuple(map(operator.index, (shape,) if hasattr(shape, "__index__") else shape))
     except TypeError:
-        raise TypeError(f"{shape!r} is no shape: give a length, or a tuple of lengths") from None
+        raise TypeError(f"{shape!r} is not a shape: give a length, or a tuple of lengths") from None
     if any(length < 0 for length in made):
         raise ValueError(f"shape {made} has a negative length")
     return made

@@ -1,7 +1,7 @@
-"""Exceptions: one class for each error of the engine, below a builtin that fits.
+"""Exceptions: one class for each error of the engine, derived from a matching builtin.
 
-``HugeforkError`` catches all of them. Each instance has ``code`` (the engine's name for it, such as ``pool_full``) and
-``number``, which never change, and ``errno``, the one that comes closest.
+``HugeforkError`` catches all of them. Each instance has ``code`` (the engine's name for it, such as ``pool_full``)
+and ``number``, which never change, and ``errno``, the closest ``errno``.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ __all__ = [
 
 
 class HugeforkError(Exception):
-    """Any error of hugefork. The message says what happened, and then what to do."""
+    """Base class of hugefork's errors. The message says what happened, and then what to do."""
 
     code: str = ""
-    """The engine's name for it; empty for errors of the binding's own."""
+    """The engine's name for the error; empty for errors of the Python binding."""
     number: int = 0
-    """The engine's number for it; 0 for errors of the binding's own."""
+    """The engine's number for the error; 0 for errors of the Python binding."""
     errno: int | None = None
-    """The ``errno`` that comes closest; of a refused system call, what the kernel answered."""
+    """The closest ``errno``; for a refused system call, the kernel's error."""
     done: int | None = None
-    """Of `read_into` and `reset`: bytes at the start of the memory that were done before the error."""
+    """For `read_into` and `reset`: number of bytes at the start of the memory that were done before the error."""
 
 
 class ClosedError(HugeforkError, ValueError):
@@ -70,11 +70,11 @@ class ClosedError(HugeforkError, ValueError):
 
 
 class CheckpointError(HugeforkError, ValueError):
-    """A checkpoint cannot be read: it is truncated, was altered, or is none."""
+    """A checkpoint cannot be read: it is truncated or altered, or is not a checkpoint."""
 
 
 class InvalidError(HugeforkError, ValueError):
-    """What was asked for cannot be."""
+    """The request is impossible."""
 
 
 class SizeError(InvalidError):
@@ -82,7 +82,7 @@ class SizeError(InvalidError):
 
 
 class NotABlockSizeError(SizeError):
-    """A block size that is no power of two from 4 KiB to 1 GiB."""
+    """The block size is not a power of two from 4 KiB to 1 GiB."""
 
 
 class ZeroSizeError(SizeError):
@@ -90,15 +90,15 @@ class ZeroSizeError(SizeError):
 
 
 class NotAMultipleError(SizeError):
-    """A size that is no whole number of blocks."""
+    """The size is not a whole number of blocks."""
 
 
 class UnreadableSizeError(SizeError):
-    """Text that is no size."""
+    """The text is not a size."""
 
 
 class UnknownBackingError(InvalidError):
-    """Text that names no backing."""
+    """The text names no backing."""
 
 
 class TooManyBlocksError(InvalidError):
@@ -110,15 +110,15 @@ class LargerThanPoolError(InvalidError):
 
 
 class OutOfRangeError(InvalidError):
-    """A range that does not lie inside."""
+    """The range does not lie inside."""
 
 
 class NotAViewError(InvalidError):
-    """A range that is no slice of the type."""
+    """The range is not a slice of the type."""
 
 
 class LimitOnSnapshotError(InvalidError):
-    """A limit on copies for a snapshot, which has none."""
+    """A limit on copies was given for a snapshot, which cannot have one."""
 
 
 class BadSettingError(InvalidError):
@@ -126,7 +126,7 @@ class BadSettingError(InvalidError):
 
 
 class BadKernelError(InvalidError):
-    """``HUGEFORK_KERNEL`` names a kernel that this machine lacks, or none."""
+    """``HUGEFORK_KERNEL`` names a kernel that this machine lacks, or that does not exist."""
 
 
 class AnotherPoolError(InvalidError):
@@ -138,15 +138,15 @@ class AnotherLengthError(InvalidError):
 
 
 class BadExtentsError(InvalidError):
-    """Text that lists no extents of a snapshot."""
+    """The text is not a list of extents of a snapshot."""
 
 
 class NotAnExportError(InvalidError):
-    """A descriptor that is not of an export, or of another."""
+    """The descriptor is not that of an export, or of another export."""
 
 
 class AnotherOperationsError(InvalidError):
-    """`Operations` that are not those of the array, or of others in its cut."""
+    """The `Operations` are not those of the array, or of the other arrays in its cut."""
 
 
 class UsedUpError(HugeforkError, MemoryError):
@@ -182,40 +182,40 @@ class NotReservableError(OutOfBlocksError):
 
 
 class TooManyPinsError(UsedUpError):
-    """A block has as many pins as can be counted."""
+    """A block has the maximum number of pins."""
 
 
 class LostError(HugeforkError):
-    """Something is not there any more."""
+    """The memory or the state no longer exists."""
 
 
 class RevokedError(LostError):
-    """Part of a fork or snapshot was taken away, because the pool was full."""
+    """A part of a fork or snapshot was revoked, because the pool was full."""
 
 
 class AlreadyObservedError(HugeforkError):
-    """The region has an observer."""
+    """The region has an observer already."""
 
 
 class InsideOperationError(HugeforkError, RuntimeError):
-    """A fork, snapshot, reset or `prepare_snapshot` inside of an operation of the same thread, which it would wait for."""
+    """A fork, snapshot, reset or `prepare_snapshot` inside an operation of the same thread would wait for itself."""
 
 
 class OperationGoesOnError(HugeforkError, TimeoutError):
-    """A thread was inside of an operation for longer than a fork, snapshot or reset waits (`Operations`)."""
+    """A thread was inside an operation for longer than a fork, snapshot or reset waits (`Operations`)."""
 
 
 class UnsupportedError(HugeforkError, RuntimeError):
-    """This process or machine cannot do it."""
+    """This process or machine does not support the request."""
 
 
 class ForkedChildError(UnsupportedError):
     """The process is a child of ``os.fork()``, which has no regions: start it with ``spawn`` or ``forkserver``, and
-    hand it snapshots (``hugefork.share``)."""
+    pass snapshots to it (``hugefork.share``)."""
 
 
 class BackingUnavailableError(UnsupportedError):
-    """The machine lacks the backing that was asked for."""
+    """The machine lacks the requested backing."""
 
 
 class PressureUnwatchedError(UnsupportedError):
@@ -223,11 +223,11 @@ class PressureUnwatchedError(UnsupportedError):
 
 
 class NotExportableError(UnsupportedError):
-    """The pool's memory cannot be opened for reading only."""
+    """The pool's memory cannot be opened read-only."""
 
 
 class SystemCallError(HugeforkError, OSError):
-    """The kernel refused a call; ``errno`` is what it answered."""
+    """The kernel refused a call; ``errno`` is its error."""
 
 
 _CLASSES: dict[str, type[HugeforkError]] = {
@@ -282,18 +282,18 @@ _WORDS: dict[str, str] = {
     "take export_copy": "take hugefork.share(snapshot, copy=True)",
     "use the method without `_at`": "leave `offset` out",
 }
-"""What the engine says, and what Python has for it."""
+"""Phrases of the engine, and their replacements for Python."""
 
 
 def in_words_of_python(text: str) -> str:
-    """A text of the engine, with the names that Python has."""
+    """Translates a text of the engine into Python's names."""
     for of_engine, of_python in _WORDS.items():
         text = text.replace(of_engine, of_python)
     return text
 
 
 def _make(code: str, number: int, errno: int, text: str, done: int | None = None) -> HugeforkError:
-    """The exception for an error of the engine."""
+    """Makes the exception for an error of the engine."""
     error = _CLASSES.get(code, HugeforkError)(in_words_of_python(text))
     error.code, error.number, error.errno, error.done = code, number, errno, done
     return error

@@ -1,9 +1,9 @@
-"""Keeps hugefork's fault handler on top of that of `faulthandler`.
+"""Keeps hugefork's fault handler above that of `faulthandler`.
 
-First writes to memory of a pool are faults that hugefork resolves, in a handler for `SIGSEGV`. It passes all others on
-to the handler that was there before, such as that of `faulthandler`. But where `faulthandler` is enabled or disabled
-*after* the first pool was made, it puts its own or the system's handler on top, and the next first write would end the
-process. So both functions are followed by `hugefork.reinstall_fault_handler`.
+First writes to memory of a pool raise faults, which hugefork resolves in a handler for `SIGSEGV`. It passes all other
+faults to the previous handler, such as that of `faulthandler`. But if `faulthandler` is enabled or disabled *after*
+the first pool was made, it puts its own or the system's handler on top, and the next first write would end the
+process. So after both functions `hugefork.reinstall_fault_handler` is called.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from . import _native
 
 has_pool = False
-"""Whether there has been a pool: before that, no handler is installed."""
+"""Whether a pool was made: before that, no handler is installed."""
 
 
 def follow() -> None:
-    """Has `faulthandler.enable` and `faulthandler.disable` followed by a reinstallation."""
+    """Wraps `faulthandler.enable` and `faulthandler.disable`, so that they reinstall hugefork's handler."""
     for name in ("enable", "disable"):
         setattr(faulthandler, name, _followed(getattr(faulthandler, name)))
 

@@ -1,7 +1,7 @@
-"""Tells a process that forks while it has arrays of pools, once.
+"""Warns a process once when it forks while it has arrays of pools.
 
-A child of ``os.fork()`` has no pools, and a touch of an array ends it. `multiprocessing.Pool` then waits for ever for what
-the worker was to return. The child cannot tell anybody, so the parent is told before.
+A child of ``os.fork()`` has no pools, and an access to an array ends it. `multiprocessing.Pool` then waits for ever
+for the worker's result. The child cannot report that, so the parent is warned before the fork.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ._allocator import numpy_allocator
 
 _holders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Regions and snapshots of which there were arrays, by `id`."""
+"""Regions and snapshots that have had arrays, by `id`."""
 
 _allocators: weakref.WeakValueDictionary[int, numpy_allocator] = weakref.WeakValueDictionary()
 
@@ -24,17 +24,17 @@ _is_told = False
 
 
 def stays_here(holder: Any) -> None:
-    """Arrays of this region or snapshot stay with the process."""
+    """Notes that the arrays of this region or snapshot exist in this process only."""
     _holders[id(holder)] = holder
 
 
 def allocates(allocator: numpy_allocator) -> None:
-    """So do those that this allocator gives memory."""
+    """Notes the same for arrays with memory of this allocator."""
     _allocators[id(allocator)] = allocator
 
 
 def follow() -> None:
-    """Has forks by Python told."""
+    """Registers the warning for forks by Python."""
     os.register_at_fork(before=_before_fork)
 
 
@@ -64,6 +64,6 @@ def _before_fork() -> None:
 
 
 def _is_for_exec() -> bool:
-    """Whether `subprocess` forks, which it tells of if there is a `preexec_fn`: that child becomes another program."""
+    """Whether `subprocess` forks (visible if there is a `preexec_fn`): that child becomes another program."""
     frame = sys._getframe(2) if hasattr(sys, "_getframe") else None
     return frame is not None and frame.f_globals.get("__name__") == "subprocess"

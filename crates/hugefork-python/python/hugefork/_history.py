@@ -17,10 +17,10 @@ from ._snapshot import Snapshot, cut_of
 __all__ = ["History", "history"]
 
 _KEEP = ((0.1, 10.0), (1.0, 60.0), (60.0, 3600.0))
-"""What `history` keeps if nothing else is said."""
+"""The default rules of `history`."""
 
 _ROUNDED = 1e-6
-"""So much of a step may be missing to its end: 0.3 / 0.1 is 2.9999999999999996."""
+"""Tolerance as a part of a step, for rounding errors: 0.3 / 0.1 is 2.9999999999999996."""
 
 
 class _Kept(NamedTuple):
@@ -28,60 +28,61 @@ class _Kept(NamedTuple):
 
     time: float
     until: float
-    """The time until which a rule keeps it. Before any, if none does."""
+    """The time until which a rule keeps it; minus infinity if none does."""
     snapshot: Snapshot
 
 
 class History:
-    """Snapshots of arrays by age: many of the last seconds, fewer of the last hour. `history` makes it.
+    """Snapshots of arrays by age: many from the last seconds, fewer from the last hour. Made by `history`.
 
-    It has one snapshot after each `take`, the newest, and of older ones those that its rules keep. Iteration gives pairs
-    ``(time, snapshot)``, oldest first. A snapshot that was got from it stays good after the history has dropped it, and
-    keeps its memory so long; but `Snapshot.close` gives that up in the history, too.
+    It keeps the newest snapshot, and the older ones that its rules select. Iteration gives pairs ``(time,
+    snapshot)``, oldest first. A snapshot taken from it remains valid after the history has dropped it, and holds its
+    memory until then; but `Snapshot.close` closes it in the history, too.
 
-    A snapshot that lost a part because the pool was full is not in it any more: make the pool larger. Other threads may
-    use all of it at once; a signal handler may not.
+    A snapshot with a revoked part (the pool was full) is no longer listed: make the pool larger. Several threads may
+    use a history concurrently; a signal handler must not.
     """
 
     def __init__(
         self, arrays: tuple[Array, ...], keep: Iterable[tuple[float, float]], reserve: bool, clock: Callable[[], float]
     ) -> None:
         self._rules = _checked_rules(keep)
-        # No arrays: they would keep their regions from being closed.
+        # Stores no arrays: they would prevent their regions from being closed.
         self._places = [region_place(array)[1] for array in arrays]
         self._regions = [region_place(array)[0] for array in arrays]
         self._reserve = reserve
         self._clock = clock
         self._given: float | None = None
-        """The time that the last `take` was given."""
+        """The time passed to the last `take`."""
         self._steps: list[int] | None = None
-        """In which step of each rule the newest snapshot lies. None before the first."""
+        """For each rule, the step of the newest snapshot. None before the first."""
         self._kept: tuple[_Kept, ...] | None = ()
-        """By time. It is replaced, not changed, so that who reads need not wait. None after `close`."""
+        """Snapshots by time. The tuple is replaced, not changed, so readers need no lock. None after `close`."""
         self._changes = threading.RLock()
-        """Of who changes the history. A signal at the wrong moment may leave it taken: its thread can take it again."""
+        """Held by the thread that changes the history. Reentrant, because a signal at the wrong moment may leave it
+        locked."""
 
     def take(self, now: float | None = None) -> Snapshot:
-        """Takes a snapshot of all arrays at one moment, keeps it, and drops older ones that no rule keeps any more.
+        """Takes a snapshot of all arrays at one moment, adds it, and drops older ones that no rule selects any more.
 
-        Costs what `snapshot` costs, and what it takes to give the memory of the dropped ones back.
+        Costs the time of `snapshot`, and of freeing the memory of the dropped ones.
 
         Parameters
         ----------
         now
-            Its time. Without it, the history's clock is asked.
+            The snapshot's time. Without it, the time of the history's clock.
 
         Raises
         ------
         ValueError
-            The time is before that of the newest snapshot. Nothing has changed, as after those below.
+            The time is before that of the newest snapshot. Nothing has changed, as after the errors below.
         ClosedError, PoolFullError, and others of `snapshot`
         """
         with self._changes:
             kept = self._all()
             at = self._clock() if now is None else now
             if not math.isfinite(at):
-                raise ValueError(f"time {at} is no time: give seconds")
+                raise ValueError(f"time {at} is not a time: give seconds")
             if kept and at < kept[-1].time:
                 raise ValueError(f"time {at} is before that of the newest snapshot, {kept[-1].time}: give times in their order")
             parts = cut_of(self._regions, self._reserve)
@@ -96,15 +97,15 @@ class History:
             return _again(made)
 
     def at(self, time: float | None = None, *, ago: float | None = None) -> Snapshot:
-        """The newest snapshot that is not newer than a time.
+        """The newest snapshot at or before a time.
 
         Parameters
         ----------
         time
             A time of the history's clock.
         ago
-            Instead: so many seconds before now. Now is what the clock says; if the last `take` was given a time, it is that
-            time.
+            Instead of a time, seconds before now. Now is the time of the clock, or the time passed to the last `take`
+            if one was passed.
 
         Raises
         ------
@@ -117,15 +118,16 @@ class History:
         return _again(kept[_last_of(kept, self._time(time, ago))].snapshot)
 
     def reset(self, time: float | None = None, *, ago: float | None = None, drop_later: bool = False) -> float:
-        """Sets all arrays back to what they were in ``at(time, ago=ago)``, as one consistent cut, at the cost of `reset`.
-        What they are now is lost: call `take` first to be able to return to it.
+        """Resets all arrays to the snapshot ``at(time, ago=ago)``, as one consistent cut, at the cost of `reset`.
+        Their present contents are lost: call `take` first to be able to return to them.
 
         Parameters
         ----------
         time, ago
             As those of `at`.
         drop_later
-            Drop the snapshots that are later than that one. Without it they stay, and a reset can go forward again.
+            Drop the snapshots that are later than that one. If false, they remain, and a later reset can return to
+            them.
 
         Returns
         -------
@@ -155,7 +157,7 @@ class History:
         return [each.time for each in self._open()]
 
     def __iter__(self) -> Iterator[tuple[float, Snapshot]]:
-        """Those of the moment at which this is asked for."""
+        """Iterates over the snapshots of the moment of the call."""
         return iter([(each.time, _again(each.snapshot)) for each in self._open()])
 
     def __len__(self) -> int:
@@ -168,7 +170,8 @@ class History:
         return self._kept is None
 
     def close(self) -> None:
-        """Drops all snapshots. Those that were got from it, and their arrays, stay good. A second call does nothing."""
+        """Drops all snapshots. Those taken from the history, and their arrays, remain valid. A second call does
+        nothing."""
         with self._changes:
             self._kept = None
             self._places, self._regions = [], []
@@ -190,13 +193,13 @@ class History:
         return f"<hugefork.History of {len(self._places)} array(s), {which}>"
 
     def _all(self) -> tuple[_Kept, ...]:
-        """What is kept, also what was taken away."""
+        """All kept snapshots, including those with revoked parts."""
         if self._kept is None:
             raise ClosedError("this history is closed: make another with hugefork.history")
         return self._kept
 
     def _open(self) -> list[_Kept]:
-        """What is kept, and can still be used."""
+        """All kept snapshots that are usable."""
         return [each for each in self._all() if not _is_lost(each.snapshot)]
 
     def _time(self, time: float | None, ago: float | None) -> float:
@@ -208,7 +211,7 @@ class History:
                 raise ValueError(f"ago={ago}: give seconds, 0 or more")
             time = (self._clock() if self._given is None else self._given) - ago
         if math.isnan(time):
-            raise ValueError(f"time {time} is no time: give seconds")
+            raise ValueError(f"time {time} is not a time: give seconds")
         return time
 
     def _steps_of(self, time: float) -> list[int]:
@@ -216,7 +219,7 @@ class History:
 
 
 def _last_of(kept: tuple[_Kept, ...], time: float) -> int:
-    """Which is the newest that is not newer than `time`, and can still be used."""
+    """Index of the newest usable snapshot at or before `time`."""
     after = bisect.bisect_right(kept, time, key=lambda each: each.time)
     while after and _is_lost(kept[after - 1].snapshot):
         after -= 1
@@ -229,12 +232,12 @@ def _last_of(kept: tuple[_Kept, ...], time: float) -> int:
 
 
 def _again(snapshot: Snapshot) -> Snapshot:
-    """Another handle: at the end of a `with` block only that one is given up."""
+    """Another handle of the snapshot: the end of a `with` block closes only that handle."""
     return Snapshot(snapshot._open().copy(), snapshot._places)
 
 
 def _is_lost(snapshot: Snapshot) -> bool:
-    """Whether somebody has closed it, or a part of it was taken away."""
+    """Whether the snapshot was closed, or a part of it was revoked."""
     return any(part.closed or part.is_revoked() for _, part in snapshot._open().values())
 
 
@@ -257,8 +260,8 @@ def history(
     reserve: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> History:
-    """Keeps snapshots of arrays by age, so that they can be looked at, or go back, as they were some time ago. Nothing
-    runs by itself: each call of `History.take` takes one snapshot and drops what is too old.
+    """Keeps snapshots of arrays by age, to read old contents or to return to them. Nothing runs in the background:
+    each call of `History.take` takes one snapshot and drops those that are too old.
 
     Parameters
     ----------
@@ -267,26 +270,29 @@ def history(
         until it is closed.
     keep
         Pairs of seconds ``(every, span)``: one snapshot of each `every`, for `span`. The steps begin at whole multiples of
-        `every`, and the first snapshot in a step is kept. One that any pair keeps is kept, and so is the newest. `span` may
-        be ``math.inf``. As it is: one of each 0.1 s for 10 s, of each second for a minute, of each minute for an hour; so
-        up to 224.
+        `every`, and the first snapshot in a step is kept. A snapshot is kept if any pair keeps it, and so is the
+        newest. `span` may be ``math.inf``. The default: one per 0.1 s for 10 s, per second for a minute, per minute
+        for an hour; so up to 224.
     reserve
-        As that of `snapshot`: no snapshot loses a part, and a write that needs a copy fails when the pool is full.
+        As that of `snapshot`: no part of a snapshot is revoked, and a write that needs a copy fails when the pool is
+        full.
     clock
-        What tells the time in seconds, if `History.take` is given none. It must not go back.
+        A function that returns the time in seconds, used if none is passed to `History.take`. It must not go
+        backwards.
 
     Raises
     ------
     TypeError, ValueError
-        What is no array of a pool, or no pairs of seconds.
+        An argument is not an array of a pool, or `keep` is not a list of pairs of seconds.
 
     Notes
     -----
-    A snapshot holds what was written to between it and the next that is kept: pages of 4 KiB, and whole blocks (2 MiB)
-    where a program writes to many pages of one, or to one after the other. If the pool fills up
-    (``pool.stats().blocks_free``), take ``copy_grain="page"``, or a pool with a smaller `block_size`.
+    A snapshot holds the old contents of memory that was written between it and the next kept one: pages of 4 KiB, and
+    whole blocks (2 MiB) if a program writes to many pages of a block, or in sequence. If the pool fills up
+    (``pool.stats().blocks_free``), use ``copy_grain="page"``, or a pool with a smaller `block_size`.
 
-    `History.at` looks for one snapshot; `History.times`, ``len`` and iteration ask each whether it still has all its parts.
+    `History.at` searches for one snapshot; `History.times`, ``len`` and iteration check each snapshot for revoked
+    parts.
 
     Examples
     --------

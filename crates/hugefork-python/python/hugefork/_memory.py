@@ -1,4 +1,4 @@
-"""What can be done with the memory of an array."""
+"""Functions on the memory of an array."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ __all__ = [
 
 
 _READ_AT_ONCE = 64 << 20
-"""So many bytes are read before Python looks after signals."""
+"""Bytes read between two checks for signals."""
 
 _LOOK_AFTER_SIGNALS = 100
-"""So many milliseconds a descriptor is waited for before Python looks after signals."""
+"""Milliseconds to wait for a descriptor between two checks for signals."""
 
 
 class HasDescriptor(Protocol):
@@ -48,30 +48,30 @@ class HasDescriptor(Protocol):
 
 
 def region_of(array: Array) -> _native.Region:
-    """The region that an array lies in. ``region_of(a).close()`` gives its memory back, once no array is left."""
+    """The region of an array. ``region_of(a).close()`` frees its memory once no array of it is left."""
     return region_place(array)[0]
 
 
 def stats(array: Array) -> RegionStats:
-    """What the region of an array has, and what happened to it. Takes some nanoseconds a block."""
+    """Statistics of the region of an array. Takes some nanoseconds a block."""
     return RegionStats(**region_place(array)[0].stats())
 
 
 def populate(array: Array, *, threads: int = 1, progress: Callable[[int], Any] | None = None) -> None:
-    """Gives all of the array's region its memory now, so that no first write faults later.
+    """Gets memory for all of the array's region now, so that no first write faults later.
 
     Parameters
     ----------
     threads
-        How many threads do it, at most.
+        Maximum number of threads.
     progress
-        Called with the bytes that are done, after each 64 MiB, from any of them. What it raises ends the work.
+        Called with the number of finished bytes, after each 64 MiB, from any of these threads. An exception from it
+        ends the work.
 
     Raises
     ------
-    PoolFullError, OutOfMemoryError, TooManyMappingsError, RevokedError; and what `progress` raises. What has been done by
-    then stays.
-    """
+    PoolFullError, OutOfMemoryError, TooManyMappingsError, RevokedError; and the exceptions of `progress`. The work
+    done so far is not undone. """
     if threads < 1:
         raise ValueError(f"threads={threads}: give at least one")
     region_place(array)[0].populate(min(threads, sys.maxsize), progress)
@@ -79,17 +79,17 @@ def populate(array: Array, *, threads: int = 1, progress: Callable[[int], Any] |
 
 def prepare_write(array: Array) -> None:
     """Makes an array without gaps writable now, so that system calls can write there (``file.readinto(a)``,
-    ``socket.recv_into(a)``, ``dataset.read_direct(a)`` of h5py) until the next fork or snapshot of it. Raises what
-    `populate` raises."""
+    ``socket.recv_into(a)``, ``dataset.read_direct(a)`` of h5py) until the next fork, snapshot or reset of it. Raises
+    the errors of `populate`."""
     region, start, stop = range_of(array)
     region.prepare_write(start, stop)
 
 
 def prepare_snapshot(*arrays: Array) -> None:
-    """Does now what the next snapshot or fork of these arrays would do before its pause. For a program whose
-    `snapshot` runs under a lock that other threads wait for: call it right before that lock is taken. It matters for
-    arrays with ``copy_grain="page"``: 2 us for each page that was written, or for a fork 150 us for each block that
-    older snapshots hold. Nothing changes but where bytes lie.
+    """Does the work now that the next snapshot or fork of these arrays would do before its pause. It is for a program
+    whose `snapshot` runs under a lock that other threads wait for: call it right before taking that lock. It matters
+    for arrays with ``copy_grain="page"``: 2 us for each page that was written, or for a fork 150 us for each block
+    that older snapshots hold. The contents do not change.
 
     Raises
     ------
@@ -100,44 +100,44 @@ def prepare_snapshot(*arrays: Array) -> None:
 
 
 def pin(array: Array) -> _native.Pin:
-    """Keeps an array without gaps writable and where it is: for system calls that write, also while others take
-    snapshots, and for devices. Libraries make such calls, too: MPI where it receives (`hugefork.mpi`), h5py in
-    ``dataset.read_direct(a)``. A snapshot or reset has each word of pinned pages as it is before or after a write
-    meanwhile; all other pages are of one moment. Ends with ``with hugefork.pin(a):``,
+    """Holds an array without gaps writable and in place: for system calls that write while other threads take
+    snapshots, and for devices. Libraries make such calls, too: MPI when it receives (`hugefork.mpi`), h5py in
+    ``dataset.read_direct(a)``. If pinned pages are written during a snapshot or reset, each word in it is either old
+    or new; all other pages are captured at one moment. The pin ends after ``with hugefork.pin(a):``, by
     `Pin.release`, or when it is collected.
 
-    Raises TooManyPinsError, and what `populate` raises.
+    Raises TooManyPinsError, and the errors of `populate`.
     """
     region, start, stop = range_of(array)
     return region.pin(start, stop)
 
 
 def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = None) -> int:
-    """Reads from a file, pipe or stream socket into an array without gaps, whatever is shared or was never written.
-    Returns the bytes that were read: fewer than asked for at the end of the file only. A signal whose handler raises, such
-    as Ctrl-C, ends the wait for a pipe or socket; what was read by then is in the array.
+    """Reads from a file, pipe or stream socket into an array without gaps, whether or not it is shared or was ever
+    written. Returns the number of bytes read: fewer than requested only at the end of the file. A signal whose
+    handler raises, such as Ctrl-C, ends the wait for a pipe or socket; the bytes read by then are in the array.
 
     Parameters
     ----------
     file
-        An object with ``fileno()``, or a descriptor. What a file object has buffered is not seen: open files with
-        ``buffering=0``, or give `offset`.
+        An object with ``fileno()``, or a descriptor. Data buffered in a file object is skipped: open files with
+        ``buffering=0``, or pass `offset`.
     offset
-        Where in the file to begin; its position stays where it is then.
+        The position in the file to begin at; the file's own position does not change then.
 
     Raises
     ------
-    SystemCallError, and what `populate` raises.
+    SystemCallError, and the errors of `populate`.
     """
     region, start, stop = range_to_change(array)
     if not isinstance(file, int) and not hasattr(file, "fileno"):
-        raise TypeError(f"{file!r} is no file: give an object with fileno(), or a descriptor")
+        raise TypeError(f"{file!r} is not a file: give an object with fileno(), or a descriptor")
     if offset is not None and offset < 0:
         raise ValueError(f"offset={offset}: give the bytes from the start of the file")
     fd = file if isinstance(file, int) else file.fileno()
     done, whole = 0, stop - start
     while done < whole:
-        # Between the pieces, Python looks after signals.
+        # Between the pieces, Python checks for signals.
         piece = min(whole - done, _READ_AT_ONCE if offset is not None else _readable(fd))
         at = start + done
         try:
@@ -152,17 +152,17 @@ def read_into(array: Array, file: HasDescriptor | int, *, offset: int | None = N
 
 
 def _readable(fd: int) -> int:
-    """How many bytes to ask a descriptor for: those that are there, for which this waits. A descriptor that does not
-    block, or cannot tell, is asked for more."""
+    """Waits for a descriptor to have bytes, and returns their number. For a descriptor that does not block, or cannot
+    report it, the result is larger."""
     try:
         if not os.get_blocking(fd):
             return _READ_AT_ONCE
     except OSError:
-        # The call that reads says what is wrong.
+        # The read reports the error.
         return _READ_AT_ONCE
     waiting, there = select.poll(), bytearray(4)
     waiting.register(fd, select.POLLIN)
-    # A signal that comes just before the call does not end it: Python looks after it when the call returns.
+    # A signal right before the call does not end it: Python checks for signals after the call.
     while not waiting.poll(_LOOK_AFTER_SIGNALS):
         pass
     try:
@@ -170,79 +170,80 @@ def _readable(fd: int) -> int:
     except OSError:
         return _READ_AT_ONCE
     count = int.from_bytes(there, sys.byteorder, signed=True)
-    # None are there at the end; and of a large file the count is too small.
+    # The count is 0 at the end, and too small for a large file.
     return min(count, _READ_AT_ONCE) if count > 0 else _READ_AT_ONCE
 
 
 def lazy_free(array: Array) -> LazyFreed:
     """Allows hugefork to drop the contents of an array without gaps when memory is short. Until then it reads as
-    before; what was dropped reads as zeros. A write to a block takes the permission back and keeps its contents. What
-    forks or snapshots hold, and what is pinned, is skipped.
+    before; dropped contents read as zeros. A write to a block cancels the permission and preserves the contents.
+    Memory that forks or snapshots hold, and pinned memory, is skipped.
 
-    Raises TooManyMappingsError, SystemCallError; nothing is lost then.
+    Raises TooManyMappingsError or SystemCallError; no contents are lost then.
     """
     region, start, stop = range_to_change(array)
     return LazyFreed(**region.lazy_free(start, stop))
 
 
 def cancel_lazy_free(array: Array) -> int:
-    """Takes `lazy_free` back for what is not dropped yet. Returns how many bytes that were."""
+    """Cancels `lazy_free` for contents that are not dropped yet. Returns the number of bytes."""
     region, start, stop = range_of(array)
     return region.cancel_lazy_free(start, stop)
 
 
 def discard(array: Array) -> None:
-    """Sets an array without gaps to zeros and gives its whole blocks back to the pool. Forks and snapshots keep what
-    they have. Nobody else may use the array meanwhile.
+    """Sets an array without gaps to zeros and returns its whole blocks to the pool. Forks and snapshots are not
+    affected. No other thread may use the array meanwhile.
 
-    Raises what `populate` raises.
+    Raises the errors of `populate`.
     """
     region, start, stop = range_to_change(array)
     region.discard(start, stop)
 
 
 def advise(array: Array, use: Literal["unknown", "near", "whole"]) -> None:
-    """Tells how the program uses a block after its first write: what lies near (``"near"``), all of it
-    (``"whole"``), or nobody knows."""
+    """Announces the program's use of a block after its first write: bytes nearby (``"near"``), all of it
+    (``"whole"``), or unknown."""
     region_place(array)[0].advise(use)
 
 
 def is_revoked(array: Array) -> bool:
-    """Whether a part of this fork was taken away, because the pool was full. A read there is a `SIGBUS`."""
+    """Whether a part of this fork was revoked, because the pool was full. A read of that part is a `SIGBUS`."""
     return region_place(array)[0].is_revoked()
 
 
 def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
-    """Sets arrays back to what they were in a snapshot, at the cost of what was written since. All memory of each array
-    goes back, whatever the view shows of it; arrays and views of it stay where they are, and so does the snapshot.
+    """Resets arrays to a snapshot, at a cost proportional to the amount written since. All memory of each array is
+    reset, even if the array is a smaller view of it. Arrays and views remain valid, and so does the snapshot.
 
-    Pages of 4 KiB that were written since take 0.2 to 0.8 us each if they were written before the last reset, too, and
-    11 to 19 us if not; some 4 us more where other threads run. Those may write meanwhile: a write comes before the reset and is gone, or after it and stays. Several arrays go back as one
-    consistent cut: if a write is gone, so is every write that happened before it, in whichever thread and array. Threads
-    that only read may see one array back before another.
+    Pages of 4 KiB that were written since take 0.2 to 0.8 us each if they were also written before the last reset,
+    and 11 to 19 us if not; some 4 us more if other threads run. Those may write meanwhile: a write comes before the
+    reset and is lost, or after it and remains. Several arrays are reset as one consistent cut: if a write is lost, so
+    is every write that happened before it, in any thread and array. Threads that only read may see one array reset
+    before another.
 
     Parameters
     ----------
     arrays
-        The arrays, and behind them where they are to go back to:
+        The arrays, followed by their targets:
 
         * ``reset(a, b, s)``: a snapshot that they are in. It may be given as `to`, too.
-        * ``reset(a, b, s[a], s[b])``: arrays of any snapshots, one for each, of as much memory of the same pool. So
-          a fork goes back to what `a` was in `s`.
+        * ``reset(a, b, s[a], s[b])``: arrays of any snapshots, one for each array, with as much memory, of the same
+        * pool. So a fork can be reset to `a` in `s`.
 
     Raises
     ------
     KeyError
         An array is not in the snapshot.
     RevokedError
-        A part of the snapshot was taken away.
+        A part of the snapshot was revoked.
     AnotherPoolError, AnotherLengthError
-        The snapshot is of other memory. Nothing has changed, as after those above.
+        The snapshot is one of other memory. Nothing has changed, as after the errors above.
     TooManyMappingsError, SystemCallError
-        Each page is as before, or as in the snapshot; ``error.done`` bytes of the arrays' regions, in their order, are as
-        in the snapshot. Another call goes on there.
+        Each page is as before, or as in the snapshot; ``error.done`` bytes of the arrays' regions, in their order,
+        are as in the snapshot. Another call continues there.
     NotReservableError
-        All is as in the snapshot, but blocks could not be set aside again (``reserve=True``).
+        All is as in the snapshot, but blocks could not be reserved again (``reserve=True``).
 
     Examples
     --------
@@ -294,7 +295,7 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
 def changed_since(
     array: Array, older: Snapshot, newer: Snapshot | None = None, *, by: Literal["page", "block"] = "page"
 ) -> list[slice]:
-    """What of an array differs from what it was in a snapshot: slices of its elements in the order of memory, so of
+    """Finds the elements of an array that differ from a snapshot, as slices of its elements in memory order, so of
     ``array.reshape(-1)`` for an array in C order.
 
     Parameters
@@ -304,17 +305,17 @@ def changed_since(
     older
         A snapshot that it is in.
     newer
-        A later snapshot, to be compared instead of the array as it is now.
+        A later snapshot to compare instead of the present array.
     by
-        ``"page"``: all pages of 4 KiB whose bytes differ, and no others. ``"block"``: all blocks that were written to,
-        without a look at bytes.
+        ``"page"``: all pages of 4 KiB whose bytes differ, and no others. ``"block"``: all blocks that were written
+        to, without comparing bytes.
 
     Raises
     ------
     KeyError
         The array is not in a snapshot.
     RevokedError
-        A part of it was taken away.
+        A part of it was revoked.
 
     Examples
     --------

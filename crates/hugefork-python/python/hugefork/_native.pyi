@@ -46,7 +46,7 @@ class Pool:
 
 @final
 class Region:
-    """Memory of a pool, with the buffer protocol. Arrays of `Pool.empty` lie in one each."""
+    """Memory of a pool, with the buffer protocol. Each array of `Pool.empty` lies in one of its own."""
 
     @property
     def nbytes(self) -> int: ...
@@ -99,7 +99,7 @@ class RegionSnapshot:
 
 @final
 class Operations:
-    """Several writes of which a fork, snapshot or reset has all or none: ``with operations:``."""
+    """Groups of writes; a fork, snapshot or reset contains all writes of a group or none: ``with operations:``."""
 
     def __new__(cls, *, patience: float = 10.0) -> Operations: ...
     def __enter__(self) -> Operations: ...
@@ -109,7 +109,7 @@ class Operations:
 
 @final
 class Pin:
-    """Keeps a range of a region writable and where it is, until it is released or collected."""
+    """Holds a range of a region writable and in place, until it is released or collected."""
 
     @property
     def range(self) -> tuple[int, int]: ...
@@ -156,5 +156,5 @@ def reset_all(regions: list[Region], to: list[RegionSnapshot]) -> None: ...
 def crc32_of_file(path: str | os.PathLike[str]) -> int: ...
 def error_codes() -> list[tuple[str, int, int]]: ...
 def reinstall_fault_handler() -> None:
-    """Puts hugefork's fault handler on top again, after something has installed a handler for `SIGSEGV` that does not
-    pass on faults that it does not know. `faulthandler` is looked after already."""
+    """Puts hugefork's fault handler on top again, after another library has installed a handler for `SIGSEGV` that
+    does not pass on unknown faults. Not needed after `faulthandler`, which hugefork handles itself."""

@@ -1,4 +1,4 @@
-"""Pools: physical memory in blocks, of which arrays are made."""
+"""Pools: physical memory in blocks, for arrays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ._stats import PoolStats
 __all__ = ["CopyGrain", "Pool", "Size", "parse_size"]
 
 Size = int | str
-"""A number of bytes, or words for one: ``"512 MiB"``, ``"8GiB"``, ``"64k"``. Units are powers of two."""
+"""A size in bytes, or as text: ``"512 MiB"``, ``"8GiB"``, ``"64k"``. Units are powers of two."""
 
 CopyGrain = Literal["auto", "page", "block"]
 
 
 def parse_size(size: Size) -> int:
-    """Bytes of a size, such as ``"512 MiB"``. Raises TypeError, or ValueError with a word on what to write."""
+    """Converts a size such as ``"512 MiB"`` to bytes. Raises TypeError, or ValueError with a hint."""
     if isinstance(size, str):
         return _native.parse_size(size)
     if not hasattr(size, "__index__"):
-        raise TypeError(f"{size!r} is no size: give bytes, or text such as '512 MiB'")
+        raise TypeError(f"{size!r} is not a size: give bytes, or text such as '512 MiB'")
     nbytes = int(size.__index__())
     if not 0 <= nbytes <= sys.maxsize:
         raise ValueError(f"a size of {nbytes} bytes: give a positive one that memory can have")
@@ -34,7 +34,7 @@ def parse_size(size: Size) -> int:
 
 
 def in_words(nbytes: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text for people."""
     size, unit = float(nbytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
@@ -46,47 +46,47 @@ def in_words(nbytes: int) -> str:
 class Pool:
     """Physical memory in blocks of one size, on the best huge pages that the machine grants.
 
-    A pool is a handle. Its memory goes back to the system when the handle and all of its arrays and snapshots are gone.
+    A pool is a handle. Its memory is freed when the handle and all of its arrays and snapshots are gone.
 
     Parameters
     ----------
     capacity
-        The most bytes that it may have, a multiple of the block size: a number, or ``"8 GiB"``.
+        Maximum size in bytes, a multiple of the block size: a number, or ``"8 GiB"``.
     name
-        What messages call it.
+        Its name in messages.
     block_size
-        The unit in which memory is given: a power of two from 4 KiB to 1 GiB. Each array takes whole blocks.
+        The unit in which memory is handed out: a power of two from 4 KiB to 1 GiB. Each array takes whole blocks.
     backing
-        ``"auto"``, ``"hugetlb"``, ``"shmem-thp"`` or ``"shmem-base"``. `Pool.backing` tells what it became.
+        ``"auto"``, ``"hugetlb"``, ``"shmem-thp"`` or ``"shmem-base"``. `Pool.backing` returns the granted one.
     strict
-        Fail rather than take another backing than the one that was asked for.
+        Fail rather than use another backing than the requested one.
     commit
-        ``"on_demand"``: memory comes as it is used. ``"upfront"``: all of it now, 240 to 300 ms for each GiB.
+        ``"on_demand"``: get memory when it is used. ``"upfront"``: get all of it now, 240 to 300 ms for each GiB.
     obtain_ahead
-        Bytes of free blocks that a thread gets memory for, while pages are written that the next snapshot may have to
-        hold; by default 128 MiB, and none in pools of less than 128 MiB. It gives them back when nothing was written
-        for a second.
+        Bytes of free blocks for which a thread gets memory in advance, while pages are written that the next snapshot
+        may have to hold; by default 128 MiB, and none in pools of less than 128 MiB. It frees the memory when nothing
+        was written for a second.
     zeroed_stock
         ``(low, high)`` in blocks: a thread clears used blocks in the background whenever fewer than `low` are
         clear, until `high` are.
     zeroed_cpu_percent
-        The most CPU time that this thread may take, in percent of one CPU.
+        Maximum CPU time of this thread, in percent of one CPU.
     core_dump
-        Whether core dumps have the contents. Without, gdb may show **zeros** in place of arrays.
+        Whether core dumps contain the contents. If not, gdb may show **zeros** in place of arrays.
     swap
-        Whether the system may swap the memory out. False takes ``CAP_SYS_ADMIN`` and Linux 6.4, or hugetlb pages;
-        where neither is there, `fallback_reason` says so, or `strict` refuses it.
+        Whether the system may swap the memory out. False needs ``CAP_SYS_ADMIN`` and Linux 6.4, or hugetlb pages;
+        without these, `fallback_reason` says so, or `strict` makes it an error.
     exports
-        Whether `share` works without a copy. The pool keeps a descriptor of its memory for that, for reading. Without,
-        it keeps none (but of hugetlb pages), and no process of the same user can open the memory and write to it by way
-        of ``/proc/PID/fd``.
+        Whether `share` works without a copy. If so, the pool holds a read-only descriptor of its memory. If not, it
+        holds none (except for hugetlb pages), and no process of the same user can open the memory through
+        ``/proc/PID/fd`` and write to it.
     reclaim_under_pressure
-        Give memory back when the machine is short of it.
+        Return memory to the system when the machine is short of it.
 
     Raises
     ------
     SizeError, BeyondTheMachineError, BackingUnavailableError, OutOfMemoryError, UnknownBackingError, ForkedChildError
-        The message says what to change.
+        The message names the remedy.
 
     Examples
     --------
@@ -143,31 +143,31 @@ class Pool:
         calls_wait: bool = False,
         operations: _native.Operations | None = None,
     ) -> Array:
-        """A new array in a region of its own. It reads as zeros, and takes memory as it is written to.
+        """Makes an array in a region of its own. It reads as zeros, and takes memory as it is written to.
 
         Parameters
         ----------
         shape, dtype, order
             As those of `numpy.empty`; a dtype with Python objects is refused.
         reserve
-            Set blocks aside, so that no first write finds the pool full.
+            Reserve blocks, so that no first write finds the pool full.
         max_cow_bytes
-            The most bytes that forks and snapshots of it may hold beside it. A write that would exceed that takes its
-            block away from those without a reservation.
+            Maximum number of bytes that forks and snapshots of it may hold besides it. A write that would exceed it
+            revokes its block from forks and snapshots without a reservation.
         copy_grain
-            What a write copies that finds its block shared with a fork or snapshot: pages of 4 KiB, blocks, or what is
-            cheaper.
+            The amount that a write to a shared block copies: a page of 4 KiB, the block, or the cheaper one.
         calls_wait
-            System calls that write to such pages (``readinto``, ``recv_into``) wait while a snapshot is taken or pages
-            go back into blocks. Otherwise they may fail with `EFAULT` at such a moment. It takes the right to handle
-            the faults of system calls (root, or ``vm.unprivileged_userfaultfd=1``).
+            System calls that write to such pages (``readinto``, ``recv_into``) wait while a snapshot is taken or
+            pages are written back into blocks. Otherwise they may fail with `EFAULT` at such a moment. It needs the
+            right to handle the faults of system calls (root, or ``vm.unprivileged_userfaultfd=1``).
         operations
-            What forks, snapshots and resets of it wait for, so that they come between writes that belong together.
+            The operations that forks, snapshots and resets of it wait for, so that they do not separate writes that
+            belong together.
 
         Raises
         ------
         TypeError, ValueError
-            A dtype or shape that cannot be.
+            An impossible dtype or shape.
         LargerThanPoolError, NotReservableError, TooManyMappingsError, OutOfAddressesError, ForkedChildError, ClosedError
         """
         elements, lengths = checked_dtype(dtype), checked_shape(shape)
@@ -189,8 +189,8 @@ class Pool:
     zeros = empty
 
     def array(self, values: Any, dtype: Any = None, *, order: Literal["C", "F"] = "C", **options: Any) -> Array:
-        """A new array with a copy of `values`, which is anything that `numpy.asarray` takes. `options` are those of
-        `empty`.
+        """Makes an array with a copy of `values`, which may be anything that `numpy.asarray` accepts. `options` are
+        those of `empty`.
 
         Raises
         ------
@@ -198,7 +198,7 @@ class Pool:
         """
         source = np.asarray(values, dtype)
         made = self.empty(source.shape, source.dtype, order=order, **options)
-        # A write that found the pool full would be a SIGBUS.
+        # Without populating first, a write to a full pool would be a SIGBUS.
         region_place(made)[0].prepare_write(0, made.nbytes)
         made[...] = source
         return made
@@ -218,47 +218,48 @@ class Pool:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self._native.name
 
     @property
     def capacity(self) -> int:
-        """Bytes of all of its blocks."""
+        """Size of all of its blocks in bytes."""
         return self._native.capacity
 
     @property
     def block_size(self) -> int:
-        """Bytes of a block."""
+        """Size of a block in bytes."""
         return self._native.block_size
 
     @property
     def backing(self) -> str:
-        """What its memory is made of, as the kernel granted it."""
+        """The kind of its memory that the kernel granted."""
         return self._native.backing
 
     @property
     def fallback_reason(self) -> str | None:
-        """Why the machine refused a better backing, if it did."""
+        """The reason why the machine refused a better kind of memory, if it did."""
         reason = self._native.fallback_reason
         return None if reason is None else in_words_of_python(reason)
 
     @property
     def no_page_grain(self) -> str | None:
-        """Why writes to what is shared cannot copy single pages; None if they can."""
+        """The reason why writes to shared memory cannot copy single pages; None if they can."""
         reason = self._native.no_page_grain
         return None if reason is None else in_words_of_python(reason)
 
     def stats(self) -> PoolStats:
-        """What it has, and what happened in it. Takes up to 1.6 ms for each GiB."""
+        """Statistics of the pool. Takes up to 1.6 ms for each GiB."""
         native = self._native
         return PoolStats(name=native.name, block_size=native.block_size, **native.stats())
 
     def reclaim(self, size: Size) -> int:
-        """Drops what was lazily freed, oldest first, until so many bytes are dropped. Returns how many were."""
+        """Drops lazily freed contents, oldest first, until `size` bytes are dropped. Returns the number of dropped
+        bytes."""
         return self._native.reclaim(parse_size(size))
 
     def trim(self) -> int:
-        """Gives the memory of free blocks back to the system. Returns how many bytes that were."""
+        """Returns the memory of free blocks to the system. Returns the number of bytes."""
         return self._native.trim()
 
     @property
@@ -267,7 +268,7 @@ class Pool:
         return self._native.closed
 
     def close(self) -> None:
-        """Gives the handle up: no new arrays. Those that are there stay, and keep the memory."""
+        """Closes the handle: no new arrays can be made. Existing arrays remain valid and keep the memory."""
         self._native.close()
 
     def __enter__(self) -> Pool:

@@ -16,18 +16,19 @@ from ._snapshot import Snapshot, checked_snapshot
 __all__ = ["Shared", "share"]
 
 Layout = tuple[int, int, tuple[int, ...], tuple[int, ...], np.dtype[Any]]
-"""Which holder, and where in it: offset, shape, strides, type."""
+"""The index of the holder, and the array's offset, shape, strides and type there."""
 
 
 class Shared:
-    """The arrays of a snapshot, for other processes of this machine. `share` makes it.
+    """The arrays of a snapshot, for other processes of this machine. Made by `share`.
 
     It is pickled by descriptor: it may be an argument of a `multiprocessing.Process` or go through a queue of
-    `multiprocessing`, and nothing is copied. There, ``list(shared)`` are the arrays, mapped copy-on-write: what is
-    written to them is copied page by page, and stays there.
+    `multiprocessing`, and nothing is copied. In the other process, ``list(shared)`` are the arrays, mapped
+    copy-on-write: writes copy single pages and are private to that process.
 
-    The process that shares keeps the snapshot's memory until `close`, or until this is deleted. Keep it until the
-    others are done: afterwards their arrays may change. A `share` with ``copy=True`` never changes.
+    The sharing process holds the snapshot's memory until `close`, or until this object is deleted. Keep it until the
+    other processes are done: afterwards their arrays may change. The arrays of a `share` with ``copy=True`` never
+    change.
     """
 
     def __init__(self, exports: list[_native.Export], layouts: list[Layout]) -> None:
@@ -47,7 +48,7 @@ class Shared:
         return len(self._layouts)
 
     def close(self) -> None:
-        """Gives the memory back, in the process that shares; elsewhere it does nothing."""
+        """Frees the memory, in the sharing process; does nothing in other processes."""
         for export in self._exports or []:
             export.close()
 
@@ -87,10 +88,10 @@ def share(snapshot: Snapshot, *, copy: bool = False) -> Shared:
     snapshot
         It may be closed afterwards.
     copy
-        Without it, nothing is copied (some 20 us for each array), but that who gets a snapshot of a history copies
-        the single pages that this holds. A process that gets it could read the whole pool through the descriptor, if
-        it means to: have one pool for each trust domain. With it, the others get a sealed copy, some 0.3 s for each
-        GiB, that shows nothing else and never changes.
+        If false, nothing is copied (some 20 us for each array), except single pages of a snapshot of a history, which
+        the receiving process copies. A receiving process could read the whole pool through the descriptor: use one
+        pool for each trust domain. If true, other processes get a sealed copy, some 0.3 s for each GiB, which gives
+        access to nothing else and never changes.
 
     Raises
     ------

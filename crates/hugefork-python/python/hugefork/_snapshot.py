@@ -16,17 +16,17 @@ __all__ = ["Snapshot", "fork", "snapshot"]
 
 
 class Snapshot:
-    """Arrays as they were at one moment. `snapshot` takes them.
+    """The contents of arrays at one moment, taken by `snapshot`.
 
-    ``s[a]`` is a read-only array with the shape and type of `a` and the values that it had then; it costs nothing until
-    it is read. So is ``s[view]`` for any other view of the same memory. In the order in which they were given, the
-    arrays are ``list(s)``.
+    ``s[a]`` is a read-only array with the shape and type of `a` and its values at that moment; it costs nothing until
+    it is read. ``s[view]`` works for any other view of the same memory. ``list(s)`` returns the arrays in the order
+    in which they were given.
 
-    Leaving a ``with`` block gives the handle up. Arrays that were taken from it stay good, for a thread that still
-    writes them to a file, say; the memory is given back when the last of them is gone.
+    Leaving a ``with`` block closes the handle. Arrays taken from the snapshot remain valid, for example for a thread
+    that still writes them to a file; the memory is freed when the last of them is gone.
 
-    It is one moment of every thread's writes. Of two that belong together it may have the first and lack the second:
-    `Operations` keep that away.
+    A snapshot captures all threads' writes at one moment. It may contain the first of two writes that belong together
+    without the second; `Operations` prevent that.
     """
 
     def __init__(self, parts: dict[int, tuple[_native.Region, _native.RegionSnapshot]], places: list[Place]) -> None:
@@ -45,8 +45,8 @@ class Snapshot:
         return found[1]
 
     def __getitem__(self, array: Array) -> Array:
-        """The array as it was. Raises KeyError for one that is not in the snapshot, RevokedError if a part of it was
-        taken away before it was first looked at."""
+        """The array at the moment of the snapshot. Raises KeyError if it is not in the snapshot, and RevokedError if
+        a part of it was revoked before its first use."""
         region, place = region_place(array)
         return place.on(self._part(region))
 
@@ -62,8 +62,8 @@ class Snapshot:
         return id(region_place(array)[0]) in self._open()
 
     def copy(self, array: Array) -> Array:
-        """A copy of an array as it was, in ordinary memory. It needs no mappings, and where a part was taken away it
-        raises RevokedError where a read of ``s[a]`` would be a `SIGBUS`."""
+        """A copy of an array at the moment of the snapshot, in ordinary memory. It needs no mappings. If a part was
+        revoked, it raises RevokedError; a read of ``s[a]`` would be a `SIGBUS`."""
         region, place = region_place(array)
         buffer = np.empty(place.stop - place.start, np.uint8)
         self._part(region).read_at(place.start, buffer)
@@ -74,28 +74,28 @@ class Snapshot:
 
     @property
     def id(self) -> int:
-        """Tells it from all other snapshots of this process. Of two, the later has the greater."""
+        """Identifies the snapshot in this process. Of two, the later has the greater id."""
         return max((part.id for _, part in self._open().values()), default=0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays' regions together."""
+        """Size of the arrays' regions together, in bytes."""
         return sum(part.nbytes for _, part in self._open().values())
 
     @property
     def is_revoked(self) -> bool:
-        """Whether a part was taken away, because the pool was full. Ask this *after* the arrays were used."""
+        """Whether a part was revoked because the pool was full. Check this *after* using the arrays."""
         return any(part.is_revoked() for _, part in self._open().values())
 
     @property
     def closed(self) -> bool:
-        """Whether the handle was given up."""
+        """Whether the handle was closed."""
         return self._parts is None
 
     def close(self) -> None:
-        """Gives the memory back now.
+        """Frees the memory now.
 
-        Raises BufferError while arrays of it live. A second call does nothing.
+        Raises BufferError while arrays of it exist. A second call does nothing.
         """
         if self._parts is None:
             return
@@ -120,27 +120,28 @@ class Snapshot:
 
 
 def checked_snapshot(given: Any) -> Snapshot:
-    """What has to be a snapshot."""
+    """Returns `given`, or raises if it is not a snapshot."""
     if not isinstance(given, Snapshot):
-        raise TypeError(f"{type(given).__name__} is no snapshot: give one that hugefork.snapshot has taken")
+        raise TypeError(f"{type(given).__name__} is not a snapshot: give one that hugefork.snapshot has taken")
     return given
 
 
 def snapshot(*arrays: Array, reserve: bool = False) -> Snapshot:
-    """One consistent cut over several arrays, in microseconds: if a write is in it, so is every write that happened
-    before it, in whichever thread and array. Copies nothing; what is written to from now on is copied then.
+    """Takes one consistent cut over several arrays, in microseconds: if it contains a write, it contains every write
+    that happened before it, in any thread and array. The call copies nothing; later writes copy the memory that they
+    change.
 
     Parameters
     ----------
     arrays
-        Arrays of pools, or views of them: all memory of the array is in the cut, whatever the view shows of it.
+        Arrays of pools, or views of them: all memory of the array is in the cut, even if the view shows a part.
     reserve
-        No part is ever taken away. When the pool is full, a write to the arrays that needs a copy fails instead.
+        No part is ever revoked. When the pool is full, a write to the arrays that needs a copy fails instead.
 
     Raises
     ------
     TypeError, ValueError
-        What is no array of a pool.
+        An argument is not an array of a pool.
     PoolFullError, TooManyMappingsError, RevokedError, ForkedChildError
 
     Examples
@@ -194,8 +195,8 @@ def fork(
     copy_grain: CopyGrain = "auto",
     calls_wait: bool = False,
 ) -> Array | tuple[Array, ...]:
-    """A copy of an array, in microseconds: either can be written to without the other changing, and what neither has
-    written to is there once. Of several arrays, a tuple of copies as they are at one moment.
+    """Copies an array, in microseconds: a write to one does not change the other, and memory that neither has written
+    to exists once. For several arrays, returns a tuple of copies of one moment.
 
     Parameters
     ----------

@@ -6,12 +6,12 @@
     stager = hf.dcp.SnapshotStager(adopted, copy_ahead=True)
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     saving = dcp.async_save(state, checkpoint_id=path, async_stager=stager)
-    train(model, optimizer)                                  # goes on; the files get what was there before
+    train(model, optimizer)                                  # continues; the files get the earlier contents
     saving.result()
 
-`async_save` copies all of the state before it returns. With this stager it takes a snapshot of what lies in a pool, and
-copies the rest. That is for state in the memory of CPUs: state on a GPU has to be copied to the CPU anyway, and gains
-nothing. torch is 2.9 or later: earlier ones lack `async_stager`.
+`async_save` copies the whole state before it returns. With this stager it takes a snapshot of the tensors in a pool,
+and copies the others. This is for state in CPU memory: state on a GPU must be copied to the CPU anyway, and gains
+nothing. It needs torch 2.9, since earlier versions lack `async_stager`.
 """
 
 from __future__ import annotations
@@ -32,25 +32,26 @@ from ._snapshot import Snapshot, snapshot
 
 __all__ = ["Adopted", "SnapshotStager", "adopt"]
 
-# Nobody waits for copies of less.
+# Below this size, no warning is worth it."""
 _WORTH_A_WARNING = 1 << 20
 
 
 class SnapshotStager:
-    """An ``AsyncStager`` of `torch.distributed.checkpoint`: tensors that lie in the arrays it knows are staged as they
-    are in one snapshot, other tensors as copies on the CPU. Where most bytes are copied, it warns once.
+    """An ``AsyncStager`` of `torch.distributed.checkpoint`. Tensors that lie in known arrays are staged from one
+    snapshot, other tensors as copies on the CPU. If most bytes are copied, it warns once.
 
     Parameters
     ----------
     arrays
-        What `adopt` has given, and arrays of pools, or views of them: of each, all memory of the array is known.
+        Results of `adopt`, and arrays of pools, or views of them: all memory of each array is known.
     copy_ahead
-        Have a thread copy what the snapshot shares with the arrays, before steps write to it. For arrays that are soon
-        written all over: what `adopt` has moved, and those with ``copy_grain="block"``.
+        A thread copies memory shared between the snapshot and the arrays before steps write to it. For arrays that
+        are soon overwritten completely: those that `adopt` has moved, and those with ``copy_grain="block"``.
     at_most
-        The most bytes that the thread copies in a second. It takes them from the memory's speed, which steps need too.
+        Maximum number of bytes that the thread copies per second. Copying uses memory bandwidth, which steps need
+        too.
 
-    A tensor of a snapshot must not be written to: a write ends the process, as any to read-only memory.
+    Do not write to a tensor of a snapshot: the memory is read-only, and a write ends the process.
     """
 
     should_synchronize_after_execute = False
@@ -68,12 +69,12 @@ class SnapshotStager:
         self._copying: _CopyAhead | None = None
         self._has_warned = False
         self.copied = 0
-        """Bytes of tensors of the last state that were copied, because they lie elsewhere."""
+        """Bytes of the last state that were copied, because their tensors do not lie in known arrays."""
         self.staged = 0
-        """Bytes of tensors of the last state that are in the snapshot."""
+        """Bytes of the last state that are in the snapshot."""
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """The state as it is now, for DCP to write while the program goes on.
+        """Captures the state as it is now, for DCP to write while the program continues.
 
         Raises
         ------
@@ -98,10 +99,10 @@ class SnapshotStager:
         return staged
 
     def synchronize_staging(self) -> None:
-        """Does nothing: all is staged when `stage` returns."""
+        """Does nothing: `stage` returns when all is staged."""
 
     def close(self) -> None:
-        """Lets go of the arrays. What is staged stays good."""
+        """Releases the arrays. Staged tensors remain valid."""
         self._stop_copying()
         self._sources = ()
 
@@ -123,7 +124,7 @@ class SnapshotStager:
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value)
         if hasattr(value, "to_local") and hasattr(value, "placements"):
-            # One of several ranks, each of which has a part of it.
+            # A tensor of several ranks, each of which has a part of it.
             local = self._staged(value.detach().to_local(), taken)
             how = {"run_check": False, "shape": value.shape, "stride": value.stride()}
             return type(value).from_local(local, value.device_mesh, value.placements, **how)
@@ -138,7 +139,7 @@ class SnapshotStager:
         return found
 
     def _staged_shards(self, value: Any, taken: _Taken) -> Any:
-        """A `ShardedTensor`, which came before `DTensor`: a rank may have several parts of it."""
+        """Stages a `ShardedTensor`, the predecessor of `DTensor`: a rank may have several parts of it."""
         shards = [copy.copy(shard) for shard in value.local_shards()]
         if any(shard.tensor.device.type != "cpu" for shard in shards):
             self.copied += sum(shard.tensor.nbytes for shard in shards)
@@ -150,14 +151,14 @@ class SnapshotStager:
 
 
 class _Taken:
-    """A snapshot, and the regions that it is of."""
+    """A snapshot, and its regions."""
 
     def __init__(self, taken: Snapshot | None, regions: list[_native.Region]) -> None:
         self._taken = taken
         self._regions = regions
 
     def find(self, torch: Any, tensor: Any) -> Any:
-        """The tensor as it is in the snapshot, if it lies in an array that is."""
+        """The tensor in the snapshot, if it lies in an array of the snapshot."""
         taken = self._taken
         if taken is None or tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
             return None
@@ -169,7 +170,7 @@ class _Taken:
                 part: _native.RegionSnapshot = taken._part(region)
                 contents = bytes_of(part)[low - region.address : high - region.address]
                 with warnings.catch_warnings():
-                    # That it is read-only.
+                    # Suppresses the warning that the array is read-only.
                     warnings.simplefilter("ignore")
                     flat = torch.from_numpy(contents)
                 return flat.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
@@ -177,7 +178,7 @@ class _Taken:
 
 
 class _CopyAhead:
-    """A thread that copies in the writers' place what regions share with a snapshot, as long as there is room."""
+    """A thread that copies memory shared with a snapshot before the writers do, as long as there is room."""
 
     def __init__(self, regions: list[_native.Region], at_most: int | None) -> None:
         self._regions = regions
@@ -187,7 +188,7 @@ class _CopyAhead:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread, after what it just copies."""
+        """Stops the thread after its current copy."""
         self._is_over.set()
         self._thread.join()
 
@@ -201,7 +202,7 @@ class _CopyAhead:
                     if self._is_over.is_set() or not region.copy_ahead(at, end):
                         return
                 except HugeforkError:
-                    # It was closed, say. The writers copy what is left.
+                    # The region was closed, for example. The writers copy the rest.
                     return
                 if self._at_most is not None:
                     self._is_over.wait(max(0, begun + (end - at) / self._at_most - time.perf_counter()))

@@ -4,30 +4,30 @@
 
     from mpi4py import MPI
     save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w})      # all ranks, between two steps; returns at once
-    w += 1                                                   # goes on; the files get what was there before
+    w += 1                                                   # continues; the files get the earlier contents
     save.result()                                            # all ranks: waits for all of them
-    save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=save)      # later: only what has changed since
-    w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank gets its own back
+    save = hf.mpi.save(MPI.COMM_WORLD, path, {"w": w}, since=save)      # later: only the changes since
+    w = hf.mpi.load(MPI.COMM_WORLD, path)["w"]              # each rank loads its own arrays
 
-Where MPI receives into an array of a pool, pin it: Open MPI reads large messages of ranks on the same machine by a
-system call (``process_vm_readv``), which fails where the array is not writable yet. It prints ``Read -1, expected N,
-errno = 14`` then, and what was received is not there::
+If MPI receives into an array of a pool, pin it. Open MPI reads large messages of ranks on the same machine by a
+system call (``process_vm_readv``), which fails if the array is not writable yet. It then prints ``Read -1, expected
+N, errno = 14``, and the message is lost::
 
     with hf.pin(w):                                          # or hf.prepare_write(w) after each snapshot of it
         MPI.COMM_WORLD.Recv(w, source=0)
 
-All ranks call `save` at the same place of the program. They wait for each other, and each takes a snapshot before any
-goes on: what one sends after the call, no other has received before it. A message that is under way, sent before the
-call and received after it, is in neither.
+All ranks call `save` at the same point of the program. They wait for each other, and each takes a snapshot before any
+continues: a message sent after the call was received by no rank before it. A message that is sent before the call and
+received after it is in neither snapshot.
 
 A checkpoint is a directory that all ranks can reach::
 
-    manifest.json     which parts it is made of; rank 0 replaces it as the last step, when all ranks are done
-    4.rank-0/         what rank 0 had at save 4: a checkpoint of `hugefork.checkpoint`, which that loads as well
+    manifest.json     the list of its parts; rank 0 replaces it as the last step, when all ranks are done
+    4.rank-0/         the arrays of rank 0 at save 4: an ordinary checkpoint of `hugefork.checkpoint`
     4.rank-1/
 
-A rank that fails or is killed leaves the checkpoint before: until all parts are safe on the disk, the manifest is that
-of the one before, and so are the parts that it names.
+If a rank fails or is killed, the previous checkpoint remains: until all parts are safe on the disk, the manifest is
+the previous one, and so are the parts that it names.
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ _FORMAT = "hugefork-mpi-checkpoint"
 _VERSION = 1
 
 Comm = Any
-"""A communicator of `mpi4py`, or what has its methods `Get_rank`, `Get_size`, `Barrier`, `allgather` and `bcast`."""
+"""A communicator of `mpi4py`, or an object with its methods `Get_rank`, `Get_size`, `Barrier`, `allgather` and
+`bcast`."""
 
 
 class Save:
-    """A checkpoint that all ranks are writing. `save` begins one.
+    """A checkpoint that all ranks are writing. Made by `save`.
 
-    On each rank it keeps its snapshot, as a `checkpoint.Save` does: until it is deleted, `release` is called, or a later
-    save that was given it as `since` is done.
+    On each rank it holds the rank's snapshot, as a `checkpoint.Save` does: until it is deleted, `release` is called,
+    or a later save with it as `since` is done.
     """
 
     def __init__(self, comm: Comm, path: Path, number: int, mine: checkpoint.Save, meta: Any) -> None:
         self.path = path
         """The directory."""
         self.number = number
-        """Which save to this directory it is."""
+        """The number of the save to this directory."""
         self.mine = mine
         """The part of this rank."""
         self._comm = comm
@@ -78,20 +79,20 @@ class Save:
 
     def result(self) -> Path:
         """Waits until all ranks have written, makes their parts the checkpoint, and returns its directory. All ranks
-        call it, each once.
+        must call it once.
 
         Raises
         ------
         OSError, RevokedError
             This rank could not write.
         CheckpointError
-            Another could not. In all of these, the checkpoint before is as it was.
+            Another rank could not write. In all of these cases the previous checkpoint is unchanged.
         """
         part, error = None, None
         try:
             written = self.mine.result()
             part = {"directory": written.name, "crc32": zlib.crc32((written / "manifest.json").read_bytes())}
-        except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+        except Exception as caught:  # noqa: BLE001: the other ranks must get every error.
             error = caught
         parts = _agree(self._comm, part, error, "no rank's part counts")
         manifest = {"format": _FORMAT, "version": _VERSION, "save": self.number, "meta": self._meta, "parts": parts}
@@ -99,11 +100,11 @@ class Save:
         return self.path
 
     def release(self) -> None:
-        """Gives up what a later save would compare with, on this rank. Waits until its part is written."""
+        """Releases the snapshot for later comparisons, on this rank. Waits until its part is written."""
         self.mine.release()
 
     def _publish(self, manifest: dict[str, Any]) -> None:
-        """Makes the parts the checkpoint, and removes those before them."""
+        """Makes the parts the checkpoint, and removes the earlier parts."""
         manifest["crc32"] = _format.check_of(manifest)
         _format.sync(self.path)
         _format.replace_manifest(self.path, json.dumps(manifest, indent=1))
@@ -137,9 +138,9 @@ def save(
     arrays
         Those of this rank, by name. Each rank may have others.
     since
-        An earlier save, to this directory or another: each rank writes what has changed since, as `checkpoint.save`
-        does, and its part has hard links to the files that have not changed. A rank whose part of that save is gone, or
-        that has released it, writes all.
+        An earlier save, to this directory or another: each rank writes its changes since then, as `checkpoint.save`
+        does, and its part has hard links to the unchanged files. A rank whose part of that save is gone or released
+        writes everything.
     meta
         As that of `checkpoint.save`; that of rank 0 counts.
     copy_ahead, at_most
@@ -147,21 +148,20 @@ def save(
 
     Raises
     ------
-    Those of `checkpoint.save`, on the rank that has the reason; CheckpointError on the others. Nothing is written then
-    that counts.
-    """
+    Those of `checkpoint.save`, on the rank that fails; CheckpointError on the others. The previous checkpoint remains
+    then. """
     if since is not None and not isinstance(since, Save):
         raise TypeError(f"since={since!r}: give what an earlier hf.mpi.save returned")
     directory, rank = Path(path).absolute(), comm.Get_rank()
     number = _once(comm, lambda: _next_number(directory))
-    # After it, no rank is in the step before; before the next one, none is in the step after.
+    # After the barrier, no rank is in the step before; before the next one, none is in the step after.
     comm.Barrier()
     mine, error = None, None
     try:
         meta = _format.as_read_back(meta)
         part, before = directory / f"{number}.rank-{rank}", None if since is None else since.mine
         mine = checkpoint.save(part, arrays, since=before, copy_ahead=copy_ahead, at_most=at_most)
-    except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+    except Exception as caught:  # noqa: BLE001: the other ranks must get every error.
         error = caught
     _agree(comm, None, error, "nothing is saved")
     assert mine is not None
@@ -169,7 +169,7 @@ def save(
 
 
 def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
-    """The arrays that this rank has saved, by name. `pool` and `check` are those of `checkpoint.load`.
+    """Loads the arrays that this rank has saved, by name. `pool` and `check` are those of `checkpoint.load`.
 
     Raises
     ------
@@ -195,12 +195,12 @@ def load(comm: Comm, path: str | os.PathLike[str], *, pool: Pool | None = None, 
 
 
 def meta(path: str | os.PathLike[str]) -> Any:
-    """What rank 0 gave as `meta` when the checkpoint was saved."""
+    """The `meta` that rank 0 passed to the save."""
     return _manifest(Path(path))["meta"]
 
 
 def _agree(comm: Comm, mine: Any, error: Exception | None, so: str) -> list[Any]:
-    """What each rank has; an error on all ranks if one has none."""
+    """Collects the value of each rank; raises on all ranks if one has an error."""
     answers = comm.allgather((mine, None if error is None else f"{type(error).__name__}: {error}"))
     if error is not None:
         raise error
@@ -211,12 +211,12 @@ def _agree(comm: Comm, mine: Any, error: Exception | None, so: str) -> list[Any]
 
 
 def _once(comm: Comm, work: Any) -> Any:
-    """Has rank 0 do something, and all learn what came of it."""
+    """Runs work on rank 0, and returns its result on all ranks."""
     answer, error = None, None
     if comm.Get_rank() == 0:
         try:
             answer = work()
-        except Exception as caught:  # noqa: BLE001: the others must learn of whatever it is.
+        except Exception as caught:  # noqa: BLE001: the other ranks must get every error.
             error = caught
     return _agree(comm, answer, error, "the checkpoint before is as it was")[0]
 
@@ -229,7 +229,7 @@ def _parts_in(directory: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _next_number(directory: Path) -> int:
-    """One more than any save that has left something."""
+    """A number greater than that of any save that has left files."""
     directory.mkdir(parents=True, exist_ok=True)
     return 1 + max((number for number, _ in _parts_in(directory)), default=0)
 
@@ -247,12 +247,12 @@ def _manifest(directory: Path) -> dict[str, Any]:
             raise ValueError("something is missing")
         for part in manifest["parts"]:
             if not _format.is_name(part["directory"]):
-                raise ValueError(f"{part['directory']!r} is no name of a directory")
+                raise ValueError(f"{part['directory']!r} is not the name of a directory")
             if type(part["crc32"]) is not int:
-                raise ValueError(f"the checksum of {part['directory']!r} is no number")
+                raise ValueError(f"the checksum of {part['directory']!r} is not a number")
     except _format.SENSELESS as error:
         raise CheckpointError(
-            f"{directory}/manifest.json is no manifest of a checkpoint of MPI, or was altered: {error}; load another "
+            f"{directory}/manifest.json is not a manifest of a checkpoint of MPI, or was altered: {error}; load another "
             "checkpoint"
         ) from error
     return manifest

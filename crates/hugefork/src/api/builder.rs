@@ -1,4 +1,4 @@
-//! Building a pool: what is asked for.
+//! The options of a new pool.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
-/// Describes a pool; [`PoolBuilder::build`] makes it.
+/// The options of a pool; [`PoolBuilder::build`] makes the pool.
 ///
 /// ```
 /// use hugefork::{BlockSize, Pool};
@@ -50,7 +50,7 @@ pub struct PoolBuilder {
 }
 
 impl Pool {
-    /// Starts the description of a pool.
+    /// Starts with the default options.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
@@ -82,55 +82,56 @@ impl PoolBuilder {
         self
     }
 
-    /// The most bytes that the pool may have, a multiple of the block size. There is no default.
+    /// The maximum size of the pool in bytes, a multiple of the block size. There is no default.
     ///
-    /// How much that should be: all regions that live at once; and for each fork and snapshot that is held, what is
-    /// written to while it is. Scattered writes count by block there, so as much as the region once more is always
-    /// enough for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): what its regions have been
-    /// written to, what forks and snapshots hold beside that, and up to 128 MiB while pages are written that a snapshot
-    /// will hold ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
-    /// [metadata](crate::PoolStats::metadata_bytes), and no memory.
+    /// It should cover all regions that live at once, and for each held fork and snapshot the memory that is written
+    /// while it is held. Scattered writes count by block there, so the size of the region once more is always enough
+    /// for one snapshot. A pool takes memory as it is used ([`Commit::OnDemand`]): the written parts of its regions,
+    /// the memory that forks and snapshots hold besides, and up to 128 MiB while pages are written that a snapshot will
+    /// hold ([`PoolBuilder::obtain_ahead`]). A capacity that is too large costs addresses and
+    /// [metadata](crate::PoolStats::metadata_bytes), but no memory.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.capacity = bytes;
         self
     }
 
-    /// The unit in which hugefork gives, clears and copies memory; default 2 MiB. Sparse writes after a snapshot copy
-    /// single pages whatever the size of a block is. Where they copy blocks ([`CopyGrain::Block`](crate::CopyGrain),
-    /// pools of hugetlb pages), smaller ones copy fewer bytes, but they take more mappings and more faults, and no less
-    /// time: 5 000 writes spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB
+    /// The unit in which hugefork hands out, clears and copies memory; default 2 MiB. Sparse writes after a snapshot
+    /// copy single pages for any block size. If they copy blocks ([`CopyGrain::Block`](crate::CopyGrain), pools of
+    /// hugetlb pages), smaller blocks copy fewer bytes, but they take more mappings and more faults, and no less time:
+    /// 5 000 writes spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB
     /// (`hugefork bench writer-latency`, AMD EPYC).
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self
     }
 
-    /// What the memory is to be made of; default [`Backing::Auto`].
+    /// The requested kind of memory; default [`Backing::Auto`].
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// Whether the pool may be built of something else; default [`Fallback::Allowed`].
+    /// Whether the pool may be built of another kind of memory; default [`Fallback::Allowed`].
     pub fn fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = fallback;
         self
     }
 
-    /// When the pool gets its memory from the system; default [`Commit::OnDemand`].
+    /// The time when the pool gets its memory from the system; default [`Commit::OnDemand`].
     pub fn commit(mut self, commit: Commit) -> Self {
         self.commit = commit;
         self
     }
 
-    /// How many bytes of free blocks get their memory before a snapshot uses them; 0 means none. Default: 128 MiB, and
-    /// 0 in pools of less than 128 MiB. Without effect with [`Commit::Upfront`].
+    /// The maximum number of bytes of free blocks that get their memory before a snapshot uses them; 0 means none.
+    /// Default: 128 MiB, and 0 in pools of less than 128 MiB. No effect with [`Commit::Upfront`].
     ///
     /// A first write gets the memory of its block itself. But while pages are written that the next snapshot may have
     /// to hold, a thread of the pool (`hugefork-maint`) gets memory for as many, up to `bytes`, and leaves an eighth of
-    /// the memory of the machine or control group alone. When nothing was written for a second, it gives back what is
-    /// ready: so an idle program has only the memory that it has written to. hugetlb pages stay, and so does all with a
-    /// [zeroed stock](PoolBuilder::zeroed_stock). [`PoolStats::supply`](crate::PoolStats) tells what it did.
+    /// the memory of the machine or control group free. When nothing was written for a second, it frees the prepared
+    /// memory, so an idle program has only the memory that it has written to. hugetlb pages are not freed, nor is any
+    /// memory with a [zeroed stock](PoolBuilder::zeroed_stock). [`PoolStats::supply`](crate::PoolStats) has its
+    /// statistics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -146,7 +147,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether a core dump has the contents of regions; default [`CoreDump::LeftOut`], where gdb shows zeros for them.
+    /// Whether core dumps contain the contents of regions; default [`CoreDump::LeftOut`], for which gdb shows zeros.
     pub fn core_dump(mut self, core_dump: CoreDump) -> Self {
         self.core_dump = core_dump;
         self
@@ -158,32 +159,33 @@ impl PoolBuilder {
         self
     }
 
-    /// Whether snapshots of it can be [exported](crate::Snapshot::export); default `false`.
+    /// Whether snapshots of the pool can be [exported](crate::Snapshot::export); default `false`.
     ///
-    /// By default the pool keeps no descriptor of its memory, so nobody can open that by way of `/proc/PID/fd` and
-    /// write to it. A pool that exports keeps a descriptor for reading, as does any pool of a process whose system
-    /// calls are filtered (seccomp). A pool of hugetlb pages keeps one for reading and writing either way.
+    /// By default the pool holds no descriptor of its memory, so no process can open the memory through `/proc/PID/fd`
+    /// and write to it. A pool that exports holds a read-only descriptor, as does any pool of a process whose system
+    /// calls are filtered (seccomp). A pool of hugetlb pages holds a readable and writable one in any case.
     pub fn exports(mut self, exports: bool) -> Self {
         self.exports = if exports { Exports::Yes } else { Exports::No };
         self
     }
 
-    /// Has a thread clear used blocks in the background, so that first writes find them zero. By default nothing does.
+    /// Starts a thread that clears used blocks in the background, so that first writes find them zero. By default there
+    /// is none.
     ///
-    /// If the thread cannot be started, the pool works without it and says so in one line on standard error;
-    /// [`StockStats::running`](crate::StockStats) tells.
+    /// If the thread cannot be started, the pool works without it and prints one line on standard error; see
+    /// [`StockStats::running`](crate::StockStats).
     pub fn zeroed_stock(mut self, stock: ZeroedStock) -> Self {
         self.zeroed_stock = Some(stock);
         self
     }
 
-    /// Gives memory back to the system when the system is short of it: first the memory of free blocks, then what was
-    /// [lazily freed](crate::Region::lazy_free), oldest first. By default only a pool that is short of blocks drops
-    /// that. [`PressureWatch`] says what it takes and costs.
+    /// Returns memory to the system when the system is short of it: first the memory of free blocks, then [lazily
+    /// freed](crate::Region::lazy_free) contents, oldest first. By default only a pool without free blocks drops lazily
+    /// freed contents. [`PressureWatch`] describes the requirements and costs.
     ///
-    /// Where pressure cannot be watched (no PSI, no permission), and for a pool of hugetlb pages, which stay with it,
-    /// the pool works without it and says so in one line on standard error;
-    /// [`PressureStats::running`](crate::PressureStats) tells.
+    /// If pressure cannot be watched (no PSI, no permission), and for a pool of hugetlb pages, which are never
+    /// returned, the pool works without it and prints one line on standard error; see
+    /// [`PressureStats::running`](crate::PressureStats).
     ///
     /// ```
     /// use hugefork::{Pool, PressureWatch};
@@ -205,8 +207,8 @@ impl PoolBuilder {
     /// ms which kernels clear and copy fastest.
     ///
     /// # Errors
-    /// Any [`BuildError`]: a size that cannot be, a capacity beyond the machine or the control group, a backing that is
-    /// not to be had while a fallback is refused, no memory. Each says what to change.
+    /// Any [`BuildError`]: an impossible size, a capacity beyond the machine or the control group, an unavailable
+    /// backing without a fallback, no memory. Each message names the remedy.
     pub fn build(self) -> Result<Pool, BuildError> {
         if owner::is_forked_child() {
             return Err(BuildError::ForkedChild);
@@ -224,7 +226,7 @@ impl PoolBuilder {
         let chosen = kernels::choose(measurable.then_some(&memory))?;
         let stock = Stock::new(self.zeroed_stock, self.block_size, blocks);
         let spare = match memory.merging() {
-            // Set aside already.
+            // Reserved already.
             Merging::Separate => || usize::MAX,
             Merging::Merge => spare,
         };
@@ -265,7 +267,7 @@ impl PoolBuilder {
         if blocks > BlockId::LIMIT {
             return Err(BuildError::TooManyBlocks { blocks, block_size: self.block_size });
         }
-        // What can never be had is refused at once, whenever it is to be obtained.
+        // A request that can never be met is refused at once, even if the memory would be needed later.
         let limit = match self.commit {
             Commit::OnDemand => settings::memory_total(),
             Commit::Upfront if self.backing == Backing::Hugetlb => settings::memory_total(),
@@ -278,21 +280,21 @@ impl PoolBuilder {
                 limited_by: limit.set_by,
             });
         }
-        // Last, since it names the next multiple, which would be beyond the others.
+        // Last, since its message names the next multiple, which could exceed the other limits.
         Ok(self.block_size.check_len(self.capacity)?)
     }
 }
 
-/// Bytes that may be taken before they are needed: an eighth of the memory stays for those who need theirs now.
+/// Bytes that may be taken before they are needed: an eighth of the memory is left for other uses.
 fn spare() -> usize {
     settings::memory_available().bytes.saturating_sub(settings::memory_total().bytes / 8)
 }
 
-/// Obtains the memory of all blocks, each CPU a part of them.
+/// Gets the memory of all blocks, a part on each CPU.
 fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
     let blocks = core.frames.len();
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(blocks);
-    // In steps of at least 2 MiB, so that a huge page is one thread's.
+    // In steps of at least 2 MiB, so that one thread touches a whole huge page.
     let step = (HUGE_PAGE / core.block_size.bytes()).max(1);
     let share = blocks.div_ceil(threads).next_multiple_of(step);
     let obtain = |first: usize| -> Result<(), SystemError> {
@@ -308,7 +310,7 @@ fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
         let workers: Vec<_> = (0..blocks).step_by(share).map(|first| (first, worker(first))).collect();
         workers.into_iter().try_for_each(|(first, worker)| match worker {
             Some(worker) => worker.join().expect("obtaining memory does not panic"),
-            // The system has no room for so many threads.
+            // The system cannot start this many threads.
             None => obtain(first),
         })
     });

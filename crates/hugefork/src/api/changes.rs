@@ -1,4 +1,4 @@
-//! What has changed between two snapshots of a region, or since one.
+//! Changes between two snapshots of a region, or since one.
 
 use std::fmt;
 use std::iter::FusedIterator;
@@ -11,8 +11,8 @@ use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::sys::linux::memory::Linux;
 use crate::types::error::RegionError;
 
-/// What has changed since a snapshot, see [`Snapshot::changed_since`] and [`Region::changed_since`]. It can be gone
-/// through any number of times.
+/// The changes since a snapshot, see [`Snapshot::changed_since`] and [`Region::changed_since`]. It can be iterated any
+/// number of times.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,19 +43,19 @@ impl<'a> Changes<'a> {
         Ok(Changes { newer, older })
     }
 
-    /// The blocks that are not the same in both, as ranges of bytes in address order, neighbours in one. No byte is
-    /// looked at: a block that was written to is among them even if it got the bytes that it had. What is in none of
-    /// them has not changed. Takes some nanoseconds for each block of the region, and in a region whose pages were
-    /// copied singly ([`CopyGrain`](crate::CopyGrain)) 15 us for each 128 MiB and 0.2 us for each such page.
+    /// The blocks that may differ, as ranges of bytes in address order, with neighbours merged. No bytes are compared:
+    /// a block that was written to is included even if its bytes are the same. Everything outside of these blocks is
+    /// unchanged. Takes some nanoseconds for each block of the region, and in a region whose pages were copied singly
+    /// ([`CopyGrain`](crate::CopyGrain)) 15 us for each 128 MiB and 0.2 us for each such page.
     ///
     /// # Errors
-    /// An error is the last item: [`RegionError::Revoked`] if a part of either was taken away, from there on;
-    /// [`RegionError::ForkedChild`].
+    /// An error is the last item: [`RegionError::Revoked`] if a part of either was revoked, so that later parts cannot
+    /// be compared; [`RegionError::ForkedChild`].
     pub fn blocks(&self) -> Changed<'a> {
         Changed::new(self, Precision::Block)
     }
 
-    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, neighbours in one. No
+    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, with neighbours merged. No
     /// byte is compared, so the list has pages that were written with the bytes that they had, and may have pages that
     /// were read for the first time. All other pages are unchanged. A region and its last snapshot take 10 ns a page of
     /// the region where the kernel tracks writes (Linux 6.14) and copies single pages. Elsewhere the list has all
@@ -67,9 +67,10 @@ impl<'a> Changes<'a> {
         Changed::new(self, Precision::Written)
     }
 
-    /// The base pages (4 KiB) whose bytes differ, as ranges of bytes in address order, neighbours in one: all of them,
-    /// and no others. Takes what [`Changes::blocks`] takes, and compares what that finds: of a region and its last
-    /// snapshot, single pages where single pages were copied; of two snapshots, blocks, as fast as `memcmp` does.
+    /// The base pages (4 KiB) whose bytes differ, as ranges of bytes in address order, with neighbours merged: all of
+    /// them, and no others. It takes the time of [`Changes::blocks`], and compares the memory found by that. For a
+    /// region and its last snapshot it compares single pages where single pages were copied; for two snapshots it
+    /// compares blocks, at the speed of `memcmp`.
     ///
     /// # Errors
     /// Those of [`Changes::blocks`].
@@ -78,7 +79,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Ranges that have changed, found as they are asked for: the iterator of [`Changes::blocks`] and [`Changes::pages`].
+/// An iterator over changed ranges, made by [`Changes::blocks`] and [`Changes::pages`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,16 +118,16 @@ impl Iterator for Changed<'_> {
 impl FusedIterator for Changed<'_> {}
 
 impl Snapshot {
-    /// What differs between this snapshot and an older one of the same pool and length. They are mostly two of one
-    /// region, but need not be: what does not come from the same block on both sides is compared.
+    /// Finds the differences between this snapshot and an older one of the same pool and length. They need not belong
+    /// to one region: ranges that are not backed by the same block are compared.
     ///
-    /// The order makes no difference to the result. Any thread may do this, and others may write to the region, take
-    /// snapshots and drop others meanwhile. A write that finds the pool full and has to take a block away from one of
-    /// the two waits until that is compared: 0.5 ms at most.
+    /// The order makes no difference to the result. Any thread may call this, and others may write to the region, take
+    /// snapshots and drop others meanwhile. If the pool is full and a write has to revoke a block of one of the two,
+    /// the write waits until that block is compared, 0.5 ms at most.
     ///
     /// # Errors
-    /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::ForkedChild`]. That a part of
-    /// either was taken away ([`Snapshot::is_revoked`]) is told when it is come upon, by the iterators.
+    /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::ForkedChild`]. If a part of either
+    /// was revoked ([`Snapshot::is_revoked`]), the iterators return the error when they reach it.
     pub fn changed_since<'a>(&'a self, older: &'a Snapshot) -> Result<Changes<'a>, RegionError> {
         self.pool().check_same(older.pool())?;
         Changes::new(self.core(), self.len(), older)
@@ -134,15 +135,16 @@ impl Snapshot {
 }
 
 impl Region {
-    /// What differs between this region as it is now and a snapshot of the same pool and length: mostly its last one,
-    /// of which it finds single pages without a look at others ([`CopyGrain`](crate::CopyGrain)), but it may be any.
+    /// Finds the differences between this region as it is now and a snapshot of the same pool and length. The snapshot
+    /// may be any, but for the region's last one, single pages are found without reading others
+    /// ([`CopyGrain`](crate::CopyGrain)).
     ///
-    /// Others may write to the region meanwhile. Each page is compared as it was at some moment while the iterator was
-    /// used, not all at the same one, and a word that is just being written counts as before or after. For what had
-    /// changed at one moment, take a snapshot and compare that. A thread whose write faults in the 2 MiB (or block, if
-    /// that is smaller) that are just compared waits for that: 0.5 ms at most.
+    /// Other threads may write to the region meanwhile. Each page is compared as it was at some moment during the
+    /// iteration, and different pages at different moments; a word that is being written counts as before or after the
+    /// write. For the changes at one moment, take a snapshot and compare that. A thread whose write faults in the 2 MiB
+    /// (or block, if smaller) under comparison waits, 0.5 ms at most.
     ///
-    /// What was [lazily freed](Region::lazy_free) counts as what it reads as.
+    /// [Lazily freed](Region::lazy_free) memory counts with its current bytes.
     ///
     /// # Errors
     /// Those of [`Snapshot::changed_since`].

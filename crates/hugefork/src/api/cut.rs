@@ -15,12 +15,12 @@ use crate::types::error::{RegionError, ResetError};
 use crate::types::options::{RegionOptions, Reserve};
 
 impl Region {
-    /// Snapshots of several regions as they are at one moment, in the order of `regions`. The cut is consistent across
-    /// all of them: if a write is in one of the snapshots, every write that happened before it is in them too,
-    /// whichever of the regions it went to. The regions may be of different pools.
+    /// Takes snapshots of several regions at one moment, in the order of `regions`. The cut is consistent across all of
+    /// them: if one of the snapshots contains a write, they contain every write that happened before it, in whichever
+    /// region. The regions may belong to different pools.
     ///
-    /// It takes what the snapshots take one by one ([`Region::fork`]), and threads that write to any of the regions
-    /// wait for all of that.
+    /// It takes as long as the single snapshots together ([`Region::fork`]), and threads that write to any of the
+    /// regions wait for all of them.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,22 +37,22 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Region::fork`], of whichever region it is, and [`RegionError::AnotherOperations`] if two of them have
-    /// different [`Operations`](crate::Operations). There is no snapshot of any of them then.
+    /// Those of [`Region::fork`] for any of the regions, and [`RegionError::AnotherOperations`] if two of them have
+    /// different [`Operations`](crate::Operations). No snapshot is taken then.
     ///
     /// # Panics
-    /// If a region is named twice.
+    /// If a region occurs twice.
     pub fn snapshot_all(regions: &[&Region]) -> Result<Vec<Snapshot>, RegionError> {
         Region::snapshot_all_with(regions, RegionOptions::new())
     }
 
-    /// As [`Region::snapshot_all`], with a promise for each of the snapshots.
+    /// Like [`Region::snapshot_all`], with options for each of the snapshots.
     ///
     /// # Errors
     /// Those of [`Region::snapshot_with`].
     ///
     /// # Panics
-    /// If a region is named twice.
+    /// If a region occurs twice.
     pub fn snapshot_all_with(regions: &[&Region], options: RegionOptions) -> Result<Vec<Snapshot>, RegionError> {
         check_owner_and_addresses()?;
         if options.limit.is_some() {
@@ -72,7 +72,8 @@ impl Region {
                 Ok(()) => break made,
                 Err(error) => {
                     forget_all(&cores, &made);
-                    // A part was lost before it was promised. If it is lost for good, the next cut says so.
+                    // A part was revoked before the reservation. If it is lost for good, the next cut returns the
+                    // error.
                     if error != RegionError::Revoked {
                         return Err(error);
                     }
@@ -83,10 +84,10 @@ impl Region {
         Ok(regions.iter().zip(made).map(with_pool).collect())
     }
 
-    /// Gives each region the bytes of the snapshot beside it, at one moment. The cut is consistent across all of them:
-    /// if a write is gone, every write that happened before it is gone too, whichever of the regions it went to. So
-    /// regions that [`Region::snapshot_all`] has taken snapshots of go back to that cut beside threads that write. The
-    /// regions may be of different pools, and several may go to the same snapshot.
+    /// Resets each region to the snapshot beside it, at one moment. The cut is consistent across all of them: if a
+    /// write is lost, every write that happened before it is lost too, in whichever region. So regions can return to
+    /// the cut of [`Region::snapshot_all`] while other threads write. The regions may belong to different pools, and
+    /// several may be reset to the same snapshot.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -102,21 +103,21 @@ impl Region {
     /// # }
     /// ```
     ///
-    /// It takes what the resets take one by one ([`Region::reset_to`]), and threads that write to any of the regions
-    /// wait until all of them are back. Only where nothing but single pages differs, and they are in one mapping in
-    /// each region, do they wait for some microseconds a region, twice. Threads that only read see one region back
-    /// before the other, unless it was made with [`CopyGrain::Page`](crate::CopyGrain::Page) and
-    /// [`calls_wait`](crate::RegionOptions::calls_wait), and differs in more than that: then they wait, too.
+    /// It takes as long as the single resets together ([`Region::reset_to`]), and threads that write to any of the
+    /// regions wait until all of them are reset. If only single pages differ, in one mapping in each region, they wait
+    /// for some microseconds a region, twice. Threads that only read may see one region reset before another; a region
+    /// with [`CopyGrain::Page`](crate::CopyGrain::Page) and [`calls_wait`](crate::RegionOptions::calls_wait) makes them
+    /// wait, too, if more than that differs.
     ///
     /// # Errors
-    /// Those of [`Region::reset_to`], of whichever region it is. [`ResetError::done`] counts through the regions in
-    /// their order here. Behind it each page (4 KiB) of a region is as before or as the snapshot, and what others write
-    /// meanwhile may be there or gone. Another call goes on there. After [`RegionError::AnotherPool`],
-    /// [`RegionError::AnotherLength`], [`RegionError::AnotherOperations`] and [`RegionError::Revoked`], nothing has
-    /// changed anywhere.
+    /// Those of [`Region::reset_to`] for any of the regions. [`ResetError::done`] counts through the regions in their
+    /// order. After that offset, each page (4 KiB) of a region is as before or as in the snapshot, and other threads'
+    /// writes may remain or be lost. Another call continues there. After [`RegionError::AnotherPool`],
+    /// [`RegionError::AnotherLength`], [`RegionError::AnotherOperations`] and [`RegionError::Revoked`], no region has
+    /// changed.
     ///
     /// # Panics
-    /// If a region is named twice.
+    /// If a region occurs twice.
     pub fn reset_all(pairs: &[(&Region, &Snapshot)]) -> Result<(), ResetError> {
         let may_reset =
             check_owner_and_addresses().and_then(|()| check_cut(pairs.iter().map(|(region, _)| region.core())));
@@ -129,7 +130,7 @@ impl Region {
     }
 }
 
-/// Whether a region is among them twice.
+/// Whether a region occurs twice.
 fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
     let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::new_in(Own);
     cores.extend(regions.map(Region::core));
@@ -137,7 +138,7 @@ fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
     cores.windows(2).any(|pair| std::ptr::eq(pair[0], pair[1]))
 }
 
-/// The program does not get these snapshots, so none of the regions is at one of them.
+/// The program does not get these snapshots, so they become no region's base.
 fn forget_all(cores: &[&RegionCore<Linux>], made: &[PinnedBox<SnapshotCore<Linux>>]) {
     cores.iter().zip(made).for_each(|(core, frozen)| core.forget(frozen));
 }

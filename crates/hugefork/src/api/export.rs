@@ -13,16 +13,18 @@ use crate::sys::linux::share::{Descriptor, Unsealed};
 use crate::types::error::RegionError;
 use crate::types::extents::Extents;
 
-/// A snapshot that other processes can map: a descriptor, and which bytes of the snapshot lie where in it.
+/// A snapshot that other processes can map: a descriptor, and a list that maps the bytes of the snapshot to offsets in
+/// its file.
 ///
-/// The other process gets the descriptor as it gets any other (inherited, or over a Unix socket) and the
-/// [`Extents`] as text. Then [`Imported::map`](crate::Imported::map) maps it, or any program does with `mmap(2)`,
-/// `MAP_PRIVATE` and each extent's offsets. What it writes there is copied page by page, and stays with it. So many
-/// processes share the memory of one snapshot.
+/// The other process gets the descriptor like any other (inherited, or over a Unix socket) and the [`Extents`] as text.
+/// It maps the snapshot by [`Imported::map`](crate::Imported::map), or without hugefork by `mmap(2)`, `MAP_PRIVATE` and
+/// the offsets of each extent. Its writes copy single pages and are private to it. So many processes share the memory
+/// of one snapshot.
 ///
-/// Pages that the snapshot holds over a block that others hold too ([`Snapshot`]) are extents of their own, so two for
-/// each such page. A mapping for each would soon be more than a process may have: [`Imported`](crate::Imported) maps
-/// the blocks, and copies single pages. A program that has no hugefork can do likewise, or read with `pread(2)`.
+/// A page that the snapshot holds in place of a page of a shared block ([`Snapshot`]) is an extent of its own, and
+/// splits its block into further extents, so it adds two. A mapping for each would soon exceed the process's limit:
+/// [`Imported`](crate::Imported) maps the blocks, and copies single pages. A program without hugefork can do the same,
+/// or read with `pread(2)`.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,63 +48,65 @@ use crate::types::extents::Extents;
 /// # }
 /// ```
 ///
-/// # How long it lasts
-/// An export holds the blocks and pages of the snapshot, which may be dropped. When the export is dropped, they may be
-/// written to again, and processes that still map them see that; nothing worse happens to them. If the exporting
-/// process ends, the memory stays as it is for as long as anybody has the descriptor or maps it.
+/// # Lifetime
+/// An export holds the blocks and pages of the snapshot, which may be dropped. After the export is dropped, they may be
+/// overwritten, and processes that still map them see the new bytes; nothing worse happens to them. If the exporting
+/// process ends, the memory does not change as long as any process has the descriptor or maps it.
 ///
-/// Nothing is ever taken away from an export ([`Snapshot::is_revoked`]), since nobody can tell the other process. A
-/// write that finds the pool full, and would need a block that an export holds, fails as if no fork or snapshot could
-/// give one. With [`CopyGrain::Auto`](crate::CopyGrain) and single pages it goes through all the same, by page.
+/// An export is never revoked ([`Snapshot::is_revoked`]), since the other process could not be informed. If the pool is
+/// full and a write needs a block that an export holds, the write fails. With [`CopyGrain::Auto`](crate::CopyGrain) and
+/// single pages the write succeeds by copying a page.
 ///
-/// # Who can see and change what
-/// The descriptor of [`Snapshot::export`] is open for reading only. Through it nobody can write, map writable and
-/// shared, punch holes, or change the length; and it cannot be opened anew for writing (mode 0444). It reaches *all* of
-/// the pool: other regions, and what is left in free blocks. So have one pool for each trust domain, or give out
+/// # Access
+/// The descriptor of [`Snapshot::export`] is read-only. No process can use it to write, to map writable and shared, to
+/// punch holes, or to change the length; and it cannot be reopened for writing (mode 0444). It gives access to *all*
+/// memory of the pool: other regions, and old contents of free blocks. So use one pool for each trust domain, or
 /// [`Snapshot::export_copy`]. A process with the user id of the one that built the pool can change the mode of the file
-/// and then open it for writing, as it can write to this process's memory (`ptrace(2)`); so can root. Who reads outside
-/// the extents makes holes in the pool's memory take memory.
+/// and then open it for writing, as it can write to this process's memory (`ptrace(2)`); so can root. Reads outside of
+/// the extents allocate memory for holes in the pool.
 ///
-/// A copy's descriptor is sealed (`F_SEAL_WRITE`, `fcntl(2)`): nobody can ever change it, not even root.
+/// A copy's descriptor is sealed (`F_SEAL_WRITE`, `fcntl(2)`): no process can ever change it, not even root.
 ///
 /// # Threads, `fork(2)`
-/// Any thread may use it. A child of `fork(2)` has the descriptor and may map it; that it drops the export has no
-/// effect. A child of `exec` has it only if it is handed on: it is `O_CLOEXEC`.
+/// Any thread may use it. A child of `fork(2)` has the descriptor and may map it; dropping the export in the child has
+/// no effect. A child of `exec` gets it only if it is passed on: it is `O_CLOEXEC`.
 pub struct Export {
     file: Descriptor,
     extents: Extents,
-    /// What keeps the blocks and pages, if it is no copy. Taken out only to be left behind in a `fork(2)` child.
+    /// Holds the blocks and pages, unless the export is a copy. Taken out only in a `fork(2)` child, which must not
+    /// drop it.
     core: Option<PinnedBox<SnapshotCore<Linux>>>,
     pool: Pool,
 }
 
 impl Export {
-    /// Which bytes lie where, and which are zeros.
+    /// The list of extents; all other bytes are zeros.
     pub fn extents(&self) -> &Extents {
         &self.extents
     }
 
-    /// The pool that its blocks belong to, or were copied from.
+    /// The pool of its blocks, or the pool that they were copied from.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 }
 
 impl AsFd for Export {
-    /// The descriptor, good for reading.
+    /// The descriptor, for reading.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
 impl Snapshot {
-    /// Has other processes read the snapshot where it is. Copies nothing: takes some 80 us, and some nanoseconds for
-    /// each block and each page over one. [`Export`] says what others can do with it, and what it keeps the pool from.
+    /// Exports the snapshot to other processes without copying it. Takes some 80 us, and some nanoseconds for each
+    /// block and each page held in place of a block's page. [`Export`] describes the access of other processes, and the
+    /// blocks that it holds.
     ///
     /// # Errors
-    /// [`RegionError::NotExportable`] of a pool that was built without [`exports(true)`](crate::PoolBuilder::exports),
-    /// where `/proc` is not mounted, or the descriptors of the process are used up.
-    /// [`RegionError::Revoked`] if a part was taken away. [`RegionError::ForkedChild`].
+    /// [`RegionError::NotExportable`] for a pool that was built without [`exports(true)`](crate::PoolBuilder::exports),
+    /// if `/proc` is not mounted, or if the process has no descriptor left. [`RegionError::Revoked`] if a part was
+    /// revoked. [`RegionError::ForkedChild`].
     pub fn export(&self) -> Result<Export, RegionError> {
         check_owner()?;
         let core = self.core().keep()?;
@@ -112,24 +116,24 @@ impl Snapshot {
         Ok(Export { file, extents, core: Some(core), pool: self.pool().clone() })
     }
 
-    /// A copy for other processes, which shows them nothing else and which nobody can ever change. It is memory of its
-    /// own (a sealed memfd of base pages), takes some 0.3 s for each GiB, and holds no block of the pool. Pages of
-    /// zeros take none.
+    /// Exports a copy, which gives access to nothing else and which no process can ever change. It takes memory of its
+    /// own (a sealed memfd of base pages; none for pages of zeros) and some 0.3 s for each GiB, and holds no block of
+    /// the pool.
     ///
     /// # Errors
-    /// [`RegionError::Revoked`] if a part was taken away. [`RegionError::System`] if the machine has not that much
-    /// memory, or the process may not have it (`RLIMIT_FSIZE`). [`RegionError::ForkedChild`].
+    /// [`RegionError::Revoked`] if a part was revoked. [`RegionError::System`] if the machine has too little memory, or
+    /// `RLIMIT_FSIZE` is too low. [`RegionError::ForkedChild`].
     pub fn export_copy(&self) -> Result<Export, RegionError> {
         self.export_copy_with(|_| {})
     }
 
-    /// As [`Snapshot::export_copy`]. After each 64 MiB it calls `progress` with the bytes that are done.
+    /// Like [`Snapshot::export_copy`]. After each 64 MiB it calls `progress` with the number of finished bytes.
     ///
     /// # Errors
     /// Those of [`Snapshot::export_copy`].
     ///
     /// # Panics
-    /// If `progress` does, which ends the work; the copy is gone then.
+    /// If `progress` panics, which ends the work and drops the copy.
     pub fn export_copy_with(&self, mut progress: impl FnMut(usize)) -> Result<Export, RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;

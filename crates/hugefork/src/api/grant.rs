@@ -1,8 +1,9 @@
-//! What a pool's memory is made of: which backing the machine grants.
+//! Chooses a pool's memory: the best backing that the machine grants.
 //!
-//! `Auto` prefers shmem huge pages to hugetlb. Both clear and copy at the same speed, but neighbouring shmem mappings
-//! merge, where hugetlb takes one of the process's 65530 mappings for each block and a snapshot write-protects each on
-//! its own; and hugetlb pages are set aside by hand for a program that counts on them (figures: docs/design.md).
+//! `Auto` prefers shmem huge pages to hugetlb. Both clear and copy at the same speed. But
+//! neighbouring shmem mappings merge; hugetlb uses one of the process's 65530 mappings for each
+//! block, and a snapshot write-protects each on its own. And an administrator reserves hugetlb
+//! pages for a program that counts on them (figures: docs/design.md).
 
 use thiserror::Error;
 
@@ -16,7 +17,7 @@ use crate::types::backing::{Backing, CoreDump, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BASE_PAGE, BlockSize, ByteSize, HUGE_PAGE};
 
-/// Why the machine does not grant a backing.
+/// The reason why the machine does not grant a backing.
 #[derive(Debug, Error)]
 enum NotGranted {
     #[error("this kernel has no hugetlb")]
@@ -52,7 +53,7 @@ impl From<NoMemory> for NotGranted {
     }
 }
 
-/// One way to get memory.
+/// A way to get memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Hugetlb,
@@ -60,7 +61,7 @@ enum Way {
     ShmemBase,
 }
 
-/// How to get huge pages of shmem, the best first.
+/// The ways to get huge pages of shmem, the best first.
 const SHMEM: [Way; 3] =
     [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
 
@@ -78,7 +79,7 @@ impl Way {
     }
 }
 
-/// All that was refused, in one line.
+/// All refusals, in one line.
 fn in_words(refusals: &[(Way, NotGranted)]) -> String {
     let each: Vec<_> = refusals.iter().map(|(way, refusal)| format!("{}: {refusal}", way.backing())).collect();
     each.join("; ")
@@ -96,21 +97,21 @@ impl PoolBuilder {
         if self.swap == Swap::Refused {
             let first_of_shmem = ways.iter().take_while(|way| **way == Way::Hugetlb).count();
             ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
-            // Not sorted, which alone takes 10 KiB of code.
+            // Not sorted: sorting alone takes 10 KiB of code.
             let (never, perhaps): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| !way.may_be_swapped());
             ways = [never, perhaps].concat();
         }
         ways
     }
 
-    /// Whether it is no fallback. `Auto` may take any backing: each of them is what was asked for.
+    /// Whether it is not a fallback. For `Auto` no backing is a fallback.
     fn is_asked_for(&self, way: Way) -> bool {
         let is_swap = self.swap == Swap::Allowed || !way.may_be_swapped();
         is_swap && (self.backing == Backing::Auto || self.backing == way.backing())
     }
 
-    /// The first backing, from the one asked for downwards, that the machine grants.
-    #[inline(always)] // A caller that asks for one backing alone has no code of the others then (`hugefork run`).
+    /// The first backing, from the requested one downwards, that the machine grants.
+    #[inline(always)] // So a caller that requests one backing contains no code for the others (`hugefork run`).
     pub(crate) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
         if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {
@@ -122,7 +123,7 @@ impl PoolBuilder {
             }
             match self.try_way(way) {
                 Ok((memory, granted)) => {
-                    // A setting needs no word where something else is as good.
+                    // A refused setting is not mentioned if another way is as good.
                     let is_as_good = granted == Granted::ShmemOwnTmpfs && self.is_asked_for(way);
                     let fallback_reason = (!refusals.is_empty() && !is_as_good).then(|| in_words(&refusals));
                     return Ok((memory, Grant { granted, fallback_reason }));
@@ -131,7 +132,7 @@ impl PoolBuilder {
             }
         }
         match refusals.last() {
-            // Every machine grants base pages: what refuses them has nothing to do with backings.
+            // Every machine grants base pages: a refusal of these has nothing to do with backings.
             Some((Way::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
             Some(_) | None => {
                 Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
@@ -147,8 +148,8 @@ impl PoolBuilder {
         }
     }
 
-    /// Memory in base pages, of which the kernel makes huge pages where it is asked to: what is used sparsely takes no
-    /// more than its pages.
+    /// Memory in base pages, which the kernel collapses into huge pages on request: sparsely used memory takes only its
+    /// pages.
     pub(crate) fn find_dense_memory(&self) -> Result<Linux, BuildError> {
         let unavailable =
             |why: NotGranted| BuildError::BackingUnavailable { backing: Backing::ShmemHuge, reason: why.to_string() };
@@ -156,7 +157,7 @@ impl PoolBuilder {
         self.try_shmem_huge(Huge::Collapse).map(|(memory, _)| memory).map_err(unavailable)
     }
 
-    /// An error where the kernel has other pages than those of 4 KiB, which all of the engine counts in.
+    /// An error if the kernel's pages are not 4 KiB, the unit of the whole engine.
     pub(super) fn check_page_size(&self, other: Option<usize>) -> Result<(), BuildError> {
         let Some(page) = other.map(ByteSize) else { return Ok(()) };
         let reason = format!(
@@ -177,7 +178,7 @@ impl PoolBuilder {
     fn try_hugetlb(&self) -> Result<Linux, NotGranted> {
         let unreadable = |_| NotGranted::Unreadable { what: "/sys/kernel/mm/hugepages" };
         let pools = settings::hugetlb_pools().map_err(unreadable)?;
-        // The largest page that a block is a whole number of, so that a block is as few pages as can be.
+        // The largest page size that divides the block size, so that a block has as few pages as possible.
         let fitting = pools
             .iter()
             .rev()
@@ -195,8 +196,8 @@ impl PoolBuilder {
         Ok(self.open(Kind::Hugetlb { page: pool.page })?)
     }
 
-    /// Makes the memory and looks whether a block of it really becomes huge: `shmem_enabled` may say `never`, and the
-    /// kernel then gives base pages without a word.
+    /// Creates the memory and checks that a block of it really becomes huge: if `shmem_enabled` says `never`, the
+    /// kernel silently provides base pages.
     fn try_shmem_huge(&self, huge: Huge) -> Result<(Linux, Granted), NotGranted> {
         if self.capacity < HUGE_PAGE {
             return Err(NotGranted::SmallPool);

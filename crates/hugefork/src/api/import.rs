@@ -1,4 +1,4 @@
-//! [`Imported`]: what another process has exported, mapped in this one.
+//! [`Imported`]: another process's export, mapped in this process.
 
 use std::fmt;
 use std::iter::once;
@@ -10,8 +10,7 @@ use crate::sys::{SystemError, answer};
 use crate::types::error::ImportError;
 use crate::types::extents::{Extent, Extents};
 
-/// A snapshot of another process: its bytes at an address of this one. What is written there is copied, page by page,
-/// and stays here.
+/// Another process's snapshot at an address of this process. Writes copy single pages and are private to this process.
 ///
 /// It needs no pool, and works in any process that has the descriptor and the [`Extents`] of an
 /// [`Export`](crate::Export), also in a child of `fork(2)`.
@@ -33,28 +32,28 @@ use crate::types::extents::{Extent, Extents};
 /// # }
 /// ```
 ///
-/// # What may change
-/// The exporting process writes to none of it for as long as it has its [`Export`](crate::Export). It can drop that;
-/// then bytes here may change that were not written to here before. So they are given out as `&[u8]` only where nobody
-/// can change them ([`Imported::sealed`]), or to callers who answer for it ([`Imported::bytes`]).
+/// # Changes
+/// The exporting process does not change the memory as long as it has its [`Export`](crate::Export). When it drops
+/// that, bytes that this process has not written to may change. So they are available as `&[u8]` only if no process can
+/// change them ([`Imported::sealed`]), or to callers who promise that ([`Imported::bytes`]).
 pub struct Imported {
     memory: PrivateMemory,
     is_sealed: bool,
-    /// Whether a load may find that there is no page.
+    /// Whether a load may find a missing page.
     may_lack_pages: bool,
 }
 
 impl Imported {
-    /// Maps what the extents name, with one mapping for each and one for each hole between two of them, and zeros in
-    /// the holes. It takes some 2 us for each, and no memory. Single pages between parts of a block it copies, each in
-    /// some 6 us to 4 KiB of this process's memory, and takes no mapping for them. The address is a multiple of 2 MiB,
-    /// or of [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
+    /// Maps the extents, with one mapping for each and one for each gap between two of them, and zeros in the gaps. It
+    /// takes some 2 us for each, and no memory. Single pages between parts of a block are copied instead, each in some
+    /// 6 us to 4 KiB of this process's memory, and take no mapping. The address is a multiple of 2 MiB, or of
+    /// [`Extents::page_size`] if that is larger. The descriptor may be closed afterwards.
     ///
-    /// A descriptor of a file that may become shorter is refused, unless it cannot be sealed: that of a pool in a
-    /// [tmpfs of its own](crate::Granted::ShmemOwnTmpfs), which only processes of its user can make shorter. There
-    /// [`Imported::read_at`] has an error for it, and a plain load is a `SIGBUS`. Also refused is one of hugetlb for
-    /// whose bytes there are no pages. Where the pool has hugetlb pages, a write takes a whole
-    /// one of those that the system has set aside, and is a `SIGBUS` if there is none left.
+    /// A descriptor of a file that may shrink is refused, unless it cannot be sealed: that of a pool in a [tmpfs of its
+    /// own](crate::Granted::ShmemOwnTmpfs), which only processes of its user can shrink. In that case
+    /// [`Imported::read_at`] returns an error for missing bytes, and a plain load raises `SIGBUS`. A hugetlb file with
+    /// missing pages is refused, too. If the pool has hugetlb pages, a write takes a whole reserved page of the system,
+    /// and raises `SIGBUS` if none is left.
     ///
     /// # Errors
     /// [`ImportError::NotAnExport`], [`ImportError::TooShort`], [`ImportError::OtherPages`],
@@ -66,7 +65,7 @@ impl Imported {
             return Err(ImportError::TooShort { needed: extents.file_len(), len: guarantees.len });
         }
         if let Some(page) = guarantees.hugetlb.filter(|page| !extents.page_size().is_multiple_of(*page)) {
-            // The kernel would map more than the extents, over what lies behind them.
+            // The kernel would map more than the extents, over the memory after them.
             return Err(ImportError::OtherPages { page: extents.page_size(), of_file: page });
         }
         let refused = |source: SystemError| match source.raw_os_error() {
@@ -82,12 +81,12 @@ impl Imported {
         for Extent { offset, file_offset, len } in copied {
             memory.copy_in(fd, offset..offset + len, file_offset).map_err(no_pages)?;
         }
-        // Of a file that is sealed, nobody takes pages away.
+        // No process can remove pages from a sealed file.
         let may_lack_pages = guarantees.may_shrink || guarantees.hugetlb.is_some() && !guarantees.is_sealed;
         Ok(Imported { memory, is_sealed: guarantees.is_sealed, may_lack_pages })
     }
 
-    /// Length in bytes, that of the snapshot.
+    /// Length in bytes, the same as the snapshot's.
     #[allow(clippy::len_without_is_empty)] // A snapshot is never empty.
     pub fn len(&self) -> usize {
         self.memory.len()
@@ -98,18 +97,18 @@ impl Imported {
         self.as_mut_ptr()
     }
 
-    /// The first byte. The pointer is good for [`Imported::len`] bytes for as long as this lives.
+    /// The first byte. The pointer is valid for [`Imported::len`] bytes as long as this lives.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.memory.at()
     }
 
-    /// Copies the bytes from `offset` on to all of `to`. Where the exporting process has hugetlb pages, or a tmpfs of
-    /// its own, the kernel does so (`process_vm_readv(2)`), since that process may have dropped its
-    /// [`Export`](crate::Export), and the pages.
+    /// Copies the bytes from `offset` on into `to`. If the exporting process has hugetlb pages, or a tmpfs of its own,
+    /// the kernel copies them (`process_vm_readv(2)`), since that process may have dropped its
+    /// [`Export`](crate::Export) and freed the pages.
     ///
     /// # Errors
     /// [`ImportError::OutOfRange`] unless `offset..offset + to.len()` lies inside. [`ImportError::NoPages`] and
-    /// [`ImportError::System`] if the kernel copies and cannot; then some bytes of `to` may have been changed.
+    /// [`ImportError::System`] if the kernel cannot copy; then some bytes of `to` may have changed.
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), ImportError> {
         let end = offset.saturating_add(to.len());
         if end > self.len() {
@@ -122,37 +121,38 @@ impl Imported {
         Ok(())
     }
 
-    /// The bytes, if nobody outside can ever change them: those of an export that is a copy
-    /// ([`Snapshot::export_copy`](crate::Snapshot::export_copy)). Inside, it is for those who write by
-    /// [`Imported::as_mut_ptr`] to see to it.
+    /// The bytes, if no other process can ever change them: those of an export that is a copy
+    /// ([`Snapshot::export_copy`](crate::Snapshot::export_copy)). Users of [`Imported::as_mut_ptr`] in this process
+    /// must not change them during the borrow.
     pub fn sealed(&self) -> Option<&[u8]> {
-        // SAFETY: all of it can be read, nobody can write to the file, and others here answer for what they write.
+        // SAFETY: all of it is readable, no process can write to the file, and code in this process that writes by
+        // pointer is responsible for it.
         self.is_sealed.then(|| unsafe { self.bytes() })
     }
 
     /// The bytes.
     ///
     /// # Safety
-    /// For as long as they are borrowed, the exporting process keeps its [`Export`](crate::Export), if it is no copy,
-    /// and nobody makes its file shorter: of hugetlb pages that it gives back, or behind the end, a read would be a
-    /// `SIGBUS`. Nobody with the right to write to its memory does so ([`Export`](crate::Export) says who has that).
-    /// Nobody here writes by [`Imported::as_mut_ptr`].
+    /// For the duration of the borrow: the exporting process keeps its [`Export`](crate::Export), unless it is a copy;
+    /// no process shrinks its file (a read of freed hugetlb pages, or past the end, raises `SIGBUS`); no process with
+    /// the right to write to its memory does so ([`Export`](crate::Export) says which ones have it); and no code in
+    /// this process writes by [`Imported::as_mut_ptr`].
     pub unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: all of it can be read for as long as this lives; the rest is the caller's promise.
+        // SAFETY: all of it is readable as long as this lives; the caller vouches for the rest.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to be written to. What is written is copied to this process's memory, page by page.
+    /// The bytes, writable. A write copies the page to this process's memory.
     ///
     /// # Safety
-    /// That of [`Imported::bytes`].
+    /// As for [`Imported::bytes`].
     pub unsafe fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and it is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 }
 
-/// Why what is mapped cannot be read.
+/// The reason why the mapped bytes cannot be read.
 fn no_pages(source: SystemError) -> ImportError {
     match source.raw_os_error() {
         answer::BAD_ADDRESS | answer::OUT_OF_MEMORY => ImportError::NoPages { source },
@@ -160,7 +160,7 @@ fn no_pages(source: SystemError) -> ImportError {
     }
 }
 
-/// What is mapped, and the zeros between and up to `len`.
+/// The mapped extents, and the zeros between them and up to `len`.
 fn stretches(len: usize, mapped: &[Extent]) -> impl Iterator<Item = Stretch> + Clone {
     let ends = once(0).chain(mapped.iter().map(|extent| extent.offset + extent.len));
     let next = mapped.iter().copied().map(Some).chain(once(None));

@@ -1,4 +1,5 @@
-//! What this machine offers hugefork, for `hugefork doctor` and for programs that log it at start-up.
+//! This machine's support for hugefork, for `hugefork doctor` and for programs that log it at
+//! start-up.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -19,11 +20,11 @@ use crate::types::backing::{Backing, Commit, Fallback, Granted};
 use crate::types::error::BuildError;
 use crate::units::{BlockSize, HUGE_PAGE};
 
-/// Bytes of addresses that a process sets aside for its regions, however many they are: from the least that it needs to
-/// what it takes where `RLIMIT_AS` allows.
+/// Bytes of addresses that a process reserves for all its regions: the minimum, and the amount without a limit by
+/// `RLIMIT_AS`.
 pub const ADDRESSES: RangeInclusive<usize> = arena::TAKES_BYTES;
 
-/// What this machine offers hugefork: the result of [`survey`].
+/// This machine's support for hugefork: the result of [`survey`].
 ///
 /// ```
 /// let survey = hugefork::machine::survey();
@@ -43,9 +44,9 @@ pub struct Survey {
     pub cpu: String,
     /// Processors that this process may use.
     pub cpus: usize,
-    /// Memory in bytes that a pool could have at most.
+    /// Maximum memory of a pool, in bytes.
     pub memory_total: usize,
-    /// Memory in bytes that could be had now.
+    /// Memory that is available now, in bytes.
     pub memory_available: usize,
     /// `transparent_hugepage/enabled`; `None` without THP.
     pub thp: Option<String>,
@@ -57,37 +58,37 @@ pub struct Survey {
     pub map_count_limit: usize,
     /// Mappings that this process has.
     pub map_count: usize,
-    /// Ways to clear and copy, and whether this processor and kernel offer each.
+    /// All primitives to clear and copy, and whether this processor and kernel support each.
     pub primitives: Vec<(PrimitiveName, bool)>,
-    /// What a small pool of each backing was granted, or why it was not built.
+    /// The backing granted to a small pool of each kind, or the reason why it was not built.
     pub backings: Vec<(Backing, Result<Granted, BuildError>)>,
-    /// What [`Backing::Auto`] chooses, and why nothing better; or why no pool could be built.
+    /// The choice of [`Backing::Auto`], and the reason against a better one; or the reason why no pool could be built.
     pub chosen: Result<(Granted, Option<String>), BuildError>,
-    /// Why pools of shmem cannot copy single pages ([`Pool::no_page_grain`]); `None` if they can. Pools of hugetlb
-    /// pages copy blocks on any machine.
+    /// The reason why shmem pools cannot copy single pages ([`Pool::no_page_grain`]); `None` if they can. Pools of
+    /// hugetlb pages copy blocks on any machine.
     pub no_page_grain: Option<String>,
-    /// Why a pool may not have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it may.
+    /// The reason why a pool cannot have a tmpfs of its own ([`Granted::ShmemOwnTmpfs`](crate::Granted)); `None` if it
+    /// can.
     pub no_own_tmpfs: Option<String>,
-    /// Why system calls that write to what is copied by page fail while the pages are written back, whatever
-    /// [`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait) says; `None` if this process may handle their
-    /// faults.
+    /// The reason why system calls that write to shared pages fail during a write-back, even with
+    /// [`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait); `None` if this process may handle their faults.
     pub no_waiting: Option<String>,
-    /// What the first write to a block costs with [`Backing::Auto`], or why it could not be tried: a [`BuildError`] or
-    /// [`RegionError`](crate::RegionError), inside of an [`io::Error`].
+    /// The cost of the first write to a block with [`Backing::Auto`], or the reason why it could not be measured: a
+    /// [`BuildError`] or [`RegionError`](crate::RegionError), inside an [`io::Error`].
     pub first_write: io::Result<FirstWrite>,
-    /// The file in which [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches
-    /// for pressure by default, or why none can be watched.
+    /// The file that [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure) watches by
+    /// default, or the reason why none can be watched.
     pub pressure: Result<PathBuf, PressureError>,
-    /// The times of the kernels that hugefork tried, to choose how it clears and copies blocks. Empty if
+    /// The times of the kernels that hugefork measured, to choose those for clearing and copying. Empty if
     /// `HUGEFORK_KERNEL` pins them.
     pub calibration: Vec<Figure>,
-    /// How blocks would be cleared.
+    /// The kernel for clearing blocks.
     pub clear_kernel: Kernel,
-    /// How blocks would be copied.
+    /// The kernel for copying blocks.
     pub copy_kernel: Kernel,
 }
 
-/// What the first write to a block of 2 MiB costs, the median of several.
+/// The cost of the first write to a block of 2 MiB, as the median of several.
 ///
 /// ```
 /// if let Ok(cost) = hugefork::machine::survey().first_write {
@@ -97,7 +98,7 @@ pub struct Survey {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct FirstWrite {
-    /// To a block that gets its memory by that write ([`Commit::OnDemand`]).
+    /// To a block that gets its memory at that write ([`Commit::OnDemand`]).
     pub late: Duration,
     /// To a block that has its memory already.
     pub ready: Duration,
@@ -117,12 +118,12 @@ pub struct Hugetlb {
     pub page: usize,
     /// Pages in the pool.
     pub total: usize,
-    /// Pages that nobody uses or has reserved.
+    /// Pages that are neither used nor reserved.
     pub available: usize,
 }
 
-/// The kernels that pools of this process clear and copy with. The environment pins them (`HUGEFORK_KERNEL`,
-/// `HUGEFORK_WINDOW`), or they were measured; if no pool was built yet, this measures on one of 8 MiB.
+/// The kernels with which pools of this process clear and copy. The environment pins them (`HUGEFORK_KERNEL`,
+/// `HUGEFORK_WINDOW`), or they were measured; before the first pool, this function measures them on a pool of 8 MiB.
 ///
 /// # Errors
 /// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), [`BuildError::Setting`] among them.
@@ -133,12 +134,12 @@ pub fn kernels() -> Result<Kernels, BuildError> {
     kernels::choose::<Linux>(None)
 }
 
-/// Looks at the machine. It builds a pool of one block on each backing to see what it gets, writes to 32 new blocks,
-/// and sets a pressure trigger for a moment, which takes some ten milliseconds together. Like any first pool, it
-/// installs the fault handler.
+/// Examines the machine. It builds a pool of one block on each backing, writes to 32 new blocks, and sets a pressure
+/// trigger for a moment, which takes some ten milliseconds together. Like any first pool, it installs the fault
+/// handler.
 pub fn survey() -> Survey {
     memory::refresh_budget();
-    // A pool that is large enough to measure on, if that has not been done yet. What it says of itself is said below.
+    // A pool that is large enough for the measurement of the kernels. Its own refusal is reported below.
     let _ = Pool::builder().name("survey").capacity(kernels::CALIBRATION_BYTES).build();
     let chosen = kernels::choose::<Linux>(None).unwrap_or_else(|_| Kernels::default_for_this_cpu());
     let try_backing = |backing, fallback| {

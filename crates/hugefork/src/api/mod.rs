@@ -1,22 +1,23 @@
-//! The public face: handles that own what the rooms below do, check who calls, and turn what comes back into errors.
+//! The public API: handles that own the engine's objects, check their arguments, and convert
+//! results into errors.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `builder` | what pools are made of |
-//! | `changes` | what differs between two snapshots, or a region and a snapshot |
+//! | `builder` | the options of a new pool |
+//! | `changes` | differences between two snapshots, or a region and a snapshot |
 //! | `cut` | snapshots of several regions at one moment |
 //! | `export` | a snapshot for other processes |
 //! | `grant` | which backing the machine grants |
-//! | `import` | what another process has exported |
-//! | `machine` | what this machine offers |
-//! | `operations` | several writes of which a cut has all or none |
-//! | `pinned` | ranges that stay where they are |
-//! | `placing` | which extents of an import are mapped, and which are copied over those |
+//! | `import` | another process's export |
+//! | `machine` | this machine's support for hugefork |
+//! | `operations` | groups of writes that no cut separates |
+//! | `pinned` | ranges that do not move |
+//! | `placing` | decides whether an extent of an import is mapped or copied |
 //! | `pool` | physical memory in blocks |
 //! | `region` | memory that is read and written |
 //! | `routed` | a region, which its handle and its owned pins hold together |
-//! | `snapshot` | a region as it was at one moment |
-//! | `stats` | figures |
+//! | `snapshot` | the contents of a region at one moment |
+//! | `stats` | statistics |
 //! | `transfer` | files, pipes and sockets |
 //! | `values` | values of plain types |
 //! | `views` | atomic words, parts for several writers |

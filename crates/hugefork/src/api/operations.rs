@@ -1,6 +1,7 @@
-//! [`Operations`]: several writes of which a cut has all or none.
+//! [`Operations`]: groups of writes; a cut contains all writes of an operation or none.
 //!
-//! Each thread keeps the seats that it has at gates (sync/gate.rs) in thread-local state, the last used in front:
+//! Each thread stores its places at gates (sync/gate.rs) in thread-local state, the last used in
+//! front:
 //!
 //! ```text
 //!   LAST ─▶ seat          SEATS: Operations a ─▶ seat, Operations b ─▶ seat, …   given back when the thread ends
@@ -19,11 +20,11 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 
-/// Operations: what several writes are for the program, such as a `put` that writes a key, a value and a count.
+/// Groups of writes that belong together, such as a `put` that writes a key, a value and a count.
 ///
-/// A snapshot is one moment of every thread's *writes*. So it may have the first half of an operation and not the
-/// second. Regions that are given an `Operations` ([`Region::set_operations`]) are forked, snapshotted and reset
-/// *between* operations: while no thread is inside of one. Each cut then has all of an operation or nothing of it.
+/// A snapshot captures all threads' *writes* at one moment, so it may contain the first half of an operation without
+/// the second. Regions that use an `Operations` ([`Region::set_operations`]) are forked, snapshotted and reset
+/// *between* operations, while no thread is inside one. So each cut contains all of an operation or none of it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,41 +52,41 @@ use crate::types::error::RegionError;
 /// # }
 /// ```
 ///
-/// # What it costs
-/// To enter or leave takes a few nanoseconds: a store to a word of the thread's own, and a load of one that only cuts
-/// change. No fault takes longer. A cut takes some microseconds more, and waits for the operations that are under way;
-/// threads that want to enter wait for it meanwhile, but not while pages are written back ahead ([`Region::fork`]).
-/// Where `membarrier(2)` is refused, to enter and to leave take a full memory fence each.
+/// # Costs
+/// Entering or leaving takes a few nanoseconds: a store to a word of the thread's own, and a load of a word that only
+/// cuts change. Faults take no longer. A cut takes some microseconds more, and waits for the operations in progress.
+/// Threads that want to enter wait for the cut meanwhile, but not while pages are written back ahead
+/// ([`Region::fork`]). If `membarrier(2)` is refused, entering and leaving take a full memory fence each.
 ///
 /// # Rules
 /// * **One for all regions** that an operation writes to or that are cut together: clones are the same. A cut of
-///   regions with different ones is [`RegionError::AnotherOperations`].
-/// * **Cuts happen outside.** A thread that forks, snapshots or resets such a region inside of an operation would wait
-///   for itself. It gets [`RegionError::InsideOperation`].
-/// * **Operations nest**: a thread that is inside enters again without waiting, and is outside when it has left as
-///   often as it has entered.
+///   regions with different ones fails with [`RegionError::AnotherOperations`].
+/// * **Cuts happen outside.** A thread that forks, snapshots or resets such a region inside an operation would wait for
+///   itself. It gets [`RegionError::InsideOperation`].
+/// * **Operations nest**: a thread that is inside enters again without waiting, and is outside after it has left as
+///   many times.
 /// * **Enter first, then lock.** A thread that enters may wait for a cut, which waits for threads inside. So enter
-///   before you take a lock that others take inside, and take no cut with such a lock held.
-/// * **Regions without operations** are cut and reset inside as everywhere, also one that others cut together with
-///   regions that have some. Such a cut waits for the operations of those.
-/// * **Do not block inside.** A thread that waits inside for a socket or a user keeps cuts waiting, and through them
-///   all who want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it is
-///   [`RegionError::OperationGoesOn`], which names the thread, nothing has been done, and all go on. This counts from
-///   the moment at which its pages are written back ahead, also while other cuts wait for the same thread. What it
-///   waits for other cuts that are made, for write-backs of others, and for resets does not count.
-/// * **A panic** leaves as every return does. What was half written then stays so in the region, and cuts have it like
-///   this.
-/// * **A guard that is forgotten** ([`std::mem::forget`]) leaves its thread inside: until [`Operations::leave`], or
-///   until the thread ends, in whatever way. Cuts fail meanwhile, as for one that blocks.
-/// * **A guard stays on its thread**: it is not `Send`. Do not hold one over an `await`.
+///   before taking a lock that other threads take inside, and take no cut while holding such a lock.
+/// * **Regions without operations** can be cut inside an operation, even if other threads cut them together with
+///   regions that have operations. Those cuts wait for the operations of the latter.
+/// * **Do not block inside.** A thread that waits inside for a socket or a user makes cuts wait, and through them all
+///   threads that want to enter. A cut waits for [`Operations::with_patience`], by default ten seconds. Then it fails
+///   with [`RegionError::OperationGoesOn`], which names the thread; nothing was changed, and all threads continue. The
+///   time counts from the end of the write-back ahead, also while other cuts wait for the same thread. Waiting for
+///   other cuts in progress, for write-backs of others, and for resets does not count.
+/// * **A panic** leaves, as every return does. The writes done so far remain in the region, and later cuts contain
+///   them.
+/// * **A forgotten guard** ([`std::mem::forget`]) leaves its thread inside until [`Operations::leave`], or until the
+///   thread ends in any way. Cuts fail meanwhile, as for a thread that blocks.
+/// * **A guard belongs to its thread**: it is not `Send`. Do not hold one over an `await`.
 /// * **Signal handlers** enter no operation, and neither do observers.
-/// * **A child of `fork(2)`** has no regions, so operations mean nothing there, and nobody waits.
+/// * **A child of `fork(2)`** has no regions, so operations have no effect there, and no thread waits.
 #[derive(Clone)]
 pub struct Operations {
     held: HeldOperations,
 }
 
-/// A thread is inside of an operation until this is dropped, see [`Operations`].
+/// Marks the thread as inside an operation until it is dropped, see [`Operations`].
 ///
 /// ```
 /// use hugefork::{Operation, Operations};
@@ -106,15 +107,15 @@ pub struct Operations {
 pub struct Operation<'a> {
     /// `None` in a child of `fork(2)`.
     inside: Option<(&'a OperationsCore, NonNull<ThreadSeat>)>,
-    /// It belongs to its thread.
+    /// Makes the guard not `Send`.
     _not_send: PhantomData<*const ()>,
 }
 
-/// The seats of a thread.
+/// The places of a thread at gates.
 struct Seats(RefCell<EngineVec<(EngineArc<OperationsCore>, NonNull<ThreadSeat>)>>);
 
 thread_local! {
-    /// The operations that the thread has entered last, and its seat there. It is one of `SEATS`.
+    /// The operations that the thread has entered last, and its place there, which is one of `SEATS`.
     static LAST: Cell<(*const OperationsCore, Option<NonNull<ThreadSeat>>)> = const { Cell::new((ptr::null(), None)) };
     static SEATS: Seats = const { Seats(RefCell::new(EngineVec::new_in(Own))) };
 }
@@ -123,58 +124,58 @@ impl Drop for Seats {
     fn drop(&mut self) {
         LAST.set((ptr::null(), None));
         for (operations, seat) in self.0.get_mut().drain(..) {
-            // SAFETY: a seat stays while its operations do.
+            // SAFETY: a place lives as long as its operations.
             operations.vacate(unsafe { seat.as_ref() });
         }
     }
 }
 
-/// A cut that waits for operations is not taken inside of any: two threads inside of different ones could wait for each
+/// A cut that waits for operations must not be taken inside any: two threads inside different ones could wait for each
 /// other.
 fn check_outside() -> Result<(), RegionError> {
     let is_inside = SEATS.try_with(|seats| {
-        // SAFETY: a seat stays while its operations do.
+        // SAFETY: a place lives as long as its operations.
         seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())
     });
-    // When the thread's locals are dropped, it is inside of none any more.
+    // When the thread's locals are dropped, it is inside none any more.
     if is_inside == Ok(true) { Err(RegionError::InsideOperation) } else { Ok(()) }
 }
 
-/// Whether a cut of these regions may be taken on this thread.
+/// Checks that a cut of these regions may be taken on this thread.
 pub(super) fn check_cut<'a>(mut regions: impl Iterator<Item = &'a RegionCore<Linux>>) -> Result<(), RegionError> {
     if regions.any(|region| region.operations.get().is_some()) { check_outside() } else { Ok(()) }
 }
 
 impl Operations {
-    /// New ones, for which a cut waits ten seconds.
+    /// A new `Operations`, for which a cut waits ten seconds.
     pub fn new() -> Operations {
         Operations::with_patience(Duration::from_secs(10))
     }
 
-    /// As [`Operations::new`], for which a cut waits as long as this. [`Duration::MAX`] is for ever. Several cuts that
-    /// wait for the same operation wait side by side; a thread that enters waits until the last of them has given up or
-    /// is made.
+    /// Like [`Operations::new`], with the time that a cut waits. [`Duration::MAX`] means no limit. Several cuts can
+    /// wait for the same operation at once; a thread that enters waits until the last of them is done or has failed.
     pub fn with_patience(patience: Duration) -> Operations {
         Operations { held: HeldOperations::new(patience) }
     }
 
-    /// Enters an operation. Waits while a cut of one of the regions is made, unless the thread is inside already.
+    /// Enters an operation. Waits while a cut of one of the regions is in progress, unless the thread is inside
+    /// already.
     ///
     /// # Panics
-    /// If it is the first time on this thread, and the thread's local values are being dropped already.
+    /// If it is the first call on this thread, and the thread's local values are already being dropped.
     #[inline]
     pub fn enter(&self) -> Operation<'_> {
         let core: &OperationsCore = &self.held;
         let seat = self.seat();
         if let Some(seat) = seat {
-            // SAFETY: a seat stays while its operations do.
+            // SAFETY: a place lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
         Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
     }
 
-    /// Leaves the operation that this thread has entered last, and whose guard it has forgotten ([`std::mem::forget`]):
-    /// for bindings to languages that have no guards. False if the thread is inside of none.
+    /// Leaves the operation that this thread has entered last and whose guard it has forgotten ([`std::mem::forget`]):
+    /// for bindings to languages without guards. Returns false if the thread is inside none.
     ///
     /// ```
     /// let operations = hugefork::Operations::new();
@@ -184,11 +185,11 @@ impl Operations {
     /// ```
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = &self.held;
-        // SAFETY: a seat stays while its operations do.
+        // SAFETY: a place lives as long as its operations.
         self.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 
-    /// The calling thread's seat.
+    /// The calling thread's place.
     #[inline]
     fn seat(&self) -> Option<NonNull<ThreadSeat>> {
         let (last, seat) = LAST.get();
@@ -197,7 +198,7 @@ impl Operations {
 
     #[cold]
     fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
-        // A thread that did not come along may hold the lock of the seats.
+        // In a fork(2) child, a missing thread may hold the lock of the places.
         if owner::is_forked_child() {
             return None;
         }
@@ -222,7 +223,7 @@ impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some((core, seat)) = self.inside {
-            // SAFETY: a seat stays while its operations do, which are borrowed.
+            // SAFETY: a place lives as long as its operations, which are borrowed.
             core.leave(unsafe { seat.as_ref() });
         }
     }
@@ -250,10 +251,10 @@ impl fmt::Debug for Operation<'_> {
 }
 
 impl Region {
-    /// Has forks, snapshots and resets of this region wait for `operations`, so that each cut has all writes of an
-    /// operation or none. A region has one [`Operations`], for good; to give it again changes nothing. Forks have none
-    /// of their own at first. Waits for a cut of the region that is being made, and for no operation: it may be called
-    /// inside of one, but a cut may then have what that has written before, and lack the rest.
+    /// Makes forks, snapshots and resets of this region wait for `operations`, so that each cut contains all writes of
+    /// an operation or none. A region has one [`Operations`], which cannot be changed; setting the same one again does
+    /// nothing. Forks start with none. The call waits for a cut of the region in progress, but not for operations. If
+    /// it is called inside an operation, a cut may contain that operation's earlier writes without the later ones.
     ///
     /// # Errors
     /// [`RegionError::AnotherOperations`] if the region has others. [`RegionError::ForkedChild`].

@@ -1,4 +1,4 @@
-//! [`Pinned`] and [`OwnedPin`]: ranges of a region that stay where they are.
+//! [`Pinned`] and [`OwnedPin`]: ranges of a region that do not move.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,8 +9,8 @@ use crate::mem::EngineArc;
 
 /// A pinned range of a borrowed region, see [`Region::pin`](crate::Region::pin).
 ///
-/// As long as it lives, the borrow checker keeps the region from being dropped and from being borrowed as a slice.
-/// Where no borrow is possible, take an [`OwnedPin`].
+/// While it lives, the borrow checker prevents the region from being dropped or borrowed as a slice. If a borrow is
+/// impossible, use an [`OwnedPin`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,18 +32,18 @@ pub struct Pinned<'a> {
 }
 
 impl<'a> Pinned<'a> {
-    /// Of a range that was pinned.
+    /// Wraps a range that was pinned already.
     pub(super) fn new(region: &'a Routed, range: Range<usize>) -> Pinned<'a> {
         Pinned { region, range }
     }
 
-    /// The pinned bytes of the region. The blocks that they touch stay where they are as a whole; the pages that they
-    /// touch stay writable.
+    /// The pinned bytes of the region. The blocks that they touch do not move; the pages that they touch are always
+    /// writable.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// The first pinned byte. It is good for reads, writes, system calls and physical use while this lives, also while
+    /// The first pinned byte. It is valid for reads, writes, system calls and physical use while this lives, also while
     /// a fork or snapshot is taken.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.at(self.range.start).as_ptr()
@@ -62,7 +62,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A pinned range that keeps its region alive, see [`Region::pin_owned`](crate::Region::pin_owned). It is for those who
+/// A pinned range that keeps its region alive, see [`Region::pin_owned`](crate::Region::pin_owned). It is for code that
 /// cannot hold a borrow: a binding to another language, a request in flight, another thread.
 ///
 /// ```
@@ -85,23 +85,23 @@ impl Drop for Pinned<'_> {
 /// # }
 /// ```
 ///
-/// # What it keeps
-/// The pinned bytes stay readable, writable and where they are, and keep what was written to them, until this is
-/// dropped. Only [`Region::discard`](crate::Region::discard) changes them: it sets them to zero where they are.
+/// # Guarantees
+/// The pinned bytes are readable, writable and in place, and preserve their contents, until this is dropped. Only
+/// [`Region::discard`](crate::Region::discard) changes them: it zeroes them in place.
 ///
-/// If the [`Region`](crate::Region) is dropped first, **all** of its memory stays until the last of its owned pins is
-/// dropped: its addresses, all of its blocks and its contents, its reservation and its observer. Only what was
-/// [lazily freed](crate::Region::lazy_free) before may still be dropped when memory is short. Nothing can be asked
-/// of it any more, but [`PoolStats::regions`](crate::PoolStats::regions) still counts it. To have the rest of the
-/// blocks back sooner, discard the rest before the drop. The last pin that goes gives everything back; nothing is
-/// leaked. A pin that is never dropped (`std::mem::forget`) keeps it all for ever.
+/// If the [`Region`](crate::Region) is dropped first, **all** of its memory lives until the last of its owned pins is
+/// dropped: its addresses, all of its blocks and contents, its reservation and its observer. Only memory that was
+/// [lazily freed](crate::Region::lazy_free) before may still be dropped when memory is short. The region cannot be used
+/// any more, but [`PoolStats::regions`](crate::PoolStats::regions) still counts it. To free the other blocks sooner,
+/// discard them before dropping the region. Dropping the last pin frees everything; nothing is leaked. A pin that is
+/// never dropped (`std::mem::forget`) keeps the memory for ever.
 ///
 /// # Threads, signals, `fork(2)`
-/// Any thread may use and drop it. As with [`Region::as_mut_ptr`](crate::Region::as_mut_ptr), who writes through the
-/// pointer sees to it that nobody else uses the same bytes at the same time, and that nobody borrows the region as a
-/// slice meanwhile. A signal handler may read and write the pinned bytes, since they never fault. It must not drop a
-/// pin: that takes locks, and the drop of the last one unmaps the region and may wait for the pool's threads. In a
-/// child of `fork(2)` the memory is not there, and a drop does nothing.
+/// Any thread may use and drop it. As with [`Region::as_mut_ptr`](crate::Region::as_mut_ptr), a program that writes
+/// through the pointer must prevent other uses of the same bytes at the same time, and slice borrows of the region. A
+/// signal handler may read and write the pinned bytes, since they never fault. It must not drop a pin: that takes
+/// locks, and dropping the last one unmaps the region and may wait for the pool's threads. In a child of `fork(2)` the
+/// memory is missing, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
     region: EngineArc<Routed>,
@@ -109,18 +109,18 @@ pub struct OwnedPin {
 }
 
 impl OwnedPin {
-    /// Of a range that was pinned.
+    /// Wraps a range that was pinned already.
     pub(super) fn new(region: EngineArc<Routed>, range: Range<usize>) -> OwnedPin {
         OwnedPin { region, range }
     }
 
-    /// The pinned bytes of the region. The blocks that they touch stay where they are as a whole; the pages that they
-    /// touch stay writable.
+    /// The pinned bytes of the region. The blocks that they touch do not move; the pages that they touch are always
+    /// writable.
     pub fn range(&self) -> Range<usize> {
         self.range.clone()
     }
 
-    /// Where the pinned bytes are, and how many. The pointer is good until this is dropped.
+    /// The address and number of the pinned bytes. The pointer is valid until this is dropped.
     pub fn as_non_null(&self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.region.at(self.range.start), self.range.len())
     }

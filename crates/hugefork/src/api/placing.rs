@@ -1,28 +1,30 @@
-//! Which extents of an import are mapped, and which are copied over those.
+//! Decides for the extents of an import whether they are mapped, or copied over a mapping.
 //!
 //! ```text
 //!   extents    pages 0 … 2 at 7000 │ page 3 at 5210 │ pages 4 … 89 at 7004 │ page 90 at 5211 │ pages 91 … at 7091
 //!   mapped     pages 0 …                                                                               at 7000
 //!   copied                           page 3                                  page 90
 //! ```
-//! An exporter lists a page that its snapshot has over a block between the parts of that block. To map it takes two
-//! mappings, of which a process has 65 530, and 20 us until all is read and unmapped; to copy it takes 8 us, and 4 KiB
-//! of this process's memory (docs/design.md). So what is short is copied. Long runs are mapped, and stay one memory for
-//! all importers.
+//! A snapshot may hold a page of its own in place of one page of a shared block. The exporter then
+//! lists three extents: the part of the block before, the page, and the part after. Mapping the
+//! page takes two more mappings, of which a process has 65 530, and 20 us until all is read and
+//! unmapped; copying it takes 8 us, and 4 KiB of this process's memory (docs/design.md). So short
+//! extents are copied. Long runs are mapped, and all importers share their memory.
 //!
-//! A list from anybody is placed likewise. What is mapped below a copy lies between two extents of the file.
+//! Lists from untrusted processes are placed in the same way. The memory mapped below a copy lies
+//! between two extents of the file.
 
 use crate::types::extents::{Extent, Extents};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// So many bytes in a row are copied at most: as few as keep the mappings below [`MANY_MAPPINGS`]. At the first, to map
-/// them takes as long.
+/// Maximum lengths of a copied run: the smallest that leaves fewer than [`MANY_MAPPINGS`] mappings is used. At the
+/// first length, mapping takes as long as copying.
 const COPIED_AT_MOST_BYTES: [usize; 3] = [16 << 10, 128 << 10, HUGE_PAGE];
 
-/// A sixteenth of what a process has.
+/// A sixteenth of a process's mappings.
 const MANY_MAPPINGS: usize = 4096;
 
-/// What is to be mapped, and what is to be copied over that, each in the order of offsets.
+/// The extents to map, and the extents to copy over them, each in the order of offsets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Placing {
     pub(super) mapped: Vec<Extent>,
@@ -30,12 +32,13 @@ pub(super) struct Placing {
 }
 
 impl Placing {
-    /// `memory` is how many bytes of the file have memory. Of an export, each page that is copied has its own there; so
-    /// who lists more has the importer map it, or it would take memory that the exporter has not.
+    /// `memory` is the number of bytes of the file that have memory. In an export, each copied page has memory of its
+    /// own there. If a list has more extents than that, they are mapped, because otherwise the importer would use
+    /// memory that the exporter does not have.
     pub(super) fn of(extents: &Extents, memory: u64) -> Placing {
         let mut placing = Placing::with(extents, 0);
         if extents.page_size() > BASE_PAGE {
-            // A copy of a page of hugetlb would take one of those that the system has set aside.
+            // A copy of a hugetlb page would take one of the pages that the system has reserved.
             return placing;
         }
         for longest in COPIED_AT_MOST_BYTES {
@@ -51,7 +54,7 @@ impl Placing {
         placing
     }
 
-    /// Copies what lies between two parts of one mapping, if that is at most `longest` bytes.
+    /// Copies the extents between two parts of one mapping, if they have at most `longest` bytes.
     fn with(extents: &Extents, longest: usize) -> Placing {
         let mut placing = Placing::default();
         let mut rest = extents.iter();
@@ -67,8 +70,8 @@ impl Placing {
     }
 }
 
-/// How many of the `later` extents lie between a mapping and the one that it would go on with. None if there is no such
-/// one within `longest` bytes, or if there is a hole before it.
+/// Number of `later` extents between a mapping and its continuation. `None` if there is no continuation within
+/// `longest` bytes, or if a gap comes first.
 fn extents_before_more_of(mapped: &Extent, later: impl Iterator<Item = Extent>, longest: usize) -> Option<usize> {
     let first = mapped.offset + mapped.len;
     let mut end = first;
@@ -91,7 +94,7 @@ mod tests {
 
     const PAGE: usize = BASE_PAGE;
 
-    /// Extents of these numbers of pages: where they are, where in the file, how many.
+    /// Extents in pages: offset, offset in the file, length.
     fn extents(len: usize, list: &[[usize; 3]]) -> Extents {
         let mut extents = Extents::new(len * PAGE, PAGE);
         for [offset, file_offset, len] in list {
@@ -100,7 +103,7 @@ mod tests {
         extents
     }
 
-    /// The same of what is mapped, and of what is copied.
+    /// The same for the mapped and the copied extents.
     fn placed(placing: &Placing) -> [Vec<[usize; 3]>; 2] {
         [&placing.mapped, &placing.copied].map(|list| {
             let pages = |extent: &Extent| [extent.offset, extent.file_offset, extent.len].map(|number| number / PAGE);
@@ -111,14 +114,14 @@ mod tests {
     #[test]
     fn what_lies_between_parts_of_a_mapping_is_copied_if_it_is_short() {
         for (list, mapped, copied) in [
-            // No pages: each is mapped, holes or not.
+            // Not a page of a block: each extent is mapped, with or without gaps.
             (
                 &[[0, 512, 512], [512, 0, 512], [1500, 9000, 20]][..],
                 &[[0, 512, 512], [512, 0, 512], [1500, 9000, 20]][..],
                 &[][..],
             ),
             (&[[0, 512, 3], [3, 90, 1], [4, 516, 508]], &[[0, 512, 512]], &[[3, 90, 1]]),
-            // Two beside each other, which lie apart, and then one more.
+            // Two adjacent extents with separate places in the file, and then one more.
             (
                 &[[0, 512, 3], [3, 90, 1], [4, 70, 2], [6, 518, 1], [7, 72, 1], [8, 520, 504]],
                 &[[0, 512, 512]],
@@ -126,7 +129,7 @@ mod tests {
             ),
             // At the beginning and the end of a block.
             (&[[0, 90, 1], [1, 513, 510], [511, 91, 1]], &[[0, 90, 1], [1, 513, 510], [511, 91, 1]], &[]),
-            // The next block goes on where this one ended.
+            // The next block continues where this one ended.
             (&[[0, 512, 511], [511, 91, 1], [512, 1024, 512]], &[[0, 512, 1024]], &[[511, 91, 1]]),
             // 16 KiB, and more.
             (&[[0, 512, 1], [1, 90, 4], [5, 517, 1]], &[[0, 512, 6]], &[[1, 90, 4]]),
@@ -136,7 +139,7 @@ mod tests {
                 &[[0, 512, 1], [1, 90, 3], [4, 50, 2], [6, 518, 1]],
                 &[],
             ),
-            // A hole is no copy.
+            // A gap is not copied.
             (&[[0, 512, 1], [2, 514, 1]], &[[0, 512, 1], [2, 514, 1]], &[]),
             (&[[0, 512, 1], [1, 90, 1], [3, 515, 1]], &[[0, 512, 1], [1, 90, 1], [3, 515, 1]], &[]),
             // The same page three times.
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn more_is_copied_where_there_would_be_too_many_mappings() {
-        // Of 40 pages each, 20 are in a row elsewhere.
+        // Of 40 pages each, 20 lie elsewhere in a row.
         let list = |count: usize| -> Vec<[usize; 3]> {
             let of = |nth: usize| [[nth * 40, nth * 40, 20], [nth * 40 + 20, (1 << 30) + nth * 32, 20]];
             (0..count).flat_map(of).collect()

@@ -1,4 +1,4 @@
-//! [`Pool`]: physical memory in blocks, of which regions are made.
+//! [`Pool`]: physical memory in blocks, from which regions are made.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::units::BlockSize;
 
 /// Physical memory in blocks of one size. Regions take their blocks from it.
 ///
-/// A pool is a handle: a clone is cheap and stands for the same pool. The memory goes back to the system when the last
-/// handle, region, snapshot and owned pin is gone. Blocks that a region or snapshot gives back stay with the pool;
-/// hugefork clears them when it gives them out again.
+/// A pool is a handle: a clone is cheap and refers to the same pool. The memory goes back to the system when the last
+/// handle, region, snapshot and owned pin is gone. Blocks that a region or snapshot releases remain in the pool;
+/// hugefork clears them when it hands them out again.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,14 +48,14 @@ pub struct Pool {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What all handles of a pool share beside its core. Its threads end with it.
+/// The shared part of all handles of a pool, beside its core. Dropping it ends the pool's threads.
 pub(super) struct Shared {
     pub(super) grant: Grant,
     pub(super) _workers: [Option<Worker>; 2],
     pub(super) watcher: Option<Watcher>,
 }
 
-/// What the machine granted.
+/// The backing that the machine granted.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(super) granted: Granted,
@@ -63,21 +63,21 @@ pub(crate) struct Grant {
 }
 
 impl Pool {
-    /// The name that messages call it by.
+    /// Its name in messages.
     pub fn name(&self) -> &str {
         &self.core.name
     }
 
-    /// Whether writes to what forks and snapshots share can copy single pages ([`CopyGrain`](crate::CopyGrain)): not in
-    /// pools of hugetlb pages, of which the kernel copies whole ones, and not before Linux 6.7 or without a readable
-    /// `/proc/self/pagemap`. Nor where a private mapping as large as the pool would be more than `RLIMIT_DATA` or
-    /// `vm.overcommit_memory=2` allow, which count all of it. Then they copy blocks, as single writes do where such a
-    /// limit is lowered later. [`Pool::no_page_grain`] says why.
+    /// Whether writes to shared blocks can copy single pages ([`CopyGrain`](crate::CopyGrain)). They cannot in pools of
+    /// hugetlb pages, of which the kernel copies whole pages, before Linux 6.7, or without a readable
+    /// `/proc/self/pagemap`. Nor can they if `RLIMIT_DATA` or `vm.overcommit_memory=2`, which count all of a private
+    /// mapping, forbid one as large as the pool. Writes then copy blocks; so do single writes if such a limit is
+    /// lowered later. [`Pool::no_page_grain`] has the reason.
     pub fn has_page_grain(&self) -> bool {
         self.core.sys.has_cow_mappings()
     }
 
-    /// Why writes cannot copy single pages, in words; `None` if they can.
+    /// The reason why writes cannot copy single pages, in words; `None` if they can.
     pub fn no_page_grain(&self) -> Option<String> {
         self.core.sys.no_page_grain().map(|why| why.to_string())
     }
@@ -87,7 +87,7 @@ impl Pool {
         self.core.block_size
     }
 
-    /// The bytes of all of its blocks together.
+    /// The size of all of its blocks together in bytes.
     pub fn capacity(&self) -> usize {
         self.core.block_size.len_of(self.core.frames.len())
     }
@@ -97,29 +97,29 @@ impl Pool {
         self.shared.grant.granted
     }
 
-    /// Why the machine refused a better backing, if it did.
+    /// The reason why the machine refused a better backing, if it did.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.shared.grant.fallback_reason.as_deref()
     }
 
-    /// How this pool's blocks are cleared, unless they are to be written as a whole.
+    /// The kernel that clears this pool's blocks, unless they are about to be written as a whole.
     pub fn clear_kernel(&self) -> Kernel {
         self.core.kernels.clear(self.block_size().bytes(), Use::Near)
     }
 
-    /// How this pool's blocks are copied, unless they are to be written as a whole.
+    /// The kernel that copies this pool's blocks, unless they are about to be written as a whole.
     pub fn copy_kernel(&self) -> Kernel {
         self.core.kernels.copy(self.block_size().bytes(), Use::Near)
     }
 
-    /// Drops what was lazily freed, oldest first, until it has dropped `bytes` or nothing is left. Returns how many
-    /// bytes it has dropped. The blocks are free then, and still have their memory: [`Pool::trim`] gives that back to
-    /// the system. Blocks of zeros that [a reset](crate::Region::reset_to) has given to snapshots, and that regions
-    /// have left, come first and count, and so do pages that were captured for snapshots that are gone: nothing is lost
-    /// by them, but the next snapshot copies such pages again.
+    /// Drops lazily freed contents, oldest first, until `bytes` are dropped or nothing is left. Returns the number of
+    /// dropped bytes. The blocks are free afterwards but still have their memory: [`Pool::trim`] returns that to the
+    /// system. Two other kinds of memory come first and count: blocks of zeros that [a reset](crate::Region::reset_to)
+    /// has given to snapshots and that regions no longer use, and pages that were captured for dropped snapshots. No
+    /// data is lost by them, but the next snapshot copies such pages again.
     ///
-    /// What is pinned, or what a fork or snapshot shares, stays as it is and stays lazily freed. The call takes time in
-    /// proportion to what it drops.
+    /// Pinned blocks, and blocks that a fork or snapshot shares, are skipped and remain lazily freed. The time is
+    /// proportional to the dropped bytes.
     ///
     /// # Errors
     /// [`RegionError::ForkedChild`].
@@ -129,22 +129,23 @@ impl Pool {
         Ok(self.core.drop_lazy(bytes, Droppable::Everything).bytes)
     }
 
-    /// Gives the memory of free blocks back to the system. Returns how many bytes that were. The next use of such a
-    /// block gets memory from the kernel again, which clears it. A pool that has huge pages gives back whole huge pages
-    /// only; hugetlb pages are set aside for the pool and stay.
+    /// Returns the memory of free blocks to the system. Returns the number of bytes. The next use of such a block gets
+    /// memory from the kernel again, which clears it. A pool of huge pages returns whole huge pages only; hugetlb pages
+    /// are reserved for the pool and are not returned.
     ///
     /// # Errors
-    /// [`RegionError::System`]: some memory may have been given back by then. [`RegionError::ForkedChild`].
+    /// [`RegionError::System`]: some memory may have been returned by then. [`RegionError::ForkedChild`].
     pub fn trim(&self) -> Result<usize, RegionError> {
         check_owner()?;
         Ok(self.core.trim()?)
     }
 
-    /// Counts, and bytes of memory. The kernel counts [`PoolStats::bytes_huge`] for it: that takes 0.04
-    /// ms for each GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and no mapping changes meanwhile.
+    /// Statistics of the pool. The kernel counts [`PoolStats::bytes_huge`] for the call: that takes 0.04 ms for each
+    /// GiB of memory in huge pages and 1.6 ms for each GiB in base pages, and the process's mappings cannot change
+    /// meanwhile.
     pub fn stats(&self) -> PoolStats {
         let core = &self.core;
-        // In a fork(2) child there are no regions, and another thread may have held the registry's lock at the fork.
+        // A fork(2) child has no regions, and a missing thread may hold the registry's lock.
         let (regions, faults) = if owner::is_forked_child() { Default::default() } else { core.registry.sum() };
         let (pages_held, blocks_of_pages) = if owner::is_forked_child() { (0, 0) } else { core.slots.counts() };
         let (budget, (all, huge)) = (core.sys.budget(), core.sys.memory());
@@ -184,7 +185,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// An error if something of this pool cannot go together with something of `other`.
+    /// An error if an object of `other` does not belong to this pool.
     pub(super) fn check_same(&self, other: &Pool) -> Result<(), RegionError> {
         if self.core.is(&other.core) {
             return Ok(());
@@ -193,14 +194,14 @@ impl Pool {
     }
 }
 
-/// As [`check_owner`], for calls that take memory for tables and lists: a process that may have no more addresses
-/// (`RLIMIT_AS`) would abort for want of it.
+/// Like [`check_owner`], for calls that allocate memory for tables and lists: a process that has reached its limit of
+/// addresses (`RLIMIT_AS`) would abort in the allocation.
 pub(crate) fn check_owner_and_addresses() -> Result<(), RegionError> {
     check_owner()?;
     Ok(may_map()?)
 }
 
-/// Regions stay with the process that made them.
+/// Regions exist only in the process that made them.
 pub(crate) fn check_owner() -> Result<(), RegionError> {
     if owner::is_forked_child() { Err(RegionError::ForkedChild) } else { Ok(()) }
 }

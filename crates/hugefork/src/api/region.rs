@@ -1,4 +1,4 @@
-//! [`Region`]: memory that the program reads and writes, and whose write faults hugefork resolves.
+//! [`Region`]: memory that the program reads and writes. hugefork handles its write faults.
 
 use std::fmt;
 use std::ops::Range;
@@ -26,9 +26,9 @@ use crate::types::snapshot_id::SnapshotId;
 
 /// A range of memory that is zero at first. [`Region::fork`] and [`Region::snapshot`] copy it in microseconds.
 ///
-/// Reads never involve hugefork. The first write to a block does: hugefork gives it zeroed memory, and the write goes
-/// on. So does the first write after each fork or snapshot: the block is copied, or from then on each page that is
-/// written ([`CopyGrain`](crate::CopyGrain)).
+/// Reads never involve hugefork. The first write to a block does: hugefork provides zeroed memory, and the write
+/// continues. The first write after each fork or snapshot does, too: hugefork copies the block, or lets the kernel copy
+/// each page that is written from then on ([`CopyGrain`](crate::CopyGrain)).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,53 +47,52 @@ use crate::types::snapshot_id::SnapshotId;
 ///
 /// # Threads
 /// Any number of threads may write to a region through [`Region::as_mut_ptr`] while others fork or snapshot it. As with
-/// any memory, the program sees to it that no two threads write the same bytes at once. [`Region::as_atomic_u64s`] and
-/// [`Region::writers`] do that by their types.
+/// any memory, the program must prevent two threads from writing to the same bytes at once. [`Region::as_atomic_u64s`]
+/// and [`Region::writers`] ensure that by their types.
 ///
 /// A thread that blocks all signals, as threads of many servers do, ends the process at its first write to a block, by
-/// a bare `SIGSEGV`: the kernel delivers no blocked signal for a fault, so nobody can say why. Have it unblock
-/// `SIGSEGV` (`pthread_sigmask`) before it writes; a thread that makes a region or fork has it unblocked from then on.
-/// Where that cannot be, and the process may handle faults of system calls, a region with [`RegionOptions::calls_wait`]
-/// that is [populated](Region::populate) takes no signal for a write, until some of it is discarded or lazily freed.
+/// a `SIGSEGV` without a message: the kernel does not deliver a blocked signal for a fault. Unblock `SIGSEGV` in the
+/// thread (`pthread_sigmask`) before it writes; making a region or fork unblocks it in the calling thread. If that is
+/// impossible, and the process may handle faults of system calls, use a region with [`RegionOptions::calls_wait`] and
+/// [populate](Region::populate) it: its writes raise no signal until some of it is discarded or lazily freed.
 ///
 /// # Signal handlers
-/// A signal handler may read a region, and may read and write what is [pinned](Region::pin). It must not call methods
-/// or write elsewhere: it may have interrupted a thread that holds a lock which the write needs.
+/// A signal handler may read a region, and may read and write [pinned](Region::pin) ranges. It must not call methods or
+/// write elsewhere, because it may have interrupted a thread that holds a lock which the write needs.
 ///
 /// # System calls that write
-/// The kernel does not deliver a page fault of its own to the program: `read(2)` into a block that is not yet writable
-/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets all the same, also beside threads
-/// that fork and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it while
-/// nobody forks or snapshots the region. System calls that read from a region always work.
+/// The kernel does not deliver its own page faults to the program: `read(2)` into a block that is not writable yet
+/// fails with `EFAULT`. [`Region::read_from`] reads files, pipes and stream sockets nevertheless, also while other
+/// threads fork and snapshot. For other calls [pin](Region::pin) the buffer, or call [`Region::prepare_write`] on it
+/// while no thread forks or snapshots the region. System calls that read from a region always work.
 ///
 /// # Mappings
-/// Memory at the addresses of regions and snapshots is hugefork's: change nothing there by `madvise`, `mprotect`,
-/// `mremap`, `munmap` or `mmap` with `MAP_FIXED`. The kernel refuses little of it. `MADV_DONTNEED` and
-/// `MADV_GUARD_INSTALL` lose what was written after a snapshot, `MADV_REMOVE` makes zeros of snapshots and forks,
-/// `MADV_DOFORK` gives children memory that changes, and a protection is gone with the next snapshot or first write.
-/// Give memory back by [`Region::discard`] in place of `MADV_DONTNEED` or `MADV_REMOVE`, and by [`Region::lazy_free`]
-/// in place of `MADV_FREE`. `mlock`, `MADV_WILLNEED`, `MADV_COLD`, `MADV_PAGEOUT` and `MADV_POPULATE_READ` harm
-/// nothing. In debug builds, where the kernel tells which pages were written, a fork or snapshot panics if it finds
-/// that some are gone.
+/// Memory at the addresses of regions and snapshots belongs to hugefork: do not change it with `madvise`, `mprotect`,
+/// `mremap`, `munmap` or `mmap` with `MAP_FIXED`. The kernel allows most of these calls. `MADV_DONTNEED` and
+/// `MADV_GUARD_INSTALL` lose data written after a snapshot; `MADV_REMOVE` zeroes snapshots and forks; `MADV_DOFORK`
+/// gives children memory that changes; and a changed protection is lost at the next snapshot or first write. To free
+/// memory, use [`Region::discard`] instead of `MADV_DONTNEED` or `MADV_REMOVE`, and [`Region::lazy_free`] instead of
+/// `MADV_FREE`. `mlock`, `MADV_WILLNEED`, `MADV_COLD`, `MADV_PAGEOUT` and `MADV_POPULATE_READ` are harmless. In debug
+/// builds, if the kernel reports written pages, a fork or snapshot panics when written pages are missing.
 ///
 /// # When the pool is full
 /// A write that finds no free block drops lazily freed blocks of any region of the pool. If there are none, and forks
-/// or snapshots share the block that is written to, hugefork takes it away from them, and the write goes on
-/// ([`Snapshot::is_revoked`]). Where one of them has a reservation ([`Reserve::Full`]), nobody loses the block, and the
+/// or snapshots share the written block, hugefork revokes it from them, and the write continues
+/// ([`Snapshot::is_revoked`]). If one of them has a reservation ([`Reserve::Full`]), the block is not revoked, and the
 /// write fails.
 ///
 /// # When a write cannot be given memory
-/// One line on standard error says why, and the thread gets `SIGBUS` at the address that it wrote to, as it would from
-/// a mapped file on a full disk. A `SIGBUS` handler may make room and return: the write is tried again.
+/// The engine prints one line with the reason to standard error, and the thread gets `SIGBUS` at the address of the
+/// write, as for a mapped file on a full disk. A `SIGBUS` handler may free memory and return: the write is tried again.
 ///
 /// # `fork(2)`
-/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic where they hand out
-/// memory without a `Result`; an access is a fault with a line that says why.
+/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic if they return
+/// memory without a `Result`; an access raises a fault with a message.
 pub struct Region {
     held: EngineArc<Routed>,
 }
 
-/// Has all threads that populate a region end their work if one of them panics.
+/// Ends the work of all threads that populate a region if one of them panics.
 struct EndsAll<'a>(&'a AtomicBool);
 
 impl Drop for EndsAll<'_> {
@@ -129,17 +128,17 @@ impl Region {
         self.as_mut_ptr()
     }
 
-    /// The first byte, aligned to the block size. The pointer is good for [`Region::len`] bytes for as long as the
-    /// region lives, in this process only: in a child of `fork(2)` nothing is there.
+    /// The first byte, aligned to the block size. The pointer is valid for [`Region::len`] bytes as long as the region
+    /// lives, in this process only: a child of `fork(2)` has no memory there.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.held.at(0).as_ptr()
     }
 
-    /// All bytes, for the one who has the region to itself. [`Region::writers`] gives parts to several threads, and
-    /// [`Region::as_atomic_u64s`] gives all of it to all.
+    /// All bytes, for a caller with exclusive access to the region. [`Region::writers`] gives parts to several threads,
+    /// and [`Region::as_atomic_u64s`] gives the whole region to any number of threads.
     ///
-    /// Like every exclusive slice of a region, it takes back what was [lazily freed](Region::lazy_free) anywhere in the
-    /// region and is not dropped yet, so that nothing changes while the slice is used.
+    /// Like every exclusive slice of a region, it cancels [lazy frees](Region::lazy_free) anywhere in the region that
+    /// are not dropped yet, so that no bytes change while the slice is used.
     ///
     /// # Panics
     /// In a child of `fork(2)`, which has no regions.
@@ -150,38 +149,38 @@ impl Region {
         }
     }
 
-    /// Every exclusive slice of a region comes from here, so what must be so while one lives is made so here.
+    /// Every exclusive slice of a region comes from here, so this function establishes its preconditions.
     pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
         check_owner()?;
         self.core().keep_all();
-        // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Others could
-        // only reach it through `as_mut_ptr`, whose users answer for not writing while it is borrowed exclusively.
-        // Changes of what is mapped keep every byte, but for two: `discard` needs `self`; and what was lazily freed, of
-        // which there is nothing now, and can be nothing new while `self` is borrowed.
+        // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Other code
+        // could only reach it through `as_mut_ptr`, whose users promise not to write during an exclusive borrow.
+        // Changes of the mapping preserve every byte, with two exceptions: `discard` needs `self`; and there is no
+        // lazily freed memory now, nor can there be any while `self` is borrowed.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) })
     }
 
-    /// Gives every block its memory now, so that no first write faults later. A block that has none takes as long as
+    /// Gets memory for every block now, so that no first write faults later. A block without memory takes as long as
     /// its first write would.
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
-    /// [`RegionError::Revoked`] if a block of this fork was taken away, [`RegionError::System`],
-    /// [`RegionError::ForkedChild`]. What has been done by then stays.
+    /// [`RegionError::Revoked`] if a block of this fork was revoked, [`RegionError::System`],
+    /// [`RegionError::ForkedChild`]. The work done so far is not undone.
     pub fn populate(&self) -> Result<(), RegionError> {
         check_owner()?;
         self.core().populate(0..self.len())
     }
 
-    /// As [`Region::populate`], on up to `threads` threads, at least one. After each 64 MiB, or each block if blocks
-    /// are larger, one of them calls `progress` with the bytes that are done. For regions of many gigabytes and for
-    /// blocks of 1 GiB.
+    /// Like [`Region::populate`], with up to `threads` threads, at least one. After each 64 MiB, or each block if
+    /// blocks are larger, one of them calls `progress` with the number of finished bytes. For regions of many gigabytes
+    /// and for blocks of 1 GiB.
     ///
     /// # Errors
     /// Those of [`Region::populate`]; the first one ends the work of all threads.
     ///
     /// # Panics
-    /// If `progress` does, which ends the work of all threads, too.
+    /// If `progress` panics, which also ends the work of all threads.
     pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;
@@ -200,7 +199,7 @@ impl Region {
             }
             Ok(())
         };
-        // No more than there is work for. The system may have room for fewer; then those that there are do it.
+        // Uses no more threads than there is work for. If the system cannot start all, the started ones do the work.
         let threads = threads.min(self.len().div_ceil(step));
         std::thread::scope(|scope| {
             let helper = |_| std::thread::Builder::new().spawn_scoped(scope, work);
@@ -212,14 +211,15 @@ impl Region {
     }
 
     /// Makes all blocks that `range` (in bytes) touches writable now, so that a system call can write there. Until the
-    /// next fork, snapshot or [reset](Region::reset_to) of this region, no write in the range fails or comes to
-    /// hugefork. The one exception is that of all writes to what a fork shares with its parent: in a full pool, the
-    /// parent may take that away ([`Region::is_revoked`]). While another thread pins, reads into or discards a part of
-    /// the same blocks, a system call that writes there may fail.
+    /// next fork, snapshot or [reset](Region::reset_to) of this region, no write in the range fails or faults, with one
+    /// exception: in a full pool, the parent of a fork may revoke a shared block from the fork
+    /// ([`Region::is_revoked`]). While another thread pins, reads into or discards a part of the same blocks, a system
+    /// call that writes there may fail.
     ///
-    /// Where single pages can be copied ([`CopyGrain`](crate::CopyGrain)), what forks and snapshots share is not copied
-    /// by this call, but by the kernel as it is written: preparing takes some 0.3 ms for each GiB. Otherwise it is
-    /// copied here, at some 0.1 ms for each 2 MiB. Never written blocks get their memory.
+    /// If single pages can be copied ([`CopyGrain`](crate::CopyGrain)), this call does not copy memory shared with
+    /// forks and snapshots; the kernel copies it as it is written, and the call takes some 0.3 ms for each GiB.
+    /// Otherwise the call copies shared blocks, at some 0.1 ms for each 2 MiB. Blocks that were never written get their
+    /// memory.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], and those of [`Region::populate`].
@@ -228,33 +228,33 @@ impl Region {
         self.core().prepare_write(range)
     }
 
-    /// Drops the contents of `range` (in bytes), which reads as zeros from then on. Blocks that lie wholly inside go
-    /// back to the pool, unless they are pinned: those are set to zero where they are. Of a block that lies partly
-    /// inside, the bytes in the range are set to zero. Forks and snapshots keep what they have.
+    /// Drops the contents of `range` (in bytes), which reads as zeros from then on. Blocks wholly inside the range go
+    /// back to the pool, unless they are pinned: those are zeroed in place. In a block that lies partly inside, the
+    /// bytes in the range are zeroed. Forks and snapshots are not affected.
     ///
-    /// Nobody else may use the range meanwhile. Takes one system call for each 2 GiB.
+    /// No other thread may use the range meanwhile. Takes one system call for each 2 GiB.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]. Where a block that lies partly inside is shared, it is copied first, with the
-    /// errors of [`Region::populate`]; some of the range may have become zero by then. [`RegionError::NotReservable`]:
-    /// the range is zero, but a region with a reservation could not set blocks aside again in place of those that forks
-    /// and snapshots keep.
+    /// [`RegionError::OutOfRange`]. A shared block that lies partly inside the range is copied first, with the errors
+    /// of [`Region::populate`]; some of the range may be zero by then. [`RegionError::NotReservable`]: the range is
+    /// zero, but a region with a reservation could not reserve blocks again in place of those that forks and snapshots
+    /// hold.
     pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().discard(range)
     }
 
     /// Allows hugefork to drop the contents of `range` (in bytes) when memory is short. Until then the range reads as
-    /// before. A write to a block takes the permission back for that block and keeps its contents. A block of which
-    /// only a part was lazily freed is treated page by page (4 KiB). What was dropped reads as zeros.
+    /// before. A write to a block cancels the permission for that block and preserves its contents. A block of which
+    /// only a part was lazily freed is treated page by page (4 KiB). Dropped contents read as zeros.
     ///
     /// Contents are dropped, oldest first, when a write, region, fork or snapshot finds no free block, when the program
     /// calls [`Pool::reclaim`], or by a [pressure watcher](crate::PoolBuilder::reclaim_under_pressure). The call skips
     /// blocks that a fork or snapshot holds, pinned blocks, and parts of blocks on hugetlb, which cannot be split. It
-    /// rounds the ends of the range inward to base pages. The result says what came of each byte.
+    /// rounds the ends of the range inward to base pages. The result counts the bytes by outcome.
     ///
-    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Others may use the range meanwhile. A
-    /// write that races with the call comes either before it or after it.
+    /// Takes some nanoseconds a block and one write-protection for each 2 GiB. Other threads may use the range
+    /// meanwhile. A write that races with the call comes either before it or after it.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::TooManyMappings`], [`RegionError::System`],
@@ -264,8 +264,8 @@ impl Region {
         self.core().lazy_free(range)
     }
 
-    /// Takes back what [`Region::lazy_free`] allowed for what is not dropped yet, as a write would. Returns how many
-    /// bytes that were. A block that was lazily freed as a whole is taken back as a whole.
+    /// Cancels [`Region::lazy_free`] for contents that are not dropped yet, as a write would. Returns the number of
+    /// bytes. A block that was lazily freed as a whole is cancelled as a whole.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
@@ -274,21 +274,21 @@ impl Region {
         self.core().cancel_lazy_free(range)
     }
 
-    /// Makes the blocks that `range` (in bytes) touches writable and keeps them where they are until the guard is
-    /// dropped: for those who use their physical memory (DMA, `io_uring` fixed buffers, `process_vm_writev(2)`), and
-    /// for system calls that write.
+    /// Makes the blocks that `range` (in bytes) touches writable, and does not move them until the guard is dropped.
+    /// This is for users of physical memory (DMA, `io_uring` fixed buffers, `process_vm_writev(2)`), and for system
+    /// calls that write.
     ///
-    /// **What is written to pinned pages while a fork, a snapshot or a reset is made may be in it or not, word by
-    /// word**: of two writes to pinned pages it may have the second and lack the first, whoever makes them, stores too.
-    /// With writes elsewhere they are of one moment, also with those to other pages of the same blocks. Pages are those
-    /// of 4 KiB that `range` touches; of hugetlb pools, whole blocks.
+    /// **A write to pinned pages during a fork, a snapshot or a reset may be in it or not, word by word**: of two
+    /// writes to pinned pages it may contain the second without the first, including plain stores. All other writes,
+    /// also to other pages of the same blocks, are captured at one moment. Pinned pages are the 4 KiB pages that
+    /// `range` touches; in hugetlb pools, whole blocks.
     ///
-    /// Those pages stay writable at every moment. The other pages of their blocks do not: while a cut is made, a system
-    /// call that writes there fails with `EFAULT`, as elsewhere in the region. A fork or snapshot copies a pinned block
-    /// at once instead of sharing it, which takes some 0.1 ms longer for each 2 MiB, and two mappings more meanwhile
-    /// for each run of pinned pages; reclaim leaves it alone.
+    /// These pages are writable at every moment. The other pages of their blocks are not: during a fork, snapshot or
+    /// reset, a system call that writes there fails with `EFAULT`, as elsewhere in the region. A fork or snapshot
+    /// copies a pinned block at once instead of sharing it, which takes some 0.1 ms longer for each 2 MiB, and two more
+    /// mappings meanwhile for each run of pinned pages. Reclaim skips pinned blocks.
     ///
-    /// A pin is a write that goes on: lazy free skips pinned blocks. A block can have 255 pins at a time.
+    /// A pin counts as a continuing write: lazy free skips pinned blocks. A block can have 255 pins at a time.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`], [`RegionError::TooManyPins`], and those of [`Region::prepare_write`]. Nothing is
@@ -298,8 +298,8 @@ impl Region {
         Ok(Pinned::new(&self.held, range))
     }
 
-    /// As [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region until it is dropped,
-    /// even if the region is dropped before. [`OwnedPin`] has the rules.
+    /// Like [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region alive until it is
+    /// dropped, even if the region is dropped first. [`OwnedPin`] has the rules.
     ///
     /// # Errors
     /// Those of [`Region::pin`].
@@ -308,47 +308,48 @@ impl Region {
         Ok(OwnedPin::new(self.held.clone(), range))
     }
 
-    /// Has `observer` told around every change of the memory behind this region, see [`Observer`]. Its forks have none.
+    /// Calls `observer` around every change of the memory behind this region, see [`Observer`]. Its forks have none.
     ///
     /// # Errors
-    /// [`RegionError::AlreadyObserved`]: a region has one observer, for good. What forks and snapshots share by page
-    /// ([`CopyGrain`](crate::CopyGrain)) is copied as blocks first, since the kernel tells nobody of its copies: those
-    /// of [`Region::prepare_write`]. The region has its observer then, all the same, and should be dropped.
+    /// [`RegionError::AlreadyObserved`]: a region has one observer, which cannot be changed. Blocks that forks and
+    /// snapshots share by page ([`CopyGrain`](crate::CopyGrain)) are copied whole first, since the kernel's copies of
+    /// pages cannot be observed; this gives the errors of [`Region::prepare_write`]. In that case the observer is set
+    /// nevertheless, and the region should be dropped.
     pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), RegionError> {
         check_owner()?;
         self.core().observer.set(observer).map_err(|_| RegionError::AlreadyObserved)?;
         self.core().end_cow_mappings()
     }
 
-    /// Whether the parent of this fork has taken a part of it away. That happens when the pool is empty and the parent
-    /// writes to what both share, unless the fork was made with [`Reserve::Full`]. Any access to that part is a
-    /// `SIGBUS` and a line that says why, never zeros. A [discard](Region::discard) makes it new memory.
+    /// Whether a part of this fork was revoked. That happens when the pool is full and the parent writes to a block
+    /// that both share, unless the fork was made with [`Reserve::Full`]. Any access to that part raises `SIGBUS` with a
+    /// message, and never reads zeros. A [discard](Region::discard) turns the part into new memory.
     pub fn is_revoked(&self) -> bool {
         self.core().accounts.revoked.load(Ordering::Acquire) > 0
     }
 
-    /// A copy of this region as it is now. Either can be written to without the other changing; both share each block
-    /// until one of them writes to it.
+    /// Makes a writable copy of this region as it is now. Both share each block until one of them writes to it, and
+    /// neither sees the other's writes.
     ///
     /// Threads that write meanwhile wait: some nanoseconds for each block, and one write-protection. The cut is
-    /// consistent: if a write is in the copy, so is every write that happened before it, but it may come between two
-    /// writes of one operation ([`Operations`](crate::Operations) keep it from that). The call itself takes longer
-    /// where pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it writes them back first, at
-    /// about 2 us a page, while others go on writing. Over a block that other forks or snapshots still hold, a snapshot
-    /// copies out the pages that were written since the last one, and compares the rest of its private pages with what
-    /// that has; a fork, and a snapshot where a quarter of the block's pages are private, takes 150 us a block, and a
-    /// block of the pool. [`Region::prepare_snapshot`] does all that beforehand.
+    /// consistent: if the copy contains a write, it contains every write that happened before it. But the cut may fall
+    /// between two writes of one operation; [`Operations`](crate::Operations) prevent that. The call takes longer if
+    /// pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it writes them back first, at about 2 us
+    /// a page, while other threads go on writing. For a block that other forks or snapshots still hold, a snapshot
+    /// copies out the pages that were written since the last one, and compares the rest of its private pages with that
+    /// one's. A fork copies the block, in 150 us and with a block of the pool, and so does a snapshot if a quarter of
+    /// the block's pages are private. [`Region::prepare_snapshot`] does all that beforehand.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
-    /// fork that has lost a part, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split blocks,
-    /// or pages to be written back, need memory, [`RegionError::System`], [`RegionError::ForkedChild`]. With operations
-    /// also [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
+    /// fork of which a part was revoked, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if pinned or split
+    /// blocks, or pages to be written back, need memory, [`RegionError::System`], [`RegionError::ForkedChild`]. With
+    /// operations also [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
     pub fn fork(&self) -> Result<Region, RegionError> {
         self.fork_with(RegionOptions::new())
     }
 
-    /// As [`Region::fork`], with a reservation or a limit of its own.
+    /// Like [`Region::fork`], with a reservation or a limit of its own.
     ///
     /// # Errors
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].
@@ -360,33 +361,34 @@ impl Region {
         Ok(Region::new(self.pool().clone(), core))
     }
 
-    /// Does now what the next fork or snapshot would do before its pause, so that this takes little more than the
-    /// pause: pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) go into blocks, or are
-    /// captured where older snapshots hold those. For a program
-    /// whose `snapshot()` runs under a lock that others wait for, this is to be called right before that lock is taken.
-    /// Nothing changes but where bytes lie, and it need not be called.
+    /// Does the work now that the next fork or snapshot would do before its pause, so that the latter takes little more
+    /// than the pause. It writes pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) into
+    /// blocks, or captures them if older snapshots hold those blocks. If the program's `snapshot()` runs under a lock
+    /// that other threads wait for, call this right before taking that lock. The contents do not change, and the call
+    /// is optional.
     ///
-    /// Others go on writing meanwhile, and forks, snapshots and resets of the region wait. It takes about 2 us a page,
-    /// or what [`Region::fork`] says of blocks that other forks or snapshots still hold. What is written between this
-    /// and the snapshot is left to the latter; what [`Region::prepare_write`] has promised stays as it is, and nobody
-    /// gives up a block for this.
+    /// Other threads go on writing meanwhile; forks, snapshots and resets of the region wait. It takes about 2 us a
+    /// page, or the times in [`Region::fork`] for blocks that other forks or snapshots still hold. Writes between this
+    /// call and the snapshot are left to the snapshot. The effect of [`Region::prepare_write`] is not lost, and no
+    /// block is revoked for this call.
     ///
     /// # Errors
     /// [`RegionError::PoolFull`], [`RegionError::OutOfMemory`], [`RegionError::TooManyMappings`],
-    /// [`RegionError::System`], [`RegionError::ForkedChild`]. Then some pages are left to the next fork or snapshot.
-    /// With operations also [`RegionError::InsideOperation`]: cuts, and all who want to enter, would wait for this.
+    /// [`RegionError::System`], [`RegionError::ForkedChild`]: some pages are left for the next fork or snapshot. With
+    /// operations also [`RegionError::InsideOperation`]: cuts, and all threads that want to enter, would wait for this
+    /// call.
     pub fn prepare_snapshot(&self) -> Result<(), RegionError> {
         check_owner_and_addresses()?;
         check_cut([self.core()].into_iter())?;
         self.core().prepare_snapshot()
     }
 
-    /// A copy of this region as it is now that nobody can write to. It is like [`Region::fork`], but makes no mappings
-    /// until somebody looks at it.
+    /// Makes a read-only copy of this region as it is now. Like [`Region::fork`], but it makes no mappings until it is
+    /// read.
     ///
-    /// It is one moment of every thread's *writes*, but for those to [pinned](Region::pin) pages. Of an operation that
-    /// takes several, a `put` of a key and a value, it may have some and lack the others:
-    /// [`Operations`](crate::Operations) keep that away.
+    /// It captures all threads' *writes* at one moment, except writes to [pinned](Region::pin) pages. If an operation
+    /// makes several writes, such as a `put` of a key and a value, the snapshot may contain some without the others;
+    /// [`Operations`](crate::Operations) prevent that.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -394,11 +396,11 @@ impl Region {
         self.snapshot_with(RegionOptions::new())
     }
 
-    /// As [`Region::snapshot`], with a promise: nothing of a snapshot with [`Reserve::Full`] is ever taken away. No
-    /// block is set aside for it, so a write of the region to what both share fails loudly if the pool is full.
+    /// Like [`Region::snapshot`], with options: no part of a snapshot with [`Reserve::Full`] is ever revoked. No block
+    /// is reserved for it, so a write of the region to a shared block fails loudly if the pool is full.
     ///
     /// # Errors
-    /// Those of [`Region::fork`], and [`RegionError::LimitOnSnapshot`] if the options limit what copies may cost: a
+    /// Those of [`Region::fork`], and [`RegionError::LimitOnSnapshot`] if the options limit the cost of copies: a
     /// snapshot is not written to.
     pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
         check_owner_and_addresses()?;
@@ -419,17 +421,16 @@ impl Region {
         Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), kept)?))
     }
 
-    /// The snapshot that the region is at: the last that was taken of it, or the one that it was forked from or set to,
-    /// whichever came last. `None` for a region that began as zeros and has had no snapshot yet. A region that was
-    /// forked from another region is where that was. What was written since makes no difference.
+    /// The region's base: the last snapshot that was taken of it, or the snapshot that it was forked from or reset to,
+    /// whichever is latest. `None` for a region that began as zeros and has had no snapshot yet. A region that was
+    /// forked from another region starts with that region's base. Later writes do not change it.
     pub fn origin(&self) -> Option<SnapshotId> {
         self.core().accounts.origin.get()
     }
 
-    /// Gives the region the bytes of `snapshot`: all that was written since is gone. It takes time in proportion to
-    /// what was written, not to what there is: for a loop that begins from the same state each time, such as a fuzzer's
-    /// or a server's that resets an instance after each request, and for a search that goes back to where it has
-    /// branched.
+    /// Resets the region to the bytes of `snapshot`: all later writes are lost. The time is proportional to the amount
+    /// written since, not to the size. It serves loops that start from the same state each time, such as a fuzzer, or a
+    /// server that resets an instance after each request, and searches that return to a branching point.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -447,81 +448,78 @@ impl Region {
     /// ```
     ///
     /// The snapshot may be any of the same pool and length: a later or an earlier one of this region, or one of its
-    /// parent or of its forks. The snapshot stays as it is. What the region has from the snapshot of another region is
-    /// like what a fork has from its parent: in a full pool, that region may take it back
-    /// ([`Region::is_revoked`]), unless this one was made with [`Reserve::Full`].
+    /// parent or of its forks. It does not change. If it is another region's snapshot, the shared blocks are like those
+    /// of a fork: in a full pool, that region may revoke them ([`Region::is_revoked`]), unless this region was made
+    /// with [`Reserve::Full`].
     ///
-    /// # What it costs
+    /// # Costs
     /// Pages that were written since the snapshot ([`CopyGrain`](crate::CopyGrain)) get their old bytes back, at 0.2 to
-    /// 0.8 us each if they were written before the last reset, too, and 11 to 19 us if not, and stay the process's own
-    /// memory: the next writes to them take no fault. Those that are not written any more go back to the kernel after
-    /// some resets.
-    /// Blocks that were copied, discarded or written for the first time are exchanged for the snapshot's, at some
-    /// microseconds for each run of neighbours; one that is written to again and again keeps its memory and gets the
-    /// old bytes back. If few of its pages are written, the next writes to it are by page. If nobody had written there
-    /// before the snapshot, the snapshot shares a block of zeros with the region for that, which goes back to the pool
-    /// when the region has left it and a block is needed. Besides, a reset takes some nanoseconds for each block of the
-    /// region. Where pages were copied since the last reset, the kernel is asked which: 10 to 50 us for each GiB.
+    /// 0.8 us each if they were also written before the last reset, and 11 to 19 us if not. They remain the process's
+    /// own memory, and the next writes to them take no fault. Pages that are not written any more are returned to the
+    /// kernel after some resets. Blocks that were copied, discarded or written for the first time are exchanged for the
+    /// snapshot's, at some microseconds for each run of neighbours; a block that is written in every round keeps its
+    /// memory and gets the old bytes back. If only a few of its pages are written, the next writes to it are by page. A
+    /// block that was unwritten in the snapshot is replaced by a shared block of zeros; it goes back to the pool when
+    /// the region no longer uses it and a block is needed. To this add some nanoseconds for each block of the region.
+    /// If pages were copied since the last reset, the kernel is asked for them: 10 to 50 us for each GiB.
     ///
     /// # Threads
-    /// Others may write meanwhile. A write either comes before the reset and is gone, or after it and stays. The cut is
-    /// consistent, as that of a snapshot: if a write is gone, so is every write that happened before it.
-    /// It is a cut of one region: for several there is [`Region::reset_all`].
+    /// Other threads may write meanwhile. A write comes either before the reset and is lost, or after it and remains.
+    /// The cut is consistent like that of a snapshot: if a write is lost, so is every write that happened before it. It
+    /// covers one region; [`Region::reset_all`] covers several.
     ///
-    /// * In a process without other threads, hugefork's own not counted, nobody has to wait.
-    /// * If only single pages differ, and they are in one mapping, it happens at one moment, also for readers. Writers
-    ///   wait for some microseconds afterwards. This takes 20 us more.
-    /// * If blocks differ, or are pinned, writers wait until all is done. This takes some 50 us more, and 3 to 4 us for
-    ///   each page.
+    /// * In a process without other threads (apart from hugefork's own), no thread has to wait.
+    /// * If only single pages differ, and they are in one mapping, the reset happens at one moment, also for readers.
+    ///   Writers wait for some microseconds afterwards. This takes 20 us more.
+    /// * If blocks differ, or are pinned, writers wait until the reset is done. This takes some 50 us more, and 3 to 4
+    ///   us for each page.
     ///
-    /// In the last case the kernel has to look at all that is mapped; with [`CopyGrain::Page`](crate::CopyGrain::Page)
-    /// and [`calls_wait`](RegionOptions::calls_wait), reads and system calls wait, too, as at a snapshot. In the second
-    /// case system calls that write may fail (`EFAULT`) in these microseconds, unless they are to wait.
+    /// In the last case the kernel visits all mapped memory; with [`CopyGrain::Page`](crate::CopyGrain::Page) and
+    /// [`calls_wait`](RegionOptions::calls_wait), reads and system calls wait, too, as during a snapshot. In the second
+    /// case system calls that write may fail (`EFAULT`) in these microseconds, unless `calls_wait` is set.
     ///
-    /// What is [pinned](Region::pin) stays where it is and gets the old bytes. As a snapshot does not have what the
-    /// user of a pin writes meanwhile, so here it may stay or be gone. What was [lazily freed](Region::lazy_free) is
-    /// taken back.
+    /// [Pinned](Region::pin) ranges do not move and get the old bytes. Writes by the user of a pin during the reset may
+    /// remain or be lost. [Lazy frees](Region::lazy_free) are cancelled.
     ///
-    /// # What is not a thread
-    /// * A request of `io_uring` that ends during the call writes in the thread that asked for it, between any two
-    ///   instructions of the call. Each of its bytes stays or is gone. What stays is gone after the next reset.
-    /// * What another *process* writes to these addresses (`process_vm_writev(2)`, `/proc/PID/mem`, a debugger, one of
-    ///   `clone(CLONE_VM)`) is no fault of this one. A reset finds it in pages that were written since the snapshot,
-    ///   and wherever this process has taken a fault since the last reset. Elsewhere it may be overlooked.
+    /// # Writes that are not a thread's
+    /// * A request of `io_uring` that completes during the call writes in the thread that submitted it, between any two
+    ///   instructions of the call. Each of its bytes remains or is lost. Bytes that remain are lost at the next reset.
+    /// * Writes of another *process* to these addresses (`process_vm_writev(2)`, `/proc/PID/mem`, a debugger, a process
+    ///   by `clone(CLONE_VM)`) raise no fault in this process. A reset finds them in pages that were written since the
+    ///   snapshot, and wherever this process has taken a fault since the last reset. Elsewhere it may miss them.
     ///
     /// # Errors
-    /// [`ResetError`], which says how much of the region is as the snapshot. Before anything has changed:
+    /// [`ResetError`], with the length of the part that equals the snapshot. Before any change:
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
-    /// was taken away, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if the snapshot has only pages of a
-    /// block and there is none for the whole of it, [`RegionError::ForkedChild`], and with
+    /// was revoked, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if the snapshot holds only pages of a
+    /// block and a whole block is not available, [`RegionError::ForkedChild`], and with
     /// [`Operations`](crate::Operations) [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
-    /// [`RegionError::TooManyMappings`] and
-    /// [`RegionError::System`]: each page (4 KiB) is as before or as the snapshot, and another call goes on there.
-    /// [`RegionError::NotReservable`]: all is as the snapshot, but a region with a reservation could not set blocks
-    /// aside again in place of those that its forks and snapshots keep.
+    /// [`RegionError::TooManyMappings`] and [`RegionError::System`]: each page (4 KiB) is as before or as in the
+    /// snapshot, and another call continues there. [`RegionError::NotReservable`]: the region equals the snapshot, but
+    /// a region with a reservation could not reserve blocks again in place of those that its forks and snapshots hold.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
         let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;
         self.core().reset_to(snapshot.core())
     }
 
-    /// Tells hugefork how the program will use each block after its first write. That decides what stays in the cache,
-    /// and whether a fault prepares the next blocks too. Takes effect at the next fault, in all threads.
+    /// Announces the program's use of each block after its first write. The hint decides which bytes remain in the
+    /// cache, and whether a fault prepares the next blocks too. It takes effect at the next fault, in all threads.
     pub fn advise(&self, advice: Advice) {
         self.core().habits.advise(advice);
     }
 
-    /// Counts, and bytes of memory. Takes some nanoseconds a block.
+    /// Statistics of the region. Takes some nanoseconds a block.
     pub fn stats(&self) -> RegionStats {
         RegionStats::of(self.core())
     }
 }
 
 impl Pool {
-    /// A region of `len` bytes that reads as zeros. It takes a block from the pool when that is first written to, or
-    /// all of them by [`Region::populate`].
+    /// Makes a region of `len` bytes that reads as zeros. The first write to a block takes it from the pool;
+    /// [`Region::populate`] takes all blocks at once.
     ///
-    /// Regions may together be larger than the pool. The write that then finds no block left fails loudly.
+    /// Regions may together be larger than the pool. A write that finds no block left fails loudly.
     ///
     /// # Errors
     /// * [`RegionError::Length`]: `len` is zero or not a multiple of the block size.
@@ -533,7 +531,7 @@ impl Pool {
         self.region_with(len, RegionOptions::new())
     }
 
-    /// As [`Pool::region`], with a reservation or a limit on what forks and snapshots may cost.
+    /// Like [`Pool::region`], with a reservation or a limit on the cost of forks and snapshots.
     ///
     /// # Errors
     /// Those of [`Pool::region`], and [`RegionError::NotReservable`].
@@ -548,7 +546,7 @@ impl Pool {
 }
 
 impl Snapshot {
-    /// A region that starts as this snapshot.
+    /// Makes a region with the contents of this snapshot.
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -556,7 +554,7 @@ impl Snapshot {
         self.fork_with(RegionOptions::new())
     }
 
-    /// As [`Snapshot::fork`], with a reservation or a limit of its own.
+    /// Like [`Snapshot::fork`], with a reservation or a limit of its own.
     ///
     /// # Errors
     /// Those of [`Region::fork`], and [`RegionError::NotReservable`].

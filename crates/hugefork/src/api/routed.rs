@@ -13,9 +13,9 @@ use crate::sys::linux::memory::Linux;
 use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 
-/// A region whose faults are routed to it until the last of those who hold it is gone.
+/// A region whose faults are routed to it until its last holder is gone.
 pub(super) struct Routed {
-    /// Taken out only to be left behind in a `fork(2)` child.
+    /// Taken out only in a `fork(2)` child, which must not drop it.
     core: Option<PinnedBox<RegionCore<Linux>>>,
     pub(super) pool: Pool,
 }
@@ -26,7 +26,7 @@ impl Routed {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
         }
-        // The thread is about to write there.
+        // The caller is about to write there.
         allow_faults();
         EngineArc::new(Routed { core: Some(core), pool })
     }
@@ -46,7 +46,7 @@ impl Routed {
         self.core().pin(range)
     }
 
-    /// Takes off what [`Routed::pin`] put on.
+    /// Removes a pin of [`Routed::pin`].
     pub(super) fn unpin(&self, range: &Range<usize>) {
         if !owner::is_forked_child() {
             self.core().unpin(range);
@@ -58,7 +58,7 @@ impl Drop for Routed {
     fn drop(&mut self) {
         let Some(core) = self.core.take() else { return };
         if owner::is_forked_child() {
-            // The memory is the parent's, and locks may be held by threads that did not come along.
+            // The memory is the parent's, and missing threads may hold locks.
             std::mem::forget(core);
         } else if let Some(routes) = Routes::get() {
             routes.forget(core.addresses.base(), core.len());
@@ -75,7 +75,7 @@ mod tests {
 
     const BLOCK: usize = 2 << 20;
 
-    /// What a child of fork(2) may call, and what it may drop.
+    /// The calls and drops that a child of fork(2) may make.
     fn call_all(region: Region, snapshot: Snapshot, other: Snapshot) {
         let refused = |result: Result<(), RegionError>| assert_eq!(result, Err(RegionError::ForkedChild));
         let pool = region.pool().clone();
@@ -100,15 +100,14 @@ mod tests {
         refused(pool.reclaim(1).map(drop));
         refused(pool.trim().map(drop));
         assert!(Pool::builder().capacity(BLOCK).build().is_err());
-        // What it gets of the engine's memory is its own.
+        // Its copy of the engine's memory is its own.
         let mut list = EngineVec::new_in(Own);
         list.extend(0..5000);
         assert!(list.iter().copied().eq(0..5000));
         drop((list, region, snapshot, other, pool));
     }
 
-    /// At whatever moment a process forks, in the child no lock is ever given back by the threads that it does not
-    /// have.
+    /// Threads that are missing in the child never release their locks there, whatever the moment of the fork.
     #[test]
     fn a_child_that_was_made_while_others_held_all_locks_waits_for_none() {
         let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
@@ -116,19 +115,19 @@ mod tests {
             pool.region_with(4 * BLOCK, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
         region.populate().unwrap();
         let (snapshot, other) = (region.snapshot().unwrap(), region.snapshot().unwrap());
-        // SAFETY: inside the region, which nobody else uses.
+        // SAFETY: inside the region, which no other code uses.
         unsafe { region.as_mut_ptr().write_volatile(1) };
         let all = (&region, &snapshot, &other);
-        // SAFETY: bitwise copies for the child alone, which forgets what the parent drops.
+        // SAFETY: bitwise copies for the child only; it forgets the values that the parent drops.
         let copies = unsafe { (std::ptr::read(all.0), std::ptr::read(all.1), std::ptr::read(all.2)) };
         let copies = std::mem::ManuallyDrop::new(copies);
         let signals = SignalsBlocked::new();
         let locks = (region.core().lock_all(), snapshot.core().lock.exclusive(), other.core().lock.exclusive());
         let (holders, heap) = (pool.core.holders.lock(), mem::lock());
-        // SAFETY: the child calls what is tested, and ends.
+        // SAFETY: the child makes the tested calls, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: a child that waits for ever ends, too.
+            // SAFETY: an alarm ends a child that would wait for ever.
             unsafe { libc::alarm(30) };
             drop(signals);
             let (region, snapshot, other) = std::mem::ManuallyDrop::into_inner(copies);

@@ -1,4 +1,4 @@
-//! [`Snapshot`]: a region as it was at one moment.
+//! [`Snapshot`]: the contents of a region at one moment.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -15,8 +15,9 @@ use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 
-/// What `make` makes of a new snapshot. A write that finds the pool full may take a block away from the snapshot before
-/// that is done; then this begins anew, with another. If something of the origin itself was taken away, `take` says so.
+/// Takes a snapshot and applies `make` to it. A write that finds the pool full may revoke a block of the snapshot
+/// before `make` is done; then this function starts again with another snapshot. If a part of the origin itself was
+/// revoked, `take` returns the error.
 pub(super) fn before_any_is_lost<T>(
     take: impl Fn() -> Result<PinnedBox<SnapshotCore<Linux>>, RegionError>,
     make: impl Fn(PinnedBox<SnapshotCore<Linux>>) -> Result<T, RegionError>,
@@ -29,19 +30,18 @@ pub(super) fn before_any_is_lost<T>(
     }
 }
 
-/// A region as it was at one moment. Nobody can write to it. Any number of threads may read it while others write to
-/// the region; it may outlive the region, and it can be forked.
+/// The contents of a region at one moment, read-only. Any number of threads may read it while others write to the
+/// region; it may outlive the region, and it can be forked.
 ///
-/// It holds the blocks that it shares with its parent, the region that it was made from. So each of them that the
-/// parent writes to takes a second block from the pool, or private pages where single pages are copied
-/// ([`CopyGrain`](crate::CopyGrain)). While older snapshots hold a block too, it holds the pages of it that differ, of
-/// 4 KiB each in the pool's memory, and shares those with the snapshots before and after it
-/// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)): so a history costs what was written. To reset a region
-/// to it copies the pages that differ, and to fork it those that it has; to [`export`](Snapshot::export) it copies
-/// nothing. A reset of a region that has a limit or a reservation, or copies blocks
-/// ([`CopyGrain::Block`](crate::CopyGrain::Block)) takes a whole block for each that it has such pages of. When the
-/// pool has none left, the parent takes the block that it writes to away from its snapshots, see
-/// [`Snapshot::is_revoked`].
+/// It holds the blocks that it shares with its parent, the region that it was made from. So each write of the parent to
+/// such a block takes a second block from the pool, or private pages if single pages are copied
+/// ([`CopyGrain`](crate::CopyGrain)). If older snapshots hold a block too, the snapshot holds the pages of it that
+/// differ, of 4 KiB each in the pool's memory, and shares those with the snapshots before and after it
+/// ([`PoolStats::pages_held`](crate::PoolStats::pages_held)). So a history costs only the amount written. A reset of a
+/// region to it copies the pages that differ; a fork of it copies its own pages; an [`export`](Snapshot::export) copies
+/// nothing. A reset of a region that has a limit or a reservation, or that copies blocks
+/// ([`CopyGrain::Block`](crate::CopyGrain::Block)), takes a whole block for each block with such pages. When the pool
+/// is full, the parent revokes the block that it writes to from its snapshots, see [`Snapshot::is_revoked`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,7 +55,7 @@ pub(super) fn before_any_is_lost<T>(
 /// # }
 /// ```
 pub struct Snapshot {
-    /// Taken out only to be left behind in a `fork(2)` child.
+    /// Taken out only in a `fork(2)` child, which must not drop it.
     core: Option<PinnedBox<SnapshotCore<Linux>>>,
     mapping: Mutex<()>,
     pool: Pool,
@@ -70,41 +70,42 @@ impl Snapshot {
         self.core.as_ref().expect("taken only when dropped")
     }
 
-    /// Length in bytes, that of its parent.
+    /// Length in bytes, the same as its parent's.
     #[allow(clippy::len_without_is_empty)] // A region is never empty.
     pub fn len(&self) -> usize {
         self.core().len()
     }
 
-    /// Which snapshot it is. Ids tell the order of snapshots, see [`SnapshotId`].
+    /// Its id. Ids increase in the order of snapshots, see [`SnapshotId`].
     pub fn id(&self) -> SnapshotId {
         self.core().id.expect("only the beginning of a fork has none, and is not handed out")
     }
 
-    /// The snapshot that its region was at when this one was taken ([`Region::origin`](crate::Region::origin)), which
-    /// need not be there any more: the one taken before it or, for the first of a fork, the one that the fork was made
-    /// of. `None` for the first of a region that began as zeros.
+    /// The base of its region when this snapshot was taken ([`Region::origin`](crate::Region::origin)); that snapshot
+    /// may be dropped by now. It is the previous snapshot or, for the first of a fork, the snapshot that the fork was
+    /// made of. `None` for the first snapshot of a region that began as zeros.
     pub fn parent(&self) -> Option<SnapshotId> {
         self.core().from.get()
     }
 
-    /// The pool that its blocks belong to.
+    /// The pool of its blocks.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Whether its parent has taken a part of it away. That happens when the pool is empty and the parent writes to
-    /// what both share, unless the snapshot was made with [`Reserve::Full`](crate::Reserve::Full). A read of that part
-    /// is a `SIGBUS` and a line that says why, never zeros; [`Snapshot::read_at`] returns an error. The rest is as it
-    /// was.
+    /// Whether a part of it was revoked. That happens when the pool is full and the parent writes to a block that both
+    /// share, unless the snapshot was made with [`Reserve::Full`](crate::Reserve::Full). A read of that part raises
+    /// `SIGBUS` with a message, and never returns zeros; [`Snapshot::read_at`] returns an error. The other parts are
+    /// not affected.
     ///
-    /// A program whose pool may run out asks this *after* it has used what it read, or reads with `read_at`.
+    /// If the pool may run out, call this *after* using the bytes that were read, or read with `read_at`.
     pub fn is_revoked(&self) -> bool {
         self.core().is_revoked()
     }
 
-    /// The bytes, aligned to the block size, as [`Snapshot::view`] maps them, for system calls as well: it copies all
-    /// pages that lie over blocks of others to memory of the process, some 2 us each.
+    /// The bytes, aligned to the block size, like those of [`Snapshot::view`], but usable in system calls, too: it
+    /// copies all pages that the snapshot holds in place of pages of shared blocks into memory of the process, some 2
+    /// us each.
     ///
     /// # Errors
     /// Those of [`Snapshot::view`].
@@ -114,18 +115,18 @@ impl Snapshot {
         Ok(bytes)
     }
 
-    /// The bytes, aligned to the block size, for the program itself. The first call maps them, with a system call for
-    /// each run of neighbouring blocks. Where pages lie over blocks of others, which is so only while an older snapshot
-    /// is held, the first read of 64 KiB is a fault and copies its pages, and the next read beside them those of 2 MiB.
-    /// A system call that reads such bytes before the program has fails with `EFAULT`: give it those of
-    /// [`Snapshot::map`], or call [`Snapshot::write_to`].
+    /// The bytes, aligned to the block size, for accesses by the program itself. The first call maps them, with a
+    /// system call for each run of neighbouring blocks. Pages that the snapshot holds in place of pages of shared
+    /// blocks exist only while an older snapshot is held. The first read of such 64 KiB is a fault and copies their
+    /// pages, and the next read beside them copies those of 2 MiB. A system call that reads such bytes before the
+    /// program does fails with `EFAULT`: pass it the bytes of [`Snapshot::map`], or call [`Snapshot::write_to`].
     ///
-    /// A read for which the process has no memory or no mappings left is a `SIGBUS`, and a line that says why.
+    /// If the process has no memory or no mappings left for a read, the read raises `SIGBUS`, with a message.
     ///
     /// # Errors
-    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if a part was taken
-    /// away before the first call, [`RegionError::System`], [`RegionError::ForkedChild`]. [`Snapshot::read_at`] needs
-    /// no mapping.
+    /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if a part was
+    /// revoked before the first call, [`RegionError::System`], [`RegionError::ForkedChild`]. [`Snapshot::read_at`]
+    /// needs no mapping.
     pub fn view(&self) -> Result<&[u8], RegionError> {
         check_owner()?;
         let core = self.core();
@@ -142,18 +143,18 @@ impl Snapshot {
                 })?
             }
         };
-        // SAFETY: the view spans all `len` bytes for as long as `self` lives. A read of what is hidden there is a fault
-        // that shows it. Nobody writes to blocks or pages that `self.core` holds. Blocks that it
-        // has lost are inaccessible: a load there does not return.
+        // SAFETY: the view spans all `len` bytes for as long as `self` lives. A read of a hidden part is a fault that
+        // maps it. No code writes to blocks or pages that `self.core` holds. Revoked blocks are inaccessible: a load
+        // there does not return.
         Ok(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(base), self.len()) })
     }
 
-    /// Copies the bytes from `offset` on to all of `to`, and maps nothing: for a look at a few places, or when mappings
+    /// Copies the bytes from `offset` on into `to`, without mapping the snapshot: for a few places, or when mappings
     /// are scarce.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`] unless `offset..offset + to.len()` lies inside. [`RegionError::Revoked`] if a part
-    /// of that was taken away; `to` then holds nothing of use. [`RegionError::ForkedChild`].
+    /// of that was revoked; the contents of `to` are undefined then. [`RegionError::ForkedChild`].
     pub fn read_at(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         check_owner()?;
         let range = Range { start: offset, end: offset.saturating_add(to.len()) };
@@ -170,7 +171,7 @@ impl Snapshot {
 impl Deref for Snapshot {
     type Target = [u8];
 
-    /// The bytes, as those of [`Snapshot::map`].
+    /// The bytes, like those of [`Snapshot::map`].
     ///
     /// # Panics
     /// If they cannot be mapped; [`Snapshot::map`] returns an error instead.
@@ -220,7 +221,7 @@ mod tests {
         };
         assert_eq!(before_any_is_lost(take, make), Ok(()));
         assert_eq!((taken.get(), made.get()), (3, 3));
-        // What is lost for good is an error, and so is all else.
+        // A part that is lost for good is an error, and so are all other failures.
         assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |_| Ok(())), Err(RegionError::Revoked));
         let full: Result<(), RegionError> =
             before_any_is_lost(|| region.core().freeze(), |_| Err(RegionError::TooManyPins));

@@ -1,4 +1,4 @@
-//! Figures that pools and regions tell of themselves.
+//! Statistics of pools and regions.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::sys::linux::owner;
 use crate::table::Entry;
 use crate::units::BASE_PAGE;
 
-/// What a region has and what happened to it: [`Region::stats`](crate::Region::stats).
+/// Statistics of a region: [`Region::stats`](crate::Region::stats).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,36 +36,36 @@ pub struct RegionStats {
     pub blocks: usize,
     /// Blocks that it holds, alone or with others.
     pub blocks_present: usize,
-    /// Of those, blocks that a fork or snapshot may hold too: the next write to one copies or reuses it.
+    /// Of those, the blocks that a fork or snapshot may hold too: the next write to one copies or reuses it.
     pub blocks_shared: usize,
     /// Of those present, blocks that were lazily freed as a whole.
     pub blocks_lazy: usize,
     /// Blocks that were lazily freed in part.
     pub blocks_split: usize,
-    /// Blocks that are shown through private mappings: the kernel copies the pages of them that are written
+    /// Blocks that are mapped privately: the kernel copies each page of them that is written
     /// ([`CopyGrain::Page`](crate::CopyGrain)).
     pub blocks_cow_mapped: usize,
-    /// Pages that the kernel has copied so and that were not written back into blocks yet, of 4 KiB each. They are not
-    /// the pool's memory but the process's own. 0 if the kernel does not tell. Pages that go without having been
-    /// written back, with a discard or with the region, are counted nowhere: the kernel drops them together with their
-    /// mapping, and to ask it for their number first would take longer than to drop them.
+    /// Pages of 4 KiB that the kernel has copied in these blocks and that are not written back into blocks yet. They
+    /// are the process's own memory, not the pool's. 0 if the kernel does not report them. Pages that vanish with a
+    /// discard or with the region are not counted anywhere: the kernel drops them with their mapping, and counting them
+    /// first would take longer than dropping them.
     pub pages_private: usize,
-    /// Blocks that are set aside for it ([`Reserve::Full`](crate::Reserve::Full)).
+    /// Blocks that are reserved for it ([`Reserve::Full`](crate::Reserve::Full)).
     pub blocks_reserved: usize,
-    /// Blocks that were taken away from it.
+    /// Blocks that were revoked from it.
     pub blocks_revoked: usize,
-    /// Bytes that were lazily freed and not dropped yet, pages of split blocks among them.
+    /// Bytes that were lazily freed and not dropped yet, including pages of split blocks.
     pub bytes_lazy: usize,
-    /// Bytes that its forks and snapshots alone hold, having been written or discarded here since. What
-    /// [`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes) limits. Forks of forks make it inexact
-    /// until the last fork or snapshot of this region is gone: the engine does not know whose account a block is on, so
-    /// what a fork's own fork or snapshot gives up comes off the fork's account.
+    /// Bytes that only its forks and snapshots hold, because they were written or discarded here since.
+    /// [`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes) limits them. Forks of forks make the
+    /// number inexact until the last fork or snapshot of this region is gone: the engine does not record the account of
+    /// each block, so a block released by a fork's own fork or snapshot is subtracted from the fork's account.
     pub cow_bytes: usize,
-    /// Mappings (VMAs) that the region takes, as the engine counts them.
+    /// Mappings (VMAs) that the region uses, as the engine counts them.
     pub mappings: usize,
     /// Bytes of the region's page table.
     pub metadata_bytes: usize,
-    /// Its faults.
+    /// Fault statistics of the region.
     pub faults: FaultStats,
 }
 
@@ -77,7 +77,7 @@ impl RegionStats {
             shared += usize::from(matches!(entry, Entry::Shared(..)));
             split += usize::from(matches!(entry, Entry::Split(_)));
         }
-        // In a fork(2) child no page is its own, and another thread may have been in a reset at the fork.
+        // A fork(2) child has no private pages, and a missing thread may have been in a reset at the fork.
         let (private, for_resets) = match owner::is_forked_child() {
             true => (0, 0),
             false if core.accounts.has_cow_mappings() => {
@@ -110,7 +110,7 @@ impl RegionStats {
     }
 }
 
-/// What a pool has and what happened in it: [`Pool::stats`](crate::Pool::stats).
+/// Statistics of a pool: [`Pool::stats`](crate::Pool::stats).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,47 +129,47 @@ impl RegionStats {
 pub struct PoolStats {
     /// Blocks of the pool.
     pub blocks: usize,
-    /// Blocks that nobody holds and that are set aside for nobody.
+    /// Blocks without a holder that are not reserved.
     pub blocks_free: usize,
-    /// Blocks that nobody holds and that are set aside for regions, forks and snapshots.
+    /// Blocks without a holder that are reserved for regions, forks and snapshots.
     pub blocks_reserved: usize,
-    /// Free blocks that are zero and have memory: a first write takes one of them without clearing.
+    /// Free blocks that are zero and have memory: a first write takes such a block without clearing it.
     pub blocks_zeroed_free: usize,
-    /// Bytes of memory that the pool has in huge pages now, as the kernel maps them, those of free blocks among them.
-    /// `None` where the kernel does not tell (before Linux 6.7).
+    /// Bytes of the pool's memory in huge pages, including free blocks, as the kernel maps them. `None` if the kernel
+    /// does not report it (before Linux 6.7).
     pub bytes_huge: Option<usize>,
-    /// All other bytes of memory that it has now, in base pages of 4 KiB. Zero is what a pool of huge pages should say:
-    /// if not, memory was too fragmented for them, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks
-    /// has split some, or memory was just being got.
+    /// All other bytes of the pool's memory, in base pages of 4 KiB. In a pool of huge pages this should be zero. If
+    /// not, memory was too fragmented, [`Region::lazy_free`](crate::Region::lazy_free) of parts of blocks has split
+    /// some, or memory was being allocated at that moment.
     pub bytes_base: Option<usize>,
-    /// 2 MiB that the kernel refused to make one page of, where the pool has to ask for that
-    /// ([`Granted::ShmemCollapsed`](crate::Granted)): they are in base pages.
+    /// Blocks of 2 MiB that the kernel refused to collapse into a huge page, in a pool that has to request it
+    /// ([`Granted::ShmemCollapsed`](crate::Granted)): they consist of base pages.
     pub not_collapsed: u64,
-    /// How blocks got their memory.
+    /// Statistics on how blocks got their memory.
     pub supply: SupplyStats,
-    /// What the background zeroing came to.
+    /// Statistics of the background zeroing.
     pub stock: StockStats,
-    /// What watching for memory pressure came to.
+    /// Statistics of the watch for memory pressure.
     pub pressure: PressureStats,
-    /// Pages of 4 KiB that snapshots hold in place of those of a block that others hold too. Each is counted once,
-    /// however many snapshots have it.
+    /// Pages of 4 KiB that snapshots hold in place of pages of a shared block. Each is counted once, even if several
+    /// snapshots hold it.
     pub pages_held: usize,
-    /// Blocks in use that have these pages. One that has less than it could is filled first, and goes back with its
-    /// last page.
+    /// Used blocks that contain these pages. A partly filled one is filled before a new one is used, and is freed with
+    /// its last page.
     pub blocks_of_pages: usize,
-    /// Pages of 4 KiB in the process's own memory, beside the pool: copies of those, made where a snapshot is read by
-    /// address. A snapshot has at most one of each of its own pages, and all go with it.
+    /// Copies of such pages in the process's own memory, made when a snapshot is read by address. A snapshot has at
+    /// most one copy of each of its own pages, and all are freed with it.
     pub pages_in_views: usize,
-    /// Blocks whose release the kernel refused: out of use until the process ends, never handed out again.
+    /// Blocks whose release the kernel refused: they are not used again until the process ends.
     pub blocks_leaked: usize,
-    /// Regions that live, those that only an owned pin keeps among them.
+    /// Living regions, including dropped ones with owned pins.
     pub regions: usize,
-    /// Bytes of metadata for the pool's blocks. The page tables of regions come on top, see [`RegionStats`].
+    /// Bytes of metadata for the pool's blocks, without the page tables of regions, see [`RegionStats`].
     pub metadata_bytes: usize,
-    /// Mappings (VMAs) that regions of all pools of the process take, as the engine counts them.
+    /// Mappings (VMAs) that regions of all pools of the process use, as the engine counts them.
     pub mappings: usize,
-    /// What the process allows them together.
+    /// The process's limit for them.
     pub mappings_limit: usize,
-    /// Faults of all regions that the pool ever had.
+    /// Fault statistics of all present and past regions of the pool.
     pub faults: FaultStats,
 }

@@ -1,15 +1,17 @@
-//! Between descriptors and regions: `read(2)`, `write(2)` and their kin that do not stop where a region is not
+//! Transfers between descriptors and regions: like `read(2)`, `write(2)` and their kin, but they do
+//! not stop at memory that is not writable.
+//!
+//! The kernel does not deliver its own page faults to a program: a system call that meets a block
+//! which is not writable ends there, with a short count or with `EFAULT`. Calling
+//! [`Region::prepare_write`] first does not help if another thread takes snapshots, since a
+//! snapshot in between makes the block read-only again. So each piece is prepared and read,
+//! repeatedly; after several snapshots in between it is pinned, since pinned blocks are always
 //! writable.
 //!
-//! The kernel delivers no page fault of its own to a program: a system call that comes upon a block which is not
-//! writable ends there, with a short count or with `EFAULT`. [`Region::prepare_write`] before the call is no cure if
-//! another thread takes snapshots, since one may come in between and take the right to write away again. So each piece
-//! is prepared and read, again and again; and pinned, if snapshots keep coming in between, since pinned blocks stay
-//! writable.
-//!
-//! That does for pipes and stream sockets. Of other descriptors a message may be lost with the call that fails; or a
-//! device goes on writing to the physical page, past its protection, when a snapshot has come to share it. So the piece
-//! is pinned for them from the start, and a snapshot gets a copy of its blocks.
+//! That is enough for pipes and stream sockets. With other descriptors, the failing call may lose a
+//! message; or a device goes on writing to the physical page, past its protection, when a snapshot
+//! already shares it. So for these the piece is pinned from the start, and a snapshot gets a copy
+//! of its blocks.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,38 +23,39 @@ use crate::sys::{SystemError, answer};
 use crate::types::error::{RegionError, TransferError};
 use crate::units::HUGE_PAGE;
 
-/// What is prepared for the first call, and at least: a pipe holds as much. Of what comes after, as much as the last
-/// call read, and up to [`HUGE_PAGE`] where the source keeps up: what is prepared and not read is made writable in
-/// vain.
+/// Bytes prepared for the first call, and the minimum later: the capacity of a pipe. Later pieces are as large as the
+/// last read, up to [`HUGE_PAGE`] if the source is fast enough: bytes that are prepared but not read were made writable
+/// in vain.
 const FIRST_PREPARED_BYTES: usize = 64 << 10;
 
-/// After so many calls in a row that read nothing since the memory was not writable, the piece is pinned.
+/// After this many successive calls that read nothing because the memory was not writable, the piece is pinned.
 const VAIN_CALLS_BEFORE_PIN: u32 = 3;
 
-/// After so many it is not the memory: the descriptor itself answers so.
+/// After this many, the memory is not the reason: the descriptor itself returns this error.
 const VAIN_CALLS: u32 = 100;
 
 impl Region {
-    /// Reads from `fd` into `range` (in bytes) until it is full or the file ends. Returns how many bytes it has read.
+    /// Reads from `fd` into `range` (in bytes) until it is full or the file ends. Returns the number of bytes read.
     /// Other threads may fork and snapshot the region meanwhile: unlike a `read(2)` after [`Region::prepare_write`],
-    /// this neither fails nor returns early because of it. A call that a signal interrupts is made again.
+    /// this call neither fails nor returns early because of that. It continues after signals.
     ///
-    /// **A snapshot that is taken meanwhile has some of the bytes of `range`**, in no order. Whatever others store
-    /// outside of the pages that `range` touches (of hugetlb, the blocks) is of one moment all the same.
+    /// **A snapshot that is taken meanwhile contains some of the bytes of `range`**, in no order. Other threads' writes
+    /// outside of the pages that `range` touches (in hugetlb pools, the blocks) are captured at one moment all the
+    /// same.
     ///
-    /// # What it costs others
-    /// Nothing while it waits for a pipe or stream socket (TCP, Unix). While it reads any other descriptor, it
+    /// # Costs for other threads
+    /// None while it waits for a pipe or stream socket (TCP, Unix). While it reads any other descriptor, it
     /// [pins](Region::pin) up to 2 MiB of the range at a time, and a snapshot taken then copies their blocks.
     ///
-    /// # What is lost
-    /// Nothing of files, pipes and stream sockets: what the kernel could not copy to the region, it gives to the next
+    /// # Lost data
+    /// Files, pipes and stream sockets lose nothing: bytes that the kernel could not copy are delivered by the next
     /// call. Descriptors that deliver *messages* (datagram, seqpacket and raw sockets, `eventfd`, `timerfd`,
-    /// `signalfd`, `inotify`, some devices) throw away what they could not copy; and since this fills the range, it
-    /// puts messages behind each other. Read those with system calls of your own, into a pinned range or into other
+    /// `signalfd`, `inotify`, some devices) drop bytes that could not be copied; and since this method fills the range,
+    /// it would concatenate messages. Read those with system calls of your own, into a pinned range or into other
     /// memory.
     ///
     /// # Races
-    /// The kernel writes as another thread would. Keep others from using the range meanwhile, as with
+    /// The kernel writes like another thread. Other threads must not use the range meanwhile, as with
     /// [`Region::as_mut_ptr`].
     ///
     /// ```
@@ -67,14 +70,14 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were read before. Its reason is [`RegionError::System`] if the call
-    /// failed (a descriptor that does not block has `EAGAIN` where nothing is ready), [`RegionError::OutOfRange`], or
-    /// one of [`Region::prepare_write`].
+    /// [`TransferError`], with the number of bytes read before. Its reason is [`RegionError::System`] if the call
+    /// failed (`EAGAIN` for a non-blocking descriptor without data), [`RegionError::OutOfRange`], or an error of
+    /// [`Region::prepare_write`].
     pub fn read_from(&self, fd: impl AsFd, range: Range<usize>) -> Result<usize, TransferError> {
         self.fill(fd.as_fd(), range, None)
     }
 
-    /// As [`Region::read_from`], from byte `offset` of a file on, whose own position stays where it is (`pread(2)`).
+    /// Like [`Region::read_from`], from byte `offset` of a file on. The file's position does not change (`pread(2)`).
     ///
     /// # Errors
     /// Those of [`Region::read_from`].
@@ -84,17 +87,17 @@ impl Region {
 
     /// Writes all of `range` (in bytes) to `fd`. That copies nothing and takes no memory, unless the kernel may read
     /// the pages later (`O_DIRECT`, files of FUSE and 9P, sockets with TLS): then it [pins](Region::pin) a few blocks
-    /// at a time. For the bytes of one moment write a [snapshot](crate::Snapshot::write_to).
+    /// at a time. To write the bytes of one moment, use a [snapshot](crate::Snapshot::write_to).
     ///
     /// # Errors
-    /// [`TransferError`], which says how many bytes were written before. Its reason is [`RegionError::Revoked`] if a
-    /// part of this fork that was taken away is among them, [`RegionError::System`] if the call failed, or
-    /// [`RegionError::OutOfRange`]; where it pins also those of [`Region::pin`].
+    /// [`TransferError`], with the number of bytes written before. Its reason is [`RegionError::Revoked`] if the range
+    /// contains a revoked part of this fork, [`RegionError::System`] if the call failed, or
+    /// [`RegionError::OutOfRange`]; if it pins, also the errors of [`Region::pin`].
     pub fn write_to(&self, fd: impl AsFd, range: Range<usize>) -> Result<(), TransferError> {
         self.drain(fd.as_fd(), range, None)
     }
 
-    /// As [`Region::write_to`], to byte `offset` of a file on, whose own position stays where it is (`pwrite(2)`).
+    /// Like [`Region::write_to`], to byte `offset` of a file on. The file's position does not change (`pwrite(2)`).
     ///
     /// # Errors
     /// Those of [`Region::write_to`].
@@ -138,7 +141,7 @@ impl Region {
         Ok(done)
     }
 
-    /// One call. The outer error is the region's.
+    /// Makes one call. The outer error is the region's.
     fn read_piece(
         &self,
         fd: BorrowedFd<'_>,

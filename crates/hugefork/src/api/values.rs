@@ -1,20 +1,21 @@
 //! Regions and snapshots as values of plain types: numbers, arrays of them, structures that derive bytemuck's `Pod`.
 //!
-//! | who has the region | its values as | by |
+//! | user of the region | its values as | by |
 //! |---|---|---|
 //! | one thread | `&mut [T]` | [`Region::slice_of_mut`] |
 //! | several threads, each a part, beside snapshots and resets | [`Values`] | [`Region::writers_of`] |
 //! | several threads, all of it, beside snapshots and resets | [`Values`] | [`Region::values_of`] |
-//! | a snapshot, anybody | `&[T]` | [`Snapshot::slice_of`] |
+//! | any number of readers of a snapshot | `&[T]` | [`Snapshot::slice_of`] |
 //!
-//! What makes [`Values`] sound: it gives out no reference to a region, so none can be lent to a system call that goes
-//! on writing when a snapshot shares the memory, and none can change while it is borrowed. It copies values in and out,
-//! by atomic loads and stores of one width. Any bytes are a value of the type, so one that others have half written is
-//! one too.
+//! [`Values`] is sound because it gives out no reference to a region: so no reference can be lent
+//! to a system call that goes on writing when a snapshot shares the memory, or change while it is
+//! borrowed. It copies values in and out, by atomic loads and stores of one width. Any bytes are a
+//! valid value of the type, so a half-written value is valid, too.
 //!
-//! The width is that of what may be at the same place beside it, since atomic accesses of two widths to the same bytes
-//! are a data race in Rust's memory model: 8 bytes, those of [`Region::as_atomic_u64s`], where the region is shared, so
-//! that values have to be whole words; and the type's own alignment where it is borrowed exclusively.
+//! Atomic accesses of two widths to the same bytes are a data race in Rust's memory model, so all
+//! accesses to the same place must have one width. For a shared region it is 8 bytes, as in
+//! [`Region::as_atomic_u64s`], so values must be whole words. For an exclusively borrowed region it
+//! is the type's own alignment.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,15 +34,16 @@ use crate::types::error::RegionError;
 
 const WORD: usize = size_of::<u64>();
 
-/// Values of a plain type in a region, which are copied in and out: for threads that write while others take snapshots,
-/// without `unsafe`. From [`Region::values_of`] and [`Region::writers_of`]; with the feature `bytemuck`, which is there
-/// by default.
+/// Values of a plain type in a region, copied in and out: for threads that write while others take snapshots, without
+/// `unsafe`. Made by [`Region::values_of`] and [`Region::writers_of`]. Needs the feature `bytemuck`, which is on by
+/// default.
 ///
-/// It is a reference: copies are of the same values, and any number of threads may have one. As with any memory, the
-/// program sees to it that no two threads write to the same value at once. If they do, it may get a part from each.
+/// It is a reference: copies refer to the same values, and any number of threads may have one. As with any memory, the
+/// program must prevent two threads from writing to the same value at once. If they do, the value may get a part from
+/// each.
 ///
-/// A snapshot may have a part of a value that is just being written, if the value is larger than 8 bytes (or than its
-/// alignment, with `writers_of`). [`Operations`](crate::Operations) keep that away.
+/// If a value is larger than 8 bytes (or than its alignment, with `writers_of`), a snapshot may contain a part of a
+/// value that is being written. [`Operations`](crate::Operations) prevent that.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,7 +76,7 @@ pub struct Values<'a, T> {
     _values: PhantomData<T>,
 }
 
-// SAFETY: it reaches its values by atomic accesses only, and hands out copies of them.
+// SAFETY: it accesses its values atomically only, and hands out copies of them.
 unsafe impl<T: Send> Send for Values<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Values<'_, T> {}
@@ -90,15 +92,14 @@ impl<T> Copy for Values<'_, T> {}
 /// Copies `len` bytes out of a region, piece by piece.
 ///
 /// # Safety
-/// All of `from` can be read and is reached by atomic accesses of `width` only, whose multiple both `from` and `len`
-/// are;
-/// `to` can be written to, by nobody else.
+/// All of `from` is readable and accessed only atomically with `width`, and `from` and `len` are multiples of it; `to`
+/// is writable, and no other code uses it.
 #[inline]
 unsafe fn load(from: *mut u8, to: *mut u8, len: usize, width: usize) {
     macro_rules! by {
         ($atomic:ty, $piece:ty) => {
             for at in (0..len).step_by(size_of::<$piece>()) {
-                // SAFETY: the caller's promise. What is copied to may have another alignment.
+                // SAFETY: the caller vouches for both ranges. The target may have another alignment.
                 unsafe {
                     let piece = <$atomic>::from_ptr(from.add(at).cast()).load(Ordering::Relaxed);
                     to.add(at).cast::<$piece>().write_unaligned(piece);
@@ -117,13 +118,13 @@ unsafe fn load(from: *mut u8, to: *mut u8, len: usize, width: usize) {
 /// Copies `len` bytes into a region, piece by piece.
 ///
 /// # Safety
-/// As [`load`], with `from` and `to` exchanged; and `to` can be written to.
+/// As for [`load`], with `from` and `to` exchanged; and `to` is writable.
 #[inline]
 unsafe fn store(from: *const u8, to: *mut u8, len: usize, width: usize) {
     macro_rules! by {
         ($atomic:ty, $piece:ty) => {
             for at in (0..len).step_by(size_of::<$piece>()) {
-                // SAFETY: the caller's promise. What is copied from may have another alignment.
+                // SAFETY: the caller vouches for both ranges. The source may have another alignment.
                 unsafe {
                     let piece = from.add(at).cast::<$piece>().read_unaligned();
                     <$atomic>::from_ptr(to.add(at).cast()).store(piece, Ordering::Relaxed);
@@ -141,13 +142,13 @@ unsafe fn store(from: *const u8, to: *mut u8, len: usize, width: usize) {
 
 impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     /// # Safety
-    /// `at` is aligned to `T` and to `width`, of which the size of `T` is a multiple. From there on `len` values can be
-    /// read and written for `'a`, and are reached by atomic accesses of this width only.
+    /// `at` is aligned to `T` and to `width`, and the size of `T` is a multiple of `width`. From there on, `len` values
+    /// are readable and writable for `'a`, and are accessed only atomically with this width.
     unsafe fn new(at: NonNull<T>, len: usize, width: usize) -> Values<'a, T> {
         Values { at, len, width, _of: PhantomData, _values: PhantomData }
     }
 
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -157,7 +158,7 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
         self.len == 0
     }
 
-    /// The first byte of `count` values.
+    /// The address of value `nth`, after a check that `count` values from there exist.
     #[inline]
     #[track_caller]
     fn place(&self, nth: usize, count: usize) -> *mut u8 {
@@ -166,10 +167,10 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
         self.at.as_ptr().wrapping_add(nth).cast()
     }
 
-    /// A copy of one.
+    /// Returns a copy of a value.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `nth` is out of range.
     #[inline]
     #[track_caller]
     pub fn get(&self, nth: usize) -> T {
@@ -181,22 +182,22 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
         }
     }
 
-    /// Sets one.
+    /// Sets a value.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `nth` is out of range.
     #[inline]
     #[track_caller]
     pub fn set(&self, nth: usize, value: T) {
-        // SAFETY: it is inside, and the type has no bytes that are no part of a value.
+        // SAFETY: it is inside, and all bytes of the type belong to the value.
         unsafe { store(ptr::from_ref(&value).cast(), self.place(nth, 1), size_of::<T>(), self.width) };
     }
 
-    /// Gets one, has `change` change it, and sets it. What others write to it meanwhile is lost: this is no atomic
-    /// addition. Where several threads change one value, they need a lock of their own.
+    /// Gets a value, lets `change` change it, and sets it. Writes of other threads to it meanwhile are lost: this is
+    /// not an atomic operation. If several threads change one value, they need a lock of their own.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `nth` is out of range.
     #[inline]
     #[track_caller]
     pub fn update(&self, nth: usize, change: impl FnOnce(&mut T)) {
@@ -205,46 +206,46 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
         self.set(nth, value);
     }
 
-    /// Copies the values from `start` on to all of `to`.
+    /// Copies the values from `start` on into `to`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If fewer values exist.
     #[track_caller]
     pub fn read(&self, start: usize, to: &mut [T]) {
         // SAFETY: all are inside, and any bytes are values of the type.
         unsafe { load(self.place(start, to.len()), to.as_mut_ptr().cast(), size_of_val(to), self.width) };
     }
 
-    /// Sets the values from `start` on to all of `from`.
+    /// Sets the values from `start` on to those of `from`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If fewer values exist.
     #[track_caller]
     pub fn write(&self, start: usize, from: &[T]) {
-        // SAFETY: all are inside, and the type has no bytes that are no part of a value.
+        // SAFETY: all are inside, and all bytes of the type belong to the value.
         unsafe { store(from.as_ptr().cast(), self.place(start, from.len()), size_of_val(from), self.width) };
     }
 
-    /// Sets all.
+    /// Sets all values.
     pub fn fill(&self, value: T) {
         (0..self.len).for_each(|nth| self.set(nth, value));
     }
 
-    /// Copies of all, one after the other, each as it is when its turn comes.
+    /// Iterates over copies of all values, each read when the iterator reaches it.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + 'a {
         let values = *self;
         (0..self.len).map(move |nth| values.get(nth))
     }
 
-    /// Those before `mid`, and the others.
+    /// The values before `mid`, and the others.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If `mid` is out of range.
     #[track_caller]
     pub fn split_at(&self, mid: usize) -> (Values<'a, T>, Values<'a, T>) {
         let rest = self.len - self.len.min(mid);
         let at = NonNull::new(self.place(mid, rest).cast()).expect("no region lies at address zero");
-        // SAFETY: both are parts of what `self` is, in steps of values.
+        // SAFETY: both are parts of `self`, split between two values.
         unsafe { (Values::new(self.at, mid, self.width), Values::new(at, rest, self.width)) }
     }
 }
@@ -256,10 +257,10 @@ impl<T> fmt::Debug for Values<'_, T> {
 }
 
 impl Region {
-    /// The bytes of `range` as values of a type for which any bytes are a value: numbers, arrays of them, and
-    /// structures that derive bytemuck's `Pod`. For the one who has the region to itself; [`Region::values_of`] and
-    /// [`Region::writers_of`] are for several threads, and beside snapshots. With the feature `bytemuck`, which is
-    /// there by default.
+    /// The bytes of `range` as values of a plain type, for which any bytes are valid: numbers, arrays of them, and
+    /// structures that derive bytemuck's `Pod`. For a caller with exclusive access to the region; [`Region::values_of`]
+    /// and [`Region::writers_of`] are for several threads, and for use beside snapshots. Needs the feature `bytemuck`,
+    /// which is on by default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -280,10 +281,10 @@ impl Region {
         bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
     }
 
-    /// The bytes of `range` as values of a type, for any number of threads that read and write, beside others that
-    /// fork, snapshot and reset. It is what [`Region::as_atomic_u64s`] is, by value: the size of the type has to be a
-    /// multiple of 8 bytes. For `f32` take `[f32; 2]`, or [`Region::writers_of`]. With the feature `bytemuck`, which is
-    /// there by default.
+    /// The bytes of `range` as values of a type, for any number of threads that read and write, while others fork,
+    /// snapshot and reset. Like [`Region::as_atomic_u64s`], for values: the size of the type must be a multiple of 8
+    /// bytes. For `f32` use `[f32; 2]`, or [`Region::writers_of`]. Needs the feature `bytemuck`, which is on by
+    /// default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -316,17 +317,17 @@ impl Region {
             return Err(RegionError::NotAView { start, end, of, size, align });
         }
         let at = NonNull::new(self.as_mut_ptr().wrapping_add(range.start).cast()).expect("no region lies at zero");
-        // SAFETY: regions are aligned to blocks, so the place is as its offset is, and values are whole words. The
-        // range stays mapped while `self` is borrowed, and safe code that has the region shared reaches it in words
-        // only.
+        // SAFETY: regions are aligned to blocks, so the address has the alignment of its offset, and values are whole
+        // words. The range is mapped while `self` is borrowed, and safe code that shares the region accesses it in
+        // words only.
         Ok(unsafe { Values::new(at, range.len() / size, WORD) })
     }
 
-    /// Disjoint parts of the region as values of any plain type, for as many threads, and a handle that takes forks and
-    /// snapshots of the whole region, and resets it, while they write. There are `count` parts, or fewer if the region
-    /// has fewer blocks, but at least one. They begin with the first value of a block, so that no two threads fault on
-    /// the same block but where a value lies across. What is left behind the last whole value belongs to no part. With
-    /// the feature `bytemuck`, which is there by default.
+    /// Splits the region into disjoint parts, as values of any plain type for as many threads, and a handle that forks,
+    /// snapshots and resets the whole region while they write. There are `count` parts, or fewer if the region has
+    /// fewer blocks, but at least one. Each begins with the first value of a block, so that two threads fault on the
+    /// same block only if a value lies across its end. The bytes after the last whole value belong to no part. Needs
+    /// the feature `bytemuck`, which is on by default.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -357,20 +358,20 @@ impl Region {
         if size == 0 {
             return Err(not_a_view::<T>(0..self.len()));
         }
-        // The parts of `writers`, whose slices are gone when this returns.
+        // Converts the parts of `writers`, whose slices are gone when this function returns.
         let lengths: Vec<usize> = self.writers(count)?.into_iter().map(|part| part.len()).collect();
         let region: &Region = self;
         let (base, values) = (region.as_mut_ptr().cast::<T>(), region.len() / size);
         let mut end: usize = 0;
         let parts = lengths.into_iter().map(|len| {
-            // What is left over behind the last value belongs to nobody.
+            // The rest after the last value belongs to no part.
             let first = values.min(end.div_ceil(size));
             end += len;
             let len = values.min(end.div_ceil(size)) - first;
             let at = NonNull::new(base.wrapping_add(first)).expect("no region lies at address zero");
-            // SAFETY: regions are aligned to blocks, and values follow each other from there on. The range stays mapped
-            // while the region is borrowed: exclusively, so that nobody else reaches its bytes but by these parts and
-            // the handle, which gives no access.
+            // SAFETY: regions are aligned to blocks, and values follow each other from there on. The range is mapped
+            // while the region is borrowed. The borrow is exclusive, so only these parts access its bytes; the handle
+            // gives no access.
             unsafe { Values::new(at, len, align_of::<T>().min(WORD)) }
         });
         Ok((Snapshotter { region }, parts.collect()))
@@ -378,8 +379,8 @@ impl Region {
 }
 
 impl Snapshot {
-    /// The bytes of `range` as values of a type, see [`Region::slice_of_mut`]. With the feature `bytemuck`, which is
-    /// there by default.
+    /// The bytes of `range` as values of a type, see [`Region::slice_of_mut`]. Needs the feature `bytemuck`, which is
+    /// on by default.
     ///
     /// # Errors
     /// [`RegionError::NotAView`] unless the range holds a whole number of values and starts at a multiple of their

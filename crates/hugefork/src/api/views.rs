@@ -1,20 +1,21 @@
 //! The bytes of regions and snapshots as more than `&mut [u8]` and `&[u8]`.
 //!
-//! | who writes meanwhile | a region as | by |
+//! | writers | a region as | by |
 //! |---|---|---|
 //! | one | `&mut [T]` | `Region::slice_of_mut` (values.rs) |
 //! | several, each to a part | `&mut [u8]` each | [`Region::writers`] |
-//! | anybody, beside who takes snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
-//! | anybody, beside who takes snapshots | `Values<T>` | `Region::values_of` (values.rs) |
+//! | any number, beside snapshots | `&[AtomicU64]` | [`Region::as_atomic_u64s`] |
+//! | any number, beside snapshots | `Values<T>` | `Region::values_of` (values.rs) |
 //! | several, each to a part, beside snapshots | `Values<T>` each | `Region::writers_of` (values.rs) |
 //! | several, each to a part, beside snapshots | `&mut [u8]` each | [`Region::writers_and_snapshots`], `unsafe` |
 //!
-//! What makes that sound: exclusive slices all come from `Region::bytes_mut`, and as long as one lives the borrow
-//! checker keeps everything away that changes bytes. Shared access to what others write is atomic, of one width only,
-//! since atomic accesses of different widths to the same bytes are a data race in Rust's memory model. Forks and
-//! snapshots change no byte of the region, and nobody writes to the blocks of a snapshot: except a device that has been
-//! told to before, by a system call that was lent a slice. That is why slices and snapshots together are `unsafe`, and
-//! words are not.
+//! Soundness: all exclusive slices come from `Region::bytes_mut`, and while one lives the borrow
+//! checker excludes everything that changes bytes. Shared access to memory that others write is
+//! atomic, with one width only, since atomic accesses of different widths to the same bytes are a
+//! data race in Rust's memory model. Forks and snapshots change no byte of the region, and no code
+//! writes to the blocks of a snapshot. The exception is a device that was given the address
+//! earlier, by a system call to which a slice was lent. So slices and snapshots together are
+//! `unsafe`, and words are not.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -30,13 +31,14 @@ use crate::types::error::{RegionError, ResetError};
 use crate::types::options::RegionOptions;
 
 impl Region {
-    /// All bytes as atomic words of 8 bytes, for any number of threads that read and write, beside others that fork and
-    /// snapshot. A first write faults as any other.
+    /// All bytes as atomic words of 8 bytes, for any number of threads that read and write, while others fork and
+    /// snapshot. A first write faults like any other.
     ///
-    /// A fork or snapshot never has a part of a word, and if it has a write, it has every write that happened before:
-    /// unless both went to pages that somebody has [pinned](Region::pin), or reads a file into
-    /// ([`Region::read_from`]) just then. Of these it may have any words. (In hugetlb pools that is so of the blocks of
-    /// such pages.) [`Region::read_from`] and [`Region::discard`] change bytes, not words.
+    /// A fork or snapshot never contains a part of a word, and if it contains a write, it contains every write that
+    /// happened before it. The exception are writes to pages that are [pinned](Region::pin) at that moment, or into
+    /// which a file is being read ([`Region::read_from`]): it may contain any of these words. (In hugetlb pools the
+    /// exception covers the blocks of such pages.) [`Region::read_from`] and [`Region::discard`] change bytes, not
+    /// words.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -62,17 +64,17 @@ impl Region {
             panic!("a region cannot be borrowed: {error}");
         }
         let (base, count) = (self.as_ptr().cast(), self.len() / size_of::<AtomicU64>());
-        // SAFETY: blocks are aligned to more than a word, and the range stays mapped while `self` is borrowed. Safe
-        // code that has the region shared gets at its bytes only here, in words; who uses `as_mut_ptr` answers for
-        // racing with these.
+        // SAFETY: blocks are aligned to more than a word, and the range is mapped while `self` is borrowed. Safe code
+        // that shares the region accesses its bytes only here, in words; users of `as_mut_ptr` are responsible for
+        // races with these.
         unsafe { std::slice::from_raw_parts(base, count) }
     }
 
-    /// Disjoint parts of the region, for as many threads. They begin and end at blocks, so that no two threads fault on
-    /// the same block, and their lengths differ by at most a block. There are `count` of them, or fewer if the region
-    /// has fewer blocks, but at least one.
+    /// Splits the region into disjoint parts, for as many threads. They begin and end at blocks, so that no two threads
+    /// fault on the same block, and their lengths differ by at most a block. There are `count` of them, or fewer if the
+    /// region has fewer blocks, but at least one.
     ///
-    /// Nothing else can be done to the region while a part lives. To write beside a thread that takes snapshots, take
+    /// No other use of the region is possible while a part lives. To write while another thread takes snapshots, use
     /// [`Region::writers_of`], [`Region::values_of`], [`Region::as_atomic_u64s`] or, for slices,
     /// [`Region::writers_and_snapshots`].
     ///
@@ -116,8 +118,8 @@ impl Region {
     }
 
     /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while threads
-    /// write to them. The cut is consistent, as always: of each thread it has all writes up to one, and none after it.
-    /// [`Region::writers_of`] needs no `unsafe`.
+    /// write to them. The cut is consistent, as always: for each thread it contains all writes up to one, and none
+    /// after it. [`Region::writers_of`] needs no `unsafe`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -140,10 +142,11 @@ impl Region {
     /// [`RegionError::ForkedChild`].
     ///
     /// # Safety
-    /// While the handle is used, the program lends no part to a system call that may write past the page table: a read
-    /// of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`, `process_vm_writev(2)`. Such a call would go
-    /// on writing to blocks that a snapshot shares by then, and that are `&[u8]` there. [`Region::read_from`] and
-    /// [`Region::pin`] are for that. And nobody has a part any more when the handle resets the region.
+    /// While the handle is used, the program must not lend a part to a system call that may write past the page table:
+    /// a read of a file that is open with `O_DIRECT` or lies on FUSE, `io_uring`, `process_vm_writev(2)`. Such a call
+    /// could still write to blocks that a snapshot shares by then, and that are `&[u8]` there. Use
+    /// [`Region::read_from`] and [`Region::pin`] for that. And no part may exist any more when the handle resets the
+    /// region.
     pub unsafe fn writers_and_snapshots(
         &mut self,
         count: usize,
@@ -151,8 +154,8 @@ impl Region {
         let parts = self.writers(count)?;
         let parts = parts.into_iter().map(|part| {
             let part = ptr::from_mut(part);
-            // SAFETY: as `writers` has given it, for as long as the result borrows the region. The handle beside it
-            // reaches the region too, and offers nothing that changes its bytes.
+            // SAFETY: `writers` has returned it, for as long as the result borrows the region. The handle beside it
+            // accesses the region too, but offers nothing that changes its bytes.
             unsafe { &mut *part }
         });
         let parts = parts.collect();
@@ -160,9 +163,8 @@ impl Region {
     }
 }
 
-/// Takes forks and snapshots of a region, and resets it, while others write to its parts: see [`Region::writers_of`]
-/// and
-/// [`Region::writers_and_snapshots`].
+/// Takes forks and snapshots of a region, and resets it, while threads write to its parts: see [`Region::writers_of`]
+/// and [`Region::writers_and_snapshots`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -185,12 +187,12 @@ impl Region {
 /// ```
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
-    // Whatever is offered here must change no byte of the region, but for resets, and give no reference to any.
+    // Methods here must change no byte of the region, except by resets, and return no reference to any.
     pub(super) region: &'a Region,
 }
 
 impl Snapshotter<'_> {
-    /// As [`Region::snapshot`].
+    /// Like [`Region::snapshot`].
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -198,7 +200,7 @@ impl Snapshotter<'_> {
         self.region.snapshot()
     }
 
-    /// As [`Region::snapshot_with`].
+    /// Like [`Region::snapshot_with`].
     ///
     /// # Errors
     /// Those of [`Region::snapshot_with`].
@@ -206,7 +208,7 @@ impl Snapshotter<'_> {
         self.region.snapshot_with(options)
     }
 
-    /// As [`Region::fork`].
+    /// Like [`Region::fork`].
     ///
     /// # Errors
     /// Those of [`Region::fork`].
@@ -214,7 +216,7 @@ impl Snapshotter<'_> {
         self.region.fork()
     }
 
-    /// As [`Region::fork_with`].
+    /// Like [`Region::fork_with`].
     ///
     /// # Errors
     /// Those of [`Region::fork_with`].
@@ -222,7 +224,7 @@ impl Snapshotter<'_> {
         self.region.fork_with(options)
     }
 
-    /// As [`Region::reset_to`].
+    /// Like [`Region::reset_to`].
     ///
     /// # Errors
     /// Those of [`Region::reset_to`].
@@ -230,7 +232,7 @@ impl Snapshotter<'_> {
         self.region.reset_to(snapshot)
     }
 
-    /// As [`Region::stats`].
+    /// Like [`Region::stats`].
     pub fn stats(&self) -> RegionStats {
         self.region.stats()
     }
@@ -243,8 +245,8 @@ impl fmt::Debug for Snapshotter<'_> {
 }
 
 impl Snapshot {
-    /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. It copies them out in pieces of up to 1
-    /// MiB, as [`Snapshot::read_at`] does. So it maps nothing, and what was taken away is an error and no `SIGBUS`.
+    /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. It copies them first in pieces of up to 1
+    /// MiB, like [`Snapshot::read_at`]. So it maps nothing, and a revoked part gives an error instead of a `SIGBUS`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -259,13 +261,13 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// Those of `to`, and those of [`Snapshot::read_at`] inside of an [`io::Error`]
-    /// ([`ErrorCode::of`](crate::ErrorCode::of) finds which). A part may have been written by then.
+    /// Those of `to`, and those of [`Snapshot::read_at`] inside an [`io::Error`]
+    /// ([`ErrorCode::of`](crate::ErrorCode::of) returns its code). A part may have been written by then.
     pub fn write_to(&self, to: impl Write, range: Range<usize>) -> io::Result<()> {
         self.write_to_with(to, range, |_| ())
     }
 
-    /// As [`Snapshot::write_to`]. After each piece, it calls `progress` with the bytes that are written.
+    /// Like [`Snapshot::write_to`]. After each piece, it calls `progress` with the number of written bytes.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,7 +1,6 @@
-//! What a program says of its writes to a region.
+//! The program's announced use of written blocks.
 
-/// How the program will use each block of a region after its first write, see
-/// [`Region::advise`](crate::Region::advise).
+/// The program's use of each block of a region after its first write, see [`Region::advise`](crate::Region::advise).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,12 +15,12 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nobody knows: hugefork judges by the recent faults of the region.
+    /// Unknown: hugefork judges by the recent faults of the region.
     #[default]
     Unknown = 0,
-    /// What lies near the byte that was written: that stays in the cache, and no fault prepares other blocks.
+    /// Bytes near the first write: they remain in the cache, and no fault prepares other blocks.
     Near = 1,
-    /// All of the block, soon.
+    /// The whole block, soon.
     Whole = 2,
 }
 

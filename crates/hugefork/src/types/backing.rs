@@ -1,11 +1,11 @@
-//! What a pool's memory is to be made of, and what it is.
+//! The requested and the granted kind of a pool's memory.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::error::BuildError;
 
-/// What a pool's memory should be made of. [`Granted`] is what it is.
+/// The requested kind of a pool's memory. [`Granted`] is the actual kind.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,12 +23,11 @@ pub enum Backing {
     #[default]
     Auto,
     /// Huge pages that the administrator reserved (`vm.nr_hugepages`). They belong to the pool from `build()` on, so a
-    /// fault never finds the machine without memory. A block is at least one such page. Writes to what forks and
-    /// snapshots share copy whole blocks, never single pages ([`CopyGrain`](crate::CopyGrain)): the kernel would copy
-    /// whole huge pages.
+    /// fault never finds the machine without memory. A block is at least one such page. Writes to shared blocks copy
+    /// whole blocks, never single pages ([`CopyGrain`](crate::CopyGrain)): the kernel would copy whole huge pages.
     Hugetlb,
-    /// shmem huge pages, which need no setting and no privilege. [`Granted`] says how they came: as `shmem_enabled` has
-    /// it, else from a tmpfs of the pool's own, else block by block with `MADV_COLLAPSE` (Linux 6.1).
+    /// shmem huge pages, which need no setting and no privilege. [`Granted`] has their origin: by `shmem_enabled`,
+    /// otherwise from a tmpfs of the pool's own, otherwise block by block with `MADV_COLLAPSE` (Linux 6.1).
     ShmemHuge,
     /// shmem base pages of 4 KiB. Blocks of any size work.
     ShmemBase,
@@ -58,7 +57,7 @@ impl FromStr for Backing {
     }
 }
 
-/// What a pool's memory is made of, see [`Pool::backing`](crate::Pool::backing).
+/// The actual kind of a pool's memory, see [`Pool::backing`](crate::Pool::backing).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -76,14 +75,14 @@ impl FromStr for Backing {
 pub enum Granted {
     /// Reserved huge pages.
     Hugetlb,
-    /// shmem huge pages, which the kernel makes at first touch: `shmem_enabled` allows it.
+    /// shmem huge pages that the kernel makes at first touch, as `shmem_enabled` allows.
     ShmemHuge,
-    /// shmem huge pages, which the kernel makes at first touch: the pool's memory is a file in a tmpfs of its own,
-    /// mounted `huge=always` and attached nowhere. It goes with the pool. Its maker is this process if it may mount,
-    /// else a process that lives for half a millisecond in a user namespace of its own.
+    /// shmem huge pages that the kernel makes at first touch: the pool's memory is a file in a tmpfs of its own,
+    /// mounted `huge=always` and not attached anywhere. It is freed with the pool. This process mounts it if it has the
+    /// right; otherwise a process does that lives for half a millisecond in a user namespace of its own.
     ShmemOwnTmpfs,
-    /// shmem huge pages, for each of which hugefork asks with `MADV_COLLAPSE` when a block is first used. That takes
-    /// 0.2 ms. [`Pool::fallback_reason`](crate::Pool::fallback_reason) says why there is no tmpfs.
+    /// shmem huge pages that hugefork requests with `MADV_COLLAPSE` when a block is first used. That takes 0.2 ms.
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) has the reason why there is no tmpfs.
     ShmemCollapsed,
     /// shmem base pages.
     ShmemBase,
@@ -101,7 +100,7 @@ impl fmt::Display for Granted {
     }
 }
 
-/// Whether a pool may be built of something else than was asked for.
+/// Whether a pool may be built of another kind of memory than requested.
 ///
 /// ```
 /// use hugefork::{Backing, BuildError, Fallback, Pool};
@@ -115,15 +114,15 @@ impl fmt::Display for Granted {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// Take the next best; [`Pool::backing`](crate::Pool::backing) tells what it is,
-    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) why.
+    /// Use the next best; [`Pool::backing`](crate::Pool::backing) returns it, and
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) the reason.
     #[default]
     Allowed,
     /// Fail.
     Refused,
 }
 
-/// Whether the system may swap a pool's memory out. hugetlb pages never are.
+/// Whether the system may swap a pool's memory out. hugetlb pages are never swapped.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -138,18 +137,18 @@ pub enum Fallback {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Swap {
-    /// As all memory of programs.
+    /// Like all memory of programs.
     #[default]
     Allowed,
-    /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which takes `CAP_SYS_ADMIN` and Linux 6.4, or
-    /// hugetlb. Where neither is granted, the pool takes what may be swapped and
-    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or fails with [`Fallback::Refused`]. Pages that
-    /// a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are written back into
+    /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which needs `CAP_SYS_ADMIN` and Linux 6.4, or
+    /// hugetlb. If neither is granted, the pool uses swappable memory and
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or it fails with [`Fallback::Refused`]. Pages
+    /// that a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are written back into
     /// blocks.
     Refused,
 }
 
-/// When a pool gets its memory from the system.
+/// The time when a pool gets its memory from the system.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -163,9 +162,10 @@ pub enum Swap {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Commit {
-    /// Block by block, when a block is first used, or before a snapshot uses it by a thread of the pool
+    /// Block by block: at the first use of a block, or before a snapshot uses it by a thread of the pool
     /// ([`PoolBuilder::obtain_ahead`](crate::PoolBuilder::obtain_ahead)). The kernel clears it then, which takes as
-    /// long as a fault of the kernel's own. shmem may find no memory left; hugetlb pages are reserved in any case.
+    /// long as one of its own faults. For shmem, memory may have run out by then; hugetlb pages are reserved in any
+    /// case.
     #[default]
     OnDemand,
     /// All of it in `build()`, with a thread for each CPU. That takes 240 to 300 ms for each GiB, and no fault ever
@@ -176,8 +176,8 @@ pub enum Commit {
 /// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter`
 /// decides instead.
 ///
-/// A debugger does not say that something was left out: gdb shows **zeros** in place of memory that the dump lacks, or
-/// cannot access it. To look at regions in dumps, take [`CoreDump::Included`].
+/// Debuggers do not report that memory was left out: gdb shows **zeros** in its place, or cannot access it. To examine
+/// regions in dumps, use [`CoreDump::Included`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -191,9 +191,9 @@ pub enum Commit {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CoreDump {
-    /// Left out, as databases do with their buffers. Regions may read as zeros in gdb then.
+    /// Left out, as databases do with their buffers. Regions may read as zeros in gdb.
     #[default]
     LeftOut,
-    /// Part of it, for 1 us more a fault.
+    /// Included, for 1 us more per fault.
     Included,
 }

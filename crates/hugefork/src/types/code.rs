@@ -1,6 +1,7 @@
-//! [`ErrorCode`]: what an error is, in a number and a name that stay.
+//! [`ErrorCode`]: a stable number and name for each error.
 //!
-//! All codes are given here, one exhaustive `match` for each family, so that a new error cannot go without one.
+//! All codes are assigned here, in one exhaustive `match` for each family, so no new error can lack
+//! one.
 
 use std::error::Error;
 use std::fmt;
@@ -13,12 +14,12 @@ use crate::sys::linux::pressure::PressureError;
 use crate::sys::{SystemError, answer};
 use crate::units::SizeError;
 
-/// What an error is, in a number and a name that never change: for bindings, logs and programs that compare.
+/// A stable number and name for an error: for bindings, logs and programs that compare errors.
 ///
 /// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type. A code
-/// that is in no use any more is not given to anything else. The numbers are larger than every `errno`, so that one
-/// `int` may be either. The thousands stay 1; the hundreds are 0 for what was asked, 1 for what is used up, 2 for the
-/// state of a region, and 3 for the machine.
+/// that is no longer used is never reassigned. The numbers are larger than every `errno`, so that one `int` may be
+/// either. The thousands digit is always 1; the hundreds digit is 0 for bad requests, 1 for used-up resources, 2 for
+/// the state of a region, and 3 for the machine.
 ///
 /// | number | name | `errno` | what it is |
 /// |---|---|---|---|
@@ -138,7 +139,7 @@ pub enum ErrorCode {
     NotExportable = 1304,
 }
 
-/// What is known of each code: its name, and its `errno`.
+/// The properties of each code: its name, and its `errno`.
 macro_rules! codes {
     ($($code:ident $name:literal $errno:ident;)*) => {
         /// All codes, in the order of their numbers.
@@ -151,9 +152,9 @@ macro_rules! codes {
             }
         }
 
-        /// The `errno` that comes closest, for interfaces that have nothing else. It agrees with the kind of the
-        /// [`io::Error`] that the error becomes, except for [`ErrorCode::Revoked`], for which there is no kind. For
-        /// [`ErrorCode::System`] the kernel's own answer says more: [`SystemError::raw_os_error`].
+        /// The closest `errno`, for interfaces that have nothing else. It agrees with the kind of the [`io::Error`]
+        /// that the error becomes, except for [`ErrorCode::Revoked`], which has no kind. For [`ErrorCode::System`] the
+        /// kernel's own error says more: [`SystemError::raw_os_error`].
         pub const fn errno(self) -> i32 {
             match self {
                 $(ErrorCode::$code => answer::$errno,)*
@@ -204,8 +205,8 @@ impl ErrorCode {
         self as i32
     }
 
-    /// The code of an error of hugefork, of an [`io::Error`] that it became, or of any other error that has one of
-    /// these as its source. `None` for all others.
+    /// The code of an error of hugefork, of an [`io::Error`] made from one, or of any other error with one of these as
+    /// its source. `None` for all others.
     ///
     /// ```
     /// use hugefork::{BlockSize, ErrorCode};
@@ -246,7 +247,7 @@ impl ErrorCode {
     /// The kind of [`io::Error`] that an error with this code becomes.
     pub(crate) fn kind(self) -> ErrorKind {
         match self {
-            // No kind says that what was there is gone for good.
+            // No kind means that data is gone for good.
             ErrorCode::Revoked => ErrorKind::Other,
             code => io::Error::from_raw_os_error(code.errno()).kind(),
         }
@@ -260,7 +261,7 @@ impl fmt::Display for ErrorCode {
 }
 
 impl SizeError {
-    /// What it is, in a number and a name that stay.
+    /// The stable number and name of the error.
     pub const fn code(&self) -> ErrorCode {
         match self {
             SizeError::NotABlockSize { .. } => ErrorCode::NotABlockSize,
@@ -272,7 +273,7 @@ impl SizeError {
 }
 
 impl BuildError {
-    /// What it is, in a number and a name that stay.
+    /// The stable number and name of the error.
     pub const fn code(&self) -> ErrorCode {
         match self {
             BuildError::Capacity(size) => size.code(),
@@ -290,7 +291,7 @@ impl BuildError {
 }
 
 impl RegionError {
-    /// What it is, in a number and a name that stay.
+    /// The stable number and name of the error.
     pub const fn code(&self) -> ErrorCode {
         match self {
             RegionError::Length(size) => size.code(),
@@ -319,14 +320,14 @@ impl RegionError {
 }
 
 impl TransferError {
-    /// That of its reason.
+    /// The code of its reason.
     pub const fn code(&self) -> ErrorCode {
         self.reason.code()
     }
 }
 
 impl ImportError {
-    /// What it is, in a number and a name that stay.
+    /// The stable number and name of the error.
     pub const fn code(&self) -> ErrorCode {
         match self {
             ImportError::Unreadable { .. } => ErrorCode::BadExtents,
@@ -342,14 +343,14 @@ impl ImportError {
 }
 
 impl ResetError {
-    /// That of its reason.
+    /// The code of its reason.
     pub const fn code(&self) -> ErrorCode {
         self.reason.code()
     }
 }
 
 impl SystemError {
-    /// [`ErrorCode::System`]: which call it was, and what the kernel answered, are not in the code.
+    /// [`ErrorCode::System`]: the code does not contain the call and the kernel's error.
     pub const fn code(&self) -> ErrorCode {
         ErrorCode::System
     }

@@ -1,18 +1,18 @@
-//! Errors, one enum a family; each message says what to do.
+//! Errors, one enum per family; each message contains a remedy.
 //!
 //! | family | raised by |
 //! |---|---|
-//! | [`SizeError`] | sizes that cannot be |
+//! | [`SizeError`] | impossible sizes |
 //! | [`BuildError`] | [`PoolBuilder::build`](crate::PoolBuilder::build) |
-//! | [`RegionError`] | everything asked of a pool, region or snapshot afterwards |
-//! | [`TransferError`] | reading and writing files: how far it came, and a [`RegionError`] |
-//! | [`ImportError`] | what another process has exported |
+//! | [`RegionError`] | all later calls on a pool, region or snapshot |
+//! | [`TransferError`] | reading and writing files: the progress, and a [`RegionError`] |
+//! | [`ImportError`] | imports of another process's export |
 //!
-//! Each has a code that stays (types/code.rs), and becomes a [`std::io::Error`] by `?`: of the kind that fits, with the
-//! error itself inside ([`io::Error::get_ref`]).
+//! Each has a stable code (types/code.rs), and becomes a [`std::io::Error`] by `?`: of the matching
+//! kind, with the error itself inside ([`io::Error::get_ref`]).
 //!
-//! What goes wrong inside a page fault has nobody to return an error to: it is reported in one line on standard error
-//! and raised as `SIGBUS` (see [`crate::fault`]).
+//! A failure inside a page fault cannot be returned to a caller: it is printed as one line on
+//! standard error and raised as `SIGBUS` (see [`crate::fault`]).
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -27,7 +27,7 @@ use crate::sys::linux::settings::DEFAULT_MAP_COUNT;
 use crate::sys::{SystemError, answer};
 use crate::units::{BlockSize, ByteSize, Bytes, SizeError};
 
-/// Why a pool could not be built. The message says what to change.
+/// The reason why a pool could not be built. The message contains the remedy.
 ///
 /// ```
 /// use hugefork::{BuildError, Pool};
@@ -42,15 +42,15 @@ pub enum BuildError {
     /// The capacity is not a whole number of blocks.
     #[error("pool capacity: {0}")]
     Capacity(#[from] SizeError),
-    /// More than this machine, or this container, has.
+    /// The capacity is more than this machine, or this container, has.
     #[error("a pool of {} does not fit: {limited_by} allows {}; lower the capacity", ByteSize(*.capacity), ByteSize(*.available))]
     #[non_exhaustive]
     BeyondTheMachine {
-        /// What was asked, in bytes.
+        /// The requested size, in bytes.
         capacity: usize,
-        /// What there is, in bytes.
+        /// The available size, in bytes.
         available: usize,
-        /// Who sets the limit.
+        /// The source of the limit.
         limited_by: &'static str,
     },
     /// More blocks than the page table can name.
@@ -60,35 +60,35 @@ pub enum BuildError {
     )]
     #[non_exhaustive]
     TooManyBlocks {
-        /// The number of blocks asked for.
+        /// The requested number of blocks.
         blocks: usize,
         /// Their size.
         block_size: BlockSize,
     },
-    /// The backing asked for cannot be had, and a fallback was refused or there is none.
+    /// The requested backing is unavailable, and a fallback was refused or does not exist.
     #[error("backing {backing} is not to be had: {reason}")]
     #[non_exhaustive]
     BackingUnavailable {
-        /// The backing asked for.
+        /// The requested backing.
         backing: Backing,
-        /// Why, and what would change it.
+        /// The reason, and a remedy.
         reason: String,
     },
-    /// Text that names no backing.
+    /// The text names no backing.
     #[error("`{text}` is no backing: take auto, hugetlb, shmem-thp or shmem-base")]
     #[non_exhaustive]
     UnknownBacking {
         /// The text.
         text: String,
     },
-    /// The process may not have the addresses that regions live at.
+    /// The process may not have the addresses for regions.
     #[error(
         "could not set aside the addresses that regions live at ({source}): hugefork wants at least {}, without memory; \
          raise RLIMIT_AS (ulimit -v)", ByteSize(*.least)
     )]
     #[non_exhaustive]
     OutOfAddresses {
-        /// Bytes of addresses that are needed at least.
+        /// The minimum number of bytes of addresses.
         least: usize,
         /// The call that failed.
         source: SystemError,
@@ -102,23 +102,23 @@ pub enum BuildError {
         /// The call that failed.
         source: SystemError,
     },
-    /// An environment variable that hugefork reads has a value that cannot be.
+    /// An environment variable that hugefork reads has an impossible value.
     #[error("{reason}")]
     #[non_exhaustive]
     Setting {
-        /// Which, and what it could be.
+        /// The variable, and its possible values.
         reason: String,
     },
     /// This process is a `fork(2)` child of one that already uses hugefork.
     #[error("a fork(2) child cannot use its parent's hugefork: call exec, or build the first pool after the fork")]
     ForkedChild,
-    /// The kernel refused something that has no better name.
+    /// The kernel refused a call, for a reason without a variant of its own.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// Why a pool, region or snapshot could not do what was asked. The message says what to do. Nothing has changed, except
-/// where the method says so.
+/// The reason why a pool, region or snapshot could not execute a call. The message contains the remedy. Nothing has
+/// changed, except where the method says so.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -139,18 +139,18 @@ pub enum RegionError {
     /// The length is not a whole number of blocks.
     #[error("region length: {0}")]
     Length(#[from] SizeError),
-    /// The region could never be filled.
+    /// The region is larger than the pool, so it could never be filled.
     #[error("a region of {} is larger than pool `{pool}` ({}): build the pool with more capacity", ByteSize(*.len), ByteSize(*.capacity))]
     #[non_exhaustive]
     LargerThanPool {
         /// The pool's name.
         pool: String,
-        /// Bytes asked for.
+        /// Requested bytes.
         len: usize,
         /// The pool's capacity in bytes.
         capacity: usize,
     },
-    /// A range that is not inside.
+    /// The range does not lie inside.
     #[error("range {start}..{end} {}", outside(*.start, *.end, *.len))]
     #[non_exhaustive]
     OutOfRange {
@@ -161,7 +161,7 @@ pub enum RegionError {
         /// Length of the region or snapshot in bytes.
         len: usize,
     },
-    /// A range that holds no whole number of values of a type, or starts where none may.
+    /// The range does not contain a whole number of values of a type, or starts at a wrong alignment.
     #[error(
         "bytes {start}..{end} are no slice of {of}: {}",
         if *.size == 0 { "it takes no bytes".to_owned() } else {
@@ -181,7 +181,7 @@ pub enum RegionError {
         /// Its alignment.
         align: usize,
     },
-    /// Values that threads were to share, which are no whole words of 8 bytes.
+    /// Values shared by threads are not whole words of 8 bytes.
     #[error(
         "values of {of} take {}, and what threads share are whole words of 8: take arrays or structures of them that are, or \
          Region::writers_of, which gives each thread a part", Bytes(*.size)
@@ -227,7 +227,7 @@ pub enum RegionError {
         /// Their size.
         block_size: BlockSize,
     },
-    /// Blocks cannot be set aside: the pool has not that many left.
+    /// Blocks cannot be reserved: the pool has too few left.
     #[error(
         "pool `{pool}` cannot set {wanted} blocks of {block_size} aside: {available} are neither in use nor set aside for \
          others; drop a fork or snapshot, take Reserve::None, or build the pool with more capacity"
@@ -243,32 +243,32 @@ pub enum RegionError {
         /// Their size.
         block_size: BlockSize,
     },
-    /// A snapshot was to be limited in what its copies cost
+    /// A limit on the cost of copies was given for a snapshot
     /// ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
         "a snapshot is not written to, so it has no copies that max_cow_bytes could limit: leave it out, or set it for the \
          region or for a fork"
     )]
     LimitOnSnapshot,
-    /// The parent of this fork or snapshot has taken a part of it away: it had no other block left, or was to copy no
-    /// more ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
+    /// A part of this fork or snapshot was revoked by its parent's write: the pool had no other block left, or the
+    /// parent had reached its limit of copies ([`RegionOptions::max_cow_bytes`](crate::RegionOptions::max_cow_bytes)).
     #[error(
         "part of this fork or snapshot was taken away, since its parent wrote and the pool was full, or the parent's \
          max_cow_bytes were used up: make it with Reserve::Full, build the pool with more capacity, or raise max_cow_bytes"
     )]
     Revoked,
-    /// A block is pinned as often as can be counted.
+    /// A block has the maximum number of pins.
     #[error("a block is pinned 255 times already: drop a pin of it first")]
     TooManyPins,
-    /// A fork, snapshot or reset, or what prepares one, was asked for inside of an operation of the same thread
-    /// ([`Operations`](crate::Operations)), which it would wait for.
+    /// A fork, snapshot or reset, or the preparation of one, was called inside an operation of the same thread
+    /// ([`Operations`](crate::Operations)), and would wait for itself.
     #[error(
         "this thread is inside of an operation, which forks, snapshots and resets wait for: leave it first, that is, drop \
          its guard"
     )]
     InsideOperation,
-    /// A thread has been inside of an operation ([`Operations`](crate::Operations)) for longer than a fork, snapshot or
-    /// reset waits for it. Nothing was done, and others go on.
+    /// A thread was inside an operation ([`Operations`](crate::Operations)) for longer than a fork, snapshot or reset
+    /// waits. Nothing was changed, and other threads continue.
     #[error(
         "thread {thread} has been inside of an operation for {patience:?}, for which a fork, snapshot or reset waits no \
          longer: have it leave (nothing that may block belongs into an operation), or make the Operations with more patience"
@@ -277,16 +277,16 @@ pub enum RegionError {
     OperationGoesOn {
         /// The thread's number, as `/proc` and debuggers name it.
         thread: u32,
-        /// How long was waited.
+        /// The time waited.
         patience: Duration,
     },
-    /// A region has operations for good, and regions that are cut together have the same.
+    /// The region has other operations, or regions that are cut together have different ones.
     #[error(
         "these operations are not those that the region, or another region of the same cut, has already: make one \
          Operations, and give it to all regions that are written to or cut together"
     )]
     AnotherOperations,
-    /// A region has one observer, for good.
+    /// The region has an observer already, which cannot be changed.
     #[error("this region has an observer already: let that one tell others")]
     AlreadyObserved,
     /// The machine has no memory left for a block that the pool has not used yet.
@@ -308,9 +308,9 @@ pub enum RegionError {
     )]
     #[non_exhaustive]
     TooManyMappings {
-        /// Mappings this call needs.
+        /// Mappings that this call needs.
         needed: usize,
-        /// Mappings that the process has, as counted.
+        /// Present mappings of the process, as counted.
         used: usize,
         /// The limit of the kernel for the process (`vm.max_map_count`).
         limit: usize,
@@ -322,7 +322,7 @@ pub enum RegionError {
         /// Bytes wanted.
         len: usize,
     },
-    /// The pool's memory cannot be opened for reading only.
+    /// The pool's memory cannot be opened read-only.
     #[error(
         "the pool's memory cannot be opened for reading only: {source}; {}, or take export_copy",
         way_out(*source)
@@ -332,10 +332,10 @@ pub enum RegionError {
         /// The call that failed.
         source: SystemError,
     },
-    /// This process is a `fork(2)` child; regions stay with the parent.
+    /// This process is a `fork(2)` child; regions exist only in the parent.
     #[error("regions and snapshots do not cross fork(2): this process is a child of the one that made them")]
     ForkedChild,
-    /// The kernel refused something that has no better name.
+    /// The kernel refused a call, for a reason without a variant of its own.
     #[error(transparent)]
     System(#[from] SystemError),
 }
@@ -357,14 +357,14 @@ pub enum RegionError {
 #[error("after {} of the range: {reason}{}", Bytes(*.done), hint(.reason))]
 #[non_exhaustive]
 pub struct TransferError {
-    /// Bytes at the start of the range that were read or written all the same.
+    /// Bytes at the start of the range that were read or written before the error.
     pub done: usize,
-    /// Why not more.
+    /// The reason.
     #[source]
     pub reason: RegionError,
 }
 
-/// Why what another process has exported could not be read, or mapped. The message says what to do.
+/// The reason why another process's export could not be read or mapped. The message contains the remedy.
 ///
 /// ```
 /// use hugefork::{Extents, ImportError};
@@ -374,33 +374,33 @@ pub struct TransferError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// Text that lists no extents.
+    /// The text is not a list of extents.
     #[error("line {line} of the extents: {reason}; take the text as `Extents` prints it")]
     #[non_exhaustive]
     Unreadable {
         /// The number of the line, from 1 on.
         line: usize,
-        /// What is wrong with it.
+        /// The problem of the line.
         reason: &'static str,
     },
-    /// A descriptor that may become shorter, so that a read of it may kill the process.
+    /// The descriptor's file may shrink, so that a read of it may kill the process.
     #[error(
         "the descriptor is not of an export: it may become shorter (no F_SEAL_SHRINK), and is no tmpfs of a pool; take the one that `Export` gives"
     )]
     NotAnExport,
-    /// A descriptor of a file that ends before the extents do.
+    /// The descriptor's file ends before the extents do.
     #[error(
         "the file has {}, and the extents reach to {needed}: take the extents and the descriptor of one export",
         Bytes(*.len as usize)
     )]
     #[non_exhaustive]
     TooShort {
-        /// Bytes that there should be at least.
+        /// Required bytes.
         needed: usize,
-        /// Bytes that there are.
+        /// Present bytes.
         len: u64,
     },
-    /// A descriptor of hugetlb memory, with extents of smaller pages than it has.
+    /// The descriptor's file has hugetlb pages, and the extents have smaller pages.
     #[error(
         "the extents have pages of {page} bytes, and the file of {of_file}: take the extents and the descriptor of one \
          export"
@@ -412,7 +412,7 @@ pub enum ImportError {
         /// The size of the file's pages in bytes.
         of_file: usize,
     },
-    /// Bytes of hugetlb memory for which there is no page: the exporting process had none there, or has given it back.
+    /// A part of the hugetlb file has no page: the exporting process had none there, or has freed it.
     #[error(
         "there is no hugetlb page for what was exported: {source}; have the exporting process keep its `Export`, or \
          raise vm.nr_hugepages"
@@ -422,18 +422,18 @@ pub enum ImportError {
         /// The call that failed.
         source: SystemError,
     },
-    /// Extents and holes between them are more mappings than the process may have.
+    /// The extents and the gaps between them need more mappings than the process may have.
     #[error(
         "{extents} extents could not be mapped: {source}; raise vm.max_map_count, RLIMIT_AS, or take an `export_copy`"
     )]
     #[non_exhaustive]
     TooManyMappings {
-        /// How many extents there are.
+        /// The number of extents.
         extents: usize,
         /// The call that failed.
         source: SystemError,
     },
-    /// A range that is not inside.
+    /// The range does not lie inside.
     #[error("range {start}..{end} {}", outside(*.start, *.end, *.len))]
     #[non_exhaustive]
     OutOfRange {
@@ -444,14 +444,14 @@ pub enum ImportError {
         /// Length in bytes.
         len: usize,
     },
-    /// The kernel refused something that has no better name.
+    /// The kernel refused a call, for a reason without a variant of its own.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// A reset that ended before all of the region was as the snapshot.
+/// A reset that ended before all of the region equalled the snapshot.
 ///
-/// Each page (4 KiB) is as before or as the snapshot. To call the method again goes on where it ended.
+/// Each page (4 KiB) is as before or as in the snapshot. Another call of the method continues there.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -466,15 +466,14 @@ pub enum ImportError {
 #[error("after {done} bytes: {reason}")]
 #[non_exhaustive]
 pub struct ResetError {
-    /// Bytes at the start of the region, or of all regions in the order of the call, that are as the snapshot all the
-    /// same.
+    /// Bytes at the start of the region, or of all regions in the order of the call, that equal the snapshot.
     pub done: usize,
-    /// Why not more.
+    /// The reason.
     #[source]
     pub reason: RegionError,
 }
 
-/// How the pool's memory can be opened again.
+/// The way to make the pool's memory openable.
 fn way_out(refused: SystemError) -> &'static str {
     match refused.raw_os_error() {
         answer::BAD_DESCRIPTOR => "close only descriptors that the program has opened itself",
@@ -483,7 +482,7 @@ fn way_out(refused: SystemError) -> &'static str {
     }
 }
 
-/// What is wrong with a range, and what to do.
+/// The problem of a range, and its remedy.
 fn outside(start: usize, end: usize, len: usize) -> String {
     if start > end {
         "ends before it starts: give its start first".to_owned()
@@ -492,7 +491,7 @@ fn outside(start: usize, end: usize, len: usize) -> String {
     }
 }
 
-/// What to do about the answers that say the least.
+/// Remedies for kernel errors that are unclear by themselves.
 fn hint(reason: &RegionError) -> &'static str {
     match reason {
         RegionError::System(refused) => match refused.raw_os_error() {
@@ -505,7 +504,7 @@ fn hint(reason: &RegionError) -> &'static str {
     }
 }
 
-/// Each family becomes an [`io::Error`] of the kind that fits.
+/// Each family converts to an [`io::Error`] of the matching kind.
 macro_rules! into_io_error {
     ($($family:ty: $kind:expr;)*) => {$(
         impl From<$family> for io::Error {

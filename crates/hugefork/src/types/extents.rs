@@ -1,4 +1,4 @@
-//! [`Extents`]: which bytes of a snapshot lie where in the file of an export, also as text.
+//! [`Extents`]: the offsets of a snapshot's bytes in the file of an export, also as text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,13 +6,13 @@ use std::str::FromStr;
 use super::error::ImportError;
 use crate::units::{BASE_PAGE, BlockSize};
 
-/// The first line. The number rises when the rest changes.
+/// The first line. Its number increases when the format changes.
 const TITLE: &str = "hugefork-extents 1";
 
-/// What is wrong with a line.
+/// The problem of a line.
 struct Wrong(&'static str);
 
-/// Some bytes of a snapshot and where they lie in the file. Offsets and length are bytes, and multiples of
+/// A range of a snapshot and its place in the file. Offsets and length are bytes, and multiples of
 /// [`Extents::page_size`].
 ///
 /// ```
@@ -31,19 +31,19 @@ struct Wrong(&'static str);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Extent {
-    /// Where they begin in the snapshot.
+    /// Offset in the snapshot.
     pub offset: usize,
-    /// Where they begin in the file.
+    /// Offset in the file.
     pub file_offset: usize,
-    /// How many they are.
+    /// Length.
     pub len: usize,
 }
 
-/// Which bytes of a snapshot lie where in the file of an [`Export`](crate::Export): extents in the order of their
-/// offsets, none of which overlap. What lies in none of them is zeros.
+/// The offsets of a snapshot's bytes in the file of an [`Export`](crate::Export): extents sorted by offset, without
+/// overlap. Bytes outside of all extents are zeros.
 ///
 /// # As text
-/// It prints as lines, which [`FromStr`] reads back, and any other program can. Numbers are decimal, and bytes:
+/// It prints as lines, which [`FromStr`] or any other program can parse. Numbers are decimal, in bytes:
 ///
 /// ```text
 /// hugefork-extents 1
@@ -55,10 +55,10 @@ pub struct Extent {
 /// ```
 ///
 /// `length` is that of the snapshot, and `page` divides all other numbers. Each `extent` has an offset in the snapshot,
-/// one in the file, and a length. `end` says how many there are. The last line ends in a newline, too.
+/// an offset in the file, and a length. `end` has the number of extents. The last line ends in a newline, too.
 ///
-/// A page that a snapshot of a history holds over a block takes two lines, of some 30 bytes each. An argument of a
-/// command line, and a variable of the environment, can have 128 KiB: hand longer texts on in a file or a pipe.
+/// A page that the snapshot holds in place of a page of a shared block takes two lines of some 30 bytes each. An
+/// argument of a command line, or an environment variable, can have 128 KiB: pass longer texts in a file or a pipe.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,8 +85,8 @@ impl Extents {
         Extents { len, page, list: Vec::new() }
     }
 
-    /// Adds an extent that begins behind all others. It is joined with the last if it continues that on both sides. An
-    /// empty one is none.
+    /// Adds an extent after all others. It is merged with the last if it continues that on both sides. An empty one is
+    /// ignored.
     pub(crate) fn push(&mut self, extent: Extent) {
         match self.list.last_mut() {
             _ if extent.len == 0 => {}
@@ -101,8 +101,8 @@ impl Extents {
         self.len
     }
 
-    /// What divides all offsets and lengths, and the address that the file can be mapped at: 4096, or the size of a
-    /// page of hugetlb.
+    /// The divisor of all offsets and lengths, and of the address at which the file can be mapped: 4096, or the size of
+    /// a hugetlb page.
     pub fn page_size(&self) -> usize {
         self.page
     }
@@ -112,12 +112,12 @@ impl Extents {
         self.list.iter().copied()
     }
 
-    /// How long the file has to be at least.
+    /// The minimum length of the file.
     pub(crate) fn file_len(&self) -> usize {
         self.list.iter().map(|extent| extent.file_offset + extent.len).max().unwrap_or(0)
     }
 
-    /// Checks an extent that was read, and adds it as it is.
+    /// Checks a parsed extent, and adds it without merging.
     fn add(&mut self, extent: Extent) -> Result<(), Wrong> {
         let Extent { offset, file_offset, len } = extent;
         let is_whole = [offset, file_offset, len].iter().all(|number| number.is_multiple_of(self.page));
@@ -140,7 +140,7 @@ impl Extent {
         Extent { offset, file_offset, len }
     }
 
-    /// Whether `next` goes on where this one ends.
+    /// Whether `next` continues this one on both sides.
     fn continues(&self, next: &Extent) -> bool {
         self.offset + self.len == next.offset && self.file_offset + self.len == next.file_offset
     }
@@ -156,7 +156,7 @@ impl fmt::Display for Extents {
     }
 }
 
-/// The numbers of a line that begins with `word`: as many as there are, and no more.
+/// The numbers of a line that begins with `word`: exactly as many as requested.
 fn numbers<const COUNT: usize>(line: &str, word: &str) -> Option<[usize; COUNT]> {
     let mut words = line.split(' ');
     if words.next() != Some(word) {
@@ -165,7 +165,7 @@ fn numbers<const COUNT: usize>(line: &str, word: &str) -> Option<[usize; COUNT]>
     let mut found = [0; COUNT];
     for number in &mut found {
         let text = words.next()?;
-        // As it is written: no sign, and no zero before other digits.
+        // Only the printed form: no sign, and no zero before other digits.
         *number = text.parse().ok().filter(|number: &usize| number.to_string() == text)?;
     }
     words.next().is_none().then_some(found)
@@ -174,7 +174,7 @@ fn numbers<const COUNT: usize>(line: &str, word: &str) -> Option<[usize; COUNT]>
 impl FromStr for Extents {
     type Err = ImportError;
 
-    /// Reads what it prints as, exactly.
+    /// Parses exactly the printed form.
     ///
     /// # Errors
     /// [`ImportError::Unreadable`].

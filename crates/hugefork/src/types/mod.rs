@@ -1,15 +1,15 @@
-//! The terms that programs and the engine deal in.
+//! Types shared by programs and the engine.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `advice` | what a program says of its writes |
-//! | `backing` | what memory is made of |
-//! | `code` | numbers and names of what can go wrong |
-//! | `error` | what can go wrong |
-//! | `extents` | which bytes of a snapshot lie where in a file |
-//! | `observer` | being told of changes |
-//! | `options` | what a region may be promised |
-//! | `snapshot_id` | which snapshot is which, and which came of which |
+//! | `advice` | the announced use of written blocks |
+//! | `backing` | the kind of memory |
+//! | `code` | numbers and names of errors |
+//! | `error` | errors |
+//! | `extents` | the offsets of a snapshot's bytes in a file |
+//! | `observer` | callbacks around changes of memory |
+//! | `options` | the guarantees of a region |
+//! | `snapshot_id` | ids and ancestry of snapshots |
 
 pub(crate) mod advice;
 pub(crate) mod backing;

@@ -1,13 +1,13 @@
-//! Being told when other memory comes to stand behind an address: for holders of physical memory.
+//! Callbacks around changes of the memory behind an address: for holders of physical memory.
 
 use std::ops::Range;
 
-/// Is told before and after each change of the memory behind a part of a region: first write, copy, discard, reclaim,
-/// revocation. It is for programs that hand physical memory to others (DMA, `io_uring` fixed buffers, GPU registration)
-/// and must withdraw it before it changes, as Linux's mmu notifiers do for users inside the kernel. A
+/// Called before and after each change of the memory behind a part of a region: first write, copy, discard, reclaim,
+/// revocation. It is for programs that pass physical memory on (DMA, `io_uring` fixed buffers, GPU registration) and
+/// must withdraw it before it changes, like Linux's mmu notifiers do for users inside the kernel. The memory of a
 /// [pinned](crate::Region::pin) range does not change.
 ///
-/// A snapshot or fork changes nothing by itself; the writes after it do.
+/// A snapshot or fork itself changes no memory; later writes do.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,17 +37,17 @@ use std::ops::Range;
 ///
 /// # Rules
 /// Both methods run on the thread that causes the change, mostly **inside the `SIGSEGV` handler** and under locks of
-/// hugefork. They must not allocate, lock, panic, or touch a region in a way that faults. Atomics and a write to an
+/// hugefork. They must not allocate, lock, panic, or access a region in a way that faults. Atomics and a write to an
 /// `eventfd` are fine. An end follows every start on the same thread, also when the change failed.
 pub trait Observer: Send + Sync {
     /// The memory behind `range` (bytes of the region, whole base pages) is about to change: stop using it.
     fn invalidate_start(&self, range: Range<usize>);
 
-    /// It has changed, or not: it may be looked up again.
+    /// The change is over, or did not happen: the memory may be used again.
     fn invalidate_end(&self, range: Range<usize>);
 }
 
-/// A change under way.
+/// A change in progress.
 pub(crate) struct Changing<'a> {
     observer: Option<&'a dyn Observer>,
     range: Range<usize>,

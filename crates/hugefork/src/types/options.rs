@@ -1,6 +1,6 @@
-//! What a region may be promised, and what its forks and snapshots may cost it.
+//! The guarantees of a region, and limits on the cost of its forks and snapshots.
 
-/// Whether blocks are set aside, so that writes cannot find the pool full.
+/// Whether blocks are reserved, so that writes never find the pool full.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,30 +16,30 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reserve {
-    /// None. A write that finds the pool full fails loudly. When the pool is empty, the parent of a fork or snapshot
-    /// may take blocks away from it (see [`Region::is_revoked`](crate::Region::is_revoked)).
+    /// None. A write that finds the pool full fails loudly. When the pool is full, the parent of a fork or snapshot may
+    /// revoke blocks from it (see [`Region::is_revoked`](crate::Region::is_revoked)).
     #[default]
     None,
-    /// One for each block.
+    /// One for each block:
     ///
-    /// * A region: its first writes cannot fail. Writes to what forks and snapshots share take other blocks, or theirs
-    ///   if no other is free and none of them was promised it.
-    /// * A fork: its first writes cannot fail, and nothing is taken away from it. When its parent writes to what both
-    ///   share and the pool is empty, that write fails loudly.
-    /// * A snapshot: nothing is taken away from it, and such a write of its region fails loudly. No block is set aside,
-    ///   since nobody writes to a snapshot. A region whose writes must not fail needs a pool with room for copies.
+    /// * For a region, its first writes cannot fail. Writes to blocks shared with forks and snapshots take other free
+    ///   blocks. If there are none, they revoke the block, unless a fork or snapshot has a reservation.
+    /// * For a fork, its first writes cannot fail, and no part of it is revoked. If its parent writes to a shared block
+    ///   and the pool is full, that write fails loudly.
+    /// * For a snapshot, no part of it is revoked, and such a write of its region fails loudly. No block is reserved,
+    ///   since a snapshot is read-only. If a region's writes must not fail, the pool needs room for copies.
     ///
-    /// Until a fork is written to, and for as long as a snapshot lives, the bytes stay on the same physical pages: the
+    /// Until a fork is written to, and as long as a snapshot lives, the bytes are in the same physical pages: the
     /// kernel may read them there (`O_DIRECT`, `vmsplice(2)`).
     Full,
 }
 
-/// What a write copies that finds its block held by a fork or snapshot too.
+/// The amount that a write copies if a fork or snapshot also holds its block.
 ///
 /// * A *page*: the kernel copies 4 KiB for each page that is written, in 2 us, without a signal, and system calls that
-///   write work. Best for sparse writes. The range reads and writes a little slower until the pages are written back
-///   into blocks, which the next fork or snapshot does before it returns.
-/// * A *block*: one copy, 110 us for 2 MiB, after which nothing of the block faults any more. Best for dense writes.
+///   write work. Best for sparse writes. Reads and writes in the range are slightly slower until the pages are written
+///   back into blocks; the next fork or snapshot does that before it returns.
+/// * A *block*: one copy, 110 us for 2 MiB, after which the block raises no more faults. Best for dense writes.
 ///
 /// Pools of hugetlb pages, and kernels before Linux 6.7, only have blocks: see [`Pool::has_page_grain`](crate::Pool).
 ///
@@ -59,17 +59,17 @@ pub enum Reserve {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyGrain {
-    /// What is cheaper, as far as the writes so far tell.
+    /// The cheaper one, judged by the writes so far.
     #[default]
     Auto,
-    /// Pages, from the fork or snapshot on: no write to what is shared raises a signal. So system calls that write work
-    /// there, but at a moment when pages are written back or a snapshot is taken: see [`RegionOptions::calls_wait`].
+    /// Pages, from the fork or snapshot on: no write to a shared block raises a signal. So system calls that write work
+    /// there, except at moments when pages are written back or a snapshot is taken: see [`RegionOptions::calls_wait`].
     Page,
     /// Blocks.
     Block,
 }
 
-/// What a region, fork or snapshot is promised and may cost: [`Pool::region_with`](crate::Pool::region_with),
+/// The guarantees and limits of a region, fork or snapshot: [`Pool::region_with`](crate::Pool::region_with),
 /// [`Region::fork_with`](crate::Region::fork_with), [`Region::snapshot_with`](crate::Region::snapshot_with).
 ///
 /// ```
@@ -95,13 +95,13 @@ pub struct RegionOptions {
     pub(crate) writers: Writers,
 }
 
-/// Who resolves the write faults of a region.
+/// The resolver of a region's write faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Writers {
     /// The engine, in its handler of `SIGSEGV`.
     #[default]
     Fault,
-    /// The kernel: everything that is shown can be written to at all times, or whoever uses it waits.
+    /// The kernel: all mapped memory is writable at all times, or its users wait.
     NeverFault,
 }
 
@@ -111,39 +111,38 @@ impl RegionOptions {
         RegionOptions::default()
     }
 
-    /// Whether blocks are set aside; default [`Reserve::None`].
+    /// Whether blocks are reserved; default [`Reserve::None`].
     pub fn reserve(mut self, reserve: Reserve) -> RegionOptions {
         self.reserve = reserve;
         self
     }
 
-    /// What a write copies that finds its block held by others too; default [`CopyGrain::Auto`]. It means nothing to a
-    /// snapshot, which is not written to.
+    /// The amount that a write to a shared block copies; default [`CopyGrain::Auto`]. No effect on a snapshot, which is
+    /// read-only.
     pub fn copy_grain(mut self, grain: CopyGrain) -> RegionOptions {
         self.grain = grain;
         self
     }
 
-    /// Whether system calls that write to pages which the kernel copies wait while those are folded into blocks or a
-    /// snapshot is taken; by default they may fail with `EFAULT` at such a moment. With [`CopyGrain::Page`] they never
-    /// fail then on what was written before, unless it was discarded or lazily freed, or `max_cow_bytes` or an observer
-    /// has copies made one by one. Whoever uses the range waits, readers too, for a quarter of a millisecond or so.
+    /// Whether system calls that write to copied pages wait while the pages are written back into blocks or a snapshot
+    /// is taken; by default they may fail with `EFAULT` at such a moment. With [`CopyGrain::Page`] they then never fail
+    /// on previously written memory, unless it was discarded or lazily freed, or the region has `max_cow_bytes` or an
+    /// observer. All users of the range wait, readers too, for about a quarter of a millisecond.
     ///
-    /// The process has to be allowed to handle the faults of system calls: `CAP_SYS_PTRACE`,
-    /// `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. Without that right calls may fail all the
-    /// same.
+    /// The process needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`,
+    /// `vm.unprivileged_userfaultfd=1`, or access to `/dev/userfaultfd`. Without that right calls may still fail.
     pub fn calls_wait(mut self, wait: bool) -> RegionOptions {
         self.calls_wait = wait;
         self
     }
 
-    /// The most bytes that forks and snapshots of the region may hold beside it: blocks that the region has written to
-    /// or discarded since, and that they alone still hold. A write that would exceed it takes its block away from forks
-    /// and snapshots without a reservation, so that nothing is copied for them; those with a reservation get their copy
-    /// all the same. What [`discard`](crate::Region::discard), [`reset_to`](crate::Region::reset_to) and snapshots of
-    /// [pinned](crate::Region::pin) blocks leave to them counts, and may be more than the limit. Forks of forks make
-    /// the count inexact, see [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes). `bytes` is rounded up to
-    /// blocks. By default there is no limit. Snapshots are not written to:
+    /// The maximum number of bytes that forks and snapshots of the region may hold besides it: blocks that the region
+    /// has written to or discarded since, and that only they still hold. A write that would exceed it revokes its block
+    /// from forks and snapshots without a reservation, so that nothing is copied for them; those with a reservation get
+    /// their copy nevertheless. Blocks left to them by [`discard`](crate::Region::discard),
+    /// [`reset_to`](crate::Region::reset_to) and snapshots of [pinned](crate::Region::pin) blocks count, and may exceed
+    /// the limit. Forks of forks make the count inexact, see [`RegionStats::cow_bytes`](crate::RegionStats::cow_bytes).
+    /// `bytes` is rounded up to blocks. By default there is no limit. Snapshots are read-only:
     /// [`Region::snapshot_with`](crate::Region::snapshot_with) refuses a limit.
     ///
     /// ```

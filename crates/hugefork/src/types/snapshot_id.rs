@@ -1,19 +1,20 @@
-//! [`SnapshotId`]: which snapshot is which, in the order in which they were taken.
+//! [`SnapshotId`]: identifies snapshots, in the order in which they were taken.
 //!
 //! ```text
 //!   region ──▶ 1 ──▶ 2 ──▶ 5 ──▶ (the region is here)
 //!                    └───▶ 3 ──▶ 4 ──▶ (a fork of snapshot 2 is here)
 //! ```
-//! Each snapshot knows its parent, and each region its origin: the snapshot that it was at last.
+//! Each snapshot knows its parent, and each region its origin, the region's latest base snapshot:
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Tells a [`Snapshot`](crate::Snapshot) from all others that this process ever takes.
+/// Identifies a [`Snapshot`](crate::Snapshot) among all snapshots of this process.
 ///
-/// Of two snapshots of one region, the later has the greater id. Of two others too, if one was there before the other
-/// was asked for. The numbers are for programs that keep a tree of snapshots, and mean nothing to another process.
+/// Of two snapshots of one region, the later has the greater id. The same holds for any two snapshots if one was
+/// complete before the other was requested. The numbers are for programs that maintain a tree of snapshots, and mean
+/// nothing to another process.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -33,10 +34,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct SnapshotId(NonZeroU64);
 
 impl SnapshotId {
-    /// An id that nothing had before.
+    /// A new, unused id.
     pub(crate) fn next() -> SnapshotId {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        // One each nanosecond would last for five hundred years.
+        // At one per nanosecond, the ids last for five hundred years.
         SnapshotId(NonZeroU64::new(LAST.fetch_add(1, Ordering::Relaxed) + 1).unwrap_or(NonZeroU64::MAX))
     }
 
@@ -52,7 +53,7 @@ impl fmt::Display for SnapshotId {
     }
 }
 
-/// A place in the tree: at a snapshot, or at none yet.
+/// A position in the tree: at a snapshot, or before the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Place(AtomicU64);
 
@@ -65,7 +66,7 @@ impl Place {
         self.0.store(number(to), Ordering::Release);
     }
 
-    /// Goes back from `id` to `to`, unless it has gone elsewhere meanwhile.
+    /// Moves back from `id` to `to`, unless the position has changed meanwhile.
     pub(crate) fn go_back(&self, id: Option<SnapshotId>, to: Option<SnapshotId>) {
         let _ = self.0.compare_exchange(number(id), number(to), Ordering::AcqRel, Ordering::Relaxed);
     }

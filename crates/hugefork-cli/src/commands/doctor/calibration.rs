@@ -1,4 +1,4 @@
-//! The table of kernels that hugefork tried when it chose how to clear and to copy on this machine.
+//! The table of the kernels that hugefork timed on this machine to choose those for clear and copy.
 
 use std::fmt::Write;
 
@@ -8,17 +8,17 @@ use hugefork::kernels::Figure;
 use hugefork::machine::Survey;
 use serde::Serialize;
 
-/// A kernel that was tried.
+/// A kernel that was timed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Tried {
     /// `clear` or `copy`.
     work: String,
-    /// How the block was used afterwards.
+    /// The use of the block afterwards.
     used: String,
     kernel: String,
-    /// For a block, with its use; `null` if the turn of this kernel never came.
+    /// Time for a block and its use; `null` if the time budget ended before.
     nanoseconds: Option<u64>,
-    /// Whether hugefork took it for this work and use.
+    /// Whether hugefork chose it for this work and use.
     chosen: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn of(survey: &Survey) -> Vec<Tried> {
     survey.calibration.iter().map(tried).collect()
 }
 
-/// A table for people, with the fastest first for each work and use. Empty where nothing was tried.
+/// The table as text, with the fastest first for each work and use. Empty if no kernel was timed.
 pub(crate) fn render(tried: &[Tried]) -> String {
     let mut groups: Vec<Vec<&Tried>> = Vec::new();
     for one in tried {
@@ -49,7 +49,7 @@ pub(crate) fn render(tried: &[Tried]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["work", "used", "kernel", "us", ""]);
     for group in &mut groups {
-        // Those whose turn never came stand at the end.
+        // Kernels without a time come last.
         group.sort_by_key(|one| one.nanoseconds.unwrap_or(u64::MAX));
         for one in group.iter() {
             let time = match one.nanoseconds {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_takes_no_line() {
+    fn kernels_that_were_not_timed_take_no_line() {
         assert_eq!(render(&[]), "");
     }
 

@@ -1,4 +1,4 @@
-//! What a check finds, and what mends it.
+//! The finding of a check, and its remedy.
 
 use std::path::PathBuf;
 
@@ -6,67 +6,67 @@ use serde::Serialize;
 
 use crate::settings::setting::Setting;
 
-/// How a finding is judged; the worst is the greatest.
+/// The judgement of a finding, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Status {
-    /// It does not matter here, or could not be looked at.
+    /// Irrelevant here, or could not be checked.
     Skip,
-    /// It is as good as it gets.
+    /// As good as possible.
     Pass,
     /// hugefork works, but not at its best.
     Warn,
-    /// hugefork, or what was asked of it, does not work.
+    /// hugefork, or a requested feature, does not work.
     Fail,
 }
 
-/// What mends a finding.
+/// The remedy of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Mend {
-    /// To be run in a shell, as root.
+    /// A shell command for root.
     pub(super) command: String,
-    /// What `--fix` sets. Null where it does nothing: it could not undo that, or people have to decide.
+    /// The setting that `--fix` changes. Null if `--fix` could not undo it, or if people have to decide.
     pub(super) set: Option<Setting>,
 }
 
 /// One line of the diagnosis.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Check {
-    /// Stays the same from version to version.
+    /// A stable name.
     pub(super) name: &'static str,
     pub(super) status: Status,
     pub(super) found: String,
-    /// Why it matters.
+    /// The reason why it matters.
     pub(super) why: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mend: Option<Mend>,
 }
 
 impl Check {
-    /// `--fix` sets it.
+    /// Adds a setting for `--fix`.
     pub(super) fn set(mut self, path: PathBuf, value: impl ToString) -> Check {
         let setting = Setting { path, value: value.to_string() };
         self.mend = Some(Mend { command: setting.command(), set: Some(setting) });
         self
     }
 
-    /// The command is only printed: people decide.
+    /// Adds a command that is only printed: people decide.
     pub(super) fn run(mut self, command: impl Into<String>) -> Check {
         self.mend = Some(Mend { command: command.into(), set: None });
         self
     }
 }
 
-/// What a check finds that would have to try something and may not.
+/// The finding of a check that needs a trial when trials are not allowed.
 pub(super) const NOT_TRIED: &str = "not tried: --root";
 
-/// The name of a check and why it matters, before anything is found.
+/// The name of a check and why it matters, without a finding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct About(pub(super) &'static str, pub(super) &'static str);
 
 impl About {
     pub(super) fn is(self, status: Status, found: impl Into<String>) -> Check {
-        // Errors come with line breaks; the text is wrapped later.
+        // Joins the lines of an error message; the output wraps it later.
         let found = found.into().split_whitespace().collect::<Vec<_>>().join(" ");
         Check { name: self.0, status, found, why: self.1, mend: None }
     }

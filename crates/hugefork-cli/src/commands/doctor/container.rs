@@ -8,7 +8,7 @@ pub(super) fn look(root: &Root) -> Vec<Check> {
 }
 
 fn container(root: &Root) -> Check {
-    let about = About("container", "settings below /proc/sys and /sys are the host's; mend them there");
+    let about = About("container", "settings below /proc/sys and /sys belong to the host; change them there");
     let marks = ["/.dockerenv", "/run/.containerenv"].into_iter().find(|mark| root.at(mark).exists());
     let environment = root.text("/proc/1/environ").unwrap_or_default();
     let named = environment.split('\0').find_map(|one| one.strip_prefix("container="));
@@ -19,7 +19,7 @@ fn container(root: &Root) -> Check {
     })
 }
 
-/// How control groups limit memory: the files of a group with its limit and with what it uses.
+/// A version of control groups: the names of the files with a group's limit and usage, and a function for the groups.
 struct Version {
     limit: &'static str,
     used: &'static str,
@@ -35,13 +35,13 @@ const VERSIONS: [Version; 2] = [
 fn groups(root: &Root) -> Vec<String> {
     let text = root.text("/proc/self/cgroup").unwrap_or_default();
     let Some(own) = text.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    // Where version 1 is mounted too, version 2 is one level down.
+    // If version 1 is mounted too, version 2 is one level down.
     let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
     let mount = mounts.into_iter().find(|mount| root.at(&format!("{mount}/cgroup.controllers")).exists());
     mount.map(|mount| and_above(mount, own)).unwrap_or_default()
 }
 
-/// The same in version 1, of the groups that limit memory.
+/// The same for version 1 and its memory controller.
 fn groups_of_version_1(root: &Root) -> Vec<String> {
     let text = root.text("/proc/self/cgroup").unwrap_or_default();
     let own = text.lines().find_map(|line| {
@@ -58,7 +58,7 @@ fn and_above(mount: &str, own: &str) -> Vec<String> {
     ends.map(|end| format!("{mount}{}", &own[..end])).collect()
 }
 
-/// The tightest limit in the files of that name in `groups`, and the group that has it.
+/// The lowest limit in the files with that name in `groups`, and its group.
 fn tightest(root: &Root, groups: Vec<String>, file: &str) -> Option<(u64, String)> {
     let limit = |group: String| Some((root.number(&format!("{group}/{file}"))?, group));
     groups.into_iter().filter_map(limit).min()
@@ -66,7 +66,7 @@ fn tightest(root: &Root, groups: Vec<String>, file: &str) -> Option<(u64, String
 
 fn memory(root: &Root) -> Check {
     let about = About("memory-limit", "when pools take more, the OOM killer ends the program");
-    // In version 1, no limit is a very large one.
+    // In version 1, a very large number means no limit.
     let most = i64::MAX as u64 >> 1;
     let found = VERSIONS.iter().filter_map(|version| {
         let (limit, group) = tightest(root, (version.groups)(root), version.limit)?;

@@ -1,4 +1,4 @@
-//! `--fix`: writes those settings that can also be put back.
+//! `--fix`: writes the settings that can be undone.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ use crate::settings::setting::{Setting, value};
 /// A setting that was changed.
 #[derive(Debug, Serialize)]
 pub(super) struct Fixed {
-    /// The check that asked for it.
+    /// The name of the check that wanted it.
     pub(super) name: &'static str,
     pub(super) path: PathBuf,
     pub(super) before: String,
-    /// What it is now; the kernel may have fewer huge pages to give than were asked for.
+    /// The value after the change; the kernel may provide fewer huge pages than requested.
     pub(super) after: String,
-    /// The command that takes it back.
+    /// The command that undoes the change.
     pub(super) undo: String,
 }
 
@@ -27,11 +27,11 @@ pub(super) struct Fixed {
 pub(super) struct Refused {
     pub(super) name: &'static str,
     pub(super) why: String,
-    /// The command that changes it, for those who may.
+    /// The command that makes the change, for root.
     pub(super) command: String,
 }
 
-/// What `--fix` did.
+/// The result of `--fix`.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Fixes {
     pub(super) fixed: Vec<Fixed>,
@@ -39,13 +39,13 @@ pub(super) struct Fixes {
 }
 
 impl Fixes {
-    /// Whether something was to be set, and nothing could be.
+    /// Whether there were settings to change, and all changes failed.
     pub(super) fn changed_nothing(&self) -> bool {
         self.fixed.is_empty() && !self.refused.is_empty()
     }
 }
 
-/// Sets what `checks` want set.
+/// Changes the settings that `checks` want.
 pub(super) fn apply<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Fixes {
     let mut fixes = Fixes::default();
     for check in checks {
@@ -62,13 +62,13 @@ pub(super) fn apply<'a>(checks: impl IntoIterator<Item = &'a Check>) -> Fixes {
     fixes
 }
 
-/// Sets it. What cannot be read before is not written.
+/// Changes a setting. A setting that cannot be read is not written.
 fn set(name: &'static str, Setting { path, value: wanted }: &Setting) -> io::Result<Fixed> {
     let before = value(path)?;
     OpenOptions::new().write(true).truncate(true).open(path)?.write_all(wanted.as_bytes())?;
     let after = value(path)?;
     if after == before {
-        return Err(io::Error::other(format!("stays {before}")));
+        return Err(io::Error::other(format!("is still {before}")));
     }
     let undo = Setting { path: path.clone(), value: before.clone() }.command();
     Ok(Fixed { name, path: path.clone(), before, after, undo })

@@ -10,7 +10,7 @@ use super::check::{About, Check, NOT_TRIED};
 use super::root::{Root, size};
 use crate::failure::Failure;
 
-/// `hugetlb_wanted`: the pages of 2 MiB that `--hugepages` asks for.
+/// `hugetlb_wanted`: the number of 2 MiB pages after `--hugepages`.
 pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<u64>) -> Vec<Check> {
     let tried = |wanted| {
         let (_, got) = survey?.backings.iter().find(|(backing, _)| *backing == wanted)?;
@@ -27,11 +27,11 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>, hugetlb_wanted: Option<
     ]
 }
 
-/// What trying it led to, if it was tried.
+/// The result of trying a feature, if it was tried.
 type Attempt<E> = Option<Result<(), E>>;
 
 fn backing<E: Display>(choice: Option<&Result<(Granted, Option<String>), E>>) -> Check {
-    let about = About("backing", "what pools are made of unless they ask for something else");
+    let about = About("backing", "the memory of pools that request no other kind");
     match choice {
         None => about.skip(NOT_TRIED),
         Some(Ok((granted @ Granted::ShmemBase, why))) => {
@@ -46,18 +46,17 @@ fn backing<E: Display>(choice: Option<&Result<(Granted, Option<String>), E>>) ->
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 fn shmem<E: Display>(root: &Root, tried: Attempt<E>) -> Check {
-    let about =
-        About("shmem-thp", "the best backing: huge pages that nobody has to set aside, and mappings that merge");
+    let about = About("shmem-thp", "the best backing: huge pages without a reservation, and mappings that merge");
     let (all, of_size) = (format!("{THP}/shmem_enabled"), format!("{THP}/hugepages-2048kB/shmem_enabled"));
     let Some(word) = root.value(&all) else { return about.warn("this kernel has no transparent huge pages") };
-    // Since Linux 6.11 the size has a word of its own, unless it inherits the word for all. `deny` for all overrules
-    // it.
+    // Since Linux 6.11, this page size has its own setting, unless that is `inherit`. `deny` in the general setting
+    // overrules it.
     let (path, word) = match root.value(&of_size) {
         Some(own) if own != "inherit" && word != "deny" => (of_size, own),
         _ => (all, word),
     };
     let check = match (word.as_str(), tried) {
-        // By a tmpfs of its own, or block by block: `backing` says which.
+        // The pool uses a tmpfs of its own, or collapses block by block; `backing` shows which.
         ("never", Some(Ok(()))) => return about.pass("never, but pools have them"),
         ("never", None) => about.warn("never: huge in a tmpfs of the pool's own, or block by block (MADV_COLLAPSE)"),
         (_, Some(Err(why))) => about.warn(why.to_string()),
@@ -66,13 +65,13 @@ fn shmem<E: Display>(root: &Root, tried: Attempt<E>) -> Check {
     };
     match word.as_str() {
         "never" => check.set(root.at(&path), "advise"),
-        // A decision of people.
+        // `deny` is a decision of the administrator.
         "deny" => check.run(format!("echo advise > {}", root.at(&path).display())),
         _ => check,
     }
 }
 
-/// `refused`: why there is none, if it was tried.
+/// `refused`: the reason for the refusal, if it was tried.
 fn own_tmpfs(refused: Option<Option<&str>>) -> Check {
     let about = About("own-tmpfs", "huge pages at first touch, whatever shmem_enabled says but `deny`");
     match refused {
@@ -128,12 +127,12 @@ fn hugetlb<E: Display>(root: &Root, tried: Attempt<E>, wanted: Option<u64>) -> C
     }
 }
 
-/// Refuses more than three quarters of the memory that is available: the kernel itself would give all of it away.
+/// Refuses more than three quarters of the available memory; the kernel itself would hand out all of it.
 pub(super) fn check_affordable(root: &Root, wanted: u64) -> Result<(), Failure> {
     let more = wanted.saturating_sub(root.number(HUGETLB_POOL).unwrap_or(0)).saturating_mul(2 << 20);
     match root.memory("MemAvailable") {
         Some(available) if more > available / 4 * 3 => Err(Failure::Usage(format!(
-            "--hugepages {wanted}: takes {} more, but at most {} can be spared here",
+            "--hugepages {wanted}: needs {} more, but at most {} are available for it",
             size(more),
             size(available / 4 * 3)
         ))),
@@ -141,7 +140,7 @@ pub(super) fn check_affordable(root: &Root, wanted: u64) -> Result<(), Failure> 
     }
 }
 
-/// The smallest order of `/proc/buddyinfo` that is a piece of 2 MiB.
+/// The smallest order in `/proc/buddyinfo` that contains a 2 MiB page.
 const HUGE_ORDER: usize = 9;
 
 fn free(root: &Root) -> Check {
@@ -185,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_to_be_had_is_a_failure_and_small_pages_are_a_warning() {
+    fn no_backing_is_a_failure_and_small_pages_are_a_warning() {
         assert_eq!(backing(Some(&Err("nothing".to_owned()))).status, Status::Fail);
         assert_eq!(
             backing(Some(&Ok::<_, String>((Granted::ShmemBase, Some("be\n cause".to_owned()))))).status,
@@ -196,9 +195,9 @@ mod tests {
         assert_eq!((reason.status, reason.found.as_str()), (Status::Pass, "hugetlb (be cause)"));
     }
 
-    /// What was tried counts for more than what files say.
+    /// The result of a trial overrules the files.
     #[test]
-    fn what_is_set_and_yet_not_to_be_had_is_a_warning() {
+    fn a_feature_that_is_set_but_unavailable_is_a_warning() {
         let root = Root(std::env::temp_dir().join(format!("hugefork-doctor-tried-{}", std::process::id())));
         let write = |path: &str, text: &str| {
             let path = root.at(path);

@@ -1,4 +1,4 @@
-//! The kernel, and what it runs on.
+//! The kernel, and the machine below it.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(super) fn look(root: &Root, survey: Option<&Survey>) -> Vec<Check> {
     ]
 }
 
-/// The engine needs 5.14 (`MADV_POPULATE_WRITE`); 6.1 gives huge pages without a setting (`MADV_COLLAPSE`).
+/// The engine needs Linux 5.14 (`MADV_POPULATE_WRITE`); 6.1 makes huge pages without a setting (`MADV_COLLAPSE`).
 fn linux(root: &Root) -> Check {
     let about = About("linux", "5.14 is needed; 6.1 makes shmem blocks huge without any setting");
     let Some((release, version)) = release(root) else { return about.skip("the release is unknown") };
@@ -34,7 +34,7 @@ fn linux(root: &Root) -> Check {
     }
 }
 
-/// The name of the kernel's release, and the numbers that it begins with.
+/// The kernel's release name, and its first two numbers.
 fn release(root: &Root) -> Option<(String, (u32, u32))> {
     let release = root.text("/proc/sys/kernel/osrelease")?;
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
@@ -42,10 +42,10 @@ fn release(root: &Root) -> Option<(String, (u32, u32))> {
     Some((release, version))
 }
 
-/// The only size of pages that the engine works with.
+/// The only page size that the engine supports.
 const PAGE: u64 = 4 << 10;
 
-/// `found`: the size of this kernel's pages.
+/// `found`: this kernel's page size.
 fn page_size(found: Option<u64>) -> Check {
     let about = About("page-size", "hugefork works with pages of 4 KiB alone");
     match found {
@@ -57,12 +57,12 @@ fn page_size(found: Option<u64>) -> Check {
     }
 }
 
-/// The first kernel that says which pages of a mapping are private (`PAGEMAP_SCAN`).
+/// The first kernel that reports the private pages of a mapping (`PAGEMAP_SCAN`).
 const PAGE_GRAIN: (u32, u32) = (6, 7);
 
-/// `tried`: what a small pool of shmem said, if one was built.
+/// `tried`: the result of a small shmem pool, if one was built.
 fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
-    let about = About("page-grain", "a sparse write to what a snapshot shares copies 4 KiB with it, and 2 MiB without");
+    let about = About("page-grain", "with it, a sparse write to shared memory copies 4 KiB; without it, 2 MiB");
     let lacks = |why: &str| about.warn(format!("writes copy whole blocks: {why}"));
     match tried {
         Some(Ok(())) => about.pass("pools of shmem copy single pages; pools of hugetlb copy blocks"),
@@ -75,31 +75,31 @@ fn page_grain(root: &Root, tried: Option<Result<(), &str>>) -> Check {
     }
 }
 
-/// Whether they wait for a write-back, like writers.
+/// Whether system calls wait for a write-back, as writers do.
 fn system_calls(survey: Option<&Survey>) -> Check {
     let about =
         About("system-calls", "where writes copy pages, read(2) into a region waits while pages are written back");
     match survey.map(|survey| &survey.no_waiting) {
         Some(None) => about.pass("wait for write-backs: this process may handle their faults"),
         Some(Some(why)) => about
-            .warn(format!("fail with EFAULT at some moments: {why}; pin what they write to"))
+            .warn(format!("fail with EFAULT at some moments: {why}; pin the memory that they write to"))
             .run("sysctl vm.unprivileged_userfaultfd=1"),
         None => about.skip(NOT_TRIED),
     }
 }
 
-/// Why there can be no memory of the kind that `hugefork run --pool` gives programs.
+/// The reason why `hugefork run --pool` cannot give programs its memory.
 fn no_program_memory() -> Option<String> {
     ProgramMemory::new(BlockSize::MIB_2.bytes()).err().map(|why| why.to_string())
 }
 
-/// `tried`: what was in the way of a program's memory, if it was tried.
+/// `tried`: the obstacle to such memory, if it was tried.
 fn run_pool(tried: Option<Option<&str>>) -> Check {
     let about = About("run-pool", "hugefork run --pool gives programs memory of which a fork copies no page tables");
     match tried {
-        Some(None) => about.pass("programs of this user can have it; io_uring and GPU buffers are not for it"),
+        Some(None) => about.pass("programs of this user can have it; not for io_uring and GPU buffers"),
         Some(Some(why)) => {
-            let lacks = about.warn(format!("programs of this user run as they are under it: {why}"));
+            let lacks = about.warn(format!("programs of this user run unchanged under it: {why}"));
             if why.contains("page faults") { lacks.run("sysctl vm.unprivileged_userfaultfd=1") } else { lacks }
         }
         None => about.skip(NOT_TRIED),
@@ -116,7 +116,7 @@ fn watcher<E: Display>(root: &Root, tried: Option<&Result<PathBuf, E>>) -> Check
     }
 }
 
-/// The balloon among virtio devices, and the feature bit of one that reports free pages to the host.
+/// The device id of a virtio balloon, and the feature bit of a balloon that reports free pages to the host.
 const BALLOON: &str = "0x0005";
 const REPORTS: usize = 5;
 
@@ -132,7 +132,7 @@ fn virtual_machine(root: &Root) -> Check {
     let devices = root.names(virtio);
     match devices.iter().find(|device| of(device, "device") == BALLOON) {
         Some(balloon) if of(balloon, "features").as_bytes().get(REPORTS) == Some(&b'1') => {
-            about.pass("yes; its balloon reports free pages to the host, which takes them back")
+            about.pass("yes; its balloon reports free pages to the host, which reuses them")
         }
         Some(_) => about.pass("yes, with a balloon"),
         None => about.pass("yes"),
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_pages_than_those_of_4_kib_are_a_failure() {
+    fn a_page_size_other_than_4_kib_is_a_failure() {
         assert_eq!(page_size(Some(4096)).status, Status::Pass);
         let other = page_size(Some(16 << 10));
         assert!(other.status == Status::Fail && other.found.starts_with("16 KiB: "), "{}", other.found);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lack_of_page_grain_is_told_with_its_reason() {
+    fn a_lack_of_page_grain_is_reported_with_its_reason() {
         let nowhere = Root("/nonexistent".into());
         assert_eq!(page_grain(&nowhere, Some(Ok(()))).status, Status::Pass);
         let why = "open of /proc/self/pagemap failed";
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn why_programs_have_no_pool_is_told() {
+    fn the_reason_for_no_program_pool_is_reported() {
         assert_eq!(run_pool(Some(None)).status, Status::Pass);
         let lacks = run_pool(Some(Some("userfaultfd failed")));
         assert!(lacks.status == Status::Warn && lacks.found.ends_with("userfaultfd failed"), "{}", lacks.found);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_watcher_found_counts() {
+    fn the_watchers_finding_is_reported() {
         let root = Root("/nonexistent".into());
         assert_eq!(watcher(&root, Some(&Ok::<_, String>("/a/file".into()))).found, "/a/file");
         let refused = watcher(&root, Some(&Err("/a/file: Permission denied".to_owned())));

@@ -1,4 +1,4 @@
-//! Limits that the system and the process have.
+//! Limits of the system and of the process.
 
 use hugefork::machine;
 
@@ -21,14 +21,14 @@ fn memory(root: &Root) -> Check {
 
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// The kernel's own default.
+/// The kernel's default.
 const USUAL_MAPPINGS: u64 = 65530;
 
-/// Enough is a mapping for each block that fits in memory, in a region and in a fork of it.
+/// Enough is one mapping for each block that fits in memory, in a region and in a fork of it.
 fn map_count(root: &Root) -> Check {
     let about = About(
         "map-count",
-        "each hugetlb block, and each shmem block away from its neighbours, takes one; with none left a write is a SIGBUS",
+        "each hugetlb block, and each shmem block away from its neighbours, uses one; with none left a write is a SIGBUS",
     );
     let path = "/proc/sys/vm/max_map_count";
     let Some(limit) = root.number(path) else { return about.skip(format!("{path} does not say")) };

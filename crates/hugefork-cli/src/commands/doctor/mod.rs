@@ -1,4 +1,4 @@
-//! `hugefork doctor`: what this machine offers hugefork, and the command that mends what it does not.
+//! `hugefork doctor`: this machine's support for hugefork, and the commands that improve it.
 //!
 //! ```text
 //! root (/proc, /sys) ─┐
@@ -6,8 +6,9 @@
 //! survey (tried) ─────┘           ▲                                   │
 //!                                 └───────── look again ◀── --fix ────┘
 //! ```
-//! A check is one function that reads what it needs below a [`Root`] and returns a line. What cannot be read has to be
-//! tried ([`machine::survey`]); that is done on the running machine only, not for a copy of another machine's files.
+//! A check is one function that reads files below a [`Root`] and returns a line. Features without a
+//! file are tried ([`machine::survey`]), on the running machine only, not for a copy of another
+//! machine's files.
 
 mod calibration;
 mod check;
@@ -41,15 +42,15 @@ use crate::settings::lock::Lock;
 /// The layout of the JSON. Since 2 a check has `group` and `why`, `mend` is an object, and names are identifiers.
 const SCHEMA: u32 = 2;
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Diagnosis<'a> {
     schema: u32,
     version: &'static str,
-    /// The worst of the checks.
+    /// The worst status of all checks.
     status: Status,
     groups: &'a [Group],
-    /// What `--fix` did; null without it.
+    /// The result of `--fix`; null without it.
     fixes: Option<&'a Fixes>,
     /// The kernels that were tried.
     calibration: &'a [Tried],
@@ -57,7 +58,7 @@ struct Diagnosis<'a> {
     host: Option<Host>,
 }
 
-/// Looks, mends if that was asked for, and prints.
+/// Runs the checks and, if requested, the fixes, and prints the result.
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let root = Root(args.root.clone().unwrap_or_else(|| PathBuf::from("/")));
     if !root.at("/proc").is_dir() {
@@ -71,7 +72,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         (look(&root, survey.as_ref(), args.hugepages), survey.as_ref().map(calibration::of).unwrap_or_default())
     };
     let (mut groups, mut calibration) = look();
-    // A bench with --tune puts settings back: nothing is to be changed while it runs. Without root nothing is changed.
+    // A bench with --tune restores settings, so nothing may be changed while it runs. Without root nothing is changed.
     let is_for_real = args.fix && args.root.is_none() && rustix::process::geteuid().is_root();
     let lock = is_for_real.then(|| Lock::take(Lock::path(), "--fix")).transpose()?;
     let fixes = args.fix.then(|| fix::apply(groups.iter().flat_map(|group| &group.checks)));
@@ -92,7 +93,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         };
         serde_json::to_string_pretty(&diagnosis).context("writing JSON")? + "\n"
     } else if let Some(fixes) = fixes.as_ref().filter(|fixes| fixes.changed_nothing()) {
-        // All else is as `doctor` said before, and would push off the screen what matters.
+        // The rest is as `doctor` printed before, and would scroll the important lines away.
         render::fixes(fixes)
     } else {
         let colours = terminal::colours(&io::stdout());

@@ -1,4 +1,5 @@
-//! The text of `doctor`, as wide as the terminal. Commands are longer where they have to be, since they are copied.
+//! The text of `doctor`, as wide as the terminal. Commands are not wrapped, so that they can be
+//! copied.
 
 use std::fmt::Write;
 
@@ -6,16 +7,16 @@ use super::check::{Check, Group, Status};
 use super::fix::Fixes;
 use crate::output::terminal;
 
-/// The columns of what is no terminal.
+/// The assumed columns of a stream that is not a terminal.
 const WIDTH: usize = 80;
 
-/// How much is told, and how.
+/// The amount of detail, and the form of the text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
-    /// Every line says why it matters, not only those that could be better.
+    /// Whether every line shows why it matters, not only the lines with a remedy.
     pub(super) all_reasons: bool,
     pub(super) colours: bool,
-    /// Columns of the terminal, if it is one.
+    /// The columns of the terminal, if it is one.
     pub(super) columns: Option<usize>,
 }
 
@@ -43,7 +44,7 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
     let begin = format!("  {word}  {:width$}  ", check.name);
     let columns = style.columns.unwrap_or(WIDTH);
     let wrap = |begin: &str, words: &str| {
-        // Where half of the line would be empty, the words begin further left.
+        // If half of the line would be empty, the text is indented less.
         let then = if begin.len() > columns / 2 { 8 } else { begin.len() };
         terminal::wrap(begin, &" ".repeat(then), words, columns)
     };
@@ -60,7 +61,7 @@ fn line(text: &mut String, check: &Check, width: usize, style: Style) {
     }
 }
 
-/// What `--fix` did.
+/// The result of `--fix`.
 pub(super) fn fixes(fixes: &Fixes) -> String {
     let mut text = String::new();
     for fixed in &fixes.fixed {
@@ -75,14 +76,14 @@ pub(super) fn fixes(fixes: &Fixes) -> String {
     text
 }
 
-/// Who may set what `--fix` sets.
+/// The user who may make the changes of `--fix`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fixer {
     Anybody,
     Root,
 }
 
-/// The last line.
+/// The summary line.
 pub(super) fn summary(groups: &[Group], fixer: Fixer) -> String {
     let checks = || groups.iter().flat_map(|group| &group.checks);
     let count = |status| checks().filter(|check| check.status == status).count();
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_says_what_can_be_mended_and_by_whom() {
+    fn the_summary_counts_the_fixes_and_names_the_user_for_them() {
         let setting = || About("a", "b").warn("c").set("/x".into(), 1);
         let told = |checks, fixer| summary(&[Group { name: "group", checks }], fixer);
         let count = "0 passed, 1 to improve, 0 failed, 0 skipped";
@@ -140,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_is_not_left_empty() {
+    fn a_narrow_terminal_is_used_fully() {
         let checks = vec![About("address-space", "").warn("three short words and a few more")];
         let text = groups(&[Group { name: "group", checks }], Style { columns: Some(40), ..PLAIN });
         assert_eq!(text, "group\n  warn  address-space  three short words\n        and a few more\n        why:\n\n");
     }
 
     #[test]
-    fn colours_are_around_the_status_alone_and_reasons_on_request() {
+    fn only_the_status_is_coloured_and_reasons_are_optional() {
         let checks = || vec![Group { name: "group", checks: vec![About("warn", "b c a").pass("pass")] }];
         let text = groups(&checks(), Style { colours: true, ..PLAIN });
         assert_eq!(text, "group\n  \x1b[32mpass\x1b[0m  warn  pass\n\n");

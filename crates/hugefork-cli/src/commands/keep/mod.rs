@@ -1,6 +1,7 @@
-//! `hugefork keep`: keeps programs in huge pages from outside until Ctrl-C, or until all have ended.
+//! `hugefork keep`: keeps programs in huge pages from outside, until Ctrl-C or until all have
+//! ended.
 //!
-//! On a terminal the table is drawn anew each second. Elsewhere it is printed once, at the end.
+//! On a terminal the table is redrawn each second. Elsewhere it is printed once, at the end.
 
 mod screen;
 
@@ -19,10 +20,10 @@ use crate::args::keep::KeepArgs;
 use crate::failure::Failure;
 use crate::output::stdout::print;
 
-/// How often something is printed.
+/// Time between two outputs.
 const EACH: Duration = Duration::from_secs(1);
 
-/// Keeps the processes that were asked for.
+/// Keeps the requested processes.
 pub(crate) fn run(args: &KeepArgs) -> Result<ExitCode, Failure> {
     let targets = targets(args).map_err(|error| Failure::usage(&error.into()))?;
     let mut keeper = Keeper::new(targets).map_err(|error: KeepError| Failure::Failed(error.into()))?;
@@ -62,7 +63,7 @@ pub(crate) fn run(args: &KeepArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The report of now, or the last one where all processes have ended.
+/// The present report, or the last one if all processes have ended.
 fn newest(keeper: &Keeper, last: Report) -> Report {
     let now = keeper.report();
     if now.processes.is_empty() { last } else { now }

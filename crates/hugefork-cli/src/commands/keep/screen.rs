@@ -1,4 +1,4 @@
-//! The table of the processes that are kept.
+//! The table of the kept processes.
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -7,24 +7,24 @@ use hugefork_keep::{ProcessReport, Report, Trouble};
 use crate::output::stdout::print;
 use crate::output::terminal::fitted;
 
-/// A table that is drawn over the one before.
+/// A table that replaces the previous one on the terminal.
 #[derive(Debug, Default)]
 pub(super) struct Screen {
-    /// The lines of the last one.
+    /// Number of lines of the previous table.
     lines: usize,
 }
 
 impl Screen {
     pub(super) fn draw(&mut self, report: &Report) -> anyhow::Result<()> {
         let text = fitted(table(report));
-        // Up to where the last one began, and clear from there.
+        // Moves up to the start of the previous table, and clears from there.
         let up = if self.lines == 0 { String::new() } else { format!("\x1b[{}F\x1b[J", self.lines) };
         self.lines = text.lines().count();
         print(&(up + &text))
     }
 }
 
-/// The processes, those that have forked first, and below them what is in their way.
+/// The processes that have forked, and below them the reasons for missing huge pages.
 pub(super) fn table(report: &Report) -> String {
     let mut processes: Vec<&ProcessReport> = report.processes.iter().collect();
     processes.sort_by_key(|process| (process.forks == 0, std::cmp::Reverse(process.resident_bytes)));
@@ -59,10 +59,10 @@ pub(super) fn table(report: &Report) -> String {
     if !others.is_empty() {
         let memory = others.iter().map(|process| process.resident_bytes).sum();
         let what = if others.len() == 1 { "process that has" } else { "processes that have" };
-        text += &format!("{} {what} not forked ({}): left alone\n", others.len(), size(memory));
+        text += &format!("{} {what} not forked ({}): unchanged\n", others.len(), size(memory));
     }
     if text.is_empty() {
-        text += "no such process yet\n";
+        text += "no matching process yet\n";
     }
     text
 }

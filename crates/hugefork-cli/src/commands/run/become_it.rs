@@ -1,4 +1,5 @@
-//! Becomes the program: the same process, with the signals and the mask that the command was started with.
+//! Executes the program in this process, with the signal mask and signal actions that the command
+//! was started with.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -19,7 +20,7 @@ static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
-    // SAFETY: a `sigaction` of zeros is the default action, and the call only reads.
+    // SAFETY: a zeroed `sigaction` is valid, and the call only reads the action.
     let was = unsafe {
         let mut was: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, ptr::null(), &mut was);
@@ -28,7 +29,7 @@ extern "C" fn look() {
     IGNORED_PIPE.store(was == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Executes the program. Comes back only if that fails.
+/// Executes the program. Returns only after a failure.
 pub(super) fn execute(program: &Program, arguments: &[OsString], environment: Environment) -> Failure {
     let failed = |status, why: &str| Failure::Status(status, format!("{}: {why}", program.path.display()));
     let mut words: Vec<&OsStr> = vec![&program.asked];
@@ -48,10 +49,10 @@ pub(super) fn execute(program: &Program, arguments: &[OsString], environment: En
     let pointers = |list: &[CString]| list.iter().map(|one| one.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>();
     let (words, variables) = (pointers(&words), pointers(&variables));
     if !IGNORED_PIPE.load(Ordering::Relaxed) {
-        // SAFETY: the default action of a signal.
+        // SAFETY: sets the default action of a signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
-    // SAFETY: strings that end, in lists that end.
+    // SAFETY: zero-terminated strings, in null-terminated lists.
     unsafe { libc::execve(file.as_ptr(), words.as_ptr(), variables.as_ptr()) };
     let error = io::Error::last_os_error();
     let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN };

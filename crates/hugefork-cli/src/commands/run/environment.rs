@@ -1,5 +1,5 @@
-//! The environment of the program: the command's own, the library, and the variable that switches it on. The
-//! library takes both out again before the program's `main`.
+//! The environment of the program: the command's own, plus the library and the variable that
+//! activates it. The library removes both before the program's `main`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,18 +8,18 @@ use std::{env, fs};
 
 use hugefork_preload::{ALL, BIG, LIBRARY, VARIABLE};
 
-/// What the loader reads.
+/// The variable that the loader reads.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// An environment: each `NAME=VALUE`, in order.
+/// An environment: `NAME=VALUE` entries, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Environment(Vec<OsString>);
 
 impl Environment {
-    /// The one that the command was started with. libc takes variables such as `LD_LIBRARY_PATH` out of its own where
-    /// the command has a capability from its file; the kernel still has them.
+    /// The original environment of the command. If the command has a file capability, libc removes variables such as
+    /// `LD_LIBRARY_PATH` from its copy; the kernel still has them.
     pub(super) fn of_this_process() -> Environment {
-        // SAFETY: numbers alone. A process without the capability may not trace this one even so.
+        // SAFETY: the call takes numbers. It does not allow a process without the capability to trace this one.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
         match fs::read("/proc/self/environ") {
             Ok(bytes) => Environment(bytes.split(|byte| *byte == 0).filter(|one| !one.is_empty()).map(owned).collect()),
@@ -27,7 +27,7 @@ impl Environment {
         }
     }
 
-    /// With the library in it.
+    /// Adds the library.
     pub(super) fn with(mut self, library: &Path) -> Environment {
         let asked = self.value(VARIABLE).filter(|asked| *asked == ALL).map_or(BIG, |_| ALL);
         self.set(VARIABLE, OsStr::new(asked));
@@ -36,7 +36,7 @@ impl Environment {
         self
     }
 
-    /// Every variable.
+    /// All variables.
     pub(super) fn variables(&self) -> impl Iterator<Item = &OsStr> {
         self.0.iter().map(OsString::as_os_str)
     }
@@ -61,7 +61,7 @@ fn variable(name: &OsStr, value: &OsStr) -> OsString {
     [name, OsStr::new("="), value].into_iter().collect()
 }
 
-/// The libraries that are there, less older ones of ours, and ours at their end: theirs come first.
+/// The present libraries, without older versions of ours, followed by ours.
 fn with_library(preloaded: &OsStr, library: &Path) -> OsString {
     let parts = preloaded.as_bytes().split(|byte| *byte == b':' || *byte == b' ');
     let is_ours = |part: &[u8]| {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_hugeforks_stays_in_its_place() {
+    fn other_variables_and_their_order_are_preserved() {
         let before = Environment(["A=1", "LD_PRELOAD=/a.so", "B="].map(OsString::from).into());
         let after = before.with(Path::new("/c/libhugefork-run-2.so"));
         let theirs: Vec<_> = after.variables().filter(|one| !one.as_bytes().starts_with(VARIABLE.as_bytes())).collect();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_are_there_stay_and_come_first() {
+    fn present_libraries_are_preserved_and_come_first() {
         let with = |there: &str| with_library(OsStr::new(there), Path::new("/c/libhugefork-run-2.so"));
         assert_eq!(with(""), "/c/libhugefork-run-2.so");
         assert_eq!(with("/a.so b.so"), "/a.so:b.so:/c/libhugefork-run-2.so");

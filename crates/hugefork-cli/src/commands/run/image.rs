@@ -1,4 +1,4 @@
-//! What the ELF of a program says of it.
+//! Reads facts about a program from its ELF file.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -12,7 +12,7 @@ use object::pod::Pod;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef, SectionIndex, StringTable};
 
-/// Sanitizers, by the names of their libraries, and by a function that nobody else has.
+/// Sanitizers: the name of the library, and a function that only this sanitizer has.
 const SANITIZERS: [(&str, &str, &str); 5] = [
     ("libasan.", "__asan_init", "AddressSanitizer"),
     ("libtsan.", "__tsan_init", "ThreadSanitizer"),
@@ -21,49 +21,49 @@ const SANITIZERS: [(&str, &str, &str); 5] = [
     ("liblsan.", "__lsan_init", "LeakSanitizer"),
 ];
 
-/// What Go leaves in each of its programs.
+/// The section that every Go program has.
 const GO_SECTION: &[u8] = b".go.buildinfo";
 
-/// The longest path of a loader that the kernel takes, with the zero at its end.
+/// Maximum length of a loader's path in the kernel, with the terminating zero.
 const LONGEST_PATH: u64 = 4096;
-/// The longest name of a file.
+/// Maximum length of a file name.
 const LONGEST_NAME: usize = 255;
-/// No program needs as many.
+/// More libraries than any program needs.
 const MOST_LIBRARIES: usize = 4096;
 
-/// What is known of an image.
+/// The facts about an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Image {
-    /// Whether this machine's own library can be put into it.
+    /// Whether a library of this machine's architecture can be loaded into it.
     pub(super) is_of_this_machine: bool,
-    /// What loads it and its libraries; none if it is linked statically.
+    /// The loader of the image and its libraries; `None` for static linking.
     pub(super) loader: Option<String>,
-    /// The libraries that it needs.
+    /// The names of the libraries that it needs.
     pub(super) needs: Vec<String>,
-    /// The functions of [`SANITIZERS`] that it has itself, and `malloc`.
+    /// The functions among [`SANITIZERS`] that it contains, and `malloc`.
     pub(super) has: Vec<String>,
-    /// Whether Go has built it.
+    /// Whether it was built by Go.
     pub(super) is_go: bool,
 }
 
 impl Image {
-    /// Reads an image; none if nobody may read it, or it makes no sense.
+    /// Reads an image; `None` if it is unreadable or not a valid ELF file.
     pub(super) fn read(path: &Path) -> Option<Image> {
         Image::of(File::open(path).ok()?)
     }
 
-    /// The same of whatever can be read. No part of it is read twice, whatever it says of itself.
+    /// The same for any reader. No part is read twice, whatever the headers claim.
     pub(super) fn of(file: impl Read + Seek) -> Option<Image> {
         let cache = ReadCache::new(file);
         let class = (&cache).read_bytes_at(0, 6).ok()?;
-        // The fifth byte says 64 bits, the sixth which end comes first.
+        // The fifth byte means 64 bits, the sixth little-endian.
         if !class.starts_with(b"\x7fELF") || class[4..6] != [2, 1] {
             return class.starts_with(b"\x7fELF").then(Image::default);
         }
         let header = FileHeader64::parse(&cache).ok()?;
         let endian = header.endian().ok()?;
         let machine = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
-        // As the kernel, which takes the first one or runs nothing.
+        // Like the kernel, which uses the first such header.
         let is_loader = |part: &&ProgramHeader64<Endianness>| part.p_type(endian) == PT_INTERP;
         let loader = match header.program_headers(endian, &cache).ok()?.iter().find(is_loader) {
             Some(part) if part.p_filesz(endian) > LONGEST_PATH => return None,
@@ -76,7 +76,7 @@ impl Image {
         let needed = dynamic.filter(|entry| entry.d_tag(endian) == DT_NEEDED);
         let needs = needed.filter_map(|entry| name(names, entry.d_val(endian))).take(MOST_LIBRARIES);
         let mut has = sections.telling_functions(SHT_DYNSYM)?;
-        // A sanitizer that is linked statically has a malloc, too, and shows nothing else.
+        // A statically linked sanitizer also defines malloc; it has no other mark.
         if has.iter().any(|name| name == "malloc") {
             has.extend(sections.telling_functions(SHT_SYMTAB)?);
         }
@@ -94,7 +94,7 @@ impl Image {
         })
     }
 
-    /// The sanitizer that watches it.
+    /// The sanitizer that is built into the program.
     pub(super) fn sanitizer(&self) -> Option<&'static str> {
         let is_there = |(library, function, _): &&(&str, &str, &str)| {
             self.needs.iter().any(|name| name.starts_with(library)) || self.has.iter().any(|name| name == function)
@@ -103,7 +103,7 @@ impl Image {
     }
 }
 
-/// The sections of a file. Each is read as a whole: a symbol that names a string costs no call and no memory.
+/// The sections of a file. Each is read as a whole, so a symbol lookup needs no further call or memory.
 struct Sections<'data, R: Read + Seek> {
     endian: Endianness,
     cache: &'data ReadCache<R>,
@@ -115,7 +115,8 @@ impl<'data, R: Read + Seek> Sections<'data, R> {
         self.headers.get(section.0)?.data(self.endian, self.cache).ok()
     }
 
-    /// What the first section of that type lists, and the strings that it names; nothing if there is no such section.
+    /// The entries of the first section of that type, and the strings that they refer to; `None` without such a
+    /// section.
     fn entries<T: Pod>(&self, kind: SectionType) -> Option<(&'data [T], &'data [u8])> {
         let Some(section) = self.headers.iter().find(|section| section.sh_type(self.endian) == kind) else {
             return Some((&[], &[]));
@@ -124,7 +125,7 @@ impl<'data, R: Read + Seek> Sections<'data, R> {
         Some((entries, self.data(section.link(self.endian))?))
     }
 
-    /// The functions of [`SANITIZERS`], and `malloc`, that a table of symbols defines, each once.
+    /// The functions of [`SANITIZERS`], and `malloc`, that a symbol table defines, each once.
     fn telling_functions(&self, table: SectionType) -> Option<Vec<String>> {
         let (symbols, names) = self.entries::<Sym64<Endianness>>(table)?;
         let strings = StringTable::new(names, 0, names.len() as u64);
@@ -142,7 +143,7 @@ impl<'data, R: Read + Seek> Sections<'data, R> {
     }
 }
 
-/// The name at a place among strings; none if it is longer than any that is looked for.
+/// The name at an offset of a string table; `None` if it is longer than any that is searched for.
 fn name(strings: &[u8], at: u64) -> Option<&[u8]> {
     let from = strings.get(usize::try_from(at).ok()?..)?;
     let most = &from[..from.len().min(LONGEST_NAME + 1)];
@@ -158,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_is_a_program_of_this_machine() {
+    fn this_test_is_recognised_as_a_program_of_this_machine() {
         let image = Image::read(&std::env::current_exe().unwrap()).unwrap();
         assert!(image.is_of_this_machine && image.loader.is_some() && !image.is_go, "{image:?}");
         assert!(image.needs.iter().any(|name| name.starts_with("libc.so")), "{image:?}");
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_none() {
+    fn other_files_are_not_images() {
         assert_eq!(Image::read(Path::new("/etc/passwd")), None);
         assert_eq!(Image::read(Path::new("/no/such/file")), None);
     }

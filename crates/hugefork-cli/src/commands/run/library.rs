@@ -1,8 +1,10 @@
-//! The library, in a file that programs can load. The command carries it, and writes it once for each user and version.
+//! The library as a file that programs can load. The command contains it, and writes it once for
+//! each user and version.
 //!
-//! Whoever can replace that file would be in every program that is started with it. So it lies where nobody else can do
-//! so (`place`), and what is there already must be this user's and, byte for byte, what would have been written. It is
-//! written beside and renamed, so that two commands at once do not see each other's half of it.
+//! A user who could replace that file would run code in every program started with it. So it is
+//! stored where no other user can do so (`place`). An existing file is used only if it belongs to
+//! this user and equals the built-in library byte for byte. A new file is written under another
+//! name and renamed, so that concurrent commands never see a half-written one.
 
 use std::env;
 use std::fs::{File, Permissions};
@@ -17,49 +19,49 @@ use rustix::process::geteuid;
 
 use super::place::{self, Wrong};
 
-/// A library that the build script has built.
+/// A library built by the build script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Library {
-    /// What tells its contents.
+    /// A hash of its contents.
     number: &'static str,
     contents: &'static [u8],
 }
 
-/// What looks after the memory.
+/// The library for `hugefork run --pool`.
 const RUN: Library = Library {
     number: env!("HUGEFORK_LIBRARY_NUMBER"),
     contents: include_bytes!(concat!(env!("OUT_DIR"), "/library.so")),
 };
 
 impl Library {
-    /// Its name, which tells its contents.
+    /// Its file name, which contains the hash.
     fn name(self) -> String {
         format!("{}{}.so", hugefork_preload::LIBRARY, self.number)
     }
 }
 
-/// Of the file: others may read it, since programs that change their user need that.
+/// Mode of the file: other users may read it, because programs that change their user need that.
 const MODE: u32 = 0o755;
 
-/// Where a library is.
+/// The location of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InPlace {
     pub(super) path: PathBuf,
-    /// Why places that come first were not taken, where somebody else could replace it.
+    /// The reasons why earlier places were refused as unsafe.
     pub(super) refused: Vec<String>,
 }
 
-/// Puts the library in place, if it is not there, and says where.
+/// Stores the library if it is missing, and returns its location.
 ///
 /// # Errors
-/// What was wrong with each place, in one line.
+/// The reasons why all places were refused, in one line.
 pub(super) fn put_in_place() -> Result<InPlace, String> {
     let named = |name: &str| env::var_os(name).map(PathBuf::from);
     put_into_one_of(RUN, &places(named("XDG_CACHE_HOME"), named("HOME"), geteuid().as_raw()))
 }
 
-/// The places in the order of preference. What root puts somewhere is for services with users of their own, which
-/// cannot look into root's home.
+/// The places in order of preference. Root's library serves services with users of their own, which cannot read root's
+/// home.
 fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<PathBuf> {
     let absolute = |path: Option<PathBuf>| path.filter(|path| path.is_absolute());
     let below = |path: PathBuf| path.join("hugefork");
@@ -67,7 +69,7 @@ fn places(cache: Option<PathBuf>, home: Option<PathBuf>, user: u32) -> Vec<PathB
     places.extend(absolute(cache).map(below));
     places.extend((user == 0).then(|| below("/var/cache".into())));
     places.extend(absolute(home).map(|home| below(home.join(".cache"))));
-    // Everybody writes there, so it is looked at all the more closely.
+    // All users can write to `/tmp`; the checks of `place` make this safe.
     places.push(format!("/tmp/hugefork-{user}").into());
     places
 }
@@ -80,7 +82,7 @@ fn put_into_one_of(library: Library, places: &[PathBuf]) -> Result<InPlace, Stri
             Err(why) => {
                 wrong.push(format!("{}: {why}", place.display()));
                 if let Wrong::Unsafe(why) = why {
-                    refused.push(format!("{} is no place for its library, since {why}", place.display()));
+                    refused.push(format!("{} cannot hold its library: {why}", place.display()));
                 }
             }
         }
@@ -93,9 +95,9 @@ fn put_into_one_of(library: Library, places: &[PathBuf]) -> Result<InPlace, Stri
 
 fn put_into(library: Library, place: &Path) -> Result<PathBuf, Wrong> {
     let path = place.join(library.name());
-    // The loader takes these to be between two names.
+    // The loader treats these characters as separators or variables.
     if path.to_str().is_none_or(|path| path.contains([':', ' ', '$'])) {
-        return Err(Wrong::Unfit("the loader does not take such a name".to_owned()));
+        return Err(Wrong::Unfit("the loader cannot parse such a name".to_owned()));
     }
     let directory = place::open(place)?;
     if fstatvfs(&directory).is_ok_and(|file_system| file_system.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
@@ -107,7 +109,7 @@ fn put_into(library: Library, place: &Path) -> Result<PathBuf, Wrong> {
     Ok(path)
 }
 
-/// Whether the library is there, whole, and nobody else's.
+/// Whether the library exists, is complete, and belongs to this user.
 fn is_there(library: Library, directory: &OwnedFd) -> bool {
     let open = || -> io::Result<bool> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -127,14 +129,14 @@ fn is_there(library: Library, directory: &OwnedFd) -> bool {
     open().unwrap_or(false)
 }
 
-/// Writes the library beside its name, then renames it. What was there before stays what it is for those who use it.
+/// Writes the library under a temporary name and renames it. Programs that use an older file still have that one.
 fn write(library: Library, directory: &OwnedFd) -> io::Result<()> {
     let beside = format!(".{}.{}", library.name(), std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let new = || openat(directory, &beside, flags, Mode::RWXU);
     let remove = || unlinkat(directory, &beside, AtFlags::empty());
     let file = match new() {
-        // Left behind by a process of the same number.
+        // A file left by an earlier process with the same number.
         Err(Errno::EXIST) => {
             remove()?;
             new()
@@ -156,7 +158,7 @@ mod tests {
     use std::os::unix::fs::DirBuilderExt;
     use std::thread;
 
-    /// A directory of this test's own, removed at its end.
+    /// A temporary directory of this test, removed at its end.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -170,7 +172,7 @@ mod tests {
             &self.0
         }
 
-        /// Whether the library is there.
+        /// Whether the library exists.
         fn has(&self) -> bool {
             is_there(RUN, &place::open(&self.0).unwrap())
         }
@@ -183,10 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_end_with_one_whole_file() {
+    fn concurrent_commands_store_one_complete_file() {
         let scratch = Scratch::new("many");
         let put = || put_into(RUN, scratch.place()).unwrap();
-        // The threads of one process would share its number, and so the name that is written beside.
+        // Threads of one process would share its number, and so the temporary name.
         let put_apart = || {
             let path = scratch.0.join(RUN.name());
             write_as(&path, &format!("{:?}", thread::current().id()));
@@ -199,7 +201,7 @@ mod tests {
         assert!(scratch.has());
     }
 
-    /// As another process would at the same time.
+    /// Does what another process would do at the same time.
     fn write_as(path: &Path, who: &str) {
         let beside = path.with_file_name(format!("beside-{who}"));
         fs::write(&beside, RUN.contents).unwrap();
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_whole_is_written_again() {
+    fn an_incomplete_or_foreign_library_is_replaced() {
         let scratch = Scratch::new("again");
         let path = put_into(RUN, scratch.place()).unwrap();
         for spoil in [
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_others_may_write_to_are_not_taken() {
+    fn directories_that_other_users_can_write_to_are_refused() {
         let scratch = Scratch::new("open");
         fs::set_permissions(&scratch.0, Permissions::from_mode(0o777)).unwrap();
         let open = Err(Wrong::Unsafe(format!("others can write to {}", scratch.0.display())));
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn places_come_in_order_and_only_absolute_ones() {
+    fn places_are_ordered_and_absolute() {
         let paths = |cache: &str, home: &str, user| {
             let some = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
             let places = places(some(cache), some(home), user);

@@ -1,4 +1,4 @@
-//! `hugefork run`: starts a program, whose memory is looked after.
+//! `hugefork run`: runs a program and takes care of its memory.
 //!
 //! ```text
 //! outside      keeps a program from outside, by a process beside it
@@ -29,7 +29,7 @@ use self::program::Program;
 use crate::args::run::RunArgs;
 use crate::failure::Failure;
 
-/// Becomes the program. Comes back only if that fails.
+/// Becomes the program. Returns only after a failure.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let program = Program::find(&args.command[0])?;
     let environment = if args.pool { pool::prepare(&program, args)? } else { Environment::of_this_process() };
@@ -38,26 +38,28 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         let done = if args.merge { merge_equal_pages() } else { outside::start() };
         match done {
             Ok(what) if !args.quiet => eprintln!("hugefork: {name} {what}"),
-            Err(why) if !args.quiet => eprintln!("hugefork: {name} runs as it is: {why}"),
+            Err(why) if !args.quiet => eprintln!("hugefork: {name} runs unchanged: {why}"),
             Ok(_) | Err(_) => {}
         }
     }
     Err(become_it::execute(&program, &args.command[1..], environment))
 }
 
-/// Has the kernel merge equal pages of this process, and of the program that it becomes. Gives what was done.
+/// Lets the kernel merge equal pages of this process, and of the program that it becomes. Returns a description.
 ///
 /// # Errors
-/// The kernel cannot, or its thread for that does not run.
+/// The kernel lacks the feature, or its merging thread does not run.
 fn merge_equal_pages() -> Result<&'static str, String> {
     /// `PR_SET_MEMORY_MERGE` of linux/prctl.h.
     const MERGE: libc::c_int = 67;
-    // SAFETY: numbers alone; merged pages have the contents that they had.
+    // SAFETY: the call takes numbers; merging preserves the contents of pages.
     if unsafe { libc::prctl(MERGE, 1, 0, 0, 0) } != 0 {
-        return Err("this kernel cannot merge pages of a whole process; Linux 6.4 or newer can, with KSM".to_owned());
+        return Err("this kernel cannot merge pages of a whole process; use Linux 6.4 or newer with KSM".to_owned());
     }
     match std::fs::read_to_string("/sys/kernel/mm/ksm/run") {
-        Ok(run) if run.trim() == "1" => Ok("has equal pages merged, and so has what it starts (Linux 6.7)"),
-        _ => Err("KSM does not run: type `echo 1 | sudo tee /sys/kernel/mm/ksm/run`".to_owned()),
+        Ok(run) if run.trim() == "1" => {
+            Ok("has its equal pages merged, and so have programs that it starts (Linux 6.7)")
+        }
+        _ => Err("KSM does not run: run `echo 1 | sudo tee /sys/kernel/mm/ksm/run`".to_owned()),
     }
 }

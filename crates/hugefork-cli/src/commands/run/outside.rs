@@ -1,22 +1,24 @@
-//! Keeps the program from outside: a process of its own that goes on when this one becomes the program.
+//! Keeps the program in huge pages from outside: a separate process that continues after this one
+//! has become the program.
 //!
 //! ```text
 //! hugefork run ── fork ──▶ (child) ── setsid, fork ──▶ keeper, until the program and all that it starts have ended
 //!      │                      └─ ends at once
 //!      └─ execve ─▶ the program, with the number, the parent, the terminal and the descriptors of the command
 //! ```
-//! The keeper is no child of the program, which would find it by `wait(2)`, and would wait for it if it waits for all.
-//! A program that orphans become children of, as of process 1 of a container, therefore has no keeper.
+//! The keeper must not be a child of the program: the program would see it in `wait(2)`, and would
+//! wait for it when waiting for all children. A program that adopts orphans, such as process 1 of a
+//! container, therefore gets no keeper.
 
 use std::ffi::c_int;
 use std::ptr;
 
 use hugefork_keep::{Keeper, Targets, has_room_for_a_task};
 
-/// Starts the keeper of this process, and says so in words.
+/// Starts the keeper of this process, and returns a description of it.
 ///
 /// # Errors
-/// The reason why nothing can be kept here.
+/// The reason why the program cannot be kept.
 pub(super) fn start() -> Result<&'static str, String> {
     Keeper::check().map_err(|why| why.to_string())?;
     let own = std::process::id();
@@ -30,12 +32,12 @@ pub(super) fn start() -> Result<&'static str, String> {
     if !has_room_for_a_task(own) {
         return Err("its control group has room for few more tasks: raise pids.max (systemd: TasksMax=)".to_owned());
     }
-    // SAFETY: this process has one thread, so its copy may do whatever it may.
+    // SAFETY: this process has a single thread, so the child may call any function.
     match unsafe { libc::fork() } {
         -1 => return Err(format!("no process can be made for that: {}", std::io::Error::last_os_error())),
         0 => leave_the_session_and_keep(own),
         child => {
-            // SAFETY: the child of above, which nobody else waits for.
+            // SAFETY: the child from above; no other code waits for it.
             unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
         }
     }
@@ -45,14 +47,14 @@ pub(super) fn start() -> Result<&'static str, String> {
 /// Whether orphans become children of this process, and so of the program.
 fn adopts_orphans() -> bool {
     let mut is_subreaper: c_int = 0;
-    // SAFETY: the kernel writes a number to the one that is named.
+    // SAFETY: the kernel writes one number to `is_subreaper`.
     unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, ptr::from_mut(&mut is_subreaper), 0, 0, 0) };
     is_subreaper != 0 || std::process::id() == 1
 }
 
-/// Becomes the keeper, in a session of its own: signals to the program's process group do not reach it.
+/// Becomes the keeper in a session of its own, so that signals to the program's process group do not reach it.
 fn leave_the_session_and_keep(program: u32) -> ! {
-    // SAFETY: numbers alone are passed. The copy has one thread.
+    // SAFETY: the calls take numbers. The process has a single thread.
     let is_child = unsafe { libc::setsid() > 0 && libc::fork() == 0 };
     if is_child {
         hold_nothing_of_the_programs();
@@ -65,15 +67,16 @@ fn leave_the_session_and_keep(program: u32) -> ! {
             }
         }
     }
-    // SAFETY: nothing is left to be done at an exit.
+    // SAFETY: no cleanup is needed.
     unsafe { libc::_exit(0) }
 }
 
-/// Closes all descriptors, so that nobody waits for the end of a pipe that the program has closed, and leaves the
-/// directory, so that it can be unmounted.
+/// Closes all descriptors, so that no reader waits for the end of a pipe that the program has closed, and leaves the
+/// working directory, so that it can be unmounted.
 fn hold_nothing_of_the_programs() {
     const NULL: &std::ffi::CStr = c"/dev/null";
-    // SAFETY: strings that end, and numbers. Nothing of this process uses a descriptor from here on but what it opens.
+    // SAFETY: zero-terminated strings, and numbers. From here on this process uses only descriptors that it opens
+    // itself.
     unsafe {
         let null = libc::open(NULL.as_ptr(), libc::O_RDWR);
         for standard in 0..=2 as c_int {

@@ -1,18 +1,18 @@
-//! A directory of this user's whose path nobody else can make lead elsewhere.
+//! Opens a directory of this user whose path no other user can redirect.
 //!
-//! Whoever can write to a directory can put something else in the place of what is in it. So each on the way from the
-//! root is looked at, not the last one alone: it belongs to this user or to root, and nobody else can write to it, or
-//! only as to `/tmp`, where a user cannot take away what is another's (sticky). Rights by access control lists count,
-//! since the group's bits are what they may give at most. Links are followed here and not by the kernel, and only those
-//! of this user's or root's.
+//! A user who can write to a directory can replace its entries. So the code checks every directory
+//! on the path from the root: it must belong to this user or to root, and no other user may write
+//! to it, except in sticky directories such as `/tmp`, where users cannot remove entries of others.
+//! Access control lists are covered, because the group bits are their upper limit. The code follows
+//! links itself, and only links of this user or of root.
 //!
-//! Each is looked up in the open directory above it, and looked at once it is open itself. So there is no moment
-//! between look and use: from when a directory was looked at, nobody else can change what the names in it lead to that
-//! belong to this user or to root, and only then is the next name looked up. What the loader finds later by the same
-//! path is therefore the same, until this user or root change it.
+//! Each name is looked up in the open directory above it, and checked after it is opened, so there
+//! is no gap between check and use. After a directory was checked, no other user can change its
+//! entries that belong to this user or to root, and only then is the next name looked up. So the
+//! loader later finds the same file by the same path, unless this user or root changes it.
 //!
-//! What remains is who can do more than its rights say: a file system that another user serves (FUSE) may say what it
-//! likes of owners. The kernel lets nobody else enter it unless root has allowed that, to all, in `/etc/fuse.conf`.
+//! One gap remains: a file system served by another user (FUSE) may report any owner. The kernel
+//! lets other users enter it only if root has allowed that in `/etc/fuse.conf`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -24,12 +24,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fstat, mkd
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Why a place is not taken.
+/// The reason why a directory is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// Somebody else could replace what is put there.
+    /// Another user could replace its contents.
     Unsafe(String),
-    /// It cannot be made, or programs cannot be loaded from there.
+    /// It cannot be made, or programs cannot load libraries from it.
     Unfit(String),
 }
 
@@ -52,17 +52,17 @@ impl From<Errno> for Wrong {
     }
 }
 
-/// Of directories that are made: others may enter, since programs that change their user need that.
+/// Mode of new directories: other users may enter, because programs that change their user need that.
 const MADE: Mode = Mode::from_raw_mode(0o755);
 
-/// As many links as the kernel follows.
+/// The kernel's maximum number of links.
 const LINKS: usize = 40;
 
-/// Opens a directory that belongs to this user, and to which nobody else can write. Makes it and those above it where
-/// they are not there.
+/// Opens a directory that belongs to this user and that no other user can write to. Makes it and its parents if they
+/// are missing.
 ///
 /// # Errors
-/// Why it is not taken.
+/// The reason why the directory is refused.
 pub(super) fn open(path: &Path) -> Result<OwnedFd, Wrong> {
     let (directory, there, path) = PathWalk::to(path)?;
     if there.st_uid != geteuid().as_raw() {
@@ -74,14 +74,14 @@ pub(super) fn open(path: &Path) -> Result<OwnedFd, Wrong> {
     Ok(openat(&directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The way to a directory.
+/// The walk along a path.
 struct PathWalk {
-    /// Who may change `/`. In a user namespace root has no name, and is whoever that belongs to.
+    /// The user who may change `/`. In a user namespace, root may have no name, so the owner of `/` counts.
     root: u32,
-    /// Where it has led to so far, and by which names.
+    /// The directory reached so far, and its path.
     here: OwnedFd,
     path: PathBuf,
-    /// The names that are to come, the next one last.
+    /// The names to follow, the next one last.
     names: Vec<OsString>,
 }
 
@@ -122,7 +122,7 @@ impl PathWalk {
             Err(Errno::NOENT) => match mkdirat(&self.here, name, MADE) {
                 Ok(()) => {
                     if self.names.is_empty() {
-                        // Whatever the mask of this process is.
+                        // Independent of the umask of this process.
                         chmodat(&self.here, name, MADE, AtFlags::empty())?;
                     }
                     open()
@@ -134,7 +134,8 @@ impl PathWalk {
         }
     }
 
-    /// Goes where a link leads. What it was read from is what was looked at. Gives what is known of where that begins.
+    /// Follows a link: the link that is read is the one that was checked. Returns the state of the directory where its
+    /// target begins.
     fn follow(&mut self, link: &OwnedFd, there: Stat) -> Result<Stat, Errno> {
         let target = PathBuf::from(OsString::from_vec(readlinkat(link, c"", Vec::new())?.into_bytes()));
         self.names.extend(names(&target));
@@ -146,7 +147,7 @@ impl PathWalk {
         fstat(&self.here)
     }
 
-    /// Whether nobody else can put something in the place of what is in here.
+    /// Whether no other user can replace entries of this directory.
     fn keeps_names(&self, there: &Stat) -> Result<(), Wrong> {
         if there.st_mode & 0o022 == 0 || there.st_mode & libc::S_ISVTX != 0 {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Which file is run, found as `execvp(3)` finds it, and which image runs in the end: scripts name an interpreter, and
-//! that may be a script again.
+//! Finds the file to run, as `execvp(3)` does, and the image that runs in the end: a script names
+//! an interpreter, which may be a script again.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,34 +12,34 @@ use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
 
-/// Where `execvp(3)` looks if there is no `PATH`.
+/// The directories that `execvp(3)` searches without `PATH`.
 const NO_PATH: &str = "/bin:/usr/bin";
 
-/// What runs a file that is neither an image nor names its interpreter.
+/// The shell for a file that is neither an image nor a script with an interpreter.
 const SHELL: &str = "/bin/sh";
 
-/// As many scripts as the kernel follows.
+/// The kernel's maximum number of nested scripts.
 const SCRIPTS: usize = 5;
 
-/// The status of a command that is there and cannot be run, and of one that is not there.
+/// Exit statuses for a program that cannot be run, and for one that does not exist.
 pub(super) const NOT_RUN: u8 = 126;
 pub(super) const NOT_FOUND: u8 = 127;
 
-/// What is run.
+/// The program to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
-    /// As it was asked for: the program finds it as its own name.
+    /// The name on the command line, which becomes the program's `argv[0]`.
     pub(super) asked: OsString,
     /// The file to execute.
     pub(super) path: PathBuf,
-    /// The image that runs: that file, or what interprets it.
+    /// The image that runs: the file itself, or its interpreter.
     pub(super) image: PathBuf,
-    /// Whether the file has to be given to the shell.
+    /// Whether the shell has to run the file.
     pub(super) needs_shell: bool,
 }
 
 impl Program {
-    /// Finds the program of that name.
+    /// Finds the program with that name.
     pub(super) fn find(asked: &OsStr) -> Result<Program, Failure> {
         let path = find(asked)?;
         let kind = kind(&path);
@@ -48,7 +48,7 @@ impl Program {
         Ok(Program { asked: asked.to_owned(), path, image, needs_shell })
     }
 
-    /// Its name, for people.
+    /// Its name for messages.
     pub(super) fn name(&self) -> String {
         self.asked.to_string_lossy().into_owned()
     }
@@ -66,7 +66,7 @@ fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     let path = env::var_os("PATH").unwrap_or_else(|| NO_PATH.into());
     let mut hindrance = None;
     for directory in env::split_paths(&path).filter(|_| !name.is_empty()) {
-        // An empty part is the working directory.
+        // An empty part means the working directory.
         let file = if directory.as_os_str().is_empty() { Path::new(".").join(name) } else { directory.join(name) };
         match runs(&file) {
             Ok(()) => return Ok(file),
@@ -80,7 +80,7 @@ fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// Why a file cannot be run.
+/// The reason why a file cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hindrance {
     Missing,
@@ -109,20 +109,20 @@ fn runs(file: &Path) -> Result<(), Hindrance> {
     access(file, Access::EXEC_OK).map_err(|_| Hindrance::Rights)
 }
 
-/// What a file begins with.
+/// The kind of a file, by its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Image,
-    /// A script: its interpreter, and what comes after that in the line.
+    /// A script: its interpreter, and the rest of the line.
     Script(PathBuf, String),
-    /// May be run and not read.
+    /// Executable but not readable.
     Hidden,
     Other,
 }
 
 fn kind(file: &Path) -> Kind {
     let mut begin = Vec::new();
-    // As much as the kernel looks at.
+    // The part of a file that the kernel examines.
     if File::open(file).and_then(|file| file.take(256).read_to_end(&mut begin)).is_err() {
         return Kind::Hidden;
     }
@@ -152,7 +152,7 @@ fn image(file: &Path, kind: Kind, scripts: usize) -> Result<PathBuf, Failure> {
             let why = "is a script of a script of a script; name the program that runs it";
             return Err(Failure::Status(NOT_RUN, format!("{}: {why}", file.display())));
         }
-        // `env` becomes the program that it is given.
+        // `env` becomes the program in its arguments.
         Kind::Script(interpreter, rest) if interpreter.ends_with("env") => {
             match rest.split_whitespace().find(is_name) {
                 Some(name) => find(OsStr::new(name))?,
@@ -169,7 +169,7 @@ fn image(file: &Path, kind: Kind, scripts: usize) -> Result<PathBuf, Failure> {
     image(&next, kind, scripts.saturating_sub(1))
 }
 
-/// Whether a word after `env` is a program, and no option or variable.
+/// Whether a word after `env` is a program rather than an option or variable.
 fn is_name(word: &&str) -> bool {
     !word.starts_with('-') && !word.contains('=')
 }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_found() {
+    fn the_image_of_a_program_is_found() {
         let sh = Program::find(OsStr::new("sh")).unwrap();
         assert_eq!(sh.name(), "sh");
         assert!(sh.path.is_absolute() && sh.image == sh.path && !sh.needs_shell);

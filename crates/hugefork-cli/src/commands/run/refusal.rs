@@ -1,4 +1,5 @@
-//! Why the library cannot be put into a program: one sentence, which says what to do where there is something to do.
+//! The reasons why the library cannot be loaded into a program: one sentence each, with a remedy if
+//! there is one.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -8,12 +9,12 @@ use rustix::process::{getgid, getuid};
 use super::image::Image;
 use super::program::Program;
 
-/// The first reason; none if there is none.
+/// The first reason that applies, if any.
 pub(super) fn of(program: &Program, image: &Image) -> Option<String> {
     not_loadable(image).or_else(|| secure(program)).or_else(|| watched(image))
 }
 
-/// The reason why no program has a pool on this machine or under this process's limits.
+/// The reason why no program can have a pool on this machine or under this process's limits.
 pub(super) fn of_the_machine() -> Option<String> {
     let unfit = hugefork_preload::fit::why_no_pool().map(str::to_owned);
     unfit.or_else(|| ProgramMemory::new(2 << 20).err().map(|why| format!("there is no pool here: {why}")))
@@ -24,8 +25,8 @@ fn not_loadable(image: &Image) -> Option<String> {
         return Some("is built for another architecture, and hugefork's library for this one".to_owned());
     }
     match image.loader.as_deref() {
-        None if image.is_go => Some("is a Go program without libc, and no library can be put into it".to_owned()),
-        None => Some("is linked statically, and no library can be put into it: link it dynamically".to_owned()),
+        None if image.is_go => Some("is a Go program without libc, which cannot load a library".to_owned()),
+        None => Some("is linked statically and cannot load a library: link it dynamically".to_owned()),
         Some(loader) if loader.contains("ld-musl") => {
             Some("uses musl, and hugefork's library needs glibc: build it for glibc".to_owned())
         }
@@ -33,10 +34,9 @@ fn not_loadable(image: &Image) -> Option<String> {
     }
 }
 
-/// Programs with more rights than their caller load no libraries that the caller names.
+/// Programs with more rights than their caller do not load libraries that the caller names.
 fn secure(program: &Program) -> Option<String> {
-    // Then they get no more rights either.
-    // SAFETY: a number and zeros; no memory is named.
+    // With this setting they get no additional rights. SAFETY: the call takes numbers.
     if unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1 {
         return None;
     }
@@ -52,7 +52,7 @@ fn secure(program: &Program) -> Option<String> {
     } else {
         return None;
     };
-    Some(format!("is {found}, and the kernel lets nobody put a library into such a program: run it as its own user"))
+    Some(format!("is {found}, and the kernel allows no library in such a program: run it as its own user"))
 }
 
 fn has_capabilities(program: &Program) -> bool {
@@ -60,10 +60,10 @@ fn has_capabilities(program: &Program) -> bool {
     rustix::fs::getxattr(&program.image, "security.capability", &mut value).is_ok()
 }
 
-/// Sanitizers lay out all memory themselves, and stand in for the same functions.
+/// Sanitizers lay out all memory themselves, and interpose the same functions.
 fn watched(image: &Image) -> Option<String> {
     let sanitizer = image.sanitizer()?;
-    Some(format!("is watched by {sanitizer}, which has to have its memory for itself: build it without"))
+    Some(format!("is built with {sanitizer}, which manages memory itself: build it without"))
 }
 
 #[cfg(test)]
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_reason() {
+    fn each_refusal_has_its_reason() {
         let plain = Image {
             is_of_this_machine: true,
             loader: Some("/lib64/ld-linux-x86-64.so.2".to_owned()),

@@ -1,13 +1,15 @@
-//! `dc zva`: one instruction clears a block of the CPU's choice, mostly 64 bytes, through the cache.
+//! `dc zva`: one instruction clears a block through the cache. The CPU chooses the block's size,
+//! mostly 64 bytes.
 //!
-//! Needs: DCZID_EL0 without DZP, which a system sets to forbid it. Wins: not measured; it spares the read of a line
-//! that is about to be overwritten. Not for: copies. Untested, see the folder.
+//! Needs: the bit DZP of DCZID_EL0 must be clear; a system sets it to forbid the instruction. Wins:
+//! not measured; it avoids reading a line that is about to be overwritten. Not for: copies.
+//! Untested, see the folder's `mod.rs`.
 
 use core::arch::asm;
 
 use crate::order::SUBPAGE;
 
-/// The proof that the system lets programs use `dc zva`.
+/// Proof that the system lets programs use `dc zva`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct DcZva {
     /// Bytes that one instruction clears; a power of two that divides a subpage.
@@ -16,12 +18,12 @@ pub(crate) struct DcZva {
 
 impl DcZva {
     pub(super) fn new() -> Option<DcZva> {
-        /// Forbidden.
+        /// The bit that forbids the instruction.
         const DZP: u64 = 1 << 4;
         let id: u64;
         // SAFETY: programs may read the register on every aarch64 CPU, and reading it changes nothing.
         unsafe { asm!("mrs {id}, dczid_el0", id = out(reg) id, options(nomem, nostack, preserves_flags, pure)) };
-        // The logarithm of the number of 4-byte words, at most 9.
+        // The register holds the logarithm of the number of 4-byte words, at most 9.
         let step = 4 << (id & 0xf);
         (id & DZP == 0 && step <= SUBPAGE).then_some(DcZva { step })
     }

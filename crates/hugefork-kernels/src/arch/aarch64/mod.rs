@@ -1,9 +1,10 @@
-//! aarch64: which function runs which primitive, and the fence.
+//! aarch64: maps each primitive to its function, and defines the fence.
 //!
-//! **Untested.** No aarch64 machine or standard library was at hand: the assembly of the two files here went through
-//! LLVM's assembler and nothing else, and no figure says when they win. So no default uses them; only the calibration
-//! and `HUGEFORK_KERNEL` choose them. Cached stores are the portable code (the C library's own `stp` and `dc zva`).
-//! MOPS (`setp`, `cpyfp`) is left out: without std a program cannot ask for it on a system that hides ID_AA64ISAR2_EL1.
+//! **Untested.** No aarch64 machine or standard library was available. The assembly of the two
+//! files here has only passed LLVM's assembler, and it was never measured. So no default uses it;
+//! only the calibration and `HUGEFORK_KERNEL` choose it. Cached stores use the portable code (the C
+//! library's own `stp` and `dc zva`). MOPS (`setp`, `cpyfp`) is left out: without std, a program
+//! cannot detect it on a system that hides ID_AA64ISAR2_EL1.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -15,7 +16,7 @@ mod stnp;
 
 use dc_zva::DcZva;
 
-/// A primitive of aarch64. `dc zva` may be forbidden, so its variant holds the proof that it is not.
+/// A primitive of aarch64. A system may forbid `dc zva`, so that variant holds the proof that it is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
     Portable,
@@ -27,7 +28,7 @@ impl Code {
     /// The cached primitive that every machine of this architecture has.
     pub(crate) const CACHED: Code = Code::Portable;
 
-    /// The primitive of this name, if this machine has it.
+    /// The primitive with this name, if this machine has it.
     pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
         match name {
             PrimitiveName::Portable => Some(Code::Portable),
@@ -37,7 +38,7 @@ impl Code {
         }
     }
 
-    /// The cached primitive that is best on this machine.
+    /// The fastest cached primitive on this machine.
     pub(crate) fn best_cached() -> Code {
         Code::Portable
     }
@@ -55,7 +56,7 @@ impl Code {
     /// The contract of [`Primitive::clear`](crate::Primitive::clear).
     #[inline(never)]
     pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
-        // SAFETY: the caller vouches for the memory and the alignment, the value for `dc zva`.
+        // SAFETY: the caller vouches for the memory and the alignment. The value proves that `dc zva` is allowed.
         unsafe {
             match self {
                 Code::Portable => generic::clear(block, len),
@@ -65,7 +66,7 @@ impl Code {
         }
     }
 
-    /// `dc zva` cannot copy, so the portable code does.
+    /// `dc zva` cannot copy, so for it the portable code copies.
     ///
     /// # Safety
     ///
@@ -82,7 +83,7 @@ impl Code {
     }
 }
 
-/// Orders all earlier stores before every later one. `stnp` and `dc zva` are ordered as plain stores are.
+/// Orders all earlier stores before every later store. `stnp` and `dc zva` are ordered like plain stores.
 pub(crate) fn drain() {
     fence(Ordering::Release);
 }

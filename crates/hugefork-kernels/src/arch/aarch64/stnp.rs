@@ -1,7 +1,7 @@
-//! Pairs of 16-byte stores with a hint that the lines are not needed soon.
+//! `stnp`: stores pairs of 16 bytes with a hint that the program will not use the lines soon.
 //!
-//! Needs: any aarch64 CPU. Wins: not measured; a CPU may take the hint or not. Not for: what is touched next. Untested,
-//! see the folder.
+//! Needs: any aarch64 CPU. Wins: not measured; a CPU may ignore the hint. Not for: bytes that the
+//! program touches next. Untested, see the folder's `mod.rs`.
 
 use core::arch::asm;
 

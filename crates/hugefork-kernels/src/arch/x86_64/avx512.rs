@@ -1,17 +1,18 @@
 //! 64-byte stores, cached and non-temporal.
 //!
-//! Needs: AVX-512F, and a system that saves the mask and ZMM registers. Wins: the non-temporal form far from the
-//! target, since a store is a whole line and no write-combining buffer is ever left half full; the cached form in short
-//! runs. Not for: what is touched next (non-temporal); whole blocks (cached: 64 µs, where one `rep stosb` takes 53);
-//! the window of a copy (cached), where `rep movsb` leaves the lines nearer (64 KiB use afterwards 0.4 against 0.7–1.0
-//! µs on Zen 5); CPUs that lower their clock for it (Skylake-SP).
+//! Needs: AVX-512F, and a system that saves the mask and ZMM registers. Wins: the non-temporal
+//! form, far from the target: a store is a whole line, so no write-combining buffer is left half
+//! full. The cached form wins in short runs. Not for: bytes that the program touches next
+//! (non-temporal); whole blocks (cached: 64 µs; one `rep stosb` takes 53); the window of a copy
+//! (cached): `rep movsb` leaves the lines in a nearer cache (64 KiB use afterwards 0.4 against
+//! 0.7–1.0 µs on Zen 5); CPUs that lower their clock for AVX-512 (Skylake-SP).
 
 use super::{
     cpu::{Feature, has},
     vector::{clear_loop, copy_loop},
 };
 
-/// The proof that this CPU has AVX-512F and that the system saves its registers.
+/// Proof that this CPU has AVX-512F and that the system saves its registers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Avx512(());
 

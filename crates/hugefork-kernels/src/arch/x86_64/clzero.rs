@@ -1,8 +1,9 @@
 //! AMD's `clzero`: one instruction clears one cache line, past the cache.
 //!
-//! Needs: CLZERO (every Zen). Wins: far from the target on Zen; it writes a whole line at once, so no write-combining
-//! buffer is ever flushed half full, and it needs no vector register. Not for: what is touched next (it goes to
-//! memory), and copies, which it cannot do. Its stores are as weakly ordered as other non-temporal ones.
+//! Needs: CLZERO (every Zen). Wins: far from the target on Zen. It writes a whole line at once, so
+//! no write-combining buffer is flushed half full, and it needs no vector register. Not for: bytes
+//! that the program touches next (they end up in memory), or copies, which it cannot do. Its stores
+//! are as weakly ordered as other non-temporal stores.
 
 use core::arch::asm;
 
@@ -12,7 +13,7 @@ use crate::order::SUBPAGE;
 /// The line that one `clzero` clears, on every CPU that has it.
 const LINE: usize = 64;
 
-/// The proof that this CPU has CLZERO.
+/// Proof that this CPU has CLZERO.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Clzero(());
 

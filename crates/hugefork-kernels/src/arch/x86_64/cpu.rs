@@ -1,8 +1,9 @@
-//! Which extensions this x86-64 CPU has and the system lets programs use.
+//! Detects the extensions that this x86-64 CPU has and that the system lets programs use.
 //!
-//! `is_x86_feature_detected!` lives in std, and this crate does without std. CPUID alone does not tell: a CPU may have
-//! AVX-512 while the system does not save its registers, which only XCR0 says. The CPU is asked once; after that the
-//! answer is one relaxed load. The run path never asks: a primitive is checked when it is made.
+//! This crate does without std, and so without `is_x86_feature_detected!`. CPUID alone is not
+//! enough: a CPU may have AVX-512 while the system does not save its registers, and only XCR0 shows
+//! that. The CPU is queried once; later checks are one relaxed load. Running kernels check nothing,
+//! since a primitive is checked when it is made.
 
 use core::{
     arch::x86_64::_xgetbv,
@@ -11,11 +12,11 @@ use core::{
 
 use raw_cpuid::CpuId;
 
-/// One bit each.
+/// Bits of the features that `has` checks.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Feature {
-    /// `rep stosb` and `rep movsb` in microcode that moves whole lines (Intel since Ivy Bridge, AMD since Zen 3).
+    /// `rep stosb` and `rep movsb` whose microcode moves whole lines (Intel since Ivy Bridge, AMD since Zen 3).
     FastRep = 1 << 0,
     Avx2 = 1 << 1,
     Avx512f = 1 << 2,
@@ -29,19 +30,19 @@ const XCR0_AVX: u64 = 0b110;
 /// XCR0 bits: the system also saves the mask registers, the upper halves of ZMM0–15, and ZMM16–31.
 const XCR0_AVX512: u64 = 0b1110_0110;
 
-/// What CPUID and XGETBV say.
+/// The values that CPUID and XGETBV report.
 #[derive(Clone, Copy)]
 struct Reported {
     fast_rep: bool,
     avx2: bool,
     avx512f: bool,
     clzero: bool,
-    /// 0 where the system does not let programs read it.
+    /// 0 if the system does not let programs read it.
     xcr0: u64,
 }
 
 pub(super) fn has(feature: Feature) -> bool {
-    /// 0 until somebody asks. Relaxed, since two threads that ask at once find the same answer.
+    /// 0 until the first check. Relaxed suffices, since two threads that check at once compute the same value.
     static FEATURES: AtomicU8 = AtomicU8::new(0);
     let mut features = FEATURES.load(Ordering::Relaxed);
     if features == 0 {
@@ -76,7 +77,7 @@ fn report() -> Reported {
         avx2: extended.as_ref().is_some_and(|leaf| leaf.has_avx2()),
         avx512f: extended.as_ref().is_some_and(|leaf| leaf.has_avx512f()),
         clzero: capacity.as_ref().is_some_and(|leaf| leaf.has_cl_zero()),
-        // SAFETY: OSXSAVE says that the CPU has XGETBV and that the system lets programs execute it.
+        // SAFETY: OSXSAVE is set, so the CPU has XGETBV and the system lets programs execute it.
         xcr0: if os_saves { unsafe { xcr0() } } else { 0 },
     }
 }
@@ -106,7 +107,7 @@ mod tests {
         assert!(offers(EVERYTHING, Feature::Avx512f));
         assert!(offers(EVERYTHING, Feature::Avx2));
 
-        // Linux booted with `clearcpuid=avx512f`, or a hypervisor that masks the state but not the CPUID bit.
+        // Linux booted with `clearcpuid=avx512f`, or a hypervisor that masks the register state but not the CPUID bit.
         let avx_only = Reported { xcr0: 0b111, ..EVERYTHING };
         assert!(!offers(avx_only, Feature::Avx512f));
         assert!(offers(avx_only, Feature::Avx2));
@@ -123,13 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_must_have_it_too() {
+    fn the_cpu_must_have_the_extension_too() {
         let bare = Reported { fast_rep: false, avx2: false, avx512f: false, clzero: false, ..EVERYTHING };
         assert_eq!(usable(bare), 0);
     }
 
     #[test]
-    fn agrees_with_std() {
+    fn detection_agrees_with_std() {
         extern crate std;
         assert_eq!(has(Feature::Avx2), std::is_x86_feature_detected!("avx2"));
         assert_eq!(has(Feature::Avx512f), std::is_x86_feature_detected!("avx512f"));

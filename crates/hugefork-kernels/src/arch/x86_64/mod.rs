@@ -1,8 +1,8 @@
-//! x86-64: which function runs which primitive, and the fence.
+//! x86-64: maps each primitive to its function, and defines the fence.
 //!
-//! Lengths are multiples of 4 KiB and pointers are aligned to 4 KiB. So no loop has a head or a tail, and no cache line
-//! is ever written by two primitives: a line that takes non-temporal and cached stores is evicted in between, which
-//! costs some ten times as much.
+//! Lengths are multiples of 4 KiB and pointers are aligned to 4 KiB. So no loop has a head or a
+//! tail, and two primitives never write the same cache line: a line that receives both non-temporal
+//! and cached stores is evicted in between, which costs some ten times as much.
 
 use crate::{arch::generic, primitive_name::PrimitiveName};
 
@@ -19,8 +19,8 @@ use avx512::Avx512;
 use clzero::Clzero;
 use sse2::Sse2;
 
-/// A primitive of x86-64, in the order of [`PrimitiveName`]. Where a CPU may lack an extension, the variant holds the
-/// proof that this one has it.
+/// A primitive of x86-64, in the order of [`PrimitiveName`]. If a CPU may lack the extension, the variant holds the
+/// proof that this CPU has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Code {
     Portable,
@@ -37,7 +37,7 @@ impl Code {
     /// The cached primitive that every machine of this architecture has.
     pub(crate) const CACHED: Code = Code::Rep;
 
-    /// The primitive of this name, if this machine has it.
+    /// The primitive with this name, if this machine has it.
     pub(crate) fn new(name: PrimitiveName) -> Option<Code> {
         match name {
             PrimitiveName::Portable => Some(Code::Portable),
@@ -52,7 +52,7 @@ impl Code {
         }
     }
 
-    /// The cached primitive that is best on this machine: CPUs without ERMS take a slow path for `rep`.
+    /// The fastest cached primitive on this machine: CPUs without ERMS run `rep` in slow microcode.
     pub(crate) fn best_cached() -> Code {
         if cpu::has(cpu::Feature::FastRep) { Code::Rep } else { Code::Portable }
     }
@@ -73,10 +73,10 @@ impl Code {
     /// # Safety
     ///
     /// The contract of [`Primitive::clear`](crate::Primitive::clear).
-    // A call, not a copy of the dispatch in each of the eight places where `visit` begins a span.
+    // Not inlined: `visit` begins a span in eight places, and each would contain the whole dispatch.
     #[inline(never)]
     pub(crate) unsafe fn clear(self, block: *mut u8, len: usize) {
-        // SAFETY: the caller vouches for the memory and the alignment, the value for the extension.
+        // SAFETY: the caller vouches for the memory and the alignment. The value proves that the CPU has the extension.
         unsafe {
             match self {
                 Code::Portable => generic::clear(block, len),
@@ -91,15 +91,15 @@ impl Code {
         }
     }
 
-    /// `clzero` cannot copy, so `rep` does.
+    /// `clzero` cannot copy, so for it `rep` copies.
     ///
     /// # Safety
     ///
     /// The contract of [`Primitive::copy`](crate::Primitive::copy).
-    // A call, for the same reason.
+    // Not inlined, for the same reason as `clear`.
     #[inline(never)]
     pub(crate) unsafe fn copy(self, to: *mut u8, from: *const u8, len: usize) {
-        // SAFETY: the caller vouches for the memory and the alignment, the value for the extension.
+        // SAFETY: the caller vouches for the memory and the alignment. The value proves that the CPU has the extension.
         unsafe {
             match self {
                 Code::Portable => generic::copy(to, from, len),

@@ -1,12 +1,15 @@
-//! The loops that the vector extensions share, made for each from its width and its names of the instructions.
+//! The loops of the vector extensions. Each extension instantiates them with its vector width and
+//! instruction names.
 //!
-//! They are assembly, for two reasons. LLVM sees through a loop of plain vector stores and calls `memset`: what looked
-//! like AVX-512 in the first measurements was glibc. And a kernel runs in a signal handler, on a stack that may be 8
-//! KiB: without optimisation the same loop written with intrinsics keeps a dozen vectors on it, 5 KiB with AVX-512.
+//! The loops are written in assembly for two reasons. LLVM recognises a loop of plain vector stores
+//! and calls `memset` instead, so the first measurements of "AVX-512" measured glibc. And a kernel
+//! runs in a signal handler, on a stack that may be 8 KiB: without optimisation, intrinsics put a
+//! dozen vectors on it, 5 KiB with AVX-512.
 //!
-//! A step moves four vectors: four loads and then four stores keep the loads of a copy together, and at 64 bytes each a
-//! step is 256 bytes, the burst that the prototypes were measured with. No loop ends with a fence: a target-last run
-//! calls one 512 times per 2 MiB and needs one (see `drain`).
+//! A step moves four vectors. Four loads followed by four stores group the loads of a copy, and
+//! with 64-byte vectors a step is the 256-byte burst of the measured prototypes. No loop ends with
+//! a fence: a target-last run calls a loop 512 times per 2 MiB and needs one fence in all (see
+//! `drain`).
 
 /// Defines a function of an extension that clears `len` bytes with `$store`, four times `$bytes` a step.
 macro_rules! clear_loop {
@@ -19,9 +22,9 @@ macro_rules! clear_loop {
         #[target_feature(enable = $feature)]
         pub(super) unsafe fn $name(self, block: *mut u8, len: usize) {
             const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
-            // SAFETY: the CPU has the extension, as `self` proves. The loop writes `len` bytes from `block` on, which
-            // the caller vouches for: they are aligned to a vector and whole steps, at least one. It changes nothing
-            // else but registers that a call may change.
+            // SAFETY: `self` proves that the CPU has the extension. The loop writes `len` bytes from `block` on, for
+            // which the caller vouches: they are aligned to a vector and a positive number of whole steps. It changes
+            // only registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     $zero,
@@ -57,9 +60,9 @@ macro_rules! copy_loop {
         #[target_feature(enable = $feature)]
         pub(super) unsafe fn $name(self, to: *mut u8, from: *const u8, len: usize) {
             const { assert!($crate::order::SUBPAGE.is_multiple_of(4 * $bytes), "a run is whole steps") };
-            // SAFETY: the CPU has the extension, as `self` proves. The loop reads and writes `len` bytes from `from`
-            // and `to` on, which the caller vouches for: they are aligned to a vector and whole steps, at least one. It
-            // changes nothing else but registers that a call may change.
+            // SAFETY: `self` proves that the CPU has the extension. The loop reads and writes `len` bytes from `from`
+            // and `to` on, for which the caller vouches: they are aligned to a vector and a positive number of whole
+            // steps. It changes only registers that a call may change.
             unsafe {
                 core::arch::asm!(
                     "2:",

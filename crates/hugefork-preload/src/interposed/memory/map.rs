@@ -1,4 +1,4 @@
-//! `mmap` and `munmap`: the pool gives the memory, and unmaps what it gave.
+//! `mmap` and `munmap`: the pool provides memory, and unmaps its own.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,14 +7,14 @@ use crate::interposed::kernel::{kernel, quietly};
 use crate::pool::{self, Wish};
 use crate::threads::worker;
 
-/// A mapping with no other flags lies at its hint, if nothing is there.
+/// The flags with which a mapping is placed at its hint if the hint is free.
 const FOLLOWED: c_int =
     libc::MAP_PRIVATE | libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_POPULATE;
 
-/// As libc's `mmap`.
+/// Like libc's `mmap`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap(
     start: *mut c_void,
@@ -35,29 +35,29 @@ pub unsafe extern "C" fn mmap(
         && let Some(range) = special(start, len)
     {
         if is_fixed && flags & libc::MAP_FIXED_NOREPLACE == 0 {
-            // If the kernel refuses, what was is there still.
+            // If the kernel refuses, the old contents must still be there.
             if !quietly(|| pool::hand_over(&range) && pool::make_way(&range)) {
                 return refused(libc::ENOMEM);
             }
             taken = Some(range);
         } else if quietly(|| pool::take_if_free(&range)) {
-            // The kernel sees addresses there that are kept for later.
+            // For the kernel the pool's reserved addresses are mapped, so `NOREPLACE` would fail.
             flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
             taken = Some(range);
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for the call.
     let mapped = unsafe { kernel!(libc::SYS_mmap, start, len, rights, flags, file, offset) };
     if let Some(range) = taken {
-        quietly(|| pool::settle(&range, mapped != -1));
+        quietly(|| pool::finish_way(&range, mapped != -1));
     }
     mapped as *mut c_void
 }
 
-/// As libc's `mmap64`.
+/// Like libc's `mmap64`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn mmap64(
     start: *mut c_void,
@@ -67,20 +67,20 @@ pub unsafe extern "C" fn mmap64(
     file: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for the call.
     unsafe { mmap(start, len, rights, flags, file, offset) }
 }
 
-/// As libc's `munmap`.
+/// Like libc's `munmap`.
 ///
 /// # Safety
-/// As libc's.
+/// As for libc's function.
 #[cfg_attr(hugefork_interposed, unsafe(no_mangle))]
 pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
     if let Some(range) = special(start, len) {
         if let Some(behind) = pool::behind(&range) {
-            // First: where addresses end, only the kernel knows, and what it refuses changes nothing.
-            // SAFETY: the caller's.
+            // The part above the pool comes first: only the kernel knows the end of the address space, and its refusal
+            // must change nothing. SAFETY: the caller vouches for the call.
             let done = unsafe { kernel!(libc::SYS_munmap, behind.start, behind.len()) };
             if done != 0 {
                 return -1;
@@ -90,6 +90,6 @@ pub unsafe extern "C" fn munmap(start: *mut c_void, len: usize) -> c_int {
             return 0;
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller vouches for the call.
     unsafe { kernel!(libc::SYS_munmap, start, len) as c_int }
 }

@@ -1,13 +1,13 @@
-//! The functions of libc that change memory.
+//! The interposed functions of libc that change memory.
 //!
-//! | function | what is done beside libc's work |
+//! | function | addition to libc's work |
 //! |---|---|
-//! | `mmap`, `mmap64` ([`map`]) | the pool gives the memory |
-//! | `munmap`, `mremap`, `madvise`, `mprotect`, `mlock` and so on | the pool works on what it gave, or hands it over |
-//! | `msync`, `mincore` ([`rights`]) | what is kept for later is not mapped |
+//! | `mmap`, `mmap64` ([`map`]) | the pool provides the memory |
+//! | `munmap`, `mremap`, `madvise`, `mprotect`, `mlock` and so on | done by the pool, or handed over first |
+//! | `msync`, `mincore` ([`rights`]) | the pool's reserved addresses count as unmapped |
 //!
-//! All do the kernel's work by the system call itself, with libc's `errno`, so that they work before the constructor
-//! has run.
+//! All of them make system calls directly and set libc's `errno`, so they work before the
+//! constructor has run.
 
 pub mod advise;
 pub mod map;

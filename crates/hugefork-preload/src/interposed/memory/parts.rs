@@ -1,5 +1,5 @@
-//! Ranges that a program names, as the functions of this folder look at them: which is not the kernel's alone, which
-//! is plain memory first, and what of it is mapped.
+//! Splits the ranges that a program names: the parts that do not belong to the kernel alone, the
+//! parts that must become plain memory first, and the mapped parts.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -8,19 +8,19 @@ use crate::BASE_PAGE;
 use crate::interposed::kernel::{errno, failed, quietly};
 use crate::pool::{self, Zeros};
 
-/// Whole pages of a range; none if it is empty, or the kernel is to refuse it.
+/// The whole pages of a range; `None` if it is empty or the kernel refuses it.
 pub(super) fn pages(start: usize, len: usize) -> Option<Range<usize>> {
     let end = start.checked_add(len)?.checked_next_multiple_of(BASE_PAGE)?;
     (start.is_multiple_of(BASE_PAGE) && end > start).then_some(start..end)
 }
 
-/// The pages of a range that is not the kernel's alone.
+/// The pages of a range, if it does not belong to the kernel alone.
 pub(crate) fn special(start: *mut c_void, len: usize) -> Option<Range<usize>> {
     let range = pages(start as usize, len)?;
     (!pool::is_plain(range.start, range.len())).then_some(range)
 }
 
-/// Has memory that the program wants more of than the mode can do be plain memory first.
+/// Turns a range into plain memory, for calls that the pool cannot carry out.
 pub(crate) fn make_plain(start: *mut c_void, len: usize) {
     let within = start as usize % BASE_PAGE;
     if let Some(range) = special(start.wrapping_byte_sub(within), len.saturating_add(within)) {
@@ -28,25 +28,25 @@ pub(crate) fn make_plain(start: *mut c_void, len: usize) {
     }
 }
 
-/// The same for what would do harm where a child has inherited the memory: false if it is not plain even now.
+/// Turns a range into anonymous memory, also inherited memory in a child. Returns false if that failed.
 pub(crate) fn make_own(start: *mut c_void, len: usize) -> bool {
     let within = start as usize % BASE_PAGE;
     let range = special(start.wrapping_byte_sub(within), len.saturating_add(within));
     range.is_none_or(|range| quietly(|| pool::make_own(&range, Zeros::Copied)))
 }
 
-/// What the kernel does about what is left of a range when it comes to addresses at which nothing is mapped.
+/// The kernel's behaviour for the rest of a range after an unmapped address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AtHole {
     Stop,
     GoOn,
 }
 
-/// Where addresses begin at which no process has anything: the kernel's own.
+/// The start of the kernel's own addresses, at which no process has a mapping.
 pub(super) const NOWHERE: usize = 0_usize.wrapping_sub(1 << 47);
 
-/// Does `call` with each part of a range at which the program has mapped something, as the kernel would do it with the
-/// range: that sees the addresses mapped, too, that are kept for later.
+/// Calls `call` with each mapped part of a range, like the kernel does for a whole range. The kernel alone would also
+/// treat the pool's reserved addresses as mapped.
 pub(super) fn by_parts(start: usize, len: usize, at_hole: AtHole, call: impl Fn(usize, usize) -> c_int) -> c_int {
     let Some(mut rest) = special(start as *mut c_void, len) else { return call(start, len) };
     let mut has_hole = false;
@@ -64,11 +64,11 @@ pub(super) fn by_parts(start: usize, len: usize, at_hole: AtHole, call: impl Fn(
         }
         rest.start = part.end;
     }
-    // The kernel says it there, or what else is wrong.
+    // Lets the kernel report the unmapped part, or another error.
     if has_hole { call(NOWHERE, BASE_PAGE) } else { 0 }
 }
 
-/// As the kernel refuses.
+/// Reports a failure as the kernel does.
 pub(crate) fn refused(errno: c_int) -> *mut c_void {
     failed::<c_int>(errno);
     libc::MAP_FAILED

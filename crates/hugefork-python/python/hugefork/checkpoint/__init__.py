@@ -1,31 +1,31 @@
-"""Checkpoints that are written while the program goes on.
+"""Checkpoints that are written while the program continues.
 
 >>> import hugefork as hf, tempfile
 >>> pool = hf.Pool("64 MiB")
 >>> w = pool.array([1.0, 2.0, 3.0])
 >>> path = tempfile.mkdtemp()
 >>> save = hf.checkpoint.save(path, {"w": w})   # returns after some microseconds
->>> w += 1                                       # the file gets what was there before
->>> _ = save.result()                            # waits, and raises what went wrong
+>>> w += 1                                       # the file gets the earlier contents
+>>> _ = save.result()                            # waits, and raises the error of a failed save
 >>> hf.checkpoint.load(path)["w"]
 array([1., 2., 3.])
 
 A checkpoint is a directory::
 
-    manifest.json              which files it is made of; replaced as the last step of a save, at once
-    data/w.3.npy               an array as save 3 found it
-    data/w.4.ranges.npy        what save 4 found changed: bytes start..stop of the array in memory, int64, shape (n, 2)
+    manifest.json              the list of its files; replaced atomically as the last step of a save
+    data/w.3.npy               an array at save 3
+    data/w.4.ranges.npy        the changes at save 4: bytes start..stop of the array in memory, int64, shape (n, 2)
     data/w.4.bytes.npy         these bytes, one range after another, uint8
 
-Each is an ordinary file of numpy. ``manifest.json`` is::
+Each file in ``data`` is an ordinary numpy file. ``manifest.json`` is::
 
     {"format": "hugefork-checkpoint", "version": 1, "save": 4, "meta": {…},
      "arrays": {"w": [{"file": "w.3.npy", "nbytes": 80000128, "crc32": 123},
                       {"ranges": {"file": "w.4.ranges.npy", …}, "bytes": {"file": "w.4.bytes.npy", …}}]},
      "crc32": 456}
 
-``nbytes`` and ``crc32`` (`zlib.crc32`) are those of a whole file; the last ``crc32`` is that of the rest of the manifest, as
-``json.dumps(rest, sort_keys=True)``. Without hugefork, with numpy alone, an array is::
+``nbytes`` and ``crc32`` (`zlib.crc32`) describe a whole file; the last ``crc32`` is the checksum of the rest of the
+manifest, as ``json.dumps(rest, sort_keys=True)``. Without hugefork, with numpy alone, an array is read by::
 
     first, *changes = manifest["arrays"]["w"]
     w = numpy.load(f"{path}/data/{first['file']}")
@@ -36,17 +36,17 @@ Each is an ordinary file of numpy. ``manifest.json`` is::
             flat[start:stop] = new[at : at + stop - start]
             at += stop - start
 
-A save that fails or is killed leaves the checkpoint before as it was. One process at a time writes to a directory; the
-others wait.
+A save that fails or is killed leaves the previous checkpoint unchanged. One process at a time writes to a directory;
+other processes wait.
 
-To keep several checkpoints, give each its own directory, and the save before as `since`::
+To keep several checkpoints, give each its own directory, and the previous save as `since`::
 
     save = hf.checkpoint.save("run/1", {"w": w})
-    save = hf.checkpoint.save("run/2", {"w": w}, since=save)    # what has changed, and hard links to what has not
+    save = hf.checkpoint.save("run/2", {"w": w}, since=save)    # the changes, and hard links to unchanged files
 
-``run/2`` does not need ``run/1`` any more: its files have two names. (Programs that copy directories may copy such a file
-twice: ``rsync -H`` and ``tar`` do not.) Its file ``w.1.first.npy`` is the array that ``run/1`` has, and ``w.1.bytes-2.npy``
-the second change of that. A file is never written to once it is made.
+``run/2`` does not need ``run/1`` any more: the shared files have two names. (Programs that copy directories may copy
+such a file twice: ``rsync -H`` and ``tar`` do not.) Its file ``w.1.first.npy`` is the array of ``run/1``, and
+``w.1.bytes-2.npy`` the second change of that array. A file is never written to after it was made.
 """
 
 from ._reader import load, meta, verify

@@ -1,4 +1,5 @@
-"""What a checkpoint is on the disk: its manifest, the heads of its files, and its last step. `checkpoint` describes it."""
+"""The format of a checkpoint on the disk: its manifest, its file headers, and the last step of a save. `checkpoint`
+describes it."""
 
 from __future__ import annotations
 
@@ -23,52 +24,52 @@ VERSION = 1
 Entry = dict[str, Any]
 
 _MADE = re.compile(r"[^/]+\.[0-9]+(\.(first|(ranges|bytes)(-[0-9]+)?))?\.npy")
-"""The names of files that saves make."""
+"""The names of files that a save makes."""
 
 SENSELESS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What comes of a manifest that makes no sense. Python cannot follow lists within lists for ever."""
+"""The errors of a senseless manifest. Python gives up on deeply nested lists."""
 
 
 def as_read_back(meta: Any) -> Any:
-    """A copy of what is saved beside arrays, as `json` reads it back: its checksum is that of what will be read."""
+    """A copy of `meta` as `json` reads it back, so that the checksum is that of the later reading."""
     return json.loads(json.dumps(meta))
 
 
 def head_of(array: Array) -> Entry:
-    """What the head of a file of numpy says of an array without gaps."""
+    """The fields of a numpy header for an array without gaps."""
     descr = np.lib.format.dtype_to_descr(array.dtype)
     return {"descr": descr, "fortran_order": not array.flags.c_contiguous, "shape": array.shape}
 
 
 def header_of(head: Entry) -> bytes:
-    """The head of a file of numpy."""
+    """The header of a numpy file."""
     to = io.BytesIO()
     try:
         np.lib.format.write_array_header_1_0(to, head)
     except ValueError:
-        # The type takes more than 64 KiB of words.
+        # The type's description takes more than 64 KiB.
         to = io.BytesIO()
         np.lib.format.write_array_header_2_0(to, head)
     return to.getvalue()
 
 
 def check_of(manifest: Entry) -> int:
-    """The checksum of a manifest, without the one that it has."""
+    """The checksum of a manifest without its own checksum field."""
     rest = {key: value for key, value in manifest.items() if key != "crc32"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
 def is_name(name: str) -> bool:
-    """Whether a manifest may name a file of its directory so."""
+    """Whether a manifest may use this name for a file of its directory."""
     return Path(name).name == name and name not in ("", "..") and "\0" not in name
 
 
 def read_manifest(directory: Path) -> Entry:
-    """The manifest, checked."""
+    """Reads and checks the manifest."""
     try:
         text = (directory / "manifest.json").read_bytes()
     except FileNotFoundError:
-        what = "there is no checkpoint: give the directory of a save that is done; there is no file"
+        what = "there is no checkpoint: give the directory of a save that is done; there is not a file"
         raise FileNotFoundError(errno.ENOENT, what, f"{directory}/manifest.json") from None
     try:
         manifest = json.loads(text)
@@ -82,18 +83,18 @@ def read_manifest(directory: Path) -> Entry:
             raise ValueError("something is missing")
         for file in files_of(manifest):
             if not is_name(file["file"]):
-                raise ValueError(f"{file['file']!r} is no name of a file")
+                raise ValueError(f"{file['file']!r} is not the name of a file")
             if type(file["nbytes"]) is not int or type(file["crc32"]) is not int:
-                raise ValueError(f"the length or the checksum of {file['file']!r} is no number")
+                raise ValueError(f"the length or the checksum of {file['file']!r} is not a number")
     except SENSELESS as error:
         raise CheckpointError(
-            f"{directory}/manifest.json is no manifest of a checkpoint, or was altered: {error}; load another checkpoint"
+            f"{directory}/manifest.json is not a manifest of a checkpoint, or was altered: {error}; load another checkpoint"
         ) from error
     return manifest  # type: ignore[no-any-return]
 
 
 def manifest_or_none(directory: Path) -> Entry | None:
-    """The manifest, if there is a good one."""
+    """The manifest, if it exists and is valid."""
     try:
         return read_manifest(directory)
     except (OSError, CheckpointError):
@@ -101,8 +102,8 @@ def manifest_or_none(directory: Path) -> Entry | None:
 
 
 def manifest_before(directory: Path) -> Entry | None:
-    """The manifest of the checkpoint that a save replaces, if there is a good one. An error where it may be somebody
-    else's."""
+    """The manifest of the checkpoint that a save replaces, if it is valid. Raises if the directory may belong to
+    another program."""
     try:
         return read_manifest(directory)
     except CheckpointError as error:
@@ -114,17 +115,18 @@ def manifest_before(directory: Path) -> Entry | None:
         pass
     data = directory / "data"
     files = [file.name for file in data.iterdir()] if data.is_dir() else []
-    # Each save makes its lock before its files, and leaves it: one that was killed, or is under way in another thread.
+    # Each save makes its lock before its files and never removes it, so the lock also proves a killed save, or one in
+    # progress in another thread.
     has_begun = (directory / ".lock").exists()
     foreign = [name for name in files if not (has_begun and is_of_a_save(name))]
     if foreign:
-        what = f"there is no checkpoint, and {foreign[0]!r} in data is of no save: save to another directory"
+        what = f"there is no checkpoint, and {foreign[0]!r} in data was not made by a save: save to another directory"
         raise FileExistsError(errno.EEXIST, what, str(directory))
     return None
 
 
 def _is_own(text: bytes) -> bool:
-    """Whether a bad manifest was one of this version: a disk that alters it keeps nobody from saving."""
+    """Whether an invalid manifest was one of this version: damage by the disk must not prevent further saves."""
     try:
         manifest = json.loads(text)
     except SENSELESS:
@@ -133,7 +135,7 @@ def _is_own(text: bytes) -> bool:
 
 
 def is_of_a_save(name: str) -> bool:
-    """Whether a save may have made a file of this name in data, such as `w.3.npy` or `w.4.ranges.npy`."""
+    """Whether a save may have made a file with this name in ``data``, such as `w.3.npy` or `w.4.ranges.npy`."""
     return _MADE.fullmatch(name) is not None
 
 
@@ -144,7 +146,7 @@ def files_of(manifest: Entry) -> Iterator[Entry]:
 
 
 def sync(directory: Path) -> None:
-    """Makes what was made in a directory safe on the disk."""
+    """Makes the new entries of a directory safe on the disk."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

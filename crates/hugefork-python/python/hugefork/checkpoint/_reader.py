@@ -1,4 +1,4 @@
-"""Reads checkpoints, of which something may have been altered."""
+"""Reads checkpoints, and checks whether they were altered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _SMALL = 1 << 16
 """Smaller files are read, not mapped."""
 
 _HEADS: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-"""What reads the heads that are written here, by their version."""
+"""The functions that parse numpy file headers, by version."""
 
 _LONGEST_HEAD = 1 << 24
-"""numpy by itself reads no head of more than 10 000 letters, which types with some hundreds of fields have."""
+"""By default, numpy refuses headers of more than 10 000 letters, which types with some hundreds of fields have."""
 
 
 def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool = True) -> dict[str, Array]:
@@ -33,12 +33,12 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
     path
         The directory.
     pool
-        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write, and what is written to them
-        stays in memory. They stay good when the checkpoint is replaced.
+        Copies the arrays into arrays of this pool. Without it they are mapped copy-on-write, and writes to them
+        remain in memory. They remain valid when the checkpoint is replaced.
     check
-        Reads all files first and compares their checksums, as `verify` does: 2.4 to 3.5 GB a second of files that the page
-        cache has, else as fast as the disk gives them. With ``check=False`` only the lengths of files and the manifest
-        are checked, and nothing of a mapped array is read before it is used; what a disk has altered is loaded as it is.
+        Reads all files first and compares their checksums, as `verify` does: 2.4 to 3.5 GB per second for cached
+        files, otherwise at the speed of the disk. With ``check=False`` only the lengths of files and the manifest are
+        checked, and a mapped array is read when it is used; damage by the disk is not noticed.
 
     Raises
     ------
@@ -56,19 +56,19 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
             arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
             break
         except (CheckpointError, FileNotFoundError):
-            # A save may just have replaced it.
+            # A save may have just replaced the checkpoint.
             if attempt == 9 or manifest_or_none(directory) == manifest:
                 raise
     return arrays if pool is None else {name: pool.array(array, order=_order(array)) for name, array in arrays.items()}
 
 
 def meta(path: str | os.PathLike[str]) -> Any:
-    """What was given as `meta` when the checkpoint was saved."""
+    """The `meta` that was passed to the save."""
     return read_manifest(Path(path))["meta"]
 
 
 def verify(path: str | os.PathLike[str]) -> None:
-    """Reads all of a checkpoint and compares its checksums. Raises what `load` raises."""
+    """Reads a whole checkpoint and compares its checksums. Raises the same errors as `load`."""
     directory = Path(path)
     _verify(directory, read_manifest(directory))
 
@@ -78,7 +78,7 @@ def _order(array: Array) -> Any:
 
 
 def _path_of(directory: Path, file: Entry) -> Path:
-    """The path of a file that has the length that it should have."""
+    """The path of a file, after a check of its length."""
     path: Path = directory / "data" / file["file"]
     if not path.exists():
         raise CheckpointError(f"{path} is missing: it was removed; put it back, or load another checkpoint")
@@ -105,7 +105,7 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
         for change in changes:
             ranges = _read(directory, change["ranges"], is_mapped=False)
             new = _read(directory, change["bytes"], is_mapped=False)
-            # An array of elements of no bytes may be of any length.
+            # An array with elements of zero bytes may have any length.
             if ranges.dtype != np.int64 or ranges.ndim != 2 or ranges.shape[1] != 2:
                 raise ValueError(f"{change['ranges']['file']} has no pairs of int64")
             at = 0
@@ -118,20 +118,20 @@ def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
                 raise ValueError(f"{at} byte(s) have changed, and there are {new.size}")
     except (CheckpointError, OSError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001: numpy, which reads what was altered, raises whatever comes to it.
+    except Exception as error:  # noqa: BLE001: numpy raises any error for an altered file.
         raise CheckpointError(f"array {name!r} of {directory} was altered: {error}; load another checkpoint") from error
     return array
 
 
 def _read(directory: Path, entry: Entry, is_mapped: bool) -> Array:
-    """The array of a file of numpy, which is as long as its head says: no memory is taken for what is not there."""
+    """The array of a numpy file, after a check of its length against its header: missing data takes no memory."""
     path = _path_of(directory, entry)
     with open(path, "rb") as file:
         try:
             version = np.lib.format.read_magic(file)
             shape, _, dtype = _HEADS[version](file, max_header_size=_LONGEST_HEAD)
         except MemoryError as error:
-            # So Python says that it cannot follow what is in the head.
+            # Python's error when it cannot parse the header.
             raise ValueError(f"the head of {path.name} makes no sense") from error
         length = file.tell() + dtype.itemsize * math.prod(shape)
     if length != entry["nbytes"]:

@@ -42,18 +42,18 @@ from ._format import (
 )
 
 _MOST_CHANGES = 16
-"""So many changes are kept on top of a whole array: each is applied when it is loaded."""
+"""Maximum number of changes on top of a whole array: loading applies each of them."""
 
 
 _Earlier = tuple[_native.RegionSnapshot, list[Entry]]
-"""A snapshot of an array that was saved earlier, and its files."""
+"""A snapshot of an earlier saved array, and its files."""
 
 
 class _Over:
-    """Tells threads that something is over.
+    """A flag that threads wait for.
 
-    An event of `threading` has a lock, which nobody gives up if a signal interrupts who has it at the wrong moment: then
-    whoever tells that it is over waits for ever. Here there is nothing to give up.
+    An event of `threading` has a lock that is never released if a signal interrupts its holder at the wrong moment;
+    the next `set` would wait for ever. This class has no lock to lose.
     """
 
     def __init__(self) -> None:
@@ -75,16 +75,16 @@ class _Over:
         waiting = select.poll()
         waiting.register(self._descriptor, select.POLLIN)
         end = time.monotonic() + (math.inf if timeout is None else timeout)
-        # A signal that comes right before the call is handled after it: a second later at most.
+        # A signal that arrives right before the call is handled after it: at most a second later.
         while not self._is_set and (left := end - time.monotonic()) > 0:
             waiting.poll(min(left, 1) * 1000)
 
 
 class Save:
-    """A checkpoint that is being written. `save` begins one.
+    """A checkpoint that is being written. Made by `save`.
 
-    It keeps its snapshot, and with it the memory of what was written to since, until it is deleted, `release` is
-    called, or a later save that was given it as `since` is done.
+    It holds its snapshot, and so the old contents of memory that was written since, until it is deleted, `release` is
+    called, or a later save with it as `since` is done.
     """
 
     def __init__(
@@ -92,42 +92,42 @@ class Save:
     ) -> None:
         self.path = path
         """The directory."""
-        # First: if the process may open no more files, nothing is begun.
-        # Nobody joins the thread: Python takes one for ended whose `join` a signal has interrupted.
+        # First: if the process can open no more files, nothing is begun. The thread is never joined, because Python
+        # considers a thread ended if a signal interrupts its `join`.
         self._over = _Over()
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
         places = {name: place_of(array) for name, array in in_pools.items()}
         started = time.perf_counter()
-        # Arrays of snapshots are cut already.
+        # Arrays of snapshots are consistent already.
         regions = [place.holder for place in places.values() if isinstance(place.holder, _native.Region)]
         cut = cut_of(regions, False) if regions else {}
         self._parts: dict[str, tuple[_native.RegionSnapshot, Place]] = {
             name: (cut[place.holder] if isinstance(place.holder, _native.Region) else place.holder, place)
             for name, place in places.items()
         }
-        """Of each array of a pool, the snapshot that is saved, and where it lies there. Empty once it is given up."""
-        # As long as there are arrays of a snapshot, nobody can close it.
+        """The snapshot and the position of each array of a pool. Empty after the release."""
+        # As long as arrays of a snapshot exist, the snapshot cannot be closed.
         self._held = [array for array in in_pools.values() if not isinstance(holder_of(array), _native.Region)]
         self._copies = {name: np.array(array, order="K") for name, array in arrays.items() if name not in in_pools}
         self.pause = time.perf_counter() - started
-        """Seconds that the program waited for the cut."""
+        """Seconds for which the cut stopped the program."""
         self.total = sum(array.nbytes for array in arrays.values())
         """Bytes of all arrays."""
         self.written = 0
-        """Bytes that are written so far; in the end, how many it took."""
+        """Bytes written so far; in the end, the size of the checkpoint."""
         self._names = list(arrays)
         self._heads = {name: head_of(array) for name, array in in_pools.items()}
         self._meta = meta
         self._since = since
         self._copy_ahead = copy_ahead
         self._at_most = at_most
-        # A hundredth of a second of writing at a time, so that it is spread evenly.
+        # Writes for a hundredth of a second at a time, so that the load is even.
         self._at_once = 64 << 20 if at_most is None else max(1 << 12, at_most // 100)
         self._manifest: Entry | None = None
         self._error: BaseException | None = None
         self._is_told = False
         self._process = os.getpid()
-        # Python waits for it at the end of the program.
+        # Python waits for the thread at the end of the program.
         self._thread = threading.Thread(target=_write, args=([self], self._over), name="hugefork-checkpoint")
         self._thread.start()
 
@@ -141,11 +141,11 @@ class Save:
         Raises
         ------
         TimeoutError
-            It is not done after `timeout` seconds. It goes on.
+            It is not done after `timeout` seconds. Writing continues.
         OSError
-            It could not be written, because the disk is full, say. The checkpoint before is as it was.
+            It could not be written, for example because the disk is full. The previous checkpoint is unchanged.
         RevokedError
-            The pool was full, and a part of the snapshot was taken away. As above.
+            The pool was full, and a part of the snapshot was revoked. The previous checkpoint is unchanged.
         ForkedChildError
             The parent of this process writes it.
         """
@@ -158,7 +158,7 @@ class Save:
         return self.path
 
     def release(self) -> None:
-        """Gives up what a later save would compare with. Waits until this one is done."""
+        """Releases the snapshot for later comparisons. Waits until this save is done."""
         self._wait()
         self._parts = {}
 
@@ -179,7 +179,7 @@ class Save:
         return f"<hugefork.checkpoint.Save {str(self.path)!r}: {state}>"
 
     def _run(self) -> None:
-        # Who has started this goes on at once, and not when its turn comes.
+        # Lets the thread that started this one continue at once.
         time.sleep(0)
         try:
             if self._copy_ahead:
@@ -193,20 +193,21 @@ class Save:
                 self._write(data, since)
             if since is not None:
                 since._parts = {}
-        except BaseException as error:  # noqa: BLE001: it is for `result` to raise.
+        except BaseException as error:  # noqa: BLE001: `result` raises it.
             self._error = error
         finally:
             self._since, self._copies, self._held = None, {}, []
 
     def _copy_what_is_shared(self) -> None:
-        """Copies in the writers' place what they share with the snapshot, as long as the pool has blocks to spare."""
+        """Copies memory shared with the snapshot before the writers do, as long as the pool has enough free
+        blocks."""
         for _, place in self._parts.values():
             if not isinstance(place.holder, _native.Region):
                 continue
             try:
                 place.holder.copy_ahead(place.start, place.stop)
             except HugeforkError:
-                # It was closed, say. The writers copy what is left.
+                # The region was closed, for example. The writers copy the rest.
                 return
 
     def _write(self, data: Path, since: Save | None) -> None:
@@ -228,14 +229,14 @@ class Save:
         kept = {file["file"] for file in files_of(manifest)}
         for file in data.iterdir():
             if file.name not in kept and is_of_a_save(file.name):
-                # The checkpoint is there: a file that cannot be removed just takes room.
+                # The checkpoint is complete: a file that cannot be removed only takes space.
                 with contextlib.suppress(OSError):
                     file.unlink()
 
     def _earlier(self, data: Path, number: int, since: Save, before: Entry | None, made: list[Path]) -> dict[str, _Earlier]:
-        """Of arrays of which this can be a change, what `since` has written. Nothing if its checkpoint is not there any
-        more."""
-        # Another save since the same one may give it up.
+        """The files that `since` has written for arrays that may be saved as changes. Empty if its checkpoint no
+        longer exists."""
+        # Another save since the same one may release it.
         parts, manifest, is_here = since._parts, since._manifest, since.path == self.path
         if manifest is None or manifest != (before if is_here else manifest_or_none(since.path)):
             return {}
@@ -251,19 +252,19 @@ class Save:
             for name, (older, entries) in found.items():
                 found[name] = older, self._linked(data, name, number, since.path, entries, made)
         except OSError:
-            # Another file system, or one that has no links, or no more of them.
+            # Another file system, or one without links, or with too many of them.
             return {}
-        # Of a checkpoint that was replaced meanwhile, these may be files of the next.
+        # If the checkpoint was replaced meanwhile, these may be files of the next one.
         return found if manifest_or_none(since.path) == manifest else {}
 
     def _linked(
         self, data: Path, name: str, number: int, other: Path, entries: list[Entry], made: list[Path]
     ) -> list[Entry]:
-        """The files of an array in another directory, as files of this one: nobody writes to a file once it is made, and
-        who removes one of the two leaves the other."""
+        """Links the files of an array in another directory into this one. A file is never written to after it was
+        made, and removing one of the two names does not affect the other."""
 
         def link(file: Entry, kind: str) -> Entry:
-            # Each of these is told from all files of an array whose name has points and numbers.
+            # These names differ from all names that another array's name with points and numbers can produce.
             path = data / f"{_stem(name, number)}.{kind}.npy"
             made.append(path)
             path.unlink(missing_ok=True)
@@ -292,7 +293,7 @@ class Save:
             try:
                 differing = part.changed_since(older, True)
             except (RevokedError, ClosedError, AnotherPoolError, AnotherLengthError):
-                # Mostly it is the older one that has lost a part. If it is this one, to write it fails.
+                # Normally the older snapshot has lost a part. If it is this one, writing it fails.
                 differing = [(place.start, place.stop)]
             found = ((max(low, place.start), min(high, place.stop)) for low, high in differing)
             ranges = [(low, high) for low, high in found if low < high]
@@ -317,9 +318,9 @@ class Save:
         head: Entry,
         contents: memoryview | tuple[_native.RegionSnapshot, list[tuple[int, int]]],
     ) -> Entry:
-        """Writes a file of numpy with these contents."""
+        """Writes a numpy file with these contents."""
         made.append(path)
-        # What a killed save has left may be the file of another checkpoint, too.
+        # A file left by a killed save may also be a file of another checkpoint.
         path.unlink(missing_ok=True)
         with open(path, "wb", buffering=0) as file:
             header = header_of(head)
@@ -357,53 +358,54 @@ def save(
     Parameters
     ----------
     path
-        The directory. If there is a checkpoint in it, this replaces it when all of it is written. Files in ``data``
-        whose names are not those of a save stay.
+        The directory. An existing checkpoint in it is replaced when the new one is complete. Files in ``data`` that
+        no save could have made are not touched.
     arrays
-        Arrays by name. Those of pools, without gaps, are taken as one consistent cut; others are copied now. Arrays of
-        snapshots (``s[w]``) are saved as they were then.
+        Arrays by name, without gaps. Arrays of pools are captured as one consistent cut; others are copied now.
+        Arrays of snapshots (``s[w]``) are saved with the contents of the snapshot.
     since
-        An earlier save: of each array with the same name, shape and type, in the same pool, only the pages of 4 KiB that
-        have changed since are written. Pages that neither has written to since they were one are not looked at. After
-        some such saves, or when half of an array has changed, all of it is written.
+        An earlier save: for each array with the same name, shape and type, in the same pool, only the pages of 4 KiB
+        that have changed since are written. Pages that were not written to are not compared. After some such saves,
+        or when half of an array has changed, all of it is written.
 
-        If it was to another directory, the files that have not changed are hard links to those there. So each directory
-        is a checkpoint of its own: remove the others as you like, and what only they have is gone. Where there can be no
-        links, as between file systems, all is written. All is written, too, if that save has failed or was released, or
-        its checkpoint was replaced or removed.
+        If it was to another directory, unchanged files become hard links to the files there. So each directory is a
+        complete checkpoint, and removing one does not affect the others. If links are impossible, as between file
+        systems, everything is written. Everything is also written if that save has failed or was released, or its
+        checkpoint was replaced or removed.
     meta
         Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
-        For a state that is soon written all over, in arrays with ``copy_grain="block"``: before the background thread
-        writes, it copies their blocks, so that most first writes do not. It stops when the pool has few free blocks
-        left. To other arrays it makes no difference.
+        For state that is soon overwritten completely, in arrays with ``copy_grain="block"``: before the background
+        thread writes, it copies their blocks, so that most first writes need not. It stops when the pool has few free
+        blocks left. No effect on other arrays.
     at_most
-        Write no more bytes in a second: ``"500 MiB"``, say. A writer that takes what the memory and the disk can give
-        takes it from the program.
+        Maximum number of bytes to write per second, such as ``"500 MiB"``. An unlimited writer uses memory and disk
+        bandwidth that the program may need.
 
     Returns
     -------
     Save
-        Call its `result` to learn of failures.
+        Its `result` raises the error of a failed save.
 
     Raises
     ------
     TypeError, ValueError
-        What cannot be saved: an array with Python objects or with gaps, a `since` that is no save.
+        An array has Python objects or gaps, or `since` is not a save.
     FileExistsError
-        The directory is somebody else's: it has a ``manifest.json`` that was never one of a checkpoint, or is of a newer
-        hugefork's, or no manifest and files in ``data`` that no save has left. Nothing there is changed.
+        The directory belongs to another program: its ``manifest.json`` was never that of a checkpoint, or is that of
+        a newer hugefork; or it has no manifest, but files in ``data`` that no save has made. Nothing there is
+        changed.
     PoolFullError, and others of `snapshot`
     """
     directory = Path(path).absolute()
     if directory.exists() and not directory.is_dir():
-        raise NotADirectoryError(f"{directory} is no directory: a checkpoint is one")
+        raise NotADirectoryError(f"{directory} is not a directory: a checkpoint is one")
     manifest_before(directory)
     if since is not None and not isinstance(since, Save):
         raise TypeError(f"since={since!r}: give what an earlier save returned")
     meta = as_read_back(meta)
     if not isinstance(arrays, Mapping):
-        raise TypeError(f"{type(arrays).__name__} is no mapping: give arrays by name, such as {{'w': w}}")
+        raise TypeError(f"{type(arrays).__name__} is not a mapping: give arrays by name, such as {{'w': w}}")
     rate = None if at_most is None else parse_size(at_most)
     if rate == 0:
         raise ValueError("at_most=0: give the bytes to write in a second, or None")
@@ -411,19 +413,19 @@ def save(
         if not isinstance(name, str) or not 0 < len(urllib.parse.quote(name, safe="")) <= 200:
             raise ValueError(f"{name!r} cannot be the name of a file: give text of up to 200 letters")
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise TypeError(f"{name!r} is no array of numbers: give numpy arrays without Python objects")
+            raise TypeError(f"{name!r} is not an array of numbers: give numpy arrays without Python objects")
         if holder_of(array) is not None and not (array.flags.c_contiguous or array.flags.f_contiguous):
             raise ValueError(f"{name!r} is a view with gaps: save the array that it is a view of")
     return Save(directory, dict(arrays), since, meta, copy_ahead, rate)
 
 
 def _stem(name: str, number: int) -> str:
-    """How the files of an array begin that a save makes."""
+    """The prefix of the names of the files that a save makes for an array."""
     return f"{urllib.parse.quote(name, safe='')}.{number}"
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """The bytes of an array without gaps, as they lie in memory."""
+    """The bytes of an array without gaps, in memory order."""
     return array.ravel("K").view(np.uint8).data
 
 
@@ -434,14 +436,14 @@ def _write_all(file: io.RawIOBase, contents: bytes | memoryview) -> None:
 
 
 class _Writers:
-    """Which directories threads of this process write to. A child of `os.fork()` begins with none."""
+    """The directories that threads of this process write to. A child of `os.fork()` begins with none."""
 
     def __init__(self) -> None:
         self.changes = threading.Lock()
         self.locks: dict[tuple[int, int], threading.Lock] = {}
 
     def of(self, directory: Path) -> threading.Lock:
-        """The lock of a directory, by whichever path."""
+        """The lock of a directory, whichever path leads to it."""
         found = os.stat(directory)
         with self.changes:
             return self.locks.setdefault((found.st_dev, found.st_ino), threading.Lock())
@@ -453,11 +455,11 @@ os.register_at_fork(after_in_child=_writers.__init__)  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Nobody else writes a checkpoint here meanwhile, in this process or another."""
-    # The lock of the file is that of `fcntl`, which children of this process do not inherit: one that lives on would
-    # keep it after the save, and after the end of this process. But it does not tell threads from each other.
+    """Excludes other writers of checkpoints in this directory, in this process and others."""
+    # The file is locked by `fcntl`: children do not inherit such a lock, so a long-lived child cannot hold it after
+    # the save. But it does not exclude other threads, so there is also a lock for these.
     with _writers.of(directory):
-        # A file of the program's may have this name: nothing is written to it, and nothing taken off.
+        # The program may have a file of this name: nothing is written to it, and it is not removed.
         lock = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX)
@@ -467,7 +469,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 def _write(saves: list[Save], over: _Over) -> None:
-    """What the thread of a save does. It holds nothing of the save any more when it tells that it is over."""
+    """The main function of a save's thread. It releases the save before it reports the end."""
     try:
         saves.pop()._run()
     finally:
