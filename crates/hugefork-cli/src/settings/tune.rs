@@ -1,5 +1,5 @@
-//! `bench --tune`: sets shmem huge pages and the hugetlb pool as the subjects need them; the
-//! [guardian](super::guardian) puts them back. It also puts back the sizes of folios, which samples set themselves.
+//! `bench --tune`: grows the hugetlb pool as the rivals need it; the [guardian](super::guardian) puts it back. The
+//! guardian also puts back the sizes of folios, which samples set themselves. hugefork's own settings stay as they are.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
-use hugefork::Backing;
 use hugefork_bench::folios;
 use hugefork_bench::kernel_memory::HUGE_PAGE;
 use hugefork_bench::{Host, Plan};
@@ -17,7 +16,6 @@ use super::lock::Lock;
 use super::setting::read;
 use crate::failure::Failure;
 
-const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 // Not vm.nr_hugepages, which is the pool of the default size: that need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
@@ -27,12 +25,12 @@ const COMPACT: &str = "/proc/sys/vm/compact_memory";
 pub(crate) struct Tuning {
     /// None once it has ended.
     guardian: Option<Child>,
-    /// What could not be set as the plan needs it.
+    /// A warning of a setting that falls short of the plan's needs.
     pub(crate) shortfall: Option<String>,
 }
 
 impl Tuning {
-    /// Sets what `plan` needs.
+    /// Sets the machine up for `plan`.
     pub(crate) fn apply(plan: &Plan) -> Result<Tuning, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::Usage(
@@ -42,12 +40,8 @@ impl Tuning {
         }
         // From here on the guardian puts things back, however this process ends.
         let mut tuning = Tuning { guardian: Some(start_guardian(&settings(plan))?), shortfall: None };
-        // Only now, since the guardian may have restored what an earlier run had left changed.
+        // Only now, since the guardian may have restored settings that an earlier run had left changed.
         let host = Host::read();
-        // `deny` is a decision of the administrator, and is left alone.
-        if wants_shmem(plan) && host.thp.shmem_enabled == "never" {
-            set(SHMEM, "advise")?;
-        }
         tuning.shortfall = grow_hugetlb(plan, &host)?;
         Ok(tuning)
     }
@@ -81,7 +75,7 @@ impl Drop for Tuning {
 
 /// The settings that may change. Those that this kernel does not have are not set either.
 fn settings(plan: &Plan) -> Vec<PathBuf> {
-    let mut settings = vec![PathBuf::from(SHMEM), PathBuf::from(HUGETLB)];
+    let mut settings = vec![PathBuf::from(HUGETLB)];
     settings.retain(|setting| setting.exists());
     if plan.wants_folios() {
         settings.extend(folios::paths());
@@ -106,7 +100,7 @@ fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
         READY => Ok(guardian),
         why => {
             let status = guardian.wait().context("--tune: waiting for the guardian of the settings")?;
-            // It says what is in its way, unless it was killed.
+            // It has printed the obstacle, unless it was killed.
             if why.is_empty() {
                 bail!("--tune: the guardian of the settings ended at once ({status})")
             } else {
@@ -114,11 +108,6 @@ fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
             }
         }
     }
-}
-
-fn wants_shmem(plan: &Plan) -> bool {
-    let subjects = plan.cases.iter().flat_map(|case| &case.subjects);
-    subjects.filter_map(|subject| subject.engine).any(|e| matches!(e.backing, Backing::Auto | Backing::ShmemHuge))
 }
 
 /// Grows the pool of 2 MiB pages until it has as many free as the plan needs. Never shrinks it: its pages may be in
