@@ -1,13 +1,14 @@
 #!/bin/bash
-# Takes the record anew, as root: benchmarks/record/take.sh NAME [FILE ...], where NAME is a word for the machine
-# (xeon-2cpu-vm), and FILE one of those below (faults); all of them unless some are named. Some 40 minutes.
+# Takes the record anew, as root: benchmarks/record/take.sh NAME [CASE ...], where NAME is a word for the machine
+# (xeon-2cpu-vm). Each case of `hugefork bench --full` becomes a file; all of them unless some are named.
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
 # keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
-# from the host makes a first touch take as long as the host likes. DAMON, which looks at all memory for up to 14 ms at
-# a stretch, is off meanwhile. It waits before each file until the machine is quiet again, and measures a file anew, up
-# to three times in all, while one of hugefork's leading figures varies more than 1.3-fold from round to round; the
-# steadiest is kept. NAME.log gets a line for each try: steal time, and what varied.
+# from the host makes a first touch take as long as the host likes. DAMON, which scans all memory for up to 14 ms at a
+# stretch, is off meanwhile. shmem_enabled stays as it is; --tune grows the hugetlb pool for the rivals. The script waits
+# before each file until the machine is quiet again, and measures a file anew, up to three times in all, while one of
+# hugefork's leading figures varies more than 1.3-fold from round to round; the steadiest is kept. NAME.log gets a line
+# for each try: steal time, and the variation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -15,37 +16,23 @@ VARIES=1.3
 TRIES=3
 QUIET=3 # percent of all CPUs
 
-declare -A WHAT=(
-    [faults]="zero-fault --backing shmem-thp,hugetlb --size 1GiB --runs 7 --time-budget 200s"
-    [touch]="zero-fault --backing shmem-thp --size 512MiB --runs 7 --time-budget 120s"
-    [fill]="anon-w-seq --tasks 2 --size 1GiB --backing shmem-thp,hugetlb --runs 5 --time-budget 200s"
-    [cow]="anon-cow-seq --tasks 2 --size 1GiB --backing shmem-thp,hugetlb --runs 5 --time-budget 120s"
-    [snapshot]="snapshot --size 256MiB,1GiB,4GiB --subjects hugefork,fork-4k,fork-thp,fork-hugetlb --runs 7 --time-budget 200s"
-    [kernels]="clear copy --size 1GiB --subjects hugefork,memset,memcpy,target-last/rep --runs 5 --time-budget 60s"
-    [lazy-free]="lazy-free --size 1GiB --block-size 4KiB --block-size 64KiB --block-size 2MiB --runs 5"
-    [changes]="changes --size 1GiB --runs 5 --subjects hugefork,memcmp"
-    [reset]="reset --size 1GiB --runs 5 --subjects hugefork,memfd-private,pagemap-scan"
-    [writer-latency]="writer-latency --size 1GiB --densities 10,5000,500000 --epochs 1,3 --runs 5 --subjects hugefork,fork-4k,fork-thp,fork-hugetlb --time-budget 280s"
-    [history]="history --size 1GiB --densities 10,100,1000 --runs 3 --subjects hugefork,fork-4k"
-    [fork]="fork --size 1GiB --densities 5000 --epochs 3 --runs 5"
-)
-# What users have: no hugetlb pages, shmem_enabled as it is (never, on most machines).
-AS_IT_IS="touch history fork"
-ORDER="faults touch fill cow snapshot kernels lazy-free changes reset writer-latency history fork"
+CASES="clear copy first-touch anon-w-seq anon-cow-seq snapshot reset changes lazy-free read-after"
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 name=$1
 shift
 case $name in -* | *[!a-z0-9-]*) usage ;; esac
-files=${*:-$ORDER}
-for file in $files; do [ -n "${WHAT[$file]:-}" ] || { echo "there is no file $file; take some of: $ORDER" >&2; exit 2; }; done
+files=${*:-$CASES}
+for file in $files; do
+    case " $CASES " in *" $file "*) ;; *) echo "there is no case $file; take some of: $CASES" >&2; exit 2 ;; esac
+done
 [ "$(id -u)" = 0 ] || { echo "take.sh needs root: the kernel's subjects need hugetlb pages and settings" >&2; exit 1; }
 command -v python3 >/dev/null || { echo "take.sh needs python3 to look at samples" >&2; exit 1; }
 
 # busy, stolen and all ticks of the CPUs
 ticks() { awk '/^cpu /{print $2+$3+$4+$7+$8, $9, $2+$3+$4+$5+$6+$7+$8+$9}' /proc/stat; }
-# What others use, in percent, over so many seconds in which this script only sleeps.
+# The part that others use, in percent, over so many seconds in which this script only sleeps.
 load() {
     local a b
     a=$(ticks); sleep "$1"; b=$(ticks)
@@ -92,18 +79,22 @@ for damon in /sys/kernel/mm/damon/admin/kdamonds/*/state; do
     echo "$(date -u +%FT%TZ) $damon is off (it was on)" | tee -a "$log"
 done
 for file in $files; do
-    tune=--tune
-    case " $AS_IT_IS " in *" $file "*) tune= ;; esac
     best=
     for try in $(seq $TRIES); do
         for _ in $(seq 20); do [ "$(load 3)" -le $QUIET ] && break; done
         [ "$(load 3)" -le $QUIET ] || { echo "the machine has been busy for a minute; stopped before $file" >&2; exit 1; }
         json=$new/$name-$file.json
         before=$(ticks)
+        # Single kernels are no figures of a document, and there are many.
+        only=
+        case $file in
+            clear) only="--subjects hugefork,memset,target-last/rep" ;;
+            copy) only="--subjects hugefork,memcpy,target-last/rep" ;;
+        esac
         # shellcheck disable=SC2086
-        $hugefork bench ${WHAT[$file]} $tune -q --json "$json"
+        $hugefork bench "$file" --full --tune $only -q --json "$json"
         after=$(ticks)
-        # The leading figure of a subject is its first. How many vary, and how much the worst does.
+        # The leading figure of a subject is its first. Counts those that vary, and tells the worst.
         told=$(python3 - "$json" "$VARIES" <<'PY'
 import json, sys
 results, limit = json.load(open(sys.argv[1]))["results"], float(sys.argv[2])
@@ -111,7 +102,7 @@ seen, varies = set(), []
 for one in results:
     who = (one["case"], one["subject"], json.dumps(one["params"], sort_keys=True))
     samples = one["samples"]
-    if who in seen or not one["subject"].startswith(("hugefork", "run-")) or min(samples) <= 0:
+    if who in seen or one["subject"] != "hugefork" or min(samples) <= 0:
         continue
     seen.add(who)
     if max(samples) > limit * min(samples):
@@ -129,4 +120,4 @@ PY
         [ "$count" -gt 0 ] || break
     done
 done
-echo "taken; now: HUGEFORK_GOLDEN=write cargo test -p hugefork-report --test measurements"
+echo "taken; docs/measurements.md is made of these files"

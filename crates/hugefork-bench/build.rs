@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What decides the figures.
+/// The sources that decide the figures.
 const SOURCES: [&str; 5] =
     ["crates/hugefork", "crates/hugefork-kernels", "crates/hugefork-linux", "crates/hugefork-bench", "Cargo.lock"];
 
@@ -25,7 +25,7 @@ pub(crate) fn packaged(package: &Path) -> Option<String> {
     (commit.len() >= 12).then(|| commit[..12].to_owned())
 }
 
-/// Twelve digits, followed by `-changed` if the sources are not what was committed.
+/// Twelve digits, followed by `-changed` if the sources differ from the commit.
 pub(crate) fn checked_out(package: &Path) -> Option<String> {
     let root = package.ancestors().nth(2)?.canonicalize().ok()?;
     let git = |args: &[&str]| {
@@ -37,13 +37,13 @@ pub(crate) fn checked_out(package: &Path) -> Option<String> {
         return None;
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // Without a lock, which would disturb somebody who works in the repository.
+    // Without a lock, which would disturb other work in the repository.
     let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--"];
     status.extend(SOURCES);
     let changed = git(&status)?;
     let places = ["HEAD", "logs/HEAD"].iter().filter_map(|name| git(&["rev-parse", "--git-path", name]));
     for place in places.map(|place| root.join(place)).chain(SOURCES.map(|source| root.join(source))) {
-        // If it were told of a file that does not exist, cargo would run this every time.
+        // For a file that does not exist, cargo would run this every time.
         if place.exists() {
             println!("cargo::rerun-if-changed={}", place.display());
         }

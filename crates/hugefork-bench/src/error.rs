@@ -2,7 +2,6 @@
 //! ([`BenchError`]).
 
 use std::io;
-use std::time::Duration;
 
 use hugefork::ByteSize;
 use thiserror::Error;
@@ -15,19 +14,19 @@ use crate::words::in_words_of_the_command;
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Why a subject gave no sample.
+/// The reason why a subject gave no sample.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The machine does not offer what the subject stands on. The text says what would help.
+    /// The machine lacks something that the subject needs. The text names a remedy.
     #[error("{0}")]
     CannotRun(String),
     /// A system call of the bench itself failed.
     #[error("{what}: {source}")]
     System {
-        /// What the bench was doing.
+        /// The activity of the bench.
         what: &'static str,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: io::Error,
     },
     /// hugefork gave no pool.
@@ -46,7 +45,8 @@ pub enum BenchError {
         /// How it ended.
         how: String,
     },
-    /// Memory does not hold what the work leaves there. The subject did not do the work, so its time means nothing.
+    /// Memory does not hold the words that the work leaves there. The subject did not do the work, so its time means
+    /// nothing.
     #[error("wrong contents at offset {offset:#x}: found {found:#x}, must be {expected:#x}")]
     WrongContents {
         /// Offset in the area.
@@ -56,20 +56,10 @@ pub enum BenchError {
         /// The word that the work leaves there.
         expected: u64,
     },
-    /// The pool's zeroing thread did not fill the stock.
-    #[error("the zeroed stock holds {zeroed} of {wanted} and has not grown for {after:?}")]
-    StockNotFilled {
-        /// Bytes of free blocks that are zero.
-        zeroed: ByteSize,
-        /// Bytes that a sample needs.
-        wanted: ByteSize,
-        /// How long the bench waited for it to grow.
-        after: Duration,
-    },
-    /// A wrong number of bytes was lazily freed or reclaimed, so the time is that of other work.
+    /// A wrong number of bytes was lazily freed, reclaimed or found, so the time is that of other work.
     #[error("{bytes} were {done}, must be {expected}")]
     NotAll {
-        /// What was done to the bytes.
+        /// The treatment of the bytes.
         done: &'static str,
         /// How many they were.
         bytes: ByteSize,

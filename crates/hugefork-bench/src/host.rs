@@ -111,11 +111,13 @@ impl Host {
             .map_or(32 << 20, |size| size.0)
     }
 
-    /// How much memory a case must rotate over, so that a block has left the caches when its turn comes again: four
-    /// times the last-level cache, but at most a sixteenth of the memory.
-    pub fn rotation(&self) -> usize {
-        let wanted = 4 * self.last_level_cache();
-        wanted.min(self.memory_bytes / 16).next_multiple_of(HUGE_PAGE).max(HUGE_PAGE)
+    /// The reason why a subject cannot have `bytes`, with a remedy; none if it can.
+    pub(crate) fn lack_of_memory(&self, bytes: usize) -> Option<String> {
+        // A tenth is left for the rest of the machine.
+        let usable = self.available_bytes / 10 * 9;
+        (bytes > usable).then(|| {
+            format!("needs {}MiB of memory, {}MiB are available; take a smaller --size", bytes >> 20, usable >> 20)
+        })
     }
 }
 
@@ -212,7 +214,6 @@ mod tests {
         assert!(host.memory_bytes > 0 && host.available_bytes > 0);
         assert!(host.kernel.starts_with("Linux "), "{}", host.kernel);
         assert!(!host.cpu.is_empty());
-        assert!(host.rotation().is_multiple_of(HUGE_PAGE));
     }
 
     #[test]
@@ -223,13 +224,10 @@ mod tests {
             size: size.to_owned(),
             shared_by: "0".to_owned(),
         };
-        let mut host = Host { memory_bytes: 16 << 30, ..Host::default() };
+        let mut host = Host::default();
         assert_eq!(host.last_level_cache(), 32 << 20);
         host.caches = vec![cache(1, "Data", "48KiB"), cache(4, "Instruction", "1GiB"), cache(2, "Unified", "1MiB")];
         assert_eq!(host.last_level_cache(), 1 << 20);
-        assert_eq!(host.rotation(), 4 << 20);
-        host.memory_bytes = 32 << 20;
-        assert_eq!(host.rotation(), 2 << 20);
     }
 
     #[test]

@@ -2,26 +2,26 @@
 //! minute.
 //!
 //! ```text
-//! Options ──Plan::new──▶ Plan ──Plan::settle(host)──▶ what runs, what does not and why
+//! Options ──Plan::new──▶ Plan ──Plan::settle(host)──▶ subjects that run, and reasons why others do not
 //!                          │
-//!                     runner::run      round 0 warms up, rounds 1…n count; each round runs every subject once;
-//!                          │           budget cuts sizes and rounds, load and counters look at the machine
-//!                       Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside the others
+//!                     runner::run      round 0 warms up, rounds 1…n count; each round runs every subject once
+//!                          │
+//!                       Report ──▶ JSON (schema 1), ratios::compare ──▶ hugefork beside its best rivals
 //! ```
 //!
 //! ```text
-//! plan/      what was asked for, and what will run       run/       the rounds, and what is found meanwhile
-//! cases/     what is measured: a module a case           subject    who is
+//! plan/      the options, and the work that comes of them    run/      the rounds, and the machine meanwhile
+//! cases/     a module a case                                 subject   the contestants
 //! measure/   the same work, clock, CPUs and targets for all of them
-//! memory/    what subjects stand on                      results/   figures, JSON, CSV, ratios
+//! memory/    the memory under the subjects                   results/  figures, JSON, ratios
 //! ```
 //!
-//! Each file says what it does to keep figures comparable: [`work`] has the loads and stores that every subject runs,
-//! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is what the kernel's
-//! subjects stand on, and the module of a case says what one sample is. [`Case`] is all that the planner, the runner
-//! and the ratios know of a case.
+//! Each file explains how it keeps figures comparable: [`work`] has the loads and stores that every subject runs,
+//! [`tasks`] runs several subjects' tasks at once, [`clock`] takes times, [`kernel_memory`] is the memory of the
+//! kernel's subjects, and the module of a case documents its sample. The planner, the runner and the ratios know a case
+//! only as a [`Case`].
 //!
-//! It relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
+//! The crate relies on Linux: `/proc`, `/sys`, `fork(2)`, futexes.
 
 mod case;
 pub mod cases;

@@ -12,7 +12,7 @@ pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name)
 }
 
-/// "unknown case `zero-falt`: did you mean `zero-fault`? There are clear, copy, …".
+/// "unknown case `first-tuch`: did you mean `first-touch`? There are clear, copy, …".
 pub fn unknown<'a>(kind: &str, wrong: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let all = names.clone().into_iter().collect::<Vec<_>>().join(", ");
     match nearest(wrong, names) {
@@ -27,14 +27,14 @@ mod tests {
 
     #[test]
     fn a_slip_finds_its_name_and_nonsense_finds_none() {
-        let names = ["clear", "copy", "zero-fault", "snapshot"];
-        assert_eq!(nearest("zero-falt", names), Some("zero-fault"));
+        let names = ["clear", "copy", "first-touch", "snapshot"];
+        assert_eq!(nearest("first-tuch", names), Some("first-touch"));
         assert_eq!(nearest("SNAPSHOTS", names), Some("snapshot"));
         assert_eq!(nearest("claer", names), Some("clear"));
         for nonsense in ["qqqqqqqqqqqq", "nope", "co", ""] {
             assert_eq!(nearest(nonsense, names), None, "{nonsense}");
         }
         assert!(unknown("case", "cpy", names).contains("did you mean `copy`?"));
-        assert!(unknown("case", "qqqqqqqqq", names).ends_with("there are clear, copy, zero-fault, snapshot"));
+        assert!(unknown("case", "qqqqqqqqq", names).ends_with("there are clear, copy, first-touch, snapshot"));
     }
 }

@@ -1,9 +1,8 @@
-//! Who is measured: hugefork, the kernel's own ways, libc's functions, and single clear and copy kernels.
+//! The subjects of a bench: hugefork, the kernel's own ways, libc's functions, and single clear and copy kernels.
 
 use std::fmt;
 use std::str::FromStr;
 
-use hugefork::CopyGrain;
 use hugefork_kernels::{Kernel, Order, Primitive, PrimitiveName, every_kernel};
 
 use crate::memory::kernel_memory::PageKind;
@@ -11,12 +10,12 @@ use crate::nearest;
 
 /// The subjects that have a fixed name.
 macro_rules! subjects {
-    ($($(#[$what:meta])* $one:ident = $name:literal,)*) => {
+    ($($(#[$doc:meta])* $one:ident = $name:literal,)*) => {
         /// One contestant. Names are stable: results are compared across releases by them.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub enum Subject {
-            $($(#[$what])* $one,)*
+            $($(#[$doc])* $one,)*
             /// One kernel of `hugefork_kernels`, by its full name, such as `target-last/rep`.
             Kernel(Kernel),
         }
@@ -25,7 +24,7 @@ macro_rules! subjects {
             /// Every subject that has a fixed name.
             pub const NAMED: &[Subject] = &[$(Subject::$one),*];
 
-            /// The fixed name; none for a single kernel, whose name says what it does.
+            /// The fixed name; none for a single kernel, whose name describes it.
             fn fixed_name(&self) -> Option<&'static str> {
                 Some(match self {
                     $(Subject::$one => $name,)*
@@ -37,18 +36,10 @@ macro_rules! subjects {
 }
 
 subjects! {
-    /// hugefork as it comes: in `clear` and `copy`, the kernel that it would choose on this machine.
+    /// hugefork with its defaults. In `clear` and `copy` it is the kernel that hugefork would choose on this machine.
     Hugefork = "hugefork",
-    /// hugefork with every default of its pools: a new one for each sample, which has no memory yet.
-    HugeforkDefault = "hugefork-default",
-    /// hugefork with a stock of zeroed blocks, filled before each sample.
-    HugeforkZeroed = "hugefork-zeroed",
-    /// hugefork with a stock of zeroed blocks that is empty when a sample begins, and refills during it.
-    HugeforkRefilling = "hugefork-refilling",
-    /// hugefork with copies of whole blocks only.
-    HugeforkBlock = "hugefork-block",
-    /// hugefork with copies of single pages only.
-    HugeforkPage = "hugefork-page",
+    /// A pool of hugefork that got all of its memory when it was built.
+    HugeforkUpfront = "hugefork-upfront",
     /// Anonymous memory with transparent huge pages.
     KernelThp = "kernel-thp",
     /// Anonymous memory of hugetlb pages.
@@ -63,66 +54,32 @@ subjects! {
     ForkHugetlb = "fork-hugetlb",
     /// `fork(2)` over 4 KiB pages.
     Fork4k = "fork-4k",
-    /// An unmodified program under `hugefork run --pool`.
-    RunPool = "run-pool",
-    /// A `memfd` that is mapped privately at the snapshot.
+    /// A private mapping of a `memfd`, whose pages are dropped.
     MemfdPrivate = "memfd-private",
-    /// The same work where nothing has to be cleared, copied or mapped.
-    Limit = "limit",
+    /// The kernel's marks of written pages (`PAGEMAP_SCAN`).
+    PagemapScan = "pagemap-scan",
+    /// A copy that is kept up to date with the pages that `PAGEMAP_SCAN` names.
+    ShadowCopy = "shadow-copy",
+    /// Copies of pages by a program that knows itself which pages it wrote.
+    KnownPages = "known-pages",
     /// libc's `memset`.
     Memset = "memset",
     /// libc's `memcpy`.
     Memcpy = "memcpy",
     /// libc's `memcmp`.
     Memcmp = "memcmp",
-    /// The kernel's marks of written pages (`PAGEMAP_SCAN`), and copies of these.
-    PagemapScan = "pagemap-scan",
-}
-
-/// What a pool of hugefork does about blocks that were used before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stock {
-    /// Nothing, since there are none: all blocks are new, and get their memory when they are used or before.
-    Unused,
-    /// Clears them at the fault.
-    Without,
-    /// A thread clears them before they fault; when a sample begins it has cleared all of them.
-    Filled,
-    /// A thread clears them before they fault; when a sample begins all of them have just come back, and none is
-    /// cleared.
-    Refilling,
 }
 
 impl Subject {
-    /// How hugefork's pool gets zeroed blocks; none for the other subjects.
-    pub fn stock(&self) -> Option<Stock> {
-        match self {
-            Subject::Hugefork | Subject::HugeforkBlock | Subject::HugeforkPage => Some(Stock::Without),
-            Subject::HugeforkDefault => Some(Stock::Unused),
-            Subject::HugeforkZeroed => Some(Stock::Filled),
-            Subject::HugeforkRefilling => Some(Stock::Refilling),
-            _ => None,
-        }
-    }
-
-    /// Whether it is hugefork: a pool, or a program under `hugefork run`.
+    /// Whether the subject is hugefork, which is not its own rival.
     pub fn is_ours(&self) -> bool {
-        self.stock().is_some() || matches!(self, Subject::RunPool)
-    }
-
-    /// What a write to a shared block of hugefork's pool copies.
-    pub fn grain(&self) -> CopyGrain {
-        match self {
-            Subject::HugeforkBlock => CopyGrain::Block,
-            Subject::HugeforkPage => CopyGrain::Page,
-            _ => CopyGrain::Auto,
-        }
+        matches!(self, Subject::Hugefork | Subject::HugeforkUpfront)
     }
 
     /// The pages of anonymous memory that a subject stands on; none for the others.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
-            Subject::KernelThp | Subject::ForkThp | Subject::RunPool | Subject::Limit => Some(PageKind::Thp),
+            Subject::KernelThp | Subject::ForkThp => Some(PageKind::Thp),
             Subject::KernelHugetlb | Subject::ForkHugetlb => Some(PageKind::Hugetlb),
             Subject::Kernel4k | Subject::Fork4k => Some(PageKind::Base),
             _ => None,
@@ -160,7 +117,7 @@ impl FromStr for Subject {
     }
 }
 
-/// What Linux up to 6.19 does to a huge page: target-last, one 4 KiB call at a time.
+/// The order of Linux up to 6.19 in a huge page: target-last, one 4 KiB call at a time.
 pub(crate) fn linux_order() -> Kernel {
     with_rep(Order::TargetLast)
 }

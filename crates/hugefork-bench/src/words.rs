@@ -1,9 +1,9 @@
 //! Texts of the engine in the words of the command, whose users have no functions. `tests/words.rs` looks through all
 //! of them.
 
-/// What the engine says, and what the command has for it.
+/// The engine's words, and the command's words for the same.
 const WORDS: [(&str, &str); 16] = [
-    ("take Backing::ShmemHuge", "take --backing shmem-thp"),
+    ("take Backing::ShmemHuge", "take huge pages of shmem"),
     (", or build the pool with Commit::Upfront", " or take a smaller --size"),
     (" (Region::reset_to)", ""),
     ("make it with Reserve::Full", "take a smaller --size"),

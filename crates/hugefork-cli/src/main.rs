@@ -9,7 +9,7 @@
 //! | `report` | draws results as a page or pictures | [`commands::report`] |
 //! | `doctor` | reports this machine's support for hugefork | [`commands::doctor`] |
 //! | `completions`, `man` | print completions and man pages | [`commands::manual`] |
-//! | `fork-program`, `reset-program` | hidden; the programs of these cases of `bench` | [`commands::bench`] |
+//! | `reset-program` | hidden; a sample of the case `reset` of `bench` | [`commands::bench`] |
 //! | `tune-guardian` | hidden; restores settings after `bench --tune` | [`settings::guardian`] |
 //!
 //! Commands use three shared modules: [`args`] describes the command line; [`output`] prints text
@@ -34,7 +34,7 @@ use args::bench::BenchCommand;
 use args::{Asked, Command};
 use commands::{bench, bench_compare, doctor, keep, manual, report};
 use failure::Failure;
-use hugefork_bench::cases::{fork, reset};
+use hugefork_bench::cases::reset;
 use output::stdout::print;
 use settings::guardian;
 use signal_hook::consts::SIGXFSZ;
@@ -69,7 +69,6 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
-        Command::ForkProgram { words } => bench::print_program(fork::run_program(&words)),
         Command::ResetProgram { words } => bench::print_program(reset::run_program(&words)),
         Command::TuneGuardian(args) => guardian::run(&args),
     }

@@ -1,6 +1,5 @@
 //! The bench writes results with its own types, and the report reads them with others, which must stay able to read
-//! files of any age. These tests check that the report reads what the bench writes, and that both say the same of a
-//! case.
+//! files of any age. These tests check that the report reads what the bench writes.
 
 use hugefork_bench::metric::Better;
 use hugefork_bench::result::{Absent, CaseResult, Param};

@@ -1,38 +1,25 @@
-//! `changes`: which pages of a populated area were written since it was snapshotted, to save those and no others.
+//! `changes`: finding the pages of a live area that differ from a snapshot of it, to save those and no others.
 //!
-//! Between two snapshots one word is written in each of some pages, from 0.01 % of them to all (`changed`): anywhere
-//! (`random`), or in one piece (`piece`). Then they are asked for.
-//!
-//! | metric | |
-//! |---|---|
-//! | `pages` | finding the pages by `Snapshot::changed_since`, or `memcmp` of each and its copy |
-//! | `blocks` | of hugefork: the blocks alone |
-//! | `live` | of hugefork: the pages before the second snapshot, by `Region::changed_since` |
-//!
-//! `memcmp` has to keep a copy of everything, and finds what differs.
-//!
-//! One thread does everything, and only the calls are timed. In every sample as many pages must be found as were
-//! written. Each sample has new memory for the area, since a huge page that was split does not come back by itself.
+//! One word is written in some pages at random, from 0.01 % of them to all (`changed`). `find` is the time to find these
+//! pages: by `Region::changed_since` in a pool with all defaults; by `memcmp` of each page and its copy; or by
+//! `PAGEMAP_SCAN`, which also protects the pages again. In every sample as many pages must be found as were written.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::rc::Rc;
-
-use hugefork::{Changed, Pool, RegionError};
-use hugefork_kernels::Kernel;
 
 use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
-use crate::measure::clock::Stopwatch;
+use crate::measure::clock::timed;
 use crate::measure::random::Random;
-use crate::memory::engine::{self, Populated};
+use crate::measure::warm::warm;
 use crate::memory::kernel_memory::{KernelMemory, PageKind};
-use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::memory::pools;
+use crate::memory::tracked::Tracked;
+use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::results::metric::{Measure, Metric};
 use crate::results::result::{Param, Params, params, shown};
-use crate::run::sample::{self, Entry, Work};
+use crate::run::sample::{self, Entry, Sample, Work};
 use crate::subject::Subject;
 
 /// The case.
@@ -40,248 +27,157 @@ use crate::subject::Subject;
 pub struct Changes;
 
 /// Finding the pages that have changed.
-const PAGES: Metric = Metric::new("pages", "ms");
-
-/// Finding the blocks.
-const BLOCKS: Metric = Metric::new("blocks", "us");
-
-/// Finding the pages before there is a snapshot.
-const LIVE: Metric = Metric::new("live", "ms");
+const FIND: Metric = Metric::new("find", "ms");
 
 const PAGE: usize = 4096;
 
 /// Areas hold `p[i] = i + BIAS`.
 const BIAS: u64 = 1;
 
-/// Where the pages are that are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
-    Random,
-    Piece,
-}
-
-impl Where {
-    fn name(self) -> &'static str {
-        match self {
-            Where::Random => "random",
-            Where::Piece => "piece",
-        }
-    }
-}
-
-/// Which pages are written.
-#[derive(Clone, Copy, Debug)]
-struct WriteSet {
-    /// Of ten thousand pages.
-    share: usize,
-    place: Where,
-}
-
-impl WriteSet {
-    /// The works of a run.
-    fn all(scope: Scope) -> Vec<WriteSet> {
-        let of = |place| move |share| WriteSet { share, place };
-        match scope {
-            Scope::Quick => [1, 100, 10_000].map(of(Where::Random)).to_vec(),
-            Scope::Full => {
-                let random = [1, 10, 100, 1_000, 10_000].map(of(Where::Random));
-                random.into_iter().chain([of(Where::Piece)(100)]).collect()
-            }
-        }
-    }
-
-    fn percent(self) -> String {
-        format!("{}%", self.share as f64 / 100.0)
-    }
-
-    /// The numbers of the pages, of an area of `size` bytes.
-    fn pages(self, size: usize, random: &mut Random) -> BTreeSet<usize> {
-        let all = size / PAGE;
-        let count = (all * self.share / 10_000).clamp(1, all);
-        match self.place {
-            Where::Piece => (random.below(all - count + 1)..).take(count).collect(),
-            Where::Random if count == all => (0..all).collect(),
-            Where::Random => {
-                let mut pages = BTreeSet::new();
-                while pages.len() < count {
-                    pages.insert(random.below(all));
-                }
-                pages
-            }
-        }
-    }
-}
-
 impl Case for Changes {
     fn facts(&self) -> Facts {
-        Facts::new("changes", PAGES, [128 << 20, 1 << 30])
+        Facts::new("changes", &[FIND], [128 << 20, 1 << 30])
     }
 
-    fn subjects(&self, scope: Scope) -> Vec<Subject> {
-        let mut subjects = vec![Subject::Hugefork, Subject::Memcmp];
-        if scope != Scope::Quick {
-            subjects.extend([Subject::HugeforkBlock, Subject::HugeforkPage]);
-        }
-        subjects
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        vec![Subject::Hugefork, Subject::Memcmp, Subject::PagemapScan]
     }
 
     fn in_words(&self, params: &Params) -> String {
-        let place = if shown(params, "pattern") == Where::Piece.name() { " in one piece" } else { "" };
-        format!("{} of {} changed{place}", shown(params, "changed"), shown(params, "size"))
+        format!("{} of {} changed", shown(params, "changed"), shown(params, "size"))
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
+        // Of ten thousand pages.
+        let shares: &[usize] = match job.scope {
+            Scope::Quick => &[1, 100, 10_000],
+            Scope::Full => &[1, 10, 100, 1_000, 10_000],
+        };
         let (size, cpu) = (job.size, host.cpu_numbers[0]);
-        // All works of one subject share a pool.
-        let pool = Rc::default();
-        let of = |written: WriteSet| {
-            let params = params([
-                ("size", Param::size(size)),
-                ("changed", Param::text(written.percent())),
-                ("pattern", Param::text(written.place.name())),
-            ]);
-            let setup = ChangesSetup { size, cpu, written };
-            sample::entries(subjects, &params, |planned| match planned.engine {
-                Some(choice) => Box::new(ChangedRegion { setup, choice, shared: Rc::clone(&pool), pool: None }),
-                None => Box::new(Memcmp { setup }),
+        let of = |share: usize| {
+            let changed = Param::text(format_args!("{}%", share as f64 / 100.0));
+            let params = params([("size", Param::size(size)), ("changed", changed)]);
+            let setup = Setup { size, share, cpu };
+            sample::entries(subjects, &params, move |planned| -> Work {
+                match planned.subject {
+                    Subject::Hugefork => Box::new(move |targets| setup.in_region(targets)),
+                    Subject::Memcmp => Box::new(move |targets| setup.by_memcmp(targets)),
+                    _ => Box::new(move |targets| setup.by_scan(targets)),
+                }
             })
         };
-        WriteSet::all(job.scope).into_iter().flat_map(of).collect()
+        shares.iter().copied().flat_map(of).collect()
     }
 }
 
-/// What all subjects do.
 #[derive(Clone, Copy)]
-struct ChangesSetup {
+struct Setup {
     size: usize,
+    /// Written pages of ten thousand.
+    share: usize,
     cpu: usize,
-    written: WriteSet,
 }
 
-impl ChangesSetup {
-    /// Changes a word of each of these pages.
+impl Setup {
+    fn pages(self, random: &mut Random) -> BTreeSet<usize> {
+        let all = self.size / PAGE;
+        let count = (all * self.share / 10_000).clamp(1, all);
+        if count == all {
+            return (0..all).collect();
+        }
+        let mut pages = BTreeSet::new();
+        while pages.len() < count {
+            pages.insert(random.below(all));
+        }
+        pages
+    }
+
+    /// Writes a word of each page, has `find` count the pages that have changed, and checks the count.
     ///
     /// # Safety
-    /// `area` is valid for writes of `size` bytes, and nobody else uses it.
-    unsafe fn write(self, area: *mut u8, pages: &BTreeSet<usize>) {
-        for page in pages {
-            // SAFETY: a page of the area.
+    /// `area` is valid for writes of `size` bytes, and no other thread uses it.
+    unsafe fn measure(
+        self,
+        area: *mut u8,
+        random: &mut Random,
+        find: impl FnOnce() -> Result<usize, BenchError>,
+    ) -> Result<Vec<Measure>, BenchError> {
+        let pages = self.pages(random);
+        let _pinned = Pinned::to(self.cpu)?;
+        for page in &pages {
+            // SAFETY: a word of the area.
             unsafe { area.add(page * PAGE + 8 * (page % 512)).cast::<u64>().write_volatile(0) };
         }
-    }
-}
-
-/// Checks that all pages were found, and no others.
-fn check(found: usize, written: &BTreeSet<usize>) -> Result<(), BenchError> {
-    BenchError::unless_all("found", found * PAGE, written.len() * PAGE)
-}
-
-struct ChangedRegion {
-    setup: ChangesSetup,
-    choice: EngineChoice,
-    shared: Rc<RefCell<Option<Pool>>>,
-    pool: Option<Pool>,
-}
-
-/// How many pages are in these ranges.
-fn count(changed: Changed<'_>) -> Result<usize, RegionError> {
-    changed.map(|range| range.map(|range| range.len() / PAGE)).sum()
-}
-
-impl Work for ChangedRegion {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        if self.pool.is_none() {
-            let mut shared = self.shared.borrow_mut();
-            if shared.is_none() {
-                *shared = Some(engine::warm_pool(self.choice, 2 * self.setup.size)?);
-            }
-            self.pool.clone_from(&shared);
-        }
-        Ok(())
+        let (found, ms) = timed(find);
+        BenchError::unless_all("found", found? * PAGE, pages.len() * PAGE)?;
+        Ok(Measure::all([(FIND, ms)]))
     }
 
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let (ChangesSetup { size, cpu, written }, pool) = (self.setup, self.pool.clone());
-        let pool = pool.expect("prepared before sampled");
-        let _pinned = Pinned::to(cpu)?;
-        let pages = written.pages(size, targets);
-        let held = Populated::new(pool, self.choice.grain, size, BIAS)?;
-        let before = held.region.snapshot()?;
+    fn in_region(self, random: &mut Random) -> Result<Sample, BenchError> {
+        warm(PageKind::Thp, self.size, 1, &[self.cpu])?;
+        let pool = pools::new(2 * self.size)?;
+        let region = pools::written(&pool, self.size, BIAS)?;
+        let before = region.snapshot()?;
+        let find = || {
+            let ranges = region.changed_since(&before)?.pages();
+            Ok(ranges.map(|range| range.map(|range| range.len() / PAGE)).sum::<Result<usize, _>>()?)
+        };
         // SAFETY: our own region.
-        unsafe { self.setup.write(held.region.as_mut_ptr(), &pages) };
-        let mut watch = Stopwatch::default();
-        let (found, live) = watch.time(|| count(held.region.changed_since(&before)?.pages()));
-        check(found?, &pages)?;
-        let after = held.region.snapshot()?;
-        let (blocks, ms) = watch.time(|| count(after.changed_since(&before)?.blocks()));
-        blocks?;
-        let (found, all) = watch.time(|| count(after.changed_since(&before)?.pages()));
-        check(found?, &pages)?;
-        Ok(Measure::sample([(PAGES, all), (BLOCKS, ms * 1e3), (LIVE, live)], watch.cpu()))
+        let measures = unsafe { self.measure(region.as_mut_ptr(), random, find) }?;
+        Ok(Sample::on(&pool, None, measures))
     }
 
-    fn release(&mut self) {
-        self.pool = None;
-        *self.shared.borrow_mut() = None;
-    }
-
-    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
-        self.pool.as_ref().map(|pool| (pool, None))
-    }
-}
-
-struct Memcmp {
-    setup: ChangesSetup,
-}
-
-impl Work for Memcmp {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let ChangesSetup { size, cpu, written } = self.setup;
-        let _pinned = Pinned::to(cpu)?;
-        let pages = written.pages(size, targets);
-        let huge = || KernelMemory::written(PageKind::Thp, size, BIAS);
+    fn by_memcmp(self, random: &mut Random) -> Result<Sample, BenchError> {
+        warm(PageKind::Thp, 2 * self.size, 1, &[self.cpu])?;
+        let huge = || KernelMemory::written(PageKind::Thp, self.size, BIAS);
         let (area, copy) = (huge()?, huge()?);
-        // SAFETY: our own mapping.
-        unsafe { self.setup.write(area.as_ptr(), &pages) };
-        let mut watch = Stopwatch::default();
-        let (found, all) = watch.time(|| {
+        let find = || {
             let differs = |page: &usize| {
                 let at = page * PAGE;
                 // SAFETY: a page of each mapping, both of which are our own.
                 unsafe { libc::memcmp(area.as_ptr().add(at).cast(), copy.as_ptr().add(at).cast(), PAGE) != 0 }
             };
-            (0..size / PAGE).filter(differs).count()
-        });
-        check(found, &pages)?;
-        Ok(Measure::sample([(PAGES, all)], watch.cpu()))
+            Ok((0..self.size / PAGE).filter(differs).count())
+        };
+        // SAFETY: our own mapping.
+        unsafe { self.measure(area.as_ptr(), random, find) }.map(Sample::of)
     }
 
-    /// It holds nothing between samples.
-    fn release(&mut self) {}
+    fn by_scan(self, random: &mut Random) -> Result<Sample, BenchError> {
+        warm(PageKind::Thp, self.size, 1, &[self.cpu])?;
+        let mut area = Tracked::written(self.size, BIAS)?;
+        let start = area.as_ptr();
+        let find = || {
+            let mut found = 0;
+            area.scan(|range| found += range.len() / PAGE)?;
+            area.protect()?;
+            Ok(found)
+        };
+        // SAFETY: our own mapping.
+        unsafe { self.measure(start, random, find) }.map(Sample::of)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cases::ways::unless_lacking;
 
     #[test]
     fn as_many_pages_are_written_as_the_share_says_and_at_least_one() {
-        let pages = |share, place, size| WriteSet { share, place }.pages(size, &mut Random::new(7));
-        assert_eq!(pages(100, Where::Random, 1 << 30).len(), 2621);
-        assert_eq!(pages(1, Where::Random, 1 << 20).len(), 1);
-        assert_eq!(pages(10_000, Where::Random, 1 << 20), (0..256).collect());
-        let piece = pages(100, Where::Piece, 1 << 30);
-        assert_eq!((piece.len(), piece.last().unwrap() - piece.first().unwrap()), (2621, 2620));
-        assert!(*piece.last().unwrap() < (1 << 30) / PAGE);
+        let pages = |share, size| Setup { size, share, cpu: 0 }.pages(&mut Random::new(7));
+        assert_eq!(pages(100, 1 << 30).len(), 2621);
+        assert_eq!(pages(1, 1 << 20).len(), 1);
+        assert_eq!(pages(10_000, 1 << 20), (0..256).collect());
     }
 
     #[test]
-    fn shares_are_told_in_percent() {
-        let told = WriteSet::all(Scope::Full).into_iter().map(WriteSet::percent);
-        assert_eq!(told.collect::<Vec<_>>(), ["0.01%", "0.1%", "1%", "10%", "100%", "1%"]);
+    fn every_subject_finds_the_pages() {
+        let setup = |share| Setup { size: 4 << 20, share, cpu: crate::measure::affinity::allowed_cpus()[0] };
+        for share in [1, 1_000, 10_000] {
+            setup(share).in_region(&mut Random::new(1)).unwrap();
+            setup(share).by_memcmp(&mut Random::new(1)).unwrap();
+            unless_lacking(setup(share).by_scan(&mut Random::new(1)));
+        }
     }
 }

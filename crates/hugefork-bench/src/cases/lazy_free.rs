@@ -1,38 +1,43 @@
-//! `lazy-free`: a populated area is lazily freed (`mark`), and then either written to again, one byte in each block
-//! (`mark+rewrite`), or reclaimed (`mark+reclaim`). Each size of blocks or folios is a work of its own.
+//! `lazy-free`: a populated area is lazily freed, and then written to again, or reclaimed and touched once more. Each
+//! size of blocks or folios is a work of its own.
 //!
-//! `mark` is `Region::lazy_free` or `madvise(MADV_FREE)` of the whole area. `mark+rewrite` is the mark and the writes,
-//! which keep the contents. `mark+reclaim` is the mark and `Pool::reclaim`. Nobody can tell a kernel to reclaim what
-//! was marked with `MADV_FREE`, and it does so only when it needs memory. So `mark+reclaim` of `kernel` is
-//! `madvise(MADV_DONTNEED)` alone, which gives everything back at once: to the system, where hugefork gives it back to
-//! the pool.
+//! | metric | |
+//! |---|---|
+//! | `mark` | `Region::lazy_free` or `madvise(MADV_FREE)` of the whole area |
+//! | `mark+rewrite` | the mark, and one byte written in each block, which keeps the contents |
+//! | `mark+reclaim` | the mark, and `Pool::reclaim` |
+//! | `mark+reclaim+touch` | that, and one byte written in each block, which needs memory again |
+//! | `cpu` | all threads, for all of these |
 //!
-//! One thread does everything, and only the calls and writes are timed. Before each of the two parts a new area is
-//! populated, with every word written. In every sample, the rewrite must keep the contents and the reclaim must leave
-//! zeros. hugefork must be able to reclaim all that it marked. What the kernel marked is read from `LazyFree` in smaps,
-//! but only in the warm-up, since reading it goes over the page tables that the rewrite needs.
+//! No call makes the kernel reclaim memory that was marked with `MADV_FREE`; it does so when it needs memory. So
+//! `mark+reclaim` of `kernel` is `madvise(MADV_DONTNEED)` alone, which gives everything back at once: to the system,
+//! where hugefork gives it back to the pool.
+//!
+//! Before each of the two parts a new area is populated, with every word written. In every sample, the rewrite must keep
+//! the contents and the reclaim must leave zeros. hugefork must be able to reclaim all that it marked. `LazyFree` in
+//! smaps tells how much the kernel marked, but only in the warm-up: reading it walks the page tables that the rewrite
+//! needs.
 //!
 //! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings it can have only 4
-//! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time it
-//! is checked that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
+//! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time the
+//! case checks that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
 
 use hugefork::{BlockSize, Pool, Region};
-use hugefork_kernels::Kernel;
 
 use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
-use crate::measure::clock::Stopwatch;
-use crate::measure::random::Random;
+use crate::measure::clock::{CpuMeter, timed};
+use crate::measure::warm::warm;
 use crate::measure::work;
-use crate::memory::engine;
 use crate::memory::folios::{self, Only, Settings};
-use crate::memory::kernel_memory::{KernelMemory, PageKind};
-use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
+use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind};
+use crate::memory::pools;
+use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::results::metric::{Measure, Metric};
 use crate::results::result::{Param, Params, params, shown};
-use crate::run::sample::{self, Entry, Work};
+use crate::run::sample::{self, Entry, Sample, Work};
 use crate::subject::Subject;
 
 /// The case.
@@ -48,9 +53,13 @@ const MARK_REWRITE: Metric = Metric::new("mark+rewrite", "ms");
 /// From populated memory to memory that is free again.
 const MARK_RECLAIM: Metric = Metric::new("mark+reclaim", "ms");
 
+/// The same, and a write to each block.
+const MARK_RECLAIM_TOUCH: Metric = Metric::new("mark+reclaim+touch", "ms");
+
 impl Case for LazyFree {
     fn facts(&self) -> Facts {
-        Facts { works_differ_by_block: true, ..Facts::new("lazy-free", MARK, [256 << 20, 1 << 30]) }
+        let metrics = &[MARK, MARK_REWRITE, MARK_RECLAIM, MARK_RECLAIM_TOUCH, Metric::CPU];
+        Facts { has_blocks: true, ..Facts::new("lazy-free", metrics, [128 << 20, 1 << 30]) }
     }
 
     fn subjects(&self, _: Scope) -> Vec<Subject> {
@@ -62,21 +71,24 @@ impl Case for LazyFree {
     }
 
     fn in_words(&self, params: &Params) -> String {
-        format!("mark {}", shown(params, "size"))
+        format!("{} in blocks of {}", shown(params, "size"), shown(params, "block_size"))
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let params = params([("size", Param::size(job.size)), ("block_size", Param::text(job.block_size))]);
         let (size, block, settings, cpu) = (job.size, job.block_size, job.settings, host.cpu_numbers[0]);
-        sample::entries(subjects, &params, |planned| match planned.engine {
-            Some(choice) => Box::new(FreedRegion { size, choice, cpu, pool: None }),
-            None => Box::new(Folios { size, block, settings, cpu, seen: false }),
+        sample::entries(subjects, &params, |planned| -> Work {
+            if planned.subject == Subject::Hugefork {
+                return Box::new(move |_| in_region(size, block, cpu));
+            }
+            let mut folios = Folios { size, block, settings, cpu, is_seen: false };
+            Box::new(move |_| folios.sample())
         })
     }
 
     fn usual_blocks(&self, scope: Scope) -> Vec<BlockSize> {
         match scope {
-            // What the kernel offers to any user, without a change of settings.
+            // The sizes that the kernel offers without a change of settings.
             Scope::Quick => vec![BlockSize::KIB_4, BlockSize::MIB_2],
             Scope::Full => blocks(),
         }
@@ -96,14 +108,36 @@ const BIAS: u64 = 1;
 /// The least part of an area that must be marked, or be in folios of the right size.
 const ENOUGH: f64 = 0.95;
 
-/// What a sample measures; `rewrite` does not include the mark before it.
-fn measures(mark: f64, rewrite: f64, mark_and_reclaim: f64, watch: &Stopwatch) -> Vec<Measure> {
-    let values = [(MARK, mark), (MARK_REWRITE, mark + rewrite), (MARK_RECLAIM, mark_and_reclaim)];
-    Measure::sample(values, watch.cpu())
+/// The figures of a sample; `rewrite` and `touch` do not include the calls before them.
+fn measures(mark: f64, rewrite: f64, mark_and_reclaim: f64, touch: f64, cpu: f64) -> Vec<Measure> {
+    Measure::all([
+        (MARK, mark),
+        (MARK_REWRITE, mark + rewrite),
+        (MARK_RECLAIM, mark_and_reclaim),
+        (MARK_RECLAIM_TOUCH, mark_and_reclaim + touch),
+        (Metric::CPU, cpu),
+    ])
 }
 
+/// Adds up the CPU time of timed calls.
+#[derive(Default)]
+struct Calls {
+    cpu: f64,
+}
+
+impl Calls {
+    fn time<T>(&mut self, call: impl FnOnce() -> T) -> (T, f64) {
+        let meter = CpuMeter::start();
+        let timed = timed(call);
+        self.cpu += meter.ms();
+        timed
+    }
+}
+
+/// Checks that a rewrite kept the contents.
+///
 /// # Safety
-/// `area` is `len` bytes that nobody else accesses.
+/// `area` is `len` bytes that no other thread accesses.
 unsafe fn check_kept(area: *const u8, len: usize, block: BlockSize) -> Result<(), BenchError> {
     // SAFETY: by contract.
     unsafe {
@@ -118,7 +152,7 @@ struct Folios {
     settings: Settings,
     cpu: usize,
     /// Whether it was checked that a mark marks.
-    seen: bool,
+    is_seen: bool,
 }
 
 impl Folios {
@@ -142,13 +176,13 @@ impl Folios {
                 self.size / self.block.bytes(),
             ))),
             None => Err(BenchError::CannotRun(format!(
-                "this kernel does not count folios of {}, so nobody knows whether there were any; Linux 6.10 and newer do",
+                "this kernel does not count folios of {}, so that nothing proves that there were any; Linux 6.10 and newer do",
                 self.block
             ))),
         }
     }
 
-    /// Checks that what was marked is marked.
+    /// Checks that the kernel marked the area.
     fn see(&mut self, area: &KernelMemory) -> Result<(), BenchError> {
         let marked = area.lazily_freed();
         if (marked as f64) < self.size as f64 * ENOUGH {
@@ -157,102 +191,73 @@ impl Folios {
                 self.size
             )));
         }
-        self.seen = true;
+        self.is_seen = true;
         Ok(())
     }
 }
 
-impl Work for Folios {
-    /// Areas are made in the sample, while the settings are changed.
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
+impl Folios {
+    fn sample(&mut self) -> Result<Sample, BenchError> {
         let _folios = (self.settings == Settings::Lent).then(|| Only::size(self.block)).transpose()?;
         let _pinned = Pinned::to(self.cpu)?;
-        let mut watch = Stopwatch::default();
+        // In 4 KiB pages, since huge ones may be switched off here.
+        warm(PageKind::Base, self.size, 1, &[self.cpu])?;
+        let mut calls = Calls::default();
         let area = self.populated()?;
-        let (marked, mark) = watch.time(|| area.free_lazily());
+        let (marked, mark) = calls.time(|| area.free_lazily());
         marked?;
-        if !self.seen {
+        if !self.is_seen {
             self.see(&area)?;
         }
+        let block = self.block.bytes();
         // SAFETY: our own mapping.
-        let ((), rewrite) =
-            watch.time(|| unsafe { work::rewrite_blocks(area.as_ptr(), area.len(), self.block.bytes()) });
+        let ((), rewrite) = calls.time(|| unsafe { work::rewrite_blocks(area.as_ptr(), area.len(), block) });
         // SAFETY: our own mapping.
         unsafe { check_kept(area.as_ptr(), area.len(), self.block) }?;
         drop(area);
 
         let area = self.populated()?;
-        let (discarded, reclaim) = watch.time(|| area.discard());
+        let (discarded, reclaim) = calls.time(|| area.discard());
         discarded?;
         // SAFETY: our own mapping.
+        let ((), touch) = calls.time(|| unsafe { work::rewrite_blocks(area.as_ptr(), area.len(), block) });
+        // SAFETY: our own mapping.
         unsafe { work::check_zeros(area.as_ptr(), area.len()) }?;
-        Ok(measures(mark, rewrite, reclaim, &watch))
-    }
-
-    /// It holds nothing between samples.
-    fn release(&mut self) {}
-}
-
-struct FreedRegion {
-    size: usize,
-    choice: EngineChoice,
-    cpu: usize,
-    pool: Option<Pool>,
-}
-
-impl FreedRegion {
-    /// A new region in which every word was written and which was then lazily freed, and the time that freeing it took.
-    fn marked(&self, pool: &Pool, watch: &mut Stopwatch) -> Result<(Region, f64), BenchError> {
-        let region = engine::written(pool, self.size, BIAS)?;
-        let (marked, mark) = watch.time(|| region.lazy_free(0..self.size));
-        BenchError::unless_all("marked", marked?.freed, self.size)?;
-        Ok((region, mark))
+        Ok(Sample::of(measures(mark, rewrite, reclaim, touch, calls.cpu)))
     }
 }
 
-impl Work for FreedRegion {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        if self.pool.is_none() {
-            // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small
-            // blocks one by one.
-            self.pool = Some(engine::warm_pool(
-                self.choice,
-                (self.size + self.size / 4).next_multiple_of(self.choice.block_size.bytes()),
-            )?);
-        }
-        Ok(())
-    }
+/// A sample of hugefork, in a pool with blocks of this size and otherwise all defaults.
+fn in_region(size: usize, block_size: BlockSize, cpu: usize) -> Result<Sample, BenchError> {
+    warm(PageKind::Thp, size + size / 4 / HUGE_PAGE * HUGE_PAGE, 1, &[cpu])?;
+    let block = block_size.bytes();
+    // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small blocks one by
+    // one.
+    let pool = pools::used((size + size / 4).next_multiple_of(block), block_size)?;
+    let _pinned = Pinned::to(cpu)?;
+    let mut calls = Calls::default();
+    let (region, mark) = marked(&pool, size, &mut calls)?;
+    // SAFETY: our own region; each block has its memory.
+    let ((), rewrite) = calls.time(|| unsafe { work::rewrite_blocks(region.as_mut_ptr(), size, block) });
+    BenchError::unless_all("reclaimed", pool.reclaim(size)?, 0)?;
+    // SAFETY: our own region.
+    unsafe { check_kept(region.as_ptr(), size, block_size) }?;
+    drop(region);
 
-    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let pool = self.pool.as_ref().expect("prepared before sampled");
-        let (size, block) = (self.size, self.choice.block_size);
-        let _pinned = Pinned::to(self.cpu)?;
-        let mut watch = Stopwatch::default();
-        let (region, mark) = self.marked(pool, &mut watch)?;
-        // SAFETY: our own region; each block has its memory.
-        let ((), rewrite) = watch.time(|| unsafe { work::rewrite_blocks(region.as_mut_ptr(), size, block.bytes()) });
-        BenchError::unless_all("reclaimed", pool.reclaim(size)?, 0)?;
-        // SAFETY: our own region.
-        unsafe { check_kept(region.as_ptr(), size, block) }?;
-        drop(region);
+    let (region, mark_again) = marked(&pool, size, &mut calls)?;
+    let (reclaimed, reclaim) = calls.time(|| pool.reclaim(size));
+    BenchError::unless_all("reclaimed", reclaimed?, size)?;
+    // SAFETY: our own region.
+    let ((), touch) = calls.time(|| unsafe { work::rewrite_blocks(region.as_mut_ptr(), size, block) });
+    // SAFETY: our own region.
+    unsafe { work::check_zeros(region.as_ptr(), size) }?;
+    Ok(Sample::on(&pool, None, measures(mark, rewrite, mark_again + reclaim, touch, calls.cpu)))
+}
 
-        let (region, mark_again) = self.marked(pool, &mut watch)?;
-        let (reclaimed, reclaim) = watch.time(|| pool.reclaim(size));
-        BenchError::unless_all("reclaimed", reclaimed?, size)?;
-        // SAFETY: our own region.
-        unsafe { work::check_zeros(region.as_ptr(), size) }?;
-        Ok(measures(mark, rewrite, mark_again + reclaim, &watch))
-    }
-
-    fn release(&mut self) {
-        self.pool = None;
-    }
-
-    fn pool(&self) -> Option<(&Pool, Option<Kernel>)> {
-        self.pool.as_ref().map(|pool| (pool, None))
-    }
+/// A new region in which every word was written and which was then lazily freed, and the time of the latter.
+fn marked(pool: &Pool, size: usize, calls: &mut Calls) -> Result<(Region, f64), BenchError> {
+    let region = pools::written(pool, size, BIAS)?;
+    let (marked, mark) = calls.time(|| region.lazy_free(0..size));
+    BenchError::unless_all("marked", marked?.freed, size)?;
+    Ok((region, mark))
 }

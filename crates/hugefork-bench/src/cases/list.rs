@@ -1,5 +1,5 @@
-//! A list that children of `fork(2)` share. A fork has no page tables to copy for it, and whoever writes to it
-//! afterwards takes no fault: so it does not show in what is measured, however long it is.
+//! A list that children of `fork(2)` share. A fork copies no page tables for it, and writes to it after a fork raise no
+//! fault, so that it does not change the figures, however long it is.
 
 use std::ptr::{self, NonNull};
 
@@ -17,10 +17,9 @@ pub(super) struct List<T> {
 pub(super) trait Number: Copy + Default {}
 impl Number for u32 {}
 impl Number for usize {}
-impl Number for (usize, u64) {}
 
 impl<T: Number> List<T> {
-    /// A list of `len` numbers, in memory that is present and writable.
+    /// A list of `len` zeros, in memory that is present and writable.
     pub(super) fn new(len: usize) -> Result<List<T>, BenchError> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping where the kernel likes; nothing else is touched.
@@ -31,18 +30,13 @@ impl<T: Number> List<T> {
         Ok(list)
     }
 
-    /// Where the numbers lie.
-    pub(super) fn as_ptr(&self) -> *mut T {
-        self.start.as_ptr()
-    }
-
     pub(super) fn as_slice(&self) -> &[T] {
         // SAFETY: our own mapping of `len` numbers, which only `as_mut_slice` gives out for writing.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [T] {
-        // SAFETY: as above, and borrowed mutably. Children only read what they share.
+        // SAFETY: as above, and borrowed mutably. Children only read the list.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

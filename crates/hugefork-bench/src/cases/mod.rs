@@ -1,24 +1,17 @@
-//! The cases. The file of each says what one sample is, which subjects take part, and what they need. `footprint`,
-//! `limit`, `list`, `overhead`, `program` and `rival` are what several of them share.
+//! The cases. The file of each documents its sample, its metrics and its subjects. Several cases share `list` and
+//! `ways`.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
 pub mod changes;
 pub mod clear_copy;
-mod footprint;
-pub mod fork;
-pub mod history;
+pub mod first_touch;
 pub mod lazy_free;
-mod limit;
 mod list;
-mod overhead;
-pub mod paced;
-mod program;
+pub mod read_after;
 pub mod reset;
-mod rival;
 pub mod snapshot;
-pub mod writer_latency;
-pub mod zero_fault;
+mod ways;
 
 use std::str::FromStr;
 
@@ -29,18 +22,20 @@ use crate::nearest;
 pub const ALL: &[&dyn Case] = &[
     &clear_copy::CLEAR,
     &clear_copy::COPY,
-    &zero_fault::ZeroFault,
+    &first_touch::FirstTouch,
     &anon_w_seq::AnonWSeq,
     &anon_cow_seq::AnonCowSeq,
     &snapshot::Snapshot,
-    &writer_latency::WriterLatency,
-    &paced::Paced,
-    &history::History,
-    &lazy_free::LazyFree,
-    &fork::Fork,
-    &changes::Changes,
     &reset::Reset,
+    &changes::Changes,
+    &lazy_free::LazyFree,
+    &read_after::ReadAfter,
 ];
+
+/// The cases of a quick run: all but those of single kernels.
+pub fn quick() -> Vec<&'static dyn Case> {
+    ALL.iter().copied().filter(|case| !["clear", "copy"].contains(&case.name())).collect()
+}
 
 /// The case of this name.
 pub fn named(name: &str) -> Option<&'static dyn Case> {

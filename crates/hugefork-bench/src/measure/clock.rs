@@ -6,7 +6,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of the monotonic clock, the same in every process of the machine.
 pub fn now() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
+    ns(ClockId::Monotonic)
+}
+
+/// Nanoseconds of CPU time of the calling thread. Time in which other threads have the CPU does not count.
+pub(crate) fn of_this_thread() -> u64 {
+    ns(ClockId::ThreadCPUTime)
+}
+
+fn ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -41,27 +50,27 @@ fn full_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Times calls between fences, and adds up the CPU time that they take in the calling thread.
-#[derive(Debug, Default)]
-pub(crate) struct Stopwatch {
-    cpu: CpuTime,
+/// Milliseconds of `call`, between fences. Its value is not dropped before the clock is read.
+pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
+    let start = now_fenced();
+    let made = black_box(call());
+    (made, ms(start, now_fenced()))
 }
 
-impl Stopwatch {
-    /// Milliseconds of `call`. Its value is never dropped before the clock is read.
-    pub(crate) fn time<T>(&mut self, call: impl FnOnce() -> T) -> (T, f64) {
-        let before = CpuTime::of_this_thread();
-        let start = now_fenced();
-        let made = black_box(call());
-        let end = now_fenced();
-        let used = CpuTime::of_this_thread().since(before);
-        self.cpu = self.cpu.and(used);
-        (made, ms(start, end))
+/// Counts the CPU time of all threads of this process, and of its children that were waited for.
+#[derive(Debug)]
+pub(crate) struct CpuMeter {
+    before: CpuTime,
+}
+
+impl CpuMeter {
+    pub(crate) fn start() -> CpuMeter {
+        CpuMeter { before: CpuTime::of_this_process_and_children() }
     }
 
-    /// CPU time of all calls so far.
-    pub(crate) fn cpu(&self) -> CpuTime {
-        self.cpu
+    /// Milliseconds since the start.
+    pub(crate) fn ms(&self) -> f64 {
+        CpuTime::of_this_process_and_children().since(self.before).ms()
     }
 }
 
@@ -75,12 +84,12 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// What the calling thread has used so far.
+    /// The time that the calling thread has used so far.
     pub fn of_this_thread() -> CpuTime {
         CpuTime::of(&usage(libc::RUSAGE_THREAD))
     }
 
-    /// What all threads of this process, and its children that were waited for, have used so far.
+    /// The time that all threads of this process, and its children that were waited for, have used so far.
     pub(crate) fn of_this_process_and_children() -> CpuTime {
         CpuTime::of(&usage(libc::RUSAGE_SELF)).and(CpuTime::of(&usage(libc::RUSAGE_CHILDREN)))
     }
@@ -95,15 +104,15 @@ impl CpuTime {
         CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }
 
-    /// What was used since `earlier`.
+    /// The time since `earlier`.
     pub fn since(self, earlier: CpuTime) -> CpuTime {
         CpuTime { user: self.user - earlier.user, sys: self.sys - earlier.sys }
     }
-}
 
-/// Page faults of the calling thread so far that did not wait for a device.
-pub(crate) fn minor_faults() -> u64 {
-    usage(libc::RUSAGE_THREAD).ru_minflt as u64
+    /// The sum of both, in milliseconds.
+    pub(crate) fn ms(self) -> f64 {
+        (self.user + self.sys) * 1e3
+    }
 }
 
 fn usage(who: libc::c_int) -> libc::rusage {
@@ -141,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn a_stopwatch_adds_up() {
-        let mut watch = Stopwatch::default();
-        let ((), slept) = watch.time(|| std::thread::sleep(std::time::Duration::from_millis(2)));
+    fn calls_are_timed_and_the_work_of_all_threads_counts() {
+        let ((), slept) = timed(|| std::thread::sleep(std::time::Duration::from_millis(2)));
         assert!(slept >= 2.0, "{slept} ms");
-        let before = watch.cpu();
-        watch.time(|| work_until_it_shows(CpuTime::of_this_thread()));
-        assert!(watch.cpu().user > before.user);
+        let meter = CpuMeter::start();
+        let worker = std::thread::spawn(|| work_until_it_shows(CpuTime::of_this_thread()));
+        worker.join().unwrap();
+        assert!(meter.ms() > 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What makes figures comparable: the same work, the same clock, CPUs and memory that are ready.
+//! The means to make figures comparable: the same work, the same clock, CPUs and memory that are ready.
 //!
 //! ```text
 //! work       the loads and stores of all subjects        tasks      several that write at the same time

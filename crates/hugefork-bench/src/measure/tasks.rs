@@ -29,7 +29,7 @@ use crate::measure::affinity;
 use crate::measure::clock::{self, CpuTime};
 use crate::measure::work;
 
-/// What one task writes. It is an address and not a pointer, so that it can cross threads.
+/// The area of one task. It is an address and not a pointer, so that it can cross threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     start: usize,
@@ -85,7 +85,7 @@ struct Slot {
     /// Nanoseconds.
     user: AtomicU64,
     sys: AtomicU64,
-    /// What [`work::check_words`] found, if the contents are wrong.
+    /// The findings of [`work::check_words`], if the contents are wrong.
     wrong: [AtomicU64; 3],
 }
 
@@ -155,7 +155,7 @@ impl Drop for Board {
     }
 }
 
-/// What every task does, in a process or a thread. Neither allocates nor locks.
+/// The life of a task, in a process or a thread. Neither allocates nor locks.
 ///
 /// # Safety
 /// `area` is writable memory of this task alone until it ends.
@@ -306,7 +306,7 @@ impl Drop for Team {
 /// Plain `fork(2)`. The child runs `body` and exits with its value as status.
 ///
 /// # Safety
-/// `body` does only what a child of a process with threads may do: no allocation, no locks, no unwinding.
+/// `body` keeps to the rules for a child of a process with threads: no allocation, no locks, no unwinding.
 pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_t, BenchError> {
     let parent = rustix::process::getpid();
     // SAFETY: the child keeps to the contract above.

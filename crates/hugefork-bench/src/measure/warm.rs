@@ -1,29 +1,26 @@
 //! Makes sure that the host has given the guest the memory that the kernel hands out next.
 //!
-//! With free page reporting a guest gives its free huge pages back to the host after about two seconds. Whoever gets
-//! such a page next waits for the host: 4.8 ms instead of 0.09 here. `kernel-thp` in `anon-w-seq` then writes 0.7 to 11
-//! GiB/s; warmed, it writes 20. hugefork's pool holds on to its memory and never pays for that, so the kernel's
-//! subjects must not either, nor the pages that the kernel copies for hugefork: right before every sample, as much
-//! memory as the sample takes is touched and freed, until a pass finds no cold page.
+//! With free page reporting a guest gives its free huge pages back to the host after about two seconds. The next thread
+//! that gets such a page waits for the host: 4.8 ms instead of 0.09 here. `kernel-thp` in `anon-w-seq` then writes 0.7
+//! to 11 GiB/s; warmed, it writes 20. So right before every sample, as much memory as the sample takes is touched and
+//! freed, until a pass finds no cold page.
+
 //!
-//! That happens at the same time on all CPUs that will take the memory: each CPU keeps some tens of MiB of freed pages
-//! in a list of its own. If the memory was warmed on another CPU, one task of 512 MiB still met thirty cold pages.
+//! All CPUs that will take the memory touch it at the same time: each CPU keeps some tens of MiB of freed pages in a
+//! list of its own. If the memory was warmed on another CPU, one task of 512 MiB still met thirty cold pages.
 //!
-//! What was freed last is taken first, and may still be in the cache. That is at most a quarter of an area of four
-//! times the cache, and it helps the kernel.
+//! The kernel hands out the memory first that was freed last, and some of that may still be in the cache. That is at
+//! most a quarter of an area of four times the cache.
 
 use std::sync::Barrier;
 use std::thread;
 
 use crate::error::BenchError;
 use crate::measure::affinity;
-use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
+use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
 /// After so many passes with cold pages, the host has nothing more to give, or somebody else takes it.
-const PASSES: usize = 10;
-
-/// Page tables of 16 GiB in 4 KiB pages.
-const PAGE_TABLES: usize = 32 << 20;
+const PASSES: usize = 4;
 
 /// Warms `tasks` times `len` bytes, on `cpus` in turn.
 ///
@@ -36,23 +33,6 @@ pub(crate) fn warm(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> 
         }
     }
     Ok(())
-}
-
-/// Warms the memory that the page tables of a fork will take: 2 MiB for each GiB of 4 KiB pages.
-///
-/// # Errors
-/// As [`warm`].
-pub(crate) fn warm_page_tables(cpu: usize) -> Result<(), BenchError> {
-    warm(PageKind::Base, PAGE_TABLES, 1, &[cpu])
-}
-
-/// Warms what copies of `size` bytes go to, on the CPUs that may write: pages of `kind`, and page tables.
-///
-/// # Errors
-/// As [`warm`].
-pub(crate) fn warm_for_copies(kind: PageKind, size: usize, cpus: &[usize]) -> Result<(), BenchError> {
-    warm(kind, (size / cpus.len()).next_multiple_of(HUGE_PAGE), cpus.len(), cpus)?;
-    cpus.iter().copied().try_for_each(warm_page_tables)
 }
 
 /// Touches the memory once and frees it. Gives the number of cold pages.
@@ -80,6 +60,7 @@ fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usiz
 mod tests {
     use super::*;
     use crate::measure::affinity::allowed_cpus;
+    use crate::memory::kernel_memory::HUGE_PAGE;
 
     #[test]
     fn several_tasks_touch_together() {

@@ -31,7 +31,7 @@ pub fn paths() -> Vec<PathBuf> {
     thp::folio_sizes().into_iter().map(|(_, path)| path).collect()
 }
 
-/// Why memory in folios of `block` cannot be had, and what would help; nothing if it can be had.
+/// The reason why memory in folios of `block` cannot be had, with a remedy; none if it can be had.
 pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<String> {
     // Any mapping gets base pages if it switches huge pages off.
     if block == BlockSize::KIB_4 {
@@ -69,7 +69,7 @@ fn largest(thp: &Thp) -> usize {
 
 /// While this lives, memory that asks for huge pages gets folios of one size, or base pages if there are none.
 pub(crate) struct Only {
-    /// What to put back.
+    /// The earlier values, to be put back.
     before: Vec<(PathBuf, String)>,
 }
 
@@ -99,7 +99,7 @@ impl Only {
 impl Drop for Only {
     fn drop(&mut self) {
         for (path, word) in &self.before {
-            // Whoever lent the settings puts back what cannot be put back here.
+            // The lender of the settings puts back a value that cannot be put back here.
             let _ = fs::write(path, word);
         }
     }

@@ -1,8 +1,7 @@
-//! A child of `fork(2)` that holds memory as it was at the fork, as a program's own snapshot would. At the end it says
-//! whether the memory still was so.
+//! A child of `fork(2)` that holds memory as it was at the fork, as a program's own snapshot would.
 //!
-//! It sleeps in `read(2)` on a pipe until its parent writes a byte. Then it looks, and its exit status says what
-//! it found. It dies with its parent.
+//! The child sleeps in `read(2)` on a pipe until its parent writes a byte. Then it checks the memory, and reports the
+//! result in its exit status. It dies with its parent.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -26,7 +25,7 @@ impl Holder {
     /// Forks a child that runs `is_kept` before it leaves.
     ///
     /// # Safety
-    /// `is_kept` does only what a child of a process with threads may do: no allocation, no locks, no unwinding.
+    /// `is_kept` keeps to the rules for a child of a process with threads: no allocation, no locks, no unwinding.
     pub(crate) unsafe fn fork(is_kept: impl FnOnce() -> bool) -> Result<Holder, BenchError> {
         let (sleep, hold) = std::io::pipe().map_err(|error| BenchError::system("making a pipe", error))?;
         // SAFETY: the child closes and reads a descriptor and calls `is_kept`, which neither allocate nor lock.
@@ -34,12 +33,7 @@ impl Holder {
         Ok(Holder { pid: Some(pid), hold: Some(hold) })
     }
 
-    /// The child's process.
-    pub(crate) fn pid(&self) -> Option<libc::pid_t> {
-        self.pid
-    }
-
-    /// Wakes the child and asks what it saw.
+    /// Wakes the child, and returns the result of its check.
     pub(crate) fn let_go(mut self) -> Result<(), BenchError> {
         let failed = |how: String| BenchError::Task { task: 0, tasks: 1, how };
         match self.wait().map_err(failed)? {
@@ -89,7 +83,7 @@ mod tests {
         // SAFETY: our own mapping.
         unsafe { work::write_words(area.as_ptr().cast(), HUGE_PAGE / 8, 2) };
         held.let_go().unwrap();
-        // The second is forked from what the first must not have seen.
+        // The second child is forked from contents that the first must not have seen.
         // SAFETY: as above.
         let error = unsafe { Holder::fork(is_kept) }.unwrap().let_go().unwrap_err();
         assert!(error.to_string().contains("no longer saw"), "{error}");

@@ -1,4 +1,4 @@
-//! What the kernel subjects stand on: anonymous private mappings with 4 KiB pages, transparent huge pages or hugetlb
+//! The memory of the kernel's subjects: anonymous private mappings with 4 KiB pages, transparent huge pages or hugetlb
 //! pages.
 //!
 //! Every mapping starts on a 2 MiB boundary. Children of `fork(2)` do not get a mapping until a sample asks for it: the
@@ -19,8 +19,8 @@ use crate::measure::work;
 /// Bytes of a huge page on x86-64, and the alignment of every mapping.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// A huge page that takes longer than this to populate has waited for the host. Warm ones take 90 us, 512 base pages
-/// take 250 us, and cold ones took up to 4800 us.
+/// A huge page that takes more CPU time than this to populate has waited for the host: the guest counts such waits as CPU
+/// time. Warm pages take 90 us, 512 base pages take 250 us, and cold ones took up to 4800 us.
 const COLD_NS: u64 = 2_000_000;
 
 /// The least part of a mapping that must be huge, or the subject would not deserve its name.
@@ -42,7 +42,7 @@ pub enum PageKind {
 pub enum Reserve {
     /// Faults of this process cannot fail. The reservation belongs to the process that maps: forked children have none.
     Yes,
-    /// Pages stay free for forked children, who do the writing.
+    /// Pages stay free for forked children, which do the writing.
     No,
 }
 
@@ -134,11 +134,11 @@ impl KernelMemory {
     pub(crate) fn populate_piecewise(&self) -> Result<usize, BenchError> {
         let mut cold = 0;
         for offset in (0..self.len).step_by(HUGE_PAGE) {
-            let start = clock::now();
+            let start = clock::of_this_thread();
             self.populate(offset, HUGE_PAGE)?;
             // SAFETY: the huge page at `offset` of our own mapping.
             unsafe { work::touch_pages(self.as_ptr().add(offset), HUGE_PAGE) };
-            cold += usize::from(clock::now() - start > COLD_NS);
+            cold += usize::from(clock::of_this_thread() - start > COLD_NS);
         }
         Ok(cold)
     }
@@ -189,11 +189,6 @@ impl KernelMemory {
         self.counted("LazyFree:")
     }
 
-    /// Bytes of huge pages of a file that is mapped in this place.
-    pub(crate) fn huge_of_file(&self) -> usize {
-        self.counted("ShmemPmdMapped:")
-    }
-
     /// Checks that a touched mapping has the huge pages that it asked for. If memory is fragmented the kernel gives 4
     /// KiB pages silently, and the figures would carry the wrong name.
     ///
@@ -223,11 +218,11 @@ impl KernelMemory {
         Ok(())
     }
 
-    /// What `/proc/self/smaps` counts of this mapping under `field`, in bytes.
+    /// The bytes that `/proc/self/smaps` counts of this mapping under `field`.
     fn counted(&self, field: &str) -> usize {
         let from = self.start.as_ptr() as usize;
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        // Neighbouring mappings with equal flags may be one entry, so the count may include what lies outside ours.
+        // Neighbouring mappings with equal flags may be one entry, so the count may include memory outside of this mapping.
         counted_in(&smaps, field, from..from + self.len).min(self.len)
     }
 

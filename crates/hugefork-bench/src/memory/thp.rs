@@ -13,7 +13,7 @@ pub(crate) const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 pub struct Thp {
     /// `always`, `madvise` or `never`, for anonymous memory.
     pub enabled: String,
-    /// What a fault does to get a huge page.
+    /// The effort of a fault to get a huge page.
     pub defrag: String,
     /// For shmem: `always`, `within_size`, `advise`, `never`, `deny` or `force`.
     pub shmem_enabled: String,

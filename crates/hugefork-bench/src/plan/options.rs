@@ -1,75 +1,68 @@
-//! What was asked for, and whether it is possible.
+//! The options of a run, and the check that the machine can do them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use hugefork::{Backing, BlockSize, ByteSize};
+use hugefork::{BlockSize, ByteSize};
 
 use crate::case::Case;
 use crate::error::UsageError;
 use crate::host::Host;
 use crate::memory::kernel_memory::HUGE_PAGE;
+use crate::plan::COUNTED_MINIMUM;
 use crate::plan::job::Scope;
-use crate::plan::writes::{AskedWrites, Writes};
 use crate::subject::Subject;
 
 /// More tasks than this are taken to be a slip.
 const MAX_TASKS: usize = 1024;
 
-/// What was asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The cases, in order.
     pub cases: Vec<&'static dyn Case>,
     /// How much is run where an option below is absent.
     pub scope: Scope,
-    /// Bytes of one area (each case says what that is). With several sizes, each case is run with each; with none, each
-    /// case has its own.
+    /// Bytes of one area. With several sizes, each case is run with each; with none, each case has its own.
     pub sizes: Vec<usize>,
-    /// Tasks of the `anon-*` cases; all CPUs if absent.
+    /// Tasks of the `anon-*` cases; one for each CPU if absent.
     pub tasks: Option<usize>,
-    /// The blocks of `clear`, `copy` and `lazy-free`. In other cases they are the blocks of hugefork's pools, and each
-    /// is a subject of its own. If absent, [`Case::usual_blocks`] says which.
-    pub block_sizes: Option<Vec<BlockSize>>,
-    /// The backings of hugefork's pools; each is a subject of its own.
-    pub backings: Vec<Backing>,
-    /// How `writer-latency` and `fork` write.
-    pub writes: AskedWrites,
+    /// The blocks of `clear`, `copy` and `lazy-free`; [`Case::usual_blocks`] if there are none.
+    pub block_sizes: Vec<BlockSize>,
     /// Counted rounds.
     pub runs: usize,
-    /// How long all cases together may take. Rounds, and sizes that were not asked for, are cut to fit.
-    pub time_budget: Option<Duration>,
     /// Only these subjects.
     pub subjects: Option<Vec<Subject>>,
-    /// The command `hugefork`, which has the program that the case `fork` starts.
+    /// The command `hugefork`, which has the program that the case `reset` starts.
     pub command: Option<PathBuf>,
 }
 
 impl Options {
-    /// These cases, with everything else as `hugefork bench` has it by default.
+    /// These cases, with everything else as `hugefork bench CASE` has it.
     pub fn new(cases: Vec<&'static dyn Case>) -> Options {
         Options {
             cases,
-            scope: Scope::Full,
+            scope: Scope::Quick,
             sizes: Vec::new(),
             tasks: None,
-            block_sizes: None,
-            backings: vec![Backing::Auto],
-            writes: AskedWrites::default(),
-            runs: 5,
-            time_budget: None,
+            block_sizes: Vec::new(),
+            runs: COUNTED_MINIMUM,
             subjects: None,
             command: None,
         }
     }
 
-    /// Refuses what is impossible in any state of the machine.
+    /// Refuses requests that are impossible in any state of the machine.
     pub(crate) fn check(&self, host: &Host) -> Result<(), UsageError> {
         check_numbers(self)?;
         self.sizes.iter().try_for_each(|size| check_size(self, *size, host))?;
         check_subjects(self)?;
-        check_writes(self)
+        let has_blocks = |case: &&dyn Case| case.facts().has_blocks;
+        if !self.block_sizes.is_empty() && !self.cases.iter().any(has_blocks) {
+            let cases = "clear, copy and lazy-free";
+            return Err(UsageError(format!("--block-size: is for {cases}; name one of them, or leave it out")));
+        }
+        Ok(())
     }
 
     /// The sizes to run, each once; `None` stands for the case's own. Never empty.
@@ -82,29 +75,11 @@ impl Options {
 
     /// The block sizes of a case, each once. Never empty.
     pub(crate) fn blocks(&self, case: &dyn Case) -> Vec<BlockSize> {
-        let mut blocks = match &self.block_sizes {
-            Some(asked) if !asked.is_empty() => asked.clone(),
-            _ => case.usual_blocks(self.scope),
-        };
+        let is_asked = !self.block_sizes.is_empty() && case.facts().has_blocks;
+        let mut blocks = if is_asked { self.block_sizes.clone() } else { case.usual_blocks(self.scope) };
         let mut seen = BTreeSet::new();
         blocks.retain(|block| seen.insert(*block));
         blocks
-    }
-
-    /// How a case writes, each once; `None` where it has no choice. Never empty.
-    pub(crate) fn writes(&self, case: &dyn Case) -> Vec<Option<Writes>> {
-        let usual = case.usual_writes(self.scope);
-        if usual.is_empty() { vec![None] } else { self.writes.or(usual).into_iter().map(Some).collect() }
-    }
-}
-
-fn check_writes(options: &Options) -> Result<(), UsageError> {
-    let writes = |case: &&dyn Case| !case.usual_writes(options.scope).is_empty();
-    match options.writes.option() {
-        Some(option) if !options.cases.iter().any(writes) => Err(UsageError(format!(
-            "{option}: is for writer-latency and fork; name one of them, or leave the option out"
-        ))),
-        _ => Ok(()),
     }
 }
 
@@ -125,7 +100,7 @@ pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
 }
 
 fn check_size(options: &Options, size: usize, host: &Host) -> Result<(), UsageError> {
-    let unit = unit(options.block_sizes.as_deref().unwrap_or_default());
+    let unit = unit(&options.block_sizes);
     if size == 0 {
         return Err(UsageError(format!("--size 0: take a multiple of {}", ByteSize(unit))));
     }

@@ -1,21 +1,21 @@
-//! What is measured: metrics, each with its name, its unit and which way is better, and single values of them.
+//! Metrics, each with its name, its unit and its better direction, and single values of them.
 //!
 //! A metric of one case alone stands in the file of that case.
 
-use crate::measure::clock::CpuTime;
-
-/// What is measured. Names and units are stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A property that is measured. Names and units are stable.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     name: &'static str,
     unit: &'static str,
     better: Better,
+    /// Values below this one are noise, and count as this one in a ratio.
+    least: f64,
 }
 
-/// Whether more is better.
+/// The better direction of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Times.
+    /// Times and sizes.
     Lower,
     /// Rates.
     Higher,
@@ -23,56 +23,32 @@ pub enum Better {
 
 impl Metric {
     /// Bytes written a second, all tasks together.
-    pub const THROUGHPUT: Metric = Metric { name: "throughput", unit: "GiB/s", better: Better::Higher };
+    pub const THROUGHPUT: Metric = Metric { better: Better::Higher, ..Metric::new("throughput", "GiB/s") };
 
-    /// Making areas and tasks.
+    /// The time in which areas and tasks are made.
     pub const CREATE: Metric = Metric::new("create", "ms");
 
-    /// The fault alone, less the same clear or copy done directly.
-    pub const OVERHEAD: Metric = Metric::new("overhead", "us");
-
-    /// Time that the zeroing thread spent on what the sample used.
-    pub const ZEROING: Metric = Metric::new("zeroing", "ms");
-
-    /// What a fork or snapshot keeps writers waiting.
-    pub const PAUSE: Metric = Metric::new("pause", "ms");
-
-    /// The whole call that takes a fork or snapshot.
-    pub const CALL: Metric = Metric::new("call", "ms");
-
-    /// Half of all writes take no longer than this.
+    /// Half of all values are no larger than this.
     pub const P50: Metric = Metric::new("p50", "us");
 
-    /// 99 of 100 writes take no longer than this.
+    /// 99 of 100 values are no larger than this.
     pub const P99: Metric = Metric::new("p99", "us");
 
-    /// 999 of 1000 writes take no longer than this.
+    /// 999 of 1000 values are no larger than this.
     pub const P999: Metric = Metric::new("p99.9", "us");
 
-    /// The slowest write.
+    /// The largest value.
     pub const MAX: Metric = Metric::new("max", "us");
 
-    /// Memory beyond the area itself, while a fork or snapshot is held that was written after.
-    pub const EXTRA: Metric = Metric::new("extra", "MiB");
+    /// CPU time, user and system, of all threads of the process and of its children.
+    pub const CPU: Metric = Metric::new("cpu", "ms");
 
-    /// User time of the sample.
-    pub const USER: Metric = Metric::new("user", "s");
+    /// Memory that a snapshot adds. The kernel counts in batches, so that less than a MiB is noise.
+    pub const MEMORY: Metric = Metric { least: 1.0, ..Metric::new("memory", "MiB") };
 
-    /// System time of the sample.
-    pub const SYS: Metric = Metric::new("sys", "s");
-
-    /// Cycles of the CPU, in user and kernel mode, of the whole sample with what is not timed in it.
-    pub const CYCLES: Metric = Metric::new("cycles", "M");
-
-    /// Likewise, instructions.
-    pub const INSTRUCTIONS: Metric = Metric::new("instructions", "M");
-
-    /// Likewise, misses of the last-level cache.
-    pub const LLC_MISSES: Metric = Metric::new("llc_misses", "M");
-
-    /// One of which less is better.
+    /// A metric of which less is better.
     pub(crate) const fn new(name: &'static str, unit: &'static str) -> Metric {
-        Metric { name, unit, better: Better::Lower }
+        Metric { name, unit, better: Better::Lower, least: 0.0 }
     }
 
     /// The name in results.
@@ -85,16 +61,26 @@ impl Metric {
         self.unit
     }
 
-    /// Which way is better.
+    /// The better direction.
     pub fn better(self) -> Better {
         self.better
+    }
+
+    /// How many times better `ours` is than `theirs`; less than 1 if it is worse, and none if one of them is 0.
+    pub fn ratio(self, ours: f64, theirs: f64) -> Option<f64> {
+        let [ours, theirs] = [ours, theirs].map(|value| value.max(self.least));
+        let ratio = match self.better {
+            Better::Lower => theirs / ours,
+            Better::Higher => ours / theirs,
+        };
+        (ratio.is_finite() && ratio > 0.0).then_some(ratio)
     }
 }
 
 /// One measured value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
-    /// Of what.
+    /// The metric.
     pub metric: Metric,
     /// In the metric's unit.
     pub value: f64,
@@ -106,9 +92,22 @@ impl Measure {
         Measure { metric, value }
     }
 
-    /// A sample: these values, and the user and system time that it took.
-    pub(crate) fn sample<const N: usize>(values: [(Metric, f64); N], time: CpuTime) -> Vec<Measure> {
-        let cpu = [(Metric::USER, time.user), (Metric::SYS, time.sys)];
-        values.into_iter().chain(cpu).map(|(metric, value)| Measure::new(metric, value)).collect()
+    /// These values, in this order.
+    pub(crate) fn all<const N: usize>(values: [(Metric, f64); N]) -> Vec<Measure> {
+        values.into_iter().map(|(metric, value)| Measure::new(metric, value)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_above_1_is_better_and_noise_is_no_ratio() {
+        assert_eq!(Metric::CPU.ratio(2.0, 6.0), Some(3.0));
+        assert_eq!(Metric::THROUGHPUT.ratio(30.0, 20.0), Some(1.5));
+        assert_eq!(Metric::MEMORY.ratio(0.0, 0.3), Some(1.0), "both are below the noise");
+        assert_eq!(Metric::MEMORY.ratio(0.1, 256.0), Some(256.0));
+        assert_eq!((Metric::CPU.ratio(0.0, 5.0), Metric::CPU.ratio(5.0, 0.0)), (None, None));
     }
 }

@@ -3,16 +3,12 @@
 //! ```text
 //! { "schema": 1, "version": "0.1.0", "commit": "bc87d9e03f41", "date": "2026-11-21T14:53:23Z",
 //!   "command": "hugefork bench …", "host": {…},
-//!   "results": [ { "case": "zero-fault", "subject": "kernel-thp", "params": {"size": "1GiB", …},
-//!                  "metric": "latency", "unit": "us", "samples": [81.9, …], "median": 82.0 }, … ],
-//!   "curves": [ { "case": "writer-latency", "subject": "fork-4k", "params": {…}, "metric": "latency", "unit": "us",
-//!                 "over": "percentile", "rounds": 5, "at": [1.0, …, 100.0], "median": [0.2, …, 112.0] }, … ],
+//!   "results": [ { "case": "snapshot", "subject": "fork-thp", "params": {"size": "1GiB", …},
+//!                  "metric": "call", "unit": "ms", "samples": [1.9, …], "median": 2.0 }, … ],
 //!   "not_run": [ { "case": …, "subject": …, "why": … } ], "failed": [ … ], "warnings": [ … ], "interrupted": false }
 //! ```
 //!
 //! Names are stable. Raw samples are kept in the order in which they were taken, and give the minimum and the maximum.
-//! Each subject also has its user and system time, as the metrics `user` and `sys`, and `cycles`, `instructions` and
-//! `llc_misses` (in millions) if the CPU counts them. If it does not, `counters` says why.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,21 +43,15 @@ pub struct Report {
     pub host: Host,
     /// Figures.
     pub results: Vec<CaseResult>,
-    /// Figures that are curves.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub curves: Vec<CurveResult>,
     /// Subjects that the machine cannot run.
     #[serde(default)]
     pub not_run: Vec<Absent>,
     /// Subjects that went wrong.
     #[serde(default)]
     pub failed: Vec<Absent>,
-    /// What a reader must know before quoting a figure.
+    /// Caveats for the reader of the figures.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Why there are no `cycles`, `instructions` and `llc_misses`, if there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub counters: Option<String>,
     /// Whether the bench was stopped before its end.
     #[serde(default)]
     pub interrupted: bool,
@@ -74,7 +64,7 @@ pub struct CaseResult {
     pub case: String,
     /// The subject's name.
     pub subject: String,
-    /// What distinguishes this from other runs of the subject.
+    /// The parameters that distinguish this run of the subject from others.
     pub params: Params,
     /// The metric's name.
     pub metric: String,
@@ -93,33 +83,6 @@ impl CaseResult {
     }
 }
 
-/// One curve of one subject of one case: the medians of the rounds, place by place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CurveResult {
-    /// The case's name.
-    pub case: String,
-    /// The subject's name.
-    pub subject: String,
-    /// What distinguishes this from other runs of the subject.
-    pub params: Params,
-    /// What the values are: `latency` of a write, or `cost` of a write by the time at which the program asks for it.
-    pub metric: String,
-    /// Their unit.
-    pub unit: String,
-    /// What the places are: `percentile`, or `time` in milliseconds since the call that takes a snapshot. A value holds
-    /// up to its time, and 0 stands for all time before the call.
-    pub over: String,
-    /// Rounds that were counted.
-    pub rounds: usize,
-    /// The places, ascending.
-    pub at: Vec<f64>,
-    /// The value at each.
-    pub median: Vec<f64>,
-}
-
-/// The option whose name begins the reason of a subject for which there was no time.
-pub(crate) const TIME_BUDGET: &str = "--time-budget";
-
 /// A subject without a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
@@ -127,18 +90,13 @@ pub struct Absent {
     pub case: String,
     /// The subject's name.
     pub subject: String,
-    /// Why, and what would help.
+    /// The reason, with a remedy.
     pub why: String,
 }
 
 impl Absent {
     pub(crate) fn new(case: &str, subject: String, why: String) -> Absent {
         Absent { case: case.to_owned(), subject, why }
-    }
-
-    /// Whether it did not run only for lack of time.
-    pub fn lacked_time(&self) -> bool {
-        self.why.starts_with(TIME_BUDGET)
     }
 }
 
@@ -197,11 +155,9 @@ impl Report {
             command,
             host,
             results: Vec::new(),
-            curves: Vec::new(),
             not_run: Vec::new(),
             failed: Vec::new(),
             warnings: Vec::new(),
-            counters: None,
             interrupted: false,
         }
     }
@@ -229,31 +185,20 @@ mod tests {
     fn report() -> Report {
         let mut report = Report::new("hugefork bench".to_owned(), Host { cpus: 2, ..Host::default() });
         report.results.push(CaseResult {
-            case: "zero-fault".to_owned(),
+            case: "first-touch".to_owned(),
             subject: "kernel-thp".to_owned(),
             params: Params::from([
                 ("size".to_owned(), Param::size(1 << 30)),
                 ("tasks".to_owned(), Param::Number(2)),
                 ("kernel".to_owned(), Param::text("rep")),
             ]),
-            metric: "latency".to_owned(),
+            metric: "pass".to_owned(),
             unit: "us".to_owned(),
             samples: vec![82.5, 80.0, 81.25],
             median: 81.25,
         });
-        report.curves.push(CurveResult {
-            case: "writer-latency".to_owned(),
-            subject: "fork-4k".to_owned(),
-            params: Params::from([("density".to_owned(), Param::text("sparse"))]),
-            metric: "latency".to_owned(),
-            unit: "us".to_owned(),
-            over: "percentile".to_owned(),
-            rounds: 5,
-            at: vec![50.0, 100.0],
-            median: vec![2.0, 112.5],
-        });
         report.not_run.push(Absent {
-            case: "zero-fault".to_owned(),
+            case: "first-touch".to_owned(),
             subject: "kernel-hugetlb".to_owned(),
             why: "no pages".to_owned(),
         });
@@ -267,24 +212,14 @@ mod tests {
         assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
         assert_eq!(json["host"]["cpus"], 2);
         let result = &json["results"][0];
-        assert_eq!(result["case"], "zero-fault");
+        assert_eq!(result["case"], "first-touch");
         assert_eq!(result["subject"], "kernel-thp");
         assert_eq!(result["params"]["size"], "1GiB");
         assert_eq!(result["params"]["tasks"], 2);
-        assert_eq!(result["metric"], "latency");
+        assert_eq!(result["metric"], "pass");
         assert_eq!(result["unit"], "us");
         assert_eq!(result["samples"], serde_json::json!([82.5, 80.0, 81.25]));
         assert_eq!(result["median"], 81.25);
-        let curve = &json["curves"][0];
-        assert_eq!((&curve["case"], &curve["params"]["density"]), (&"writer-latency".into(), &"sparse".into()));
-        assert_eq!(
-            (&curve["metric"], &curve["unit"], &curve["over"]),
-            (&"latency".into(), &"us".into(), &"percentile".into())
-        );
-        assert_eq!(
-            (&curve["at"], &curve["median"]),
-            (&serde_json::json!([50.0, 100.0]), &serde_json::json!([2.0, 112.5]))
-        );
         let date = json["date"].as_str().unwrap();
         assert!(date.len() == 20 && date.ends_with('Z'), "{date}");
         // Digits of a commit in a repository, and nothing elsewhere.
@@ -310,7 +245,7 @@ mod tests {
             "memory":"","thp":{"enabled":"","defrag":"","shmem_enabled":""},"hugetlb":[]},"results":[]}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         assert!(report.not_run.is_empty() && !report.interrupted);
-        assert!(report.commit.is_none() && report.date.is_empty() && report.curves.is_empty());
+        assert!(report.commit.is_none() && report.date.is_empty());
     }
 
     #[test]

@@ -1,7 +1,4 @@
-//! Median, least and greatest of a set of samples. There is no mean: one disturbed run in five moves a mean, and not a
-//! median.
-
-use statrs::statistics::{Data, Max, Min, OrderStatistics};
+//! Ranks of a set of samples. There is no mean: one disturbed run in five moves a mean, and not a median.
 
 /// A set of samples in three figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,9 +14,24 @@ pub struct Summary {
 impl Summary {
     /// Sums up `samples`; none if there are none.
     pub fn of(samples: &[f64]) -> Option<Summary> {
-        let mut data = Data::new(samples.to_vec());
-        (!samples.is_empty()).then(|| Summary { min: data.min(), median: data.median(), max: data.max() })
+        let sorted = sorted(samples.to_vec());
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let middle = sorted.len() / 2;
+        let median = if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+        Some(Summary { min, median, max })
     }
+}
+
+/// The values, the least first.
+pub(crate) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// The least value that `part` of all values do not exceed. `sorted` is not empty.
+pub(crate) fn nearest_rank(sorted: &[f64], part: f64) -> f64 {
+    let rank = (sorted.len() as f64 * part).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
 }
 
 #[cfg(test)]
@@ -27,19 +39,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_comes_to_nothing() {
-        assert_eq!(Summary::of(&[]), None);
-    }
-
-    #[test]
     fn odd_and_even_numbers_of_samples() {
+        assert_eq!(Summary::of(&[]), None);
         assert_eq!(Summary::of(&[3.0]), Some(Summary { min: 3.0, median: 3.0, max: 3.0 }));
         assert_eq!(Summary::of(&[9.0, 1.0, 5.0]), Some(Summary { min: 1.0, median: 5.0, max: 9.0 }));
         assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 100.0]), Some(Summary { min: 1.0, median: 3.0, max: 100.0 }));
+        assert_eq!(Summary::of(&[10.0, 10.0, 10.0, 10.0, 1e9]).map(|s| s.median), Some(10.0));
     }
 
     #[test]
-    fn one_outlier_does_not_move_the_median() {
-        assert_eq!(Summary::of(&[10.0, 10.0, 10.0, 10.0, 1e9]).map(|s| s.median), Some(10.0));
+    fn ranks_are_values_that_occurred() {
+        let sorted: Vec<f64> = (1..=1000).map(f64::from).collect();
+        for (part, value) in [(0.5, 500.0), (0.9, 900.0), (0.999, 999.0), (1.0, 1000.0), (0.0, 1.0)] {
+            assert_eq!(nearest_rank(&sorted, part), value, "{part}");
+        }
+        assert_eq!(nearest_rank(&[7.0], 0.999), 7.0);
     }
 }

@@ -1,12 +1,10 @@
-//! How a plan is run, and what is found meanwhile.
+//! The run of a plan.
 //!
 //! ```text
-//! runner     subjects interleaved, round by round        sample   what a subject does for it
-//! tally      samples and results so far
-//! counters   the CPU's own counters                      load     what else happens on the machine
+//! runner   subjects interleaved, round by round      sample   the work of a subject for one sample
+//! tally    samples and results so far                load     other activity on the machine
 //! ```
 
-mod counters;
 mod load;
 pub mod runner;
 pub(crate) mod sample;

@@ -1,76 +1,52 @@
-//! Tests of the order of samples, of what counts, and of what becomes of a subject that fails.
+//! Tests of the order of samples, of the rounds that count, and of subjects that fail.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
-
-use hugefork::Backing;
 
 use super::*;
 use crate::cases::snapshot::Snapshot;
-use crate::plan::job::Scope;
+use crate::memory::folios::Settings;
 use crate::plan::options::Options;
-use crate::plan::writes::AskedWrites;
-use crate::results::curve::{self, Curve};
 use crate::results::metric::{Measure, Metric};
 use crate::results::result::{Param, Params};
 use crate::subject::Subject;
 
 type Log = Rc<RefCell<Vec<String>>>;
 
-/// Logs its calls; its sample's value is the number of samples before it.
-struct Fake {
-    name: &'static str,
-    log: Log,
-    taken: usize,
-    fails_at: Option<usize>,
-}
+/// Samples done, samples in all, and the estimate.
+type Told = Vec<(usize, usize, Option<f64>)>;
 
-impl Fake {
-    fn note(&self, what: &str) {
-        self.log.borrow_mut().push(format!("{what} {}", self.name));
-    }
-}
-
-impl Work for Fake {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        self.note("prepare");
-        Ok(())
-    }
-
-    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        self.note("sample");
-        if self.fails_at == Some(self.taken) {
+/// Logs its samples; the value of each is the number of samples before it. `fails_at` is the sample that fails.
+fn fake(subject: Subject, log: &Log, fails_at: Option<usize>) -> Entry {
+    let (log, name) = (Rc::clone(log), subject.to_string());
+    let mut taken = 0;
+    let work: Work = Box::new(move |_| {
+        log.borrow_mut().push(name.clone());
+        if fails_at == Some(taken) {
             return Err(BenchError::WrongContents { offset: 0, found: 1, expected: 2 });
         }
-        self.taken += 1;
-        Ok(vec![Measure::new(Metric::PAUSE, (self.taken - 1) as f64)])
-    }
-
-    fn curves(&mut self) -> Vec<Curve> {
-        let points = vec![(50.0, Some(self.taken as f64)), (100.0, None)];
-        vec![Curve { metric: "latency", unit: "us", over: curve::Over::Percentile, points }]
-    }
-
-    fn release(&mut self) {
-        self.note("release");
-    }
-
-    fn caveat(&self) -> Option<String> {
-        (self.name == "thp").then(|| "mind the gap".to_owned())
-    }
+        taken += 1;
+        Ok(Sample {
+            measures: Measure::all([(Snapshot.lead_metric(), (taken - 1) as f64), (Metric::CPU, 7.0)]),
+            found: Params::from([("backing".to_owned(), Param::text("sand"))]),
+            caveat: Some("mind the gap".to_owned()),
+        })
+    });
+    Entry { subject, params: Params::new(), work: Ok(work) }
 }
 
-/// Reads what is kept after so many samples.
-struct LookAfter<'a> {
-    left: usize,
+/// Notes progress, and reads the kept results after so many samples.
+struct Watcher<'a> {
+    look_after: usize,
     kept: &'a Mutex<Kept>,
     seen: Option<Report>,
+    told: Told,
 }
 
-impl Observer for LookAfter<'_> {
-    fn sampled(&mut self, _: Progress<'_>) {
-        self.left = self.left.wrapping_sub(1);
-        if self.left == 0 {
+impl Observer for Watcher<'_> {
+    fn sampled(&mut self, progress: Progress<'_>) {
+        self.told.push((progress.done, progress.of, progress.estimate));
+        if self.told.len() == self.look_after {
             self.seen = Some(lock(self.kept).report());
         }
     }
@@ -80,180 +56,98 @@ impl Observer for LookAfter<'_> {
     }
 }
 
-fn entry(subject: Subject, name: &'static str, log: &Log, fails_at: Option<usize>) -> Entry {
-    let work = Box::new(Fake { name, log: Rc::clone(log), taken: 0, fails_at });
-    Entry { subject, params: Params::new(), keep: Keep::Held, work: Ok(work) }
+fn plan() -> CasePlan {
+    let host = Host { cpus: 2, memory_bytes: 8 << 30, available_bytes: 8 << 30, ..Host::default() };
+    Plan::new(&Options::new(vec![&Snapshot]), &host).unwrap().cases.remove(0)
 }
 
-/// A plan of one case, 1 GiB unless a size is given.
-fn plan(size: Option<usize>, runs: usize) -> Plan {
-    let options = Options {
-        cases: vec![&Snapshot],
-        scope: Scope::Full,
-        sizes: size.into_iter().collect(),
-        tasks: None,
-        block_sizes: None,
-        backings: vec![Backing::Auto],
-        writes: AskedWrites::default(),
-        runs,
-        time_budget: None,
-        subjects: None,
-        command: None,
-    };
-    let host = Host { cpus: 1, memory_bytes: 64 << 30, available_bytes: 64 << 30, ..Host::default() };
-    Plan::new(&options, &host).unwrap()
+fn kept() -> Mutex<Kept> {
+    Kept::new(Report::new(String::new(), Host::default()))
 }
 
-/// What is kept after so many samples, and in the end.
-fn look_at_fakes(keep: Keep, entries: Vec<Entry>, runs: usize, samples: usize) -> (Option<Report>, Report) {
-    let entries = RefCell::new(entries.into_iter().map(|entry| Entry { keep, ..entry }).collect());
-    let kept = Kept::new(Report::new(String::new(), Host::default()));
-    let observer = &mut LookAfter { left: samples, kept: &kept, seen: None };
-    let (build, counters) = (|_: &CasePlan| entries.take(), Counters::none());
-    let mut context =
-        RunContext { kept: &kept, observer, build: &build, clock: &Instant::now, counters, place: 1, cases: 1 };
-    run_case(&plan(Some(2 << 20), runs).cases[0], runs, &mut context);
-    let seen = observer.seen.take();
-    (seen, lock(&kept).report())
-}
-
-fn run_fakes(keep: Keep, entries: Vec<Entry>, runs: usize) -> Report {
-    look_at_fakes(keep, entries, runs, usize::MAX).1
-}
-
-/// Each of its samples takes so long, by a clock that only samples move.
-struct SlowWork {
-    takes: Duration,
-    now: Rc<Cell<Instant>>,
-}
-
-impl Work for SlowWork {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
-
-    fn sample(&mut self, _: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        self.now.set(self.now.get() + self.takes);
-        Ok(vec![Measure::new(Metric::PAUSE, 1.0)])
-    }
-
-    fn release(&mut self) {}
-}
-
-/// Runs a case of `size` whose samples take `gib` for each GiB, within `total`.
-fn run_in(total: Duration, size: Option<usize>, gib: Duration, runs: usize) -> Report {
-    let kept = Kept::new(Report::new(String::new(), Host::default()));
-    let observer = &mut LookAfter { left: usize::MAX, kept: &kept, seen: None };
-    let begun = Instant::now();
-    let now = Rc::new(Cell::new(begun));
-    let build = |plan: &CasePlan| {
-        let takes = gib.mul_f64(plan.job.size as f64 / (1u64 << 30) as f64);
-        let work = Box::new(SlowWork { takes, now: Rc::clone(&now) });
-        let params = Params::from([("size".to_owned(), Param::size(plan.job.size))]);
-        vec![Entry { subject: Subject::Fork4k, params, keep: Keep::Held, work: Ok(work) }]
-    };
-    let (clock, counters) = (|| now.get(), Counters::none());
-    let mut context = RunContext { kept: &kept, observer, build: &build, clock: &clock, counters, place: 1, cases: 1 };
-    let budget = Budget { total, ends: begun + total, cases: 1 };
-    fit_case(&plan(size, runs).cases[0], runs, budget, &mut context);
-    lock(&kept).report()
+/// Runs two rounds of these entries. Returns the noted progress, the results on the way, and the report.
+fn ran(entries: Vec<Entry>, look_after: usize) -> (Told, Option<Report>, Report) {
+    let kept = kept();
+    let mut watcher = Watcher { look_after, kept: &kept, seen: None, told: Vec::new() };
+    run_case(&plan(), entries, 2, Place { nth: 1, of: 1 }, &kept, &mut watcher);
+    let Watcher { told, seen, .. } = watcher;
+    let report = lock(&kept).report();
+    (told, seen, report)
 }
 
 #[test]
-fn a_budget_cuts_sizes_first_then_rounds_then_the_case_and_says_so() {
-    let ms = Duration::from_millis;
-    // 6 rounds of 50 ms for each 128 MiB.
-    let report = run_in(ms(900), None, ms(400), 5);
-    assert_eq!(report.warnings, ["snapshot: 256MiB instead of 1GiB (--time-budget 0.9s)"]);
-    assert_eq!(report.results[0].params["size"].to_string(), "256MiB");
-    assert_eq!(report.results[0].samples.len(), 5);
-
-    let report = run_in(ms(400), Some(1 << 30), ms(20), 1000);
-    assert_eq!(report.warnings, ["snapshot: 19 rounds instead of 1000 (--time-budget 0.4s)"], "the size stays");
-    assert_eq!(report.results[0].samples.len(), 19);
-
-    let report = run_in(ms(20), Some(1 << 30), ms(20), 5);
-    assert!(report.results.is_empty() && report.warnings.is_empty());
-    assert_eq!(report.not_run[0].why, "--time-budget 0.02s: 5 rounds do not fit into what is left of it");
-    assert!(report.not_run[0].lacked_time());
-}
-
-#[test]
-fn subjects_take_turns_and_the_warm_up_does_not_count() {
+fn rounds_rotate_and_the_first_does_not_count() {
     let log = Log::default();
-    let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
-    let report = run_fakes(Keep::Held, entries, 2);
-    let samples: Vec<String> = log.borrow().iter().filter(|line| line.starts_with("sample")).cloned().collect();
-    assert_eq!(samples, ["sample thp", "sample 4k", "sample 4k", "sample thp", "sample thp", "sample 4k"]);
-    assert!(!log.borrow().iter().any(|line| line.starts_with("release")));
-    assert_eq!(report.results.len(), 2);
-    assert_eq!(report.results[0].samples, [1.0, 2.0]);
-    assert_eq!(report.results[0].median, 1.5);
-    assert_eq!(report.warnings[0], "mind the gap");
-    assert!(!report.interrupted);
-}
-
-#[test]
-fn unsteady_figures_are_told() {
-    let log = Log::default();
-    // Values from 1 to 2 differ by no more than the factor that is allowed; values from 1 to 3 do.
-    let steady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 2);
-    assert!(steady.warnings.is_empty(), "{:?}", steady.warnings);
-    let unsteady = run_fakes(Keep::Held, vec![entry(Subject::Fork4k, "4k", &log, None)], 3);
-    assert!(unsteady.warnings[0].starts_with("snapshot fork-4k: pause varies 3.0-fold"), "{:?}", unsteady.warnings);
-}
-
-#[test]
-fn memory_is_freed_after_each_sample_where_the_plan_says_so() {
-    let log = Log::default();
-    run_fakes(Keep::Freed, vec![entry(Subject::ForkThp, "thp", &log, None)], 1);
-    let expected = ["prepare thp", "sample thp", "release thp"];
-    assert_eq!(*log.borrow(), [expected, expected].concat());
+    let entries = [Subject::Hugefork, Subject::ForkThp, Subject::Memcpy].map(|subject| fake(subject, &log, None));
+    let (told, _, report) = ran(entries.into(), 0);
+    let (a, b, c) = ("hugefork", "fork-thp", "memcpy");
+    assert_eq!(*log.borrow(), [a, b, c, b, c, a, c, a, b]);
+    assert_eq!(told.first(), Some(&(1, 9, None)));
+    assert_eq!(told.last(), Some(&(9, 9, Some(1.5))));
+    let calls: Vec<&Vec<f64>> =
+        report.results.iter().filter(|result| result.metric == "call").map(|result| &result.samples).collect();
+    assert_eq!(calls, [&[1.0, 2.0], &[1.0, 2.0], &[1.0, 2.0]]);
+    assert_eq!(report.results[0].params["backing"], Param::text("sand"), "found in the warm-up");
+    assert_eq!(report.warnings, ["mind the gap"]);
 }
 
 #[test]
 fn a_subject_that_fails_is_listed_and_the_others_go_on() {
     let log = Log::default();
-    let entries = vec![
-        entry(Subject::ForkThp, "thp", &log, Some(1)),
-        entry(Subject::Fork4k, "4k", &log, None),
-        Entry {
-            subject: Subject::ForkHugetlb,
-            params: Params::new(),
-            keep: Keep::Held,
-            work: Err("no pages".to_owned()),
-        },
-    ];
-    let report = run_fakes(Keep::Held, entries, 3);
-    assert_eq!(report.failed.len(), 1);
-    assert_eq!(report.failed[0].subject, "fork-thp");
-    assert!(report.failed[0].why.contains("wrong contents"));
-    assert_eq!(report.not_run[0].why, "no pages");
-    assert!(!report.not_run[0].lacked_time());
-    assert_eq!(report.results.len(), 1);
-    assert_eq!(report.results[0].samples.len(), 3);
-    assert_eq!(log.borrow().iter().filter(|line| *line == "sample thp").count(), 2, "not asked again");
+    let mut absent = fake(Subject::ForkHugetlb, &log, None);
+    absent.work = Err("no pages".to_owned());
+    let entries = vec![fake(Subject::Hugefork, &log, None), fake(Subject::ForkThp, &log, Some(1)), absent];
+    let (_, _, report) = ran(entries, 0);
+    assert_eq!(log.borrow().iter().filter(|name| *name == "fork-thp").count(), 2, "not again after it failed");
+    assert!(report.results.iter().all(|result| result.subject == "hugefork"), "{report:?}");
+    assert_eq!((report.failed[0].subject.as_str(), report.failed.len()), ("fork-thp", 1));
+    assert_eq!((report.not_run[0].subject.as_str(), report.not_run[0].why.as_str()), ("fork-hugetlb", "no pages"));
 }
 
 #[test]
-fn what_has_been_counted_is_kept_at_any_time() {
+fn counted_samples_can_be_read_at_any_time() {
     let log = Log::default();
-    let entries = vec![entry(Subject::ForkThp, "thp", &log, None), entry(Subject::Fork4k, "4k", &log, None)];
-    let (seen, report) = look_at_fakes(Keep::Held, entries, 5, 5);
-    let counted = |report: &Report| report.results.iter().map(|result| result.samples.len()).collect::<Vec<_>>();
-    assert_eq!(counted(&seen.unwrap()), [2, 1], "two rounds of the first, one of the second");
-    assert_eq!(counted(&report), [5, 5]);
+    let entries = vec![fake(Subject::Hugefork, &log, None), fake(Subject::ForkThp, &log, None)];
+    // The warm-up, and one sample that counts.
+    let (_, seen, _) = ran(entries, 3);
+    let seen = seen.unwrap();
+    assert_eq!(seen.results.iter().map(|result| result.samples.len()).collect::<Vec<_>>(), [1, 1], "{seen:?}");
 }
 
 #[test]
-fn curves_are_the_medians_of_counted_rounds() {
-    let log = Log::default();
-    let report = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, None)], 3);
-    let [curve] = &report.curves[..] else { panic!("{:?}", report.curves) };
-    assert_eq!((curve.case.as_str(), curve.subject.as_str()), ("snapshot", "fork-thp"));
-    assert_eq!((curve.metric.as_str(), curve.unit.as_str(), curve.over.as_str()), ("latency", "us", "percentile"));
-    // The warm-up took the first sample; the counted ones are the second to the fourth.
-    assert_eq!((curve.rounds, &curve.at[..], &curve.median[..]), (3, &[50.0][..], &[3.0][..]));
-    let failed = run_fakes(Keep::Held, vec![entry(Subject::ForkThp, "thp", &log, Some(2))], 3);
-    assert!(failed.curves.is_empty() && failed.failed.len() == 1, "half a subject is not a figure");
+fn every_subject_of_a_round_gets_the_same_targets_and_rounds_differ() {
+    let draws = Rc::new(RefCell::new(Vec::new()));
+    let entry = |subject| {
+        let draws = Rc::clone(&draws);
+        let work: Work = Box::new(move |targets| {
+            draws.borrow_mut().push(targets.below(1 << 40));
+            Ok(Sample::of(Vec::new()))
+        });
+        Entry { subject, params: Params::new(), work: Ok(work) }
+    };
+    ran(vec![entry(Subject::Hugefork), entry(Subject::ForkThp)], 0);
+    let draws = draws.borrow();
+    assert!(draws.chunks(2).all(|round| round[0] == round[1]), "{draws:?}");
+    assert!(draws[0] != draws[2] && draws[2] != draws[4], "{draws:?}");
+}
+
+#[test]
+fn an_observer_that_fails_ends_the_run() {
+    struct Full;
+    impl Observer for Full {
+        fn sampled(&mut self, _: Progress<'_>) {}
+
+        fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
+            Err("the disk is full".to_owned())
+        }
+    }
+    let mut options = Options::new(vec![&Snapshot, &crate::cases::clear_copy::COPY]);
+    (options.sizes, options.subjects, options.runs) = (vec![2 << 20], Some(vec![Subject::Memcpy]), 1);
+    let host = Host::read();
+    let mut plan = Plan::new(&options, &host).unwrap();
+    plan.settle(&host, Settings::Fixed);
+    let kept = kept();
+    let error = run(&plan, &host, &kept, &mut Full).unwrap_err();
+    assert_eq!(error.to_string(), "the disk is full");
+    assert!(lock(&kept).report().results.iter().all(|result| result.case == "snapshot"));
 }

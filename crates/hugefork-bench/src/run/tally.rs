@@ -1,5 +1,4 @@
-//! What a run has found so far: samples and curves of the case that runs, by subject, and results of the cases that are
-//! over.
+//! The findings of a run so far: samples of the case that runs, by subject, and results of the cases that are over.
 //!
 //! It is kept where another thread can read it at any time, even in the middle of a sample.
 
@@ -7,20 +6,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::case::Case;
 use crate::error::BenchError;
-use crate::results::curve::{self, Curve};
 use crate::results::metric::{Measure, Metric};
-use crate::results::result::{Absent, CaseResult, CurveResult, Params, Report};
+use crate::results::result::{Absent, CaseResult, Params, Report};
 use crate::results::stats::Summary;
+use crate::run::sample::Sample;
 
 /// Samples that differ by more than this factor give a warning.
 const UNSTEADY: f64 = 2.0;
 
-/// What has been found so far.
+/// The findings so far.
 #[derive(Debug)]
 pub struct Kept {
     /// Of the cases that are over.
     pub(crate) report: Report,
-    /// Of the one that is not.
+    /// Of the case that runs.
     pub(crate) going: Option<Tallies>,
 }
 
@@ -30,7 +29,7 @@ impl Kept {
         Mutex::new(Kept { report, going: None })
     }
 
-    /// Everything, with what has been counted of the case that runs.
+    /// All results, with the counted samples of the case that runs.
     pub fn report(&self) -> Report {
         let mut report = self.report.clone();
         if let Some(tallies) = &self.going {
@@ -47,23 +46,12 @@ impl Kept {
     }
 }
 
-/// Also after a panic: whoever holds the lock leaves nothing half done.
+/// Also after a panic: each holder of the lock leaves nothing half done.
 pub(crate) fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What came of a sample.
-pub(crate) enum Taken {
-    /// The first round, which does not count: what the subject stands on, and what a reader must know of its figures.
-    WarmUp {
-        params: Params,
-        caveat: Option<String>,
-    },
-    Counted(Vec<Measure>, Vec<Curve>),
-    Ended(BenchError),
-}
-
-/// What came of the subjects of a case.
+/// The findings of a case, by subject.
 #[derive(Debug)]
 pub(crate) struct Tallies {
     case: &'static dyn Case,
@@ -86,21 +74,27 @@ impl Tallies {
         self.not_run.push(Absent::new(self.case.name(), subject, why));
     }
 
-    /// Adds what came of a sample of the subject at `place`. Gives its name, and the median so far of what the case is
-    /// about.
-    pub(crate) fn add(&mut self, place: usize, taken: Taken) -> (String, Option<f64>) {
+    /// Adds a sample of the subject at `place`, or its end. A warm-up tells the backing of the subject, and does not
+    /// count. Returns the subject's name, and the median of the case's leading metric so far.
+    pub(crate) fn add(
+        &mut self,
+        place: usize,
+        is_warm_up: bool,
+        taken: Result<Sample, BenchError>,
+    ) -> (String, Option<f64>) {
         let tally = &mut self.list[place];
-        tally.add(taken);
+        match taken {
+            Ok(sample) if is_warm_up => {
+                tally.params.extend(sample.found);
+                tally.caveat = sample.caveat;
+            }
+            Ok(sample) => tally.count(sample.measures),
+            Err(error) => tally.ended = Some(error),
+        }
         (tally.name.clone(), tally.estimate(self.case))
     }
 
-    /// Notes that no subject ran, and why, and forgets their samples.
-    pub(crate) fn leave_out(&mut self, why: &str) {
-        let left = self.list.drain(..).map(|tally| Absent::new(self.case.name(), tally.name, why.to_owned()));
-        self.not_run.extend(left);
-    }
-
-    /// Adds what was found to `report`.
+    /// Adds the findings to `report`.
     fn report(&self, report: &mut Report) {
         report.not_run.extend(self.not_run.iter().cloned());
         for tally in &self.list {
@@ -109,38 +103,22 @@ impl Tallies {
     }
 }
 
-/// What came of one subject.
+/// The findings of one subject.
 #[derive(Debug)]
 struct Tally {
     name: String,
     params: Params,
     samples: Vec<(Metric, Vec<f64>)>,
-    /// For each kind of curve, those of the rounds that were counted.
-    curves: Vec<Vec<Curve>>,
     caveat: Option<String>,
     ended: Option<BenchError>,
 }
 
 impl Tally {
     fn new(name: String, params: Params) -> Tally {
-        Tally { name, params, samples: Vec::new(), curves: Vec::new(), caveat: None, ended: None }
+        Tally { name, params, samples: Vec::new(), caveat: None, ended: None }
     }
 
-    fn add(&mut self, taken: Taken) {
-        match taken {
-            Taken::WarmUp { params, caveat } => {
-                self.params.extend(params);
-                self.caveat = caveat;
-            }
-            Taken::Counted(measures, curves) => {
-                self.count(measures);
-                self.count_curves(curves);
-            }
-            Taken::Ended(error) => self.ended = Some(error),
-        }
-    }
-
-    /// The median so far of what the case is about.
+    /// The median of the case's leading metric so far.
     fn estimate(&self, case: &dyn Case) -> Option<f64> {
         let (_, samples) = self.samples.iter().find(|(metric, _)| *metric == case.lead_metric())?;
         Summary::of(samples).map(|summary| summary.median)
@@ -152,16 +130,6 @@ impl Tally {
             match self.samples.iter_mut().find(|(known, _)| *known == metric) {
                 Some((_, samples)) => samples.push(value),
                 None => self.samples.push((metric, vec![value])),
-            }
-        }
-    }
-
-    fn count_curves(&mut self, curves: Vec<Curve>) {
-        for curve in curves {
-            let same = |rounds: &&mut Vec<Curve>| (rounds[0].metric, rounds[0].over) == (curve.metric, curve.over);
-            match self.curves.iter_mut().find(same) {
-                Some(rounds) => rounds.push(curve),
-                None => self.curves.push(vec![curve]),
             }
         }
     }
@@ -195,20 +163,6 @@ impl Tally {
                 unit: metric.unit().to_owned(),
                 samples: samples.clone(),
                 median: summary.median,
-            });
-        }
-        for rounds in &self.curves {
-            let (at, median) = curve::medians(rounds).into_iter().map(|(at, value)| (at, tidy(value))).unzip();
-            report.curves.push(CurveResult {
-                case: case.name().to_owned(),
-                subject: self.name.clone(),
-                params: self.params.clone(),
-                metric: rounds[0].metric.to_owned(),
-                unit: rounds[0].unit.to_owned(),
-                over: rounds[0].over.name().to_owned(),
-                rounds: rounds.len(),
-                at,
-                median,
             });
         }
     }

@@ -200,7 +200,7 @@ note: stopped before the end;
 
     #[test]
     fn nothing_is_wider_than_the_terminal_but_single_words() {
-        let known = include_str!("../../tests/golden/bench.md");
+        let known = include_str!("../../tests/golden/compare.txt");
         for columns in [20, 40, 60, 80, 100] {
             let words = |text: &str| text.split_whitespace().map(width).max().unwrap_or(0);
             for line in fit(known, columns).lines().filter(|line| words(line) + 24 < columns) {

@@ -1,6 +1,6 @@
-//! `bench --tune`: sets shmem huge pages and the hugetlb pool for the subjects; the
-//! [guardian](super::guardian) restores them. It also restores the folio sizes, which samples set
-//! themselves.
+//! `bench --tune`: grows the hugetlb pool for the rivals; the [guardian](super::guardian) restores it.
+//! It also restores the folio sizes, which samples set themselves. hugefork's own settings stay as
+//! they are.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
-use hugefork::Backing;
 use hugefork_bench::folios;
 use hugefork_bench::kernel_memory::HUGE_PAGE;
 use hugefork_bench::{Host, Plan};
@@ -18,7 +17,6 @@ use super::lock::Lock;
 use super::setting::read;
 use crate::failure::Failure;
 
-const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 // Not vm.nr_hugepages: that sets the pool of the default size, which need not be 2 MiB.
 const HUGETLB: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
@@ -45,10 +43,6 @@ impl Tuning {
         let mut tuning = Tuning { guardian: Some(start_guardian(&settings(plan))?), shortfall: None };
         // Read only now: the guardian may have restored settings of an earlier run.
         let host = Host::read();
-        // `deny` is a decision of the administrator, and is not changed.
-        if wants_shmem(plan) && host.thp.shmem_enabled == "never" {
-            set(SHMEM, "advise")?;
-        }
         tuning.shortfall = grow_hugetlb(plan, &host)?;
         Ok(tuning)
     }
@@ -82,7 +76,7 @@ impl Drop for Tuning {
 
 /// The settings that may be changed. Settings that this kernel lacks are skipped.
 fn settings(plan: &Plan) -> Vec<PathBuf> {
-    let mut settings = vec![PathBuf::from(SHMEM), PathBuf::from(HUGETLB)];
+    let mut settings = vec![PathBuf::from(HUGETLB)];
     settings.retain(|setting| setting.exists());
     if plan.wants_folios() {
         settings.extend(folios::paths());
@@ -115,11 +109,6 @@ fn start_guardian(settings: &[PathBuf]) -> anyhow::Result<Child> {
             }
         }
     }
-}
-
-fn wants_shmem(plan: &Plan) -> bool {
-    let subjects = plan.cases.iter().flat_map(|case| &case.subjects);
-    subjects.filter_map(|subject| subject.engine).any(|e| matches!(e.backing, Backing::Auto | Backing::ShmemHuge))
 }
 
 /// Grows the pool of 2 MiB pages until enough pages for the plan are free. Never shrinks it, because its pages may be

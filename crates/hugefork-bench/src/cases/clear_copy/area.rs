@@ -1,5 +1,5 @@
-//! The memory that is cleared or copied. All subjects of a case share it, so that they have gone over all of it between
-//! two visits to a block.
+//! The memory of `clear` and `copy`. All subjects of a case share it, so that they have gone over all of it between two
+//! visits to a block.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,9 +20,9 @@ pub(super) struct SharedArea {
 }
 
 pub(super) struct Blocks {
-    /// What is cleared, or copied to.
+    /// The blocks to clear, or to copy to.
     pub(super) to: KernelMemory,
-    /// What is copied, as long as the other.
+    /// The blocks to copy from, as many bytes as the others.
     pub(super) from: Option<KernelMemory>,
     next: usize,
 }
@@ -45,7 +45,7 @@ impl SharedArea {
         Ok(())
     }
 
-    /// What a reader must know of figures in it.
+    /// A caveat for the reader of figures in it.
     pub(super) fn caveat(&self) -> Option<String> {
         let small = self.held.as_ref().is_some_and(|held| held.to.check_huge().is_err());
         small.then(|| {

@@ -7,7 +7,7 @@ use crate::error::BenchError;
 use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
 use crate::results::metric::{Measure, Metric};
-use crate::run::sample::Work;
+use crate::run::sample::Sample;
 
 /// How many times longer the victim takes for a walk through its memory while blocks are cleared.
 pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");
@@ -22,36 +22,24 @@ pub(super) struct Disturb {
     pub(super) cpu: usize,
 }
 
-impl Work for Disturb {
-    fn prepare(&mut self) -> Result<(), BenchError> {
+impl Disturb {
+    pub(super) fn sample(&self, targets: &mut Random) -> Result<Sample, BenchError> {
         let mut victim = self.victim.borrow_mut();
         if victim.is_none() {
             *victim = Some(Victim::new(self.planned)?);
         }
-        self.area.borrow_mut().prepare()
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+        let victim = victim.as_ref().expect("made above");
         let mut area = self.area.borrow_mut();
+        area.prepare()?;
         let block = area.block;
-        let held = area.held.as_mut().expect("prepared before sampled");
-        let victim = self.victim.borrow();
-        let victim = victim.as_ref().expect("prepared before sampled");
+        let held = area.held.as_mut().expect("prepared above");
         let _pinned = Pinned::to(self.cpu)?;
         let slowdown = victim.slowdown(|| {
             let offset = held.advance(block);
             // SAFETY: a whole block of the area, which is ours alone; the target lies in it.
             unsafe { self.tool.run(held.to.as_ptr().add(offset), None, block, targets.word_offset(block)) };
         })?;
-        Ok(vec![Measure::new(VICTIM_SLOWDOWN, slowdown)])
-    }
-
-    fn release(&mut self) {
-        *self.victim.borrow_mut() = None;
-        self.area.borrow_mut().held = None;
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.area.borrow().caveat()
+        let measures = Measure::all([(VICTIM_SLOWDOWN, slowdown)]);
+        Ok(Sample { measures, caveat: area.caveat(), ..Sample::default() })
     }
 }

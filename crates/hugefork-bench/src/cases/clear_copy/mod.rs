@@ -8,10 +8,8 @@
 //! operation, fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. A fence
 //! and a clock are in every figure: 0.1 us, which matters only for blocks of 4 KiB.
 //!
-//! `limit` leaves the block as it is, and uses it.
-//!
-//! When `clear` is named, it also measures `victim_slowdown`, as an entry of its own: the subject clears block after
-//! block, with no use between them, while a victim walks through its cache on another CPU.
+//! A full run of `clear` also measures `victim_slowdown`, as an entry of its own: the subject clears block after block,
+//! with no use between them, while a victim walks through its cache on another CPU.
 
 mod area;
 mod disturb;
@@ -22,14 +20,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use hugefork_kernels::{Kernel, Use, every_kernel};
-use statrs::statistics::{Data, OrderStatistics};
 
 use self::area::{RcCell, SharedArea};
 use self::disturb::Disturb;
 pub use self::disturb::VICTIM_SLOWDOWN;
 use self::tool::{Operation, Tool, use_param};
 use self::victim::{Victim, VictimPlan};
-use super::limit;
 use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
@@ -40,7 +36,8 @@ use crate::measure::work;
 use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::results::metric::{Measure, Metric};
 use crate::results::result::{Param, Params, params, shown};
-use crate::run::sample::{Entry, Work};
+use crate::results::stats::{nearest_rank, sorted};
+use crate::run::sample::{Entry, Sample, Work};
 use crate::subject::{Subject, linux_order, one_call};
 
 /// The case `clear`, or the case `copy`.
@@ -64,23 +61,16 @@ const TOTAL: Metric = Metric::new("total", "us");
 
 impl Case for ClearCopy {
     fn facts(&self) -> Facts {
-        Facts {
-            // hugefork takes part with its kernels alone.
-            has_pool: false,
-            rotates: true,
-            works_differ_by_block: true,
-            ..Facts::new(self.0.name(), TOTAL, [256 << 20, 1 << 30])
-        }
+        Facts { has_blocks: true, ..Facts::new(self.0.name(), &[TOTAL], [256 << 20, 1 << 30]) }
     }
 
-    /// The quick scope has hugefork's choice, libc, the limit, what Linux up to 6.19 does, and one `rep` over the whole
-    /// block. The full scope has every kernel of the machine.
+    /// The quick scope has hugefork's choice, libc, the order of Linux up to 6.19, and one `rep` over the whole block. The full scope has every kernel of the machine.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,
             Operation::Copy => Subject::Memcpy,
         };
-        let mut subjects = vec![Subject::Hugefork, libc, Subject::Limit];
+        let mut subjects = vec![Subject::Hugefork, libc];
         let kernels: Vec<Kernel> = match scope {
             Scope::Quick => vec![linux_order(), one_call()],
             Scope::Full => every_kernel().collect(),
@@ -112,9 +102,7 @@ impl Case for ClearCopy {
         }
         if self.0 == Operation::Clear && job.scope != Scope::Quick {
             let (found, victim) = (victim::plan(host), Rc::default());
-            // Who does nothing disturbs nobody.
-            let busy = subjects.iter().filter(|planned| planned.subject != Subject::Limit);
-            entries.extend(busy.map(|planned| maker.disturbing(planned, &found, &victim)));
+            entries.extend(subjects.iter().map(|planned| maker.disturbing(planned, &found, &victim)));
         }
         entries
     }
@@ -125,10 +113,6 @@ impl Case for ClearCopy {
             Subject::Kernel(kernel) => self.can_use(kernel),
             named => self.subjects(Scope::Quick).contains(named),
         }
-    }
-
-    fn aside(&self, subject: &Subject) -> Option<&'static str> {
-        (*subject == Subject::Limit).then_some(limit::ASIDE)
     }
 }
 
@@ -164,7 +148,8 @@ impl Maker {
     fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
         self.entry(planned, used, |tool, params| {
             params.insert("use".to_owned(), use_param(used, self.job.block_size.bytes()));
-            Ok(Box::new(Timed { area: Rc::clone(&self.area), tool, used, cpu: self.cpu }))
+            let timed = Timed { area: Rc::clone(&self.area), tool, used, cpu: self.cpu };
+            Ok(Box::new(move |targets: &mut Random| timed.sample(targets)) as Work)
         })
     }
 
@@ -179,7 +164,8 @@ impl Maker {
             let planned = found.clone()?;
             params.insert("victim".to_owned(), Param::size(planned.set));
             let (area, victim) = (Rc::clone(&self.area), Rc::clone(victim));
-            Ok(Box::new(Disturb { area, planned, victim, tool, cpu: self.cpu }))
+            let disturb = Disturb { area, planned, victim, tool, cpu: self.cpu };
+            Ok(Box::new(move |targets: &mut Random| disturb.sample(targets)) as Work)
         })
     }
 
@@ -187,7 +173,7 @@ impl Maker {
         &self,
         planned: &SubjectPlan,
         used: Use,
-        make: impl FnOnce(Tool, &mut Params) -> Result<Box<dyn Work>, String>,
+        make: impl FnOnce(Tool, &mut Params) -> Result<Work, String>,
     ) -> Entry {
         let mut params = params([("size", Param::text(self.job.block_size)), ("area", Param::size(self.job.size))]);
         let tool = match &planned.lack {
@@ -198,7 +184,7 @@ impl Maker {
             tool.name(&mut params);
             make(tool, &mut params)
         });
-        Entry { subject: planned.subject.clone(), params, keep: planned.keep, work }
+        Entry { subject: planned.subject.clone(), params, work }
     }
 }
 
@@ -210,13 +196,10 @@ struct Timed {
     cpu: usize,
 }
 
-impl Work for Timed {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        self.area.borrow_mut().prepare()
-    }
-
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+impl Timed {
+    fn sample(&self, targets: &mut Random) -> Result<Sample, BenchError> {
         let mut area = self.area.borrow_mut();
+        area.prepare()?;
         let block = area.block;
         let held = area.held.as_mut().expect("prepared before sampled");
         let mut times = [const { Vec::new() }; 3];
@@ -244,17 +227,10 @@ impl Work for Timed {
                 times.push(clock::us(from, to));
             }
         }
-        let time = CpuTime::of_this_thread().since(before);
-        let [op, used, total] = times.map(|times| Data::new(times).median());
-        Ok(Measure::sample([(OP, op), (USE, used), (TOTAL, total)], time))
-    }
-
-    fn release(&mut self) {
-        self.area.borrow_mut().held = None;
-    }
-
-    fn caveat(&self) -> Option<String> {
-        self.area.borrow().caveat()
+        let cpu = CpuTime::of_this_thread().since(before).ms();
+        let [op, used, total] = times.map(|times| nearest_rank(&sorted(times), 0.5));
+        let measures = Measure::all([(OP, op), (USE, used), (TOTAL, total), (Metric::CPU, cpu)]);
+        Ok(Sample { measures, caveat: area.caveat(), ..Sample::default() })
     }
 }
 
@@ -264,7 +240,6 @@ mod tests {
 
     use super::*;
     use crate::memory::folios::Settings;
-    use crate::plan::job::Keep;
 
     #[test]
     fn kernels_that_cannot_copy_stay_out_of_copy() {
@@ -283,11 +258,9 @@ mod tests {
             tasks: 1,
             block_size: BlockSize::MIB_2,
             command: None,
-            writes: None,
-            rotation: 2 << 20,
             settings: Settings::Fixed,
         };
-        let subject = SubjectPlan { subject: Subject::Memset, engine: None, memory: 0, keep: Keep::Held, lack: None };
+        let subject = SubjectPlan { subject: Subject::Memset, memory: 0, lack: None };
         let victims = |case: ClearCopy, scope, host: &Host| -> Vec<bool> {
             let entries = case.entries(&job(scope), std::slice::from_ref(&subject), host);
             entries.iter().filter(|entry| !entry.params.contains_key("use")).map(|entry| entry.work.is_ok()).collect()

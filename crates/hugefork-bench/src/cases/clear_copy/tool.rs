@@ -1,4 +1,4 @@
-//! What is done to a block, what does it, and how the block is used afterwards. `limit` does nothing.
+//! The operation on a block, the tool for it, and the use of the block afterwards.
 
 use hugefork_kernels::{Kernel, Order, Target, Use};
 
@@ -6,7 +6,7 @@ use crate::measure::work;
 use crate::results::result::{Param, Params};
 use crate::subject::Subject;
 
-/// What is done to a block.
+/// The operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Clear,
@@ -23,22 +23,21 @@ impl Operation {
     }
 }
 
-/// What happens to the block after the operation, as results have it: read-modify-write of the 64 KiB around the
+/// The use of the block after the operation, as results have it: read-modify-write of the 64 KiB around the
 /// target, or every word of the block written in order.
 pub(super) fn use_param(used: Use, block: usize) -> Param {
     if used == Use::Whole { Param::text("block") } else { Param::size(work::NEAR.min(block)) }
 }
 
-/// A kernel of hugefork, libc, or nothing at all.
+/// A kernel of hugefork, or libc.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Tool {
     Kernel(Kernel),
     Libc,
-    Nothing,
 }
 
 impl Tool {
-    /// What `subject` does to blocks of `block` bytes, or why it cannot.
+    /// The tool of `subject` for blocks of `block` bytes, or the reason why it has none.
     pub(super) fn of(subject: &Subject, operation: Operation, block: usize, used: Use) -> Result<Tool, String> {
         Ok(match subject {
             Subject::Kernel(kernel) => Tool::Kernel(*kernel),
@@ -49,12 +48,11 @@ impl Tool {
                     Operation::Copy => kernels.copy(block, used),
                 })
             }
-            Subject::Limit => Tool::Nothing,
             _ => Tool::Libc,
         })
     }
 
-    /// Adds to `params` what it is.
+    /// Adds the tool's properties to `params`.
     pub(super) fn name(self, params: &mut Params) {
         match self {
             Tool::Kernel(kernel) => {
@@ -66,11 +64,11 @@ impl Tool {
                     params.insert("window".to_owned(), Param::size(kernel.window()));
                 }
             }
-            Tool::Libc | Tool::Nothing => {}
+            Tool::Libc => {}
         }
     }
 
-    /// Clears `to`, or copies `from` to it, or leaves it alone.
+    /// Clears `to`, or copies `from` to it.
     ///
     /// # Safety
     /// `to` and, for a copy, `from` are blocks of `len` bytes, aligned to 4096, that do not overlap and that nobody
@@ -82,9 +80,8 @@ impl Tool {
             match (self, from) {
                 (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
                 (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
-                (Tool::Nothing, _) => {}
                 // They are called through libc and not as `ptr::write_bytes`, so that they are the functions of these
-                // names and not what the compiler would put in their place.
+                // names, and no code of the compiler's in their place.
                 (Tool::Libc, None) => drop(libc::memset(to.cast(), 0, len)),
                 (Tool::Libc, Some(from)) => drop(libc::memcpy(to.cast(), from.cast(), len)),
             }

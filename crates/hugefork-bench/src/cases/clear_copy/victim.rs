@@ -5,7 +5,7 @@
 //! first CPU      waits           │ clears, block after block   │ waits           │
 //! ```
 //! The victim walks through a set of cache lines over and over, in random order. Each line names the next, so that
-//! every load waits for the one before it, and a walk costs what the lines' way to the core costs. The result is the
+//! every load waits for the one before it, and a walk takes the time of the lines' way to the core. The result is the
 //! median disturbed walk over the median quiet one; the first walk of each phase does not count.
 //!
 //! The set is twice the L2, so that half of it lives in the last-level cache. In its own L2 a victim is not disturbed:
@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use hugefork::ByteSize;
-use statrs::statistics::{Data, OrderStatistics};
 
 use crate::error::BenchError;
 use crate::host::Host;
@@ -31,8 +30,9 @@ use crate::measure::affinity;
 use crate::measure::clock;
 use crate::measure::random::Random;
 use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
+use crate::results::stats::{nearest_rank, sorted};
 
-/// The number of quiet phases, and of disturbed ones. They take turns, since what others do in a shared cache changes
+/// The number of quiet phases, and of disturbed ones. They take turns, since the load of a shared cache by others changes
 /// within milliseconds.
 const PHASES: usize = 5;
 
@@ -115,7 +115,7 @@ impl Victim {
 
     /// How many times longer a walk takes while the calling thread runs `disturb` over and over.
     pub(super) fn slowdown(&self, mut disturb: impl FnMut()) -> Result<f64, BenchError> {
-        // What the victim asks for, and what it gets.
+        // The state that the victim asks for, and the state that it has got.
         let (asked, disturbed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (chain, lines, cpu) = (Chain(self.lines.as_ptr()), self.set / LINE, self.cpu);
         let (ask, is_disturbed) = (&asked, &disturbed);
@@ -134,7 +134,7 @@ impl Victim {
                     times.extend((0..=WALKS).map(|_| unsafe { timed_walk(start, lines) }).skip(1));
                 }
             }
-            let [quiet, disturbed] = times.map(|times| Data::new(times).median());
+            let [quiet, disturbed] = times.map(|times| nearest_rank(&sorted(times), 0.5));
             Ok(disturbed / quiet)
         };
         thread::scope(|scope| {

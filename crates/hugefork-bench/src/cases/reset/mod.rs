@@ -1,169 +1,176 @@
-//! `reset`: a populated area is written to in some pages and then put back to what it was, again and again, as by a
-//! fuzzer between two inputs.
+//! `reset`: some pages of a populated area are written to, and then the area is put back to its earlier state, again and
+//! again, as by a fuzzer between two inputs. The pages are random: the same in each round, or others (`pages`).
 //!
-//! | metric | |
-//! |---|---|
-//! | `reset` | putting it back: the median of the rounds of a sample |
-//! | `p99` | the round that only one in a hundred is slower than |
-//! | `round` | a word written in each of the pages, and putting it back |
-//! | `faults` | page faults that the writes of a round take in the kernel, once rounds are alike |
+//! `reset` is the time to put the area back: the median of the rounds of a sample. `cpu` is the CPU time of a round, with
+//! the writes and their page faults.
 //!
-//! | subject | puts it back by |
+//! | subject | puts the area back by |
 //! |---|---|
-//! | `hugefork` | `Region::reset_to` |
+//! | `hugefork` | `Region::reset_to`, in a pool with all defaults |
 //! | `memfd-private` | `MADV_DONTNEED` of a private mapping of a file |
-//! | `pagemap-scan` | `PAGEMAP_SCAN`, which tells what was written and protects it again, and copies of these pages |
-//! | `fork-thp` | the end of a child of `fork(2)`, which does the writing: its `reset` is the whole round |
+//! | `pagemap-scan` | copies of the pages that the kernel has marked, which are then protected again |
+//! | `known-pages` | copies of the pages that the program knows it has written |
 //!
-//! The pages are random, and the same in each round. Where `read` is `all`, each page of the area is read before the
-//! rounds that count, so that all of it is in the page tables.
-//!
-//! hugefork's program (`resetter.rs`) is a process of its own for each sample: the bench has a thread that waits for
-//! signals, and beside another thread a reset takes some 20 us more.
-//! `cargo run --release -p hugefork --example reset_cost -- 1024 beside` measures that.
+//! Each sample is a process of its own (`hugefork reset-program`): the bench has a thread that waits for signals, and
+//! beside another thread a reset of hugefork takes some 20 us more.
 
-mod resetter;
-mod rivals;
 mod rounds;
-mod scan;
+mod subjects;
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use self::resetter::ResetProgram;
-pub use self::resetter::run as run_program;
-use self::rivals::{File, Forked};
-use self::rounds::{PAGE, ROUND, ResetSetup, Resettable, RoundFigures, measure};
-use self::scan::Scanned;
-use super::program;
+use self::rounds::{Figures, Pages, RESET, ResetSetup, measure};
 use crate::case::{Case, Facts};
 use crate::error::BenchError;
 use crate::host::Host;
 use crate::measure::affinity::Pinned;
 use crate::measure::random::Random;
-use crate::plan::job::{EngineChoice, Job, Scope, SubjectPlan};
-use crate::results::metric::Measure;
+use crate::measure::warm::warm;
+use crate::memory::kernel_memory::PageKind;
+use crate::plan::job::{Job, Scope, SubjectPlan};
+use crate::results::metric::Metric;
 use crate::results::result::{Param, Params, params, shown};
-use crate::run::sample::{self, Entry, Work};
+use crate::run::sample::{self, Entry, Sample, Work};
 use crate::subject::Subject;
 
-/// The hidden command that is hugefork's program.
+/// The hidden command that takes a sample.
 pub const COMMAND: &str = "reset-program";
+
+const SUBJECTS: [Subject; 4] = [Subject::Hugefork, Subject::MemfdPrivate, Subject::PagemapScan, Subject::KnownPages];
 
 /// The case.
 #[derive(Debug)]
 pub struct Reset;
 
-/// How many pages are written, and whether all are read.
-fn works(scope: Scope) -> &'static [(usize, bool)] {
-    match scope {
-        Scope::Quick => &[(44, false), (1_000, false)],
-        Scope::Full => &[
-            (10, false),
-            (44, false),
-            (100, false),
-            (1_000, false),
-            (10_000, false),
-            (100_000, false),
-            (44, true),
-            (1_000, true),
-        ],
-    }
-}
-
 impl Case for Reset {
     fn facts(&self) -> Facts {
-        Facts { forks: true, ..Facts::new("reset", ROUND, [128 << 20, 1 << 30]) }
+        Facts::new("reset", &[RESET, Metric::CPU], [128 << 20, 1 << 30])
     }
 
-    fn subjects(&self, scope: Scope) -> Vec<Subject> {
-        let rivals = [Subject::MemfdPrivate, Subject::PagemapScan, Subject::ForkThp];
-        let mut subjects = vec![Subject::Hugefork];
-        if scope != Scope::Quick {
-            subjects.push(Subject::HugeforkPage);
-        }
-        subjects.extend(rivals);
-        subjects
+    fn subjects(&self, _: Scope) -> Vec<Subject> {
+        SUBJECTS.to_vec()
     }
 
     fn in_words(&self, params: &Params) -> String {
-        let read = if shown(params, "read") == "all" { ", all read" } else { "" };
-        format!("{} pages of {}{read}", shown(params, "written"), shown(params, "size"))
+        let [count, pages, size] = ["written", "pages", "size"].map(|name| shown(params, name));
+        let which = if pages == "same" { "the same" } else { "other" };
+        format!("{which} {count} pages of {size}")
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
-        let (size, cpu) = (job.size, host.cpu_numbers[0]);
-        let of = |&(count, is_read): &(usize, bool)| {
+        let counts: &[usize] = match job.scope {
+            Scope::Quick => &[44, 1_000],
+            Scope::Full => &[10, 44, 100, 1_000, 10_000, 100_000],
+        };
+        let works = counts.iter().flat_map(|count| [(*count, Pages::Same), (*count, Pages::Others)]);
+        let of = |(count, pages): (usize, Pages)| {
+            let setup = ResetSetup {
+                size: job.size,
+                cpu: host.cpu_numbers[0],
+                count: count.min(job.size / rounds::PAGE / 2),
+                pages,
+            };
             let params = params([
-                ("size", Param::size(size)),
-                ("written", Param::text(count)),
-                ("read", Param::text(if is_read { "all" } else { "what is written" })),
+                ("size", Param::size(job.size)),
+                ("pages", Param::text(pages.name())),
+                ("written", Param::Number(count as u64)),
             ]);
-            let setup = ResetSetup { size, cpu, count: count.min(size / PAGE / 2), is_read };
-            sample::entries(subjects, &params, |planned| {
-                let open: Open = match (planned.engine, &planned.subject) {
-                    (Some(choice), _) => {
-                        return Box::new(ResetProcess { command: job.command.clone(), setup, choice });
-                    }
-                    (None, Subject::MemfdPrivate) => |setup| Ok(Box::new(File::open(setup)?)),
-                    (None, Subject::PagemapScan) => |setup| Ok(Box::new(Scanned::open(setup)?)),
-                    (None, Subject::ForkThp) => |setup| Ok(Box::new(Forked::open(setup)?)),
-                    (None, other) => unreachable!("{other} is none of this case's without an engine"),
-                };
-                Box::new(PerSample { setup, open })
+            sample::entries(subjects, &params, move |planned| -> Work {
+                let (command, subject) = (job.command.clone(), planned.subject.clone());
+                Box::new(move |targets| {
+                    let seed = targets.below(usize::MAX) as u64;
+                    ResetProgram { subject: subject.clone(), setup, seed }.start(command.as_ref())
+                })
             })
         };
-        works(job.scope).iter().flat_map(of).collect()
-    }
-
-    fn aside(&self, subject: &Subject) -> Option<&'static str> {
-        (*subject == Subject::ForkThp).then_some("the whole round: the child does the writing")
+        works.flat_map(of).collect()
     }
 }
 
-type Open = fn(ResetSetup) -> Result<Box<dyn Resettable>, BenchError>;
-
-/// A subject that opens an area for each sample.
-struct PerSample {
+/// One sample, in a process of its own.
+#[derive(Clone, Debug, PartialEq)]
+struct ResetProgram {
+    subject: Subject,
     setup: ResetSetup,
-    open: Open,
+    seed: u64,
 }
 
-impl Work for PerSample {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
+impl ResetProgram {
+    /// Starts the process, and waits for its figures.
+    fn start(&self, hugefork: Option<&PathBuf>) -> Result<Sample, BenchError> {
+        let hugefork = hugefork.ok_or_else(|| {
+            BenchError::CannotRun("its program is a part of the command: run `hugefork bench reset`".to_owned())
+        })?;
+        let output = Command::new(hugefork)
+            .arg(COMMAND)
+            .args(self.words())
+            .output()
+            .map_err(|error| BenchError::system("starting a program", error))?;
+        let figures = Figures::parse(&String::from_utf8_lossy(&output.stdout));
+        match figures.filter(|_| output.status.success()) {
+            Some(figures) => Ok(Sample::of(figures.measures())),
+            None => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let why = said.trim().lines().last().unwrap_or("it said nothing").trim_start_matches("error: ");
+                Err(BenchError::CannotRun(why.to_owned()))
+            }
+        }
     }
 
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
+    /// The arguments of its command.
+    fn words(&self) -> Vec<String> {
+        let ResetProgram { subject, setup: ResetSetup { size, cpu, count, pages }, seed } = self;
+        let numbers = [*size, *cpu, *count].map(|number| number.to_string());
+        [subject.to_string(), pages.name().to_owned()].into_iter().chain(numbers).chain([seed.to_string()]).collect()
+    }
+
+    fn parse(words: &[String]) -> Option<ResetProgram> {
+        let [subject, pages, size, cpu, count, seed] = words else { return None };
+        let setup = ResetSetup {
+            size: size.parse().ok()?,
+            cpu: cpu.parse().ok()?,
+            count: count.parse().ok()?,
+            pages: [Pages::Same, Pages::Others].into_iter().find(|known| known.name() == pages)?,
+        };
+        Some(ResetProgram { subject: subject.parse().ok()?, setup, seed: seed.parse().ok()? })
+    }
+
+    fn run(&self) -> Result<Figures, BenchError> {
+        warm(PageKind::Thp, self.setup.size, 1, &[self.setup.cpu])?;
+        let mut area = subjects::open(&self.subject, self.setup)?;
         let _pinned = Pinned::to(self.setup.cpu)?;
-        Ok(measure(self.setup, &mut *(self.open)(self.setup)?, targets)?.measures())
+        measure(self.setup, &mut *area, &mut Random::new(self.seed))
     }
-
-    /// It holds nothing between samples.
-    fn release(&mut self) {}
 }
 
-/// hugefork's program.
-struct ResetProcess {
-    /// The command `hugefork`.
-    command: Option<PathBuf>,
-    setup: ResetSetup,
-    choice: EngineChoice,
+/// Takes the sample that `words` describe, which are the arguments that the case gives to its command. Returns the line
+/// to print.
+///
+/// # Errors
+/// Any error of the sample, or wrong arguments.
+pub fn run_program(words: &[String]) -> Result<String, BenchError> {
+    let program = ResetProgram::parse(words)
+        .ok_or_else(|| BenchError::CannotRun("this is for `hugefork bench reset` to call".to_owned()))?;
+    program.run().map(|figures| figures.to_string())
 }
 
-impl Work for ResetProcess {
-    fn prepare(&mut self) -> Result<(), BenchError> {
-        Ok(())
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn sample(&mut self, targets: &mut Random) -> Result<Vec<Measure>, BenchError> {
-        let hugefork = program::hugefork(&self.command, "reset")?;
-        let asked = ResetProgram { setup: self.setup, choice: self.choice, seed: targets.below(usize::MAX) as u64 };
-        let mut command = Command::new(hugefork);
-        command.arg(COMMAND).args(asked.words());
-        Ok(program::run(&mut command, self.setup.size, RoundFigures::parse)?.measures())
+    #[test]
+    fn programs_read_back_and_run() {
+        let setup = ResetSetup {
+            size: 4 << 20,
+            cpu: crate::measure::affinity::allowed_cpus()[0],
+            count: 44,
+            pages: Pages::Others,
+        };
+        let program = ResetProgram { subject: Subject::KnownPages, setup, seed: 7 };
+        assert_eq!(ResetProgram::parse(&program.words()), Some(program.clone()));
+        let line = run_program(&program.words()).unwrap();
+        assert!(Figures::parse(&line).is_some_and(|figures| figures.reset > 0.0), "{line}");
+        assert!(run_program(&["nonsense".to_owned()]).unwrap_err().is_lack());
     }
-
-    /// It holds nothing between samples.
-    fn release(&mut self) {}
 }

@@ -1,170 +1,294 @@
-//! The answer of a bench, which fits one screen: a line for each case, with the least and the greatest ratio of its
-//! works, a bar of both, and the best other where hugefork does worst. Cases are sorted by their least ratio, so that
-//! what hugefork loses comes last, with the work in which it loses most.
+//! The answer of a bench, which fits one screen of 80 columns: the losses first, a line for each case, and the losses
+//! again last, where the reader's eyes are.
 //!
 //! ```text
-//!                  ratio             0.1x    1x     10x  best other
-//! snapshot         6.69x                     │██████     fork-thp
-//! writer-latency   1.63x to 3.42x            │██░░       fork-4k
-//! paced           0.174x to 6.90x      ░░░░░░│░░░░░░     fork-thp
-//!   worse in 3 of 8: 3125 puts/s to all slots of 16MiB, 3 snapshots, 250ms apart
-//! more than 1x: hugefork is better; a light bar: in some works only
+//! worse than the best rival in 9 of 61 figures: reset 0.21x, first-touch 0.32x
+//!
+//!               worst   best  worse in  worst figure
+//! reset         0.21x  1.91x    6 of 8  cpu, known-pages
 //! ```
-//! A bar begins at 1x. It is solid as far as all works of the case come, and light as far as only some do.
+//! A figure is one metric of one work, and each figure has its own best rival.
 
-use hugefork_bench::cases;
-use hugefork_bench::ratios::Comparison;
+use std::fmt::Write;
 
-use super::table::Look;
-use super::works::{times, work};
-use crate::output::terminal::{width, wrap};
+use hugefork_bench::ratios::{Comparison, compare};
+use hugefork_bench::result::Absent;
+use hugefork_bench::{Report, cases};
 
-/// The bars get at most so many columns, and none where there are fewer than [`LEAST`].
-const MOST: usize = 28;
-const LEAST: usize = 8;
+use super::Detail;
+use super::figures::{aligned, figure, figures};
+use crate::output::terminal::wrap;
 
-const GREEN: u8 = 32;
+/// The number of notes in a short answer.
+const NOTES: usize = 2;
+
 const RED: u8 = 31;
+const GREEN: u8 = 32;
 
-/// A case, and its works with their ratios, the least first. There is at least one.
-struct Line<'a> {
-    case: &'static str,
-    works: Vec<(f64, &'a Comparison)>,
+/// The output that a report is shown on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) columns: usize,
+    pub(crate) colours: bool,
 }
+
+impl Look {
+    /// A ratio, in a colour if it is a loss or a gain.
+    fn ratio(self, comparison: &Comparison) -> String {
+        let text = format!("{}x", figure(comparison.ratio));
+        let colour = match comparison.ratio {
+            _ if comparison.is_loss() => RED,
+            ratio if ratio > 1.0 => GREEN,
+            _ => return text,
+        };
+        if self.colours { format!("\x1b[{colour}m{text}\x1b[0m") } else { text }
+    }
+}
+
+/// One case: its figures, the one with the least ratio first. There is at least one.
+struct Line<'a>(Vec<&'a Comparison>);
 
 impl Line<'_> {
-    fn least(&self) -> f64 {
-        self.works[0].0
+    fn worst(&self) -> &Comparison {
+        self.0[0]
     }
 
-    fn most(&self) -> f64 {
-        self.works[self.works.len() - 1].0
-    }
-
-    /// The name, the least ratio, the greatest if there are several, and the best other.
-    fn cells(&self) -> [String; 4] {
-        let [least, most] = [self.least(), self.most()].map(times);
-        let most = if self.works.len() > 1 { format!("to {most}") } else { String::new() };
-        let rival = self.works[0].1.best().map_or("", |best| &best.subject);
-        [self.case.to_owned(), least, most, rival.to_owned()]
-    }
-
-    /// In how many works hugefork is worse, and in which it is worst.
-    fn loss(&self) -> Option<[String; 2]> {
-        let worse = self.works.iter().filter(|(ratio, _)| *ratio < 1.0).count();
-        let how_many = match self.works.len() {
-            1 => "worse:".to_owned(),
-            all => format!("worse in {worse} of {all}:"),
-        };
-        (worse > 0).then(|| [how_many, work(self.works[0].1, None)])
+    fn losses(&self) -> usize {
+        self.0.iter().filter(|comparison| comparison.is_loss()).count()
     }
 }
 
-/// A line for each case of `comparisons`, and below it where hugefork is worst, if it is worse.
-pub(super) fn answer(comparisons: &[Comparison], look: Look) -> String {
-    let mut lines: Vec<Line<'_>> = cases::ALL.iter().filter_map(|case| line(case.name(), comparisons)).collect();
-    lines.sort_by(|one, other| other.least().total_cmp(&one.least()));
-    let head = ["", "ratio", "", "best other"].map(str::to_owned);
-    let cells: Vec<[String; 4]> = lines.iter().map(Line::cells).collect();
-    let widths: [usize; 4] =
-        std::array::from_fn(|column| cells.iter().chain([&head]).map(|cells| width(&cells[column])).max().unwrap_or(0));
-    let [case, least, most, other] = widths;
-    // Two spaces stand between columns, and one between the ratios.
-    let room = look.columns.saturating_sub(case + 2 + least + 1 + most + 2 + 2 + other).min(MOST);
-    let axis = (room >= LEAST).then(|| Axis::new(&lines, room));
-    let set = |[name, low, high, rival]: &[String; 4], bar: Option<String>| {
-        let bar = bar.map_or(String::new(), |bar| format!("{bar}  "));
-        let line = format!("{name:case$}  {low:>least$} {high:most$}  {bar}{rival}");
-        format!("{}\n", line.trim_end())
+/// Renders `report`.
+pub(crate) fn render(report: &Report, detail: Detail, look: Look) -> String {
+    let comparisons = compare(report);
+    let mut text = head(report, look);
+    // Without a comparison, the figures are the answer, or the reasons why there are none.
+    let detail = if comparisons.is_empty() { Detail::Figures } else { detail };
+    if detail == Detail::Figures {
+        text += &figures(report);
+    }
+    let lines = lines(&comparisons);
+    if !lines.is_empty() {
+        text += &losses_first(&lines, look);
+        text += &table(&lines, look);
+    }
+    text += &absences("not run: ", &report.not_run, look);
+    text += &absences("FAILED: ", &report.failed, look);
+    let notes = if detail == Detail::Answer { NOTES } else { report.warnings.len() };
+    for warning in report.warnings.iter().take(notes) {
+        text += &wrap("note: ", "  ", warning, look.columns);
+    }
+    if report.interrupted {
+        text.push_str(match report.results.is_empty() {
+            true => "note: stopped before anything was counted; there are no figures\n",
+            false => "note: stopped before the end; figures hold the rounds that were counted\n",
+        });
+    }
+    if !lines.is_empty() {
+        text += &losses_last(&lines, look);
+    }
+    if detail == Detail::Answer {
+        text += "all figures of a case: `hugefork bench CASE`\n";
+    }
+    text
+}
+
+fn head(report: &Report, look: Look) -> String {
+    let host = &report.host;
+    let on = host.hypervisor.as_ref().map_or(String::new(), |hypervisor| format!(" on {hypervisor}"));
+    let line = format!(
+        "hugefork {} on {}, {} CPUs, {}{on}, shmem huge pages {}",
+        report.version, host.cpu, host.cpus, host.kernel, host.thp.shmem_enabled
+    );
+    wrap("", "  ", &line, look.columns) + "\n"
+}
+
+/// A line for each case that has a comparison, the worst case first.
+fn lines(comparisons: &[Comparison]) -> Vec<Line<'_>> {
+    let of_case = |name: &str| {
+        let mut figures: Vec<&Comparison> = comparisons.iter().filter(|one| one.case.name() == name).collect();
+        figures.sort_by(|one, other| one.ratio.total_cmp(&other.ratio));
+        (!figures.is_empty()).then_some(Line(figures))
     };
-    let mut text = set(&head, axis.as_ref().map(Axis::head));
-    for (line, cells) in lines.iter().zip(&cells) {
-        text += &set(cells, axis.as_ref().map(|axis| axis.bar(line, look)));
-        if let Some([how_many, worst]) = line.loss() {
-            text += &wrap(&format!("  {} ", look.painted(&how_many, RED)), "    ", &worst, look.columns);
+    let mut lines: Vec<Line<'_>> = cases::ALL.iter().filter_map(|case| of_case(case.name())).collect();
+    lines.sort_by(|one, other| one.worst().ratio.total_cmp(&other.worst().ratio));
+    lines
+}
+
+/// The number of losses, and the worst of each case.
+fn losses_first(lines: &[Line<'_>], look: Look) -> String {
+    let all: usize = lines.iter().map(|line| line.0.len()).sum();
+    let losses: usize = lines.iter().map(Line::losses).sum();
+    let worst = lines.iter().filter(|line| line.losses() > 0).map(|line| {
+        let worst = line.worst();
+        format!("{} {}", worst.case.name(), look.ratio(worst))
+    });
+    let worst: Vec<String> = worst.collect();
+    let first = format!("worse than the best rival in {losses} of {all} figures");
+    let first = if worst.is_empty() { first } else { format!("{first}: {}", worst.join(", ")) };
+    wrap("", "  ", &first, look.columns) + "\n"
+}
+
+fn table(lines: &[Line<'_>], look: Look) -> String {
+    let head = ["", "worst", "best", "worse in"].map(str::to_owned).to_vec();
+    let row = |line: &Line<'_>| {
+        let (worst, best) = (line.worst(), line.0[line.0.len() - 1]);
+        let name = worst.case.name().to_owned();
+        vec![name, look.ratio(worst), look.ratio(best), format!("{} of {}", line.losses(), line.0.len())]
+    };
+    let rows: Vec<Vec<String>> = [head].into_iter().chain(lines.iter().map(row)).collect();
+    let figure = |line: &Line<'_>| format!("{}, {}", line.worst().metric.name(), line.worst().rival);
+    let last = ["worst figure, best rival".to_owned()].into_iter().chain(lines.iter().map(figure));
+    aligned(&rows).lines().zip(last).map(|(line, last)| format!("{line}  {last}\n")).collect::<String>()
+        + "more than 1x: hugefork is better; from 0.95x on it counts as equal\n\n"
+}
+
+/// The worst figure of each case that has a loss, with both values and the work; the worst of all comes last.
+fn losses_last(lines: &[Line<'_>], look: Look) -> String {
+    let mut text = String::new();
+    for line in lines.iter().rev().filter(|line| line.losses() > 0) {
+        let Comparison { case, metric, ours, rival, theirs, .. } = line.worst();
+        let (mine, theirs) = (figure(ours.median), figure(*theirs));
+        let line = format!(
+            "{case} {}: {} {mine} {}, {rival} {theirs}; {}",
+            look.ratio(line.worst()),
+            metric.name(),
+            metric.unit(),
+            case.in_words(&ours.params)
+        );
+        text += &wrap("  ", "    ", &line, look.columns);
+    }
+    if text.is_empty() { "no losses\n".to_owned() } else { format!("\nlosses, the worst of each case:\n{text}") }
+}
+
+/// The subjects without figures, in a line for each reason. Reasons that differ only in their numbers are one, and the
+/// one with the longest text stands for all.
+fn absences(what: &str, list: &[Absent], look: Look) -> String {
+    let shape = |why: &str| why.replace(|sign: char| sign.is_ascii_digit(), "");
+    let mut reasons: Vec<(String, &str, Vec<&str>)> = Vec::new();
+    for Absent { subject, why, .. } in list {
+        match reasons.iter_mut().find(|(known, ..)| *known == shape(why)) {
+            Some((_, longest, subjects)) => {
+                *longest = if (why.len(), why.as_str()) > (longest.len(), longest) { why } else { longest };
+                subjects.push(subject);
+            }
+            None => reasons.push((shape(why), why, vec![subject])),
         }
     }
-    text + "more than 1x: hugefork is better; a light bar: in some works only\n"
+    let mut text = String::new();
+    for (_, why, mut subjects) in reasons {
+        subjects.sort_unstable();
+        subjects.dedup();
+        let _ = write!(text, "{}", wrap(what, "  ", &format!("{}: {why}", subjects.join(", ")), look.columns));
+    }
+    text
 }
 
-/// In how many works hugefork is better.
-pub(super) fn sum(comparisons: &[Comparison]) -> String {
-    let ratios: Vec<f64> = comparisons.iter().filter_map(|comparison| Some(comparison.best()?.ratio)).collect();
-    let better = ratios.iter().filter(|ratio| **ratio > 1.0).count();
-    match ratios.len() {
-        0 => String::new(),
-        1 => format!("hugefork is better than the best other in {better} of 1 work\n"),
-        works => format!("hugefork is better than the best other in {better} of {works} works\n"),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use hugefork_bench::result::{CaseResult, Param};
+    use hugefork_bench::{Case, Host, Scope};
 
-/// The works of one case in which hugefork has a rival; none if there are none.
-fn line<'a>(case: &'static str, comparisons: &'a [Comparison]) -> Option<Line<'a>> {
-    let of_case = comparisons.iter().filter(|comparison| comparison.case.name() == case);
-    let mut works: Vec<_> = of_case.filter_map(|work| Some((work.best()?.ratio, work))).collect();
-    works.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    (!works.is_empty()).then_some(Line { case, works })
-}
+    use super::*;
 
-/// Where bars are drawn: logarithmic, since ratios differ by several powers of ten, and half is as far as double.
-struct Axis {
-    /// Columns for ratios below 1x, and above.
-    below: usize,
-    above: usize,
-    /// Powers of ten in a column.
-    step: f64,
-}
+    const LOOK: Look = Look { columns: 80, colours: false };
 
-impl Axis {
-    /// An axis for all of `lines` in `room` columns, one of which is that of 1x. It goes at least up to 10x, so that
-    /// a bar is only long where a ratio is great.
-    fn new(lines: &[Line<'_>], room: usize) -> Axis {
-        let least = lines.iter().map(Line::least).fold(1.0, f64::min);
-        let most = lines.iter().map(Line::most).fold(10.0, f64::max);
-        // Both sides are rounded up to whole columns, which takes one more than their sum.
-        let step = (tens(least) + tens(most)) / (room - 2) as f64;
-        let [below, above] = [least, most].map(|ratio| (tens(ratio) / step).ceil() as usize);
-        Axis { below, above, step }
-    }
-
-    /// The columns from 1x to `ratio`. Every difference can be seen.
-    fn columns(&self, ratio: f64) -> usize {
-        ((tens(ratio) / self.step).round() as usize).max(usize::from(ratio != 1.0))
-    }
-
-    fn bar(&self, line: &Line<'_>, look: Look) -> String {
-        let [least, most] = [line.least(), line.most()];
-        let columns = |ratio: f64, is_there: bool| if is_there { self.columns(ratio) } else { 0 };
-        let [all_worse, some_worse] = [most, least].map(|ratio| columns(ratio, ratio < 1.0));
-        let [all_better, some_better] = [least, most].map(|ratio| columns(ratio, ratio > 1.0));
-        let (solid, light) = (|columns| "█".repeat(columns), |columns| "░".repeat(columns));
-        let worse = light(some_worse - all_worse) + &solid(all_worse);
-        let better = solid(all_better) + &light(some_better - all_better);
-        let [before, after] = [self.below - some_worse, self.above - some_better].map(|columns| " ".repeat(columns));
-        format!("{before}{}│{}{after}", look.painted(&worse, RED), look.painted(&better, GREEN))
-    }
-
-    /// The powers of ten, each above the end of its bar, as far as there is room.
-    fn head(&self) -> String {
-        let mut head = vec![' '; self.below + 1 + self.above];
-        for power in [0, 1, -1, 2, -2, 3, -3] {
-            let ratio = 10f64.powi(power);
-            let name: Vec<char> = format!("{ratio}x").chars().collect();
-            let far = self.columns(ratio);
-            let start =
-                if power > 0 { (self.below + far + 1).checked_sub(name.len()) } else { self.below.checked_sub(far) };
-            let Some(start) = start else { continue };
-            let end = start + name.len();
-            let around = start.saturating_sub(1)..(end + 1).min(head.len());
-            if end <= head.len() && head[around].iter().all(|sign| *sign == ' ') {
-                head[start..end].copy_from_slice(&name);
+    /// Results of every metric of every case: hugefork has 1.0, `theirs` is the value of all rivals.
+    fn report(cases: &[&'static dyn Case], theirs: f64) -> Report {
+        let mut report = Report::new("hugefork bench".to_owned(), Host::read());
+        for case in cases {
+            for (metric, subject) in case
+                .facts()
+                .metrics
+                .iter()
+                .flat_map(|metric| case.subjects(Scope::Quick).into_iter().map(move |subject| (metric, subject)))
+            {
+                let median = if subject.is_ours() { 1.0 } else { theirs };
+                report.results.push(CaseResult {
+                    case: case.name().to_owned(),
+                    subject: subject.to_string(),
+                    params: [("size".to_owned(), Param::size(256 << 20))].into(),
+                    metric: metric.name().to_owned(),
+                    unit: metric.unit().to_owned(),
+                    samples: vec![median; 5],
+                    median,
+                });
             }
         }
-        head.into_iter().collect()
+        report
     }
-}
 
-/// By how many powers of ten `ratio` differs from 1x. What cannot be drawn, since a figure was 0, is 6.
-fn tens(ratio: f64) -> f64 {
-    ratio.log10().abs().min(6.0)
+    fn absent(subject: &str, why: &str) -> Absent {
+        Absent { case: "snapshot".to_owned(), subject: subject.to_owned(), why: why.to_owned() }
+    }
+
+    /// However many losses there are: the screen of most terminals has 24 lines or more.
+    #[test]
+    fn an_answer_fits_one_screen_and_has_losses_first_and_last() {
+        for theirs in [0.5, 1.0, 2.0] {
+            let mut report = report(&cases::quick(), theirs);
+            report.warnings = vec!["one".to_owned(), "two".to_owned(), "three".to_owned()];
+            report.not_run.push(absent("fork-hugetlb", "needs 12 free hugetlb pages of 2MiB"));
+            let text = render(&report, Detail::Answer, LOOK);
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            assert!(text.lines().count() <= 40, "{text}");
+            for case in cases::quick() {
+                assert!(text.lines().any(|line| line.starts_with(case.name())), "{case} in {text}");
+            }
+            let (first, last) = (text.find("worse than the best rival in").unwrap(), text.find("losses").unwrap());
+            assert!(first < text.find("worst figure").unwrap() && last > first, "{text}");
+            assert!(text.contains("note: two") && !text.contains("note: three"), "{text}");
+            // A rate is worse where times are better.
+            let loses = |figure: &str| text.contains(&format!(" 0.500x: {figure} 1.00"));
+            assert_eq!([loses("call"), loses("throughput")], [theirs == 0.5, theirs == 2.0], "{text}");
+        }
+    }
+
+    #[test]
+    fn the_worst_and_the_best_ratio_of_a_case_stand_in_its_line() {
+        let case = cases::named("snapshot").unwrap();
+        let mut report = report(&[case], 3.0);
+        let values: Vec<f64> = vec![0.25, 8.0, 4.0, 1.0, 2.0];
+        for (metric, value) in case.facts().metrics.iter().zip(values) {
+            for result in report.results.iter_mut().filter(|r| r.metric == metric.name() && r.subject == "fork-4k") {
+                result.median = value;
+            }
+        }
+        let text = render(&report, Detail::Answer, LOOK);
+        let line = text.lines().find(|line| line.starts_with("snapshot")).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words, ["snapshot", "0.250x", "3.00x", "1", "of", "5", "call,", "fork-4k"], "{text}");
+        assert!(text.contains("snapshot 0.250x: call 1.00 ms, fork-4k 0.250; 256MiB"), "{text}");
+    }
+
+    #[test]
+    fn named_cases_have_every_figure_every_note_and_the_answer_last() {
+        let mut report = report(&[cases::named("reset").unwrap()], 0.5);
+        report.warnings = (0..5).map(|nth| format!("note {nth}")).collect();
+        let text = render(&report, Detail::Figures, LOOK);
+        for subject in cases::named("reset").unwrap().subjects(Scope::Quick) {
+            assert!(text.contains(&format!("\n{subject} ")), "{subject} in {text}");
+        }
+        assert!(text.contains("±0%") && text.contains("note: note 4"), "{text}");
+        assert!(text.trim_end().lines().last().unwrap().contains("0.500x"), "{text}");
+    }
+
+    #[test]
+    fn reasons_that_differ_in_numbers_are_one_line() {
+        let list =
+            [absent("memcpy", "10 held: needs 9 MiB"), absent("memcpy", "100 held: needs 99 MiB"), absent("a", "no")];
+        let text = absences("not run: ", &list, LOOK);
+        assert_eq!(text, "not run: memcpy: 100 held: needs 99 MiB\nnot run: a: no\n");
+        assert_eq!(absences("not run: ", &[], LOOK), "");
+    }
+
+    #[test]
+    fn without_figures_the_reasons_are_the_answer() {
+        let mut report = Report::new("hugefork bench".to_owned(), Host::default());
+        report.interrupted = true;
+        report.failed.push(absent("hugefork", "wrong contents"));
+        let text = render(&report, Detail::Answer, LOOK);
+        assert!(text.contains("FAILED: hugefork: wrong contents") && text.contains("before anything was counted"));
+        assert!(!text.contains("worst"), "{text}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives: the first ends the bench, which keeps what it has so far; the second ends the process at
+//! Ctrl-C and its relatives: the first ends the bench, which keeps its results so far; the second ends the process at
 //! once. The guardian puts settings back in both cases.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::iterator;
 
-/// Signals that are caught, and wait for somebody to act on them.
+/// Signals that are caught, and not yet acted on.
 #[derive(Debug)]
 pub(crate) struct Signals(iterator::Signals);
 
