@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hugefork::{Changed, Changes, RegionError, Snapshot};
 
 use crate::boundary::{number, run};
-use crate::choices::{HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE};
+use crate::choices::{HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE, HF_CHANGES_WRITTEN};
 use crate::failure::Failure;
 use crate::handle::{self, Handle, Held};
 use crate::kinds::{hf_region, hf_snapshot};
@@ -42,9 +42,11 @@ impl Finding {
         let found = match by {
             HF_CHANGES_BY_BLOCK => changes.blocks(),
             HF_CHANGES_BY_PAGE => changes.pages(),
+            HF_CHANGES_WRITTEN => changes.written(),
             other => {
-                let text =
-                    format!("{other} is no exactness of changes: take HF_CHANGES_BY_BLOCK or HF_CHANGES_BY_PAGE");
+                let text = format!(
+                    "{other} is no exactness of changes: take HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE or HF_CHANGES_WRITTEN"
+                );
                 return Err(Failure::bad_value(text));
             }
         };

@@ -9,6 +9,7 @@ use crate::failure::Failure;
 
 pub(crate) const HF_CHANGES_BY_BLOCK: c_int = 0;
 pub(crate) const HF_CHANGES_BY_PAGE: c_int = 1;
+pub(crate) const HF_CHANGES_WRITTEN: c_int = 2;
 
 /// A value that a constant selects.
 pub(crate) trait Choice: Copy + PartialEq + 'static {

@@ -113,6 +113,7 @@ const METHODS: &[(&str, &str)] = &[
     ("SnapshotId::get", "hf_snapshot_id"),
     ("Changes::blocks", "HF_CHANGES_BY_BLOCK"),
     ("Changes::pages", "HF_CHANGES_BY_PAGE"),
+    ("Changes::written", "HF_CHANGES_WRITTEN"),
     ("Export::extents", "hf_export_extents"),
     ("Export::pool", "hf_export_pool"),
     ("Extents::len", "hf_export_len"),

@@ -224,12 +224,12 @@ impl Region {
         &self,
         py: Python<'_>,
         older: PyRef<'_, RegionSnapshot>,
-        by_page: bool,
+        by: &str,
     ) -> Result<Vec<(usize, usize)>, Failure> {
         let (region, older) = (self.get()?, older.get()?);
         py.detach(|| {
             let changes = region.changed_since(&older)?;
-            crate::snapshot::listed(if by_page { changes.pages() } else { changes.blocks() })
+            crate::snapshot::listed(&changes, by)
         })
     }
 }

@@ -1,10 +1,9 @@
 //! Snapshots, each of one region.
 
 use std::ffi::c_int;
-use std::ops::Range;
 use std::sync::Arc;
 
-use hugefork::RegionError;
+use hugefork::Changes;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -143,19 +142,22 @@ impl RegionSnapshot {
         &self,
         py: Python<'_>,
         older: PyRef<'_, RegionSnapshot>,
-        by_page: bool,
+        by: &str,
     ) -> Result<Vec<(usize, usize)>, Failure> {
         let (newer, older) = (self.get()?, older.get()?);
         py.detach(|| {
             let changes = newer.changed_since(&older)?;
-            listed(if by_page { changes.pages() } else { changes.blocks() })
+            listed(&changes, by)
         })
     }
 }
 
-/// Converts ranges to pairs.
-pub(crate) fn listed(
-    ranges: impl Iterator<Item = Result<Range<usize>, RegionError>>,
-) -> Result<Vec<(usize, usize)>, Failure> {
+/// Lists changes by page, by block, or as written pages, as pairs.
+pub(crate) fn listed(changes: &Changes<'_>, by: &str) -> Result<Vec<(usize, usize)>, Failure> {
+    let ranges = match by {
+        "page" => changes.pages(),
+        "written" => changes.written(),
+        _ => changes.blocks(),
+    };
     ranges.map(|range| range.map(|range| (range.start, range.end)).map_err(Failure::from)).collect()
 }

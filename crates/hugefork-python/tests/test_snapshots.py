@@ -161,6 +161,10 @@ def test_changes_are_found_by_page_and_by_block(pool):
     for part in expected:
         assert not np.array_equal(flat[part], old[part])
     assert hf.changed_since(a[:1000], s) == [slice(1024, 2000)]
+    written = hf.changed_since(a, s, by="written")
+    assert all(any(one.start <= part.start and part.stop <= one.stop for one in written) for part in expected)
+    with pytest.raises(ValueError, match="page, block, written"):
+        hf.changed_since(a, s, by="byte")
     assert hf.changed_since(a, s, by="block") == [slice(0, 1 << 19), slice(1 << 20, 3 << 19)]
     newer = hf.snapshot(a)
     a[0] = 5

@@ -39,6 +39,10 @@ static void ranges(hf_pool *pool)
     next_is(changes, 3 * BLOCK - PAGE, PAGE);
     nothing_follows(changes);
     hf_changes_close(changes);
+    WELL(hf_region_changed_since(live, first, HF_CHANGES_WRITTEN, &changes));
+    size_t offset, len;
+    CHECK(hf_changes_next(changes, &offset, &len) == 1 && offset == 0 && len >= 2 * PAGE);
+    hf_changes_close(changes);
     WELL(hf_region_changed_since(live, first, HF_CHANGES_BY_BLOCK, &changes));
     next_is(changes, 0, BLOCK);
     next_is(changes, 2 * BLOCK, 2 * BLOCK);

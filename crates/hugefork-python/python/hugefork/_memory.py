@@ -293,7 +293,7 @@ def reset(*arrays: Array | Snapshot, to: Snapshot | None = None) -> None:
 
 
 def changed_since(
-    array: Array, older: Snapshot, newer: Snapshot | None = None, *, by: Literal["page", "block"] = "page"
+    array: Array, older: Snapshot, newer: Snapshot | None = None, *, by: Literal["page", "block", "written"] = "page"
 ) -> list[slice]:
     """Finds the elements of an array that differ from a snapshot, as slices of its elements in memory order, so of
     ``array.reshape(-1)`` for an array in C order.
@@ -308,7 +308,8 @@ def changed_since(
         A later snapshot to compare instead of the present array.
     by
         ``"page"``: all pages of 4 KiB whose bytes differ, and no others. ``"block"``: all blocks that were written
-        to, without comparing bytes.
+        to, without comparing bytes. ``"written"``: all pages that may have been written to, without comparing bytes;
+        pages that were read for the first time may be among them.
 
     Raises
     ------
@@ -326,15 +327,15 @@ def changed_since(
     >>> hf.changed_since(a, s)
     [slice(512, 1024, None)]
     """
-    if by not in ("page", "block"):
-        raise ValueError(f"by={by!r}: take one of page, block")
+    if by not in ("page", "block", "written"):
+        raise ValueError(f"by={by!r}: take one of page, block, written")
     for cut in (older,) if newer is None else (older, newer):
         checked_snapshot(cut)
     region, start, stop = range_of(array)
     side = region if newer is None else newer._part(region)
     size = max(1, array.itemsize)
     slices = []
-    for low, high in side.changed_since(older._part(region), by == "page"):
+    for low, high in side.changed_since(older._part(region), by):
         first, last = max(low, start) - start, min(high, stop) - start
         if first < last:
             slices.append(slice(first // size, -(-last // size)))

@@ -291,7 +291,7 @@ class Save:
         if earlier is not None:
             older, entries = earlier
             try:
-                differing = part.changed_since(older, True)
+                differing = part.changed_since(older, "page")
             except (RevokedError, ClosedError, AnotherPoolError, AnotherLengthError):
                 # Normally the older snapshot has lost a part. If it is this one, writing it fails.
                 differing = [(place.start, place.stop)]
