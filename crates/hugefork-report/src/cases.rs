@@ -233,8 +233,8 @@ pub(crate) fn is_ours(subject: &str) -> bool {
     subject == "hugefork" || subject.starts_with("hugefork-")
 }
 
-/// Whether a program could have this subject in hugefork's place. Single kernels of `clear` and `copy` are no choice of a
-/// program, except for the kernel that Linux has; `limit` does nothing at all.
+/// Whether a program could have this subject in hugefork's place. Single kernels of `clear` and `copy` are no
+/// choice of a program, except for the kernel that Linux has; `limit` does nothing at all.
 pub(crate) fn is_rival(subject: &str) -> bool {
     !is_ours(subject) && subject != "limit" && (!subject.contains('/') || subject == "target-last/rep")
 }

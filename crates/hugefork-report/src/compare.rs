@@ -46,9 +46,9 @@ pub enum Verdict {
     Worse,
 }
 
-/// Puts `b` beside `a`. Two entries are the same figure if case, subject, metric, unit and all parameters are the same.
-/// hugefork's entries also match where only its own choice differs, such as the kernel after calibration, if each result
-/// has one such entry.
+/// Puts `b` beside `a`. Two entries are the same figure if case, subject, metric, unit and all parameters are the
+/// same. hugefork's entries also match where only its own choice differs, such as the kernel after calibration, if
+/// each result has one such entry.
 pub fn compare<'a>(a: &'a Record, b: &'a Record) -> Comparison<'a> {
     let (mut only_a, mut only_b, mut pairs) = (once(a), once(b), BTreeMap::new());
     let place: BTreeMap<_, usize> = only_a.iter().enumerate().map(|(place, entry)| (entry.key(), place)).collect();

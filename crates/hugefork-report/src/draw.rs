@@ -1,7 +1,7 @@
 //! One picture: which entries belong to it, and their lines as SVG. The library `kuva` draws.
 //!
-//! Places are evenly spaced, whatever the parameter's values are, because these go up by factors and begin with 0. Values
-//! have a logarithmic scale.
+//! Places are evenly spaced, whatever the parameter's values are, because these go up by factors
+//! and begin with 0. Values have a logarithmic scale.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Reads results of `hugefork bench` ([`load`]), compares two of them ([`compare()`]), and shows any number as one offline
-//! page ([`report`]) or as Markdown ([`measurements`], [`highlights`]) with one picture ([`pause_picture`]).
+//! Reads results of `hugefork bench` ([`load`]), compares two of them ([`compare()`]), and shows
+//! any number as one offline page ([`report`]) or as Markdown ([`measurements`], [`highlights`])
+//! with one picture ([`pause_picture`]).
 //!
 //! ```text
 //! load, record       a file, as types that stay readable

@@ -1,5 +1,5 @@
-//! The parts of this repository's documents that hold figures: the README's sentences and its picture, and the tables of
-//! `docs/measurements.md`.
+//! The parts of this repository's documents that hold figures: the README's sentences and its
+//! picture, and the tables of `docs/measurements.md`.
 
 use std::fmt::Write;
 

@@ -7,8 +7,8 @@ use crate::draw::{self, Drawing, draw};
 use crate::record::{Machine, Record, machines};
 use crate::table::{Section, Table, everything, sections};
 
-/// Draws `records` as one page. Records of one machine share pictures and tables. Other machines, and second runs on one
-/// machine, have their own.
+/// Draws `records` as one page. Records of one machine share pictures and tables. Other machines, and second runs
+/// on one machine, have their own.
 pub fn report(records: &[Record]) -> String {
     let machines = machines(records).iter().enumerate().map(|(index, machine)| view(machine, index)).collect();
     let page = Page { style: include_str!("../templates/style.css"), machines };

@@ -1,8 +1,9 @@
 //! The contents of a result file of schema 1, as far as a reader needs them.
 //!
-//! The bench has types of its own for the same file. These skip unknown fields and accept missing ones, so that files of
-//! any age stay readable. [`crate::load`] is the only way to get a record: its strings hold no control characters, and
-//! its numbers are finite and no larger than a clock can measure.
+//! The bench has types of its own for the same file. These skip unknown fields and accept missing
+//! ones, so that files of any age stay readable. [`crate::load`] is the only way to get a record:
+//! its strings hold no control characters, and its numbers are finite and no larger than a clock
+//! can measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -28,8 +28,8 @@ pub(crate) fn pick(entry: &Entry, names: &[String]) -> Params {
     names.iter().filter_map(|name| Some((name.clone(), entry.params.get(name)?.clone()))).collect()
 }
 
-/// The parameters that a table of `entries` needs as columns: the work as far as it varies, and then as many others as it
-/// takes to give each subject one row for each work.
+/// The parameters that a table of `entries` needs as columns: the work as far as it varies, and then as many others
+/// as it takes to give each subject one row for each work.
 pub(crate) fn columns(entries: &[&Entry]) -> Vec<String> {
     let constants = constants(entries);
     let mut columns = work_names(entries);

@@ -273,6 +273,43 @@ fn a_region_is_compared_while_others_write_write_back_and_snapshot_it() {
     }
 }
 
+/// A reset at one moment moves private pages elsewhere and back. Meanwhile nobody finds them at their addresses.
+#[test]
+fn a_page_that_outlives_resets_of_another_thread_is_found() {
+    let options = RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true);
+    let pool = Pool::builder().capacity(32 * BLOCK).build().unwrap();
+    let mut region = pool.region_with(8 * BLOCK, options).unwrap();
+    region.as_mut_slice().fill(1);
+    let first = region.snapshot().unwrap();
+    let (words, is_over, mut value) = (region.as_atomic_u64s(), AtomicBool::new(false), 100);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                region.reset_to(&first).unwrap();
+            }
+        });
+        for nth in 0..3000 {
+            let pages_written = || (0..40).map(|page| page * 97 + 5);
+            pages_written()
+                .zip(value..)
+                .for_each(|(page, value)| words[page * PAGE / 8].store(value, Ordering::SeqCst));
+            let changes = region.changed_since(&first).unwrap();
+            let found = match nth % 3 {
+                0 => pages(&changes),
+                1 => changes.written().map(Result::unwrap).collect(),
+                _ => blocks(&changes),
+            };
+            for (page, value) in pages_written().zip(value..) {
+                let is_still_there = words[page * PAGE / 8].load(Ordering::SeqCst) == value;
+                let is_found = found.iter().any(|range| range.contains(&(page * PAGE)));
+                assert!(is_found || !is_still_there, "call {nth} misses page {page}");
+            }
+            value += 40;
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
 #[test]
 fn snapshots_form_a_tree() {
     let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();

@@ -1,8 +1,9 @@
 //! `changes`: finding the pages of a live area that differ from a snapshot of it, to save those and no others.
 //!
-//! One word is written in some pages at random, from 0.01 % of them to all (`changed`). `find` is the time to find these
-//! pages: by `Region::changed_since` in a pool with all defaults; by `memcmp` of each page and its copy; or by
-//! `PAGEMAP_SCAN`, which also protects the pages again. In every sample as many pages must be found as were written.
+//! One word is written in some pages at random, from 0.01 % of them to all (`changed`). `find` is
+//! the time to find these pages: by `Region::changed_since` in a pool with all defaults; by
+//! `memcmp` of each page and its copy; or by `PAGEMAP_SCAN`, which also protects the pages again.
+//! In every sample as many pages must be found as were written.
 
 use std::collections::BTreeSet;
 

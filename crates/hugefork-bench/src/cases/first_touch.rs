@@ -6,10 +6,11 @@
 //! | `p50`, `p99` | a single write |
 //! | `cpu` | all threads, from the first step after the warm-up to the end of the pass |
 //!
-//! Where `memory` is `fresh`, the program gets the memory from the system: the kernel's subjects map an area,
-//! `hugefork` builds a pool with its defaults. `hugefork-upfront` builds a pool that gets all memory when it is built;
-//! that is not part of the pass, but part of `cpu`. Where `memory` is `recycled`, the program has used the memory before
-//! and has given it back: a region of the same pool, or `MADV_DONTNEED` of the same mapping.
+//! Where `memory` is `fresh`, the program gets the memory from the system: the kernel's subjects
+//! map an area, `hugefork` builds a pool with its defaults. `hugefork-upfront` builds a pool that
+//! gets all memory when it is built; that is not part of the pass, but part of `cpu`. Where
+//! `memory` is `recycled`, the program has used the memory before and has given it back: a region
+//! of the same pool, or `MADV_DONTNEED` of the same mapping.
 //!
 //! One thread writes. Where `cpus` is 1, the process has one CPU, so that a thread of the pool that gets memory ahead
 //! competes with the writer. Where it is `all`, such a thread may have a CPU of its own.

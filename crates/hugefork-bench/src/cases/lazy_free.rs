@@ -13,14 +13,15 @@
 //! `mark+reclaim` of `kernel` is `madvise(MADV_DONTNEED)` alone, which gives everything back at once: to the system,
 //! where hugefork gives it back to the pool.
 //!
-//! Before each of the two parts a new area is populated, with every word written. In every sample, the rewrite must keep
-//! the contents and the reclaim must leave zeros. hugefork must be able to reclaim all that it marked. `LazyFree` in
-//! smaps tells how much the kernel marked, but only in the warm-up: reading it walks the page tables that the rewrite
-//! needs.
+//! Before each of the two parts a new area is populated, with every word written. In every sample,
+//! the rewrite must keep the contents and the reclaim must leave zeros. hugefork must be able to
+//! reclaim all that it marked. `LazyFree` in smaps tells how much the kernel marked, but only in
+//! the warm-up: reading it walks the page tables that the rewrite needs.
 //!
-//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings it can have only 4
-//! KiB and the largest size; for the others `--tune` changes settings while an area is populated and used. Each time the
-//! case checks that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that it made.
+//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings
+//! it can have only 4 KiB and the largest size; for the others `--tune` changes settings while an
+//! area is populated and used. Each time the case checks that folios have the right size: 2 MiB by
+//! smaps, others by the kernel's count of the folios that it made.
 
 use hugefork::{BlockSize, Pool, Region};
 
@@ -231,8 +232,8 @@ impl Folios {
 fn in_region(size: usize, block_size: BlockSize, cpu: usize) -> Result<Sample, BenchError> {
     warm(PageKind::Thp, size + size / 4 / HUGE_PAGE * HUGE_PAGE, 1, &[cpu])?;
     let block = block_size.bytes();
-    // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small blocks one by
-    // one.
+    // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small blocks
+    // one by one.
     let pool = pools::used((size + size / 4).next_multiple_of(block), block_size)?;
     let _pinned = Pinned::to(cpu)?;
     let mut calls = Calls::default();

@@ -1,9 +1,9 @@
 //! `read-after`: random reads of a populated area, before a snapshot of it (`when` is `before`), while the snapshot is
 //! held and the program has written to one page in a hundred (`held`), and after the snapshot was dropped (`after`).
 //!
-//! Reads get slower where a huge page was split into small ones. Each read depends on the one before, so that a miss of
-//! the TLB shows. `read` is the mean of all, `p99` that of batches of 64 reads. After the drop, subjects have a tenth of
-//! a second to put memory together again.
+//! Reads get slower where a huge page was split into small ones. Each read depends on the one
+//! before, so that a miss of the TLB shows. `read` is the mean of all, `p99` that of batches of 64
+//! reads. After the drop, subjects have a tenth of a second to put memory together again.
 
 use std::hint::black_box;
 use std::thread::sleep;

@@ -19,8 +19,8 @@ use crate::measure::work;
 /// Bytes of a huge page on x86-64, and the alignment of every mapping.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// A huge page that takes more CPU time than this to populate has waited for the host: the guest counts such waits as CPU
-/// time. Warm pages take 90 us, 512 base pages take 250 us, and cold ones took up to 4800 us.
+/// A huge page that takes more CPU time than this to populate has waited for the host: the guest counts such waits
+/// as CPU time. Warm pages take 90 us, 512 base pages take 250 us, and cold ones took up to 4800 us.
 const COLD_NS: u64 = 2_000_000;
 
 /// The least part of a mapping that must be huge, or the subject would not deserve its name.
@@ -222,7 +222,8 @@ impl KernelMemory {
     fn counted(&self, field: &str) -> usize {
         let from = self.start.as_ptr() as usize;
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        // Neighbouring mappings with equal flags may be one entry, so the count may include memory outside of this mapping.
+        // Neighbouring mappings with equal flags may be one entry, so the count may include memory outside of this
+        // mapping.
         counted_in(&smaps, field, from..from + self.len).min(self.len)
     }
 

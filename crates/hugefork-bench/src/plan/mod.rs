@@ -49,8 +49,8 @@ impl Plan {
     /// Checks `options` and works out sizes. [`Plan::settle`] then decides which subjects can run.
     ///
     /// # Errors
-    /// [`UsageError`] for a request that is impossible in any state of the machine: a size that is zero, not a whole number of
-    /// blocks, or larger than the memory; no tasks; no runs; a subject that no chosen case has.
+    /// [`UsageError`] for a request that is impossible in any state of the machine: a size that is zero, not a
+    /// whole number of blocks, or larger than the memory; no tasks; no runs; a subject that no chosen case has.
     pub fn new(options: &Options, host: &Host) -> Result<Plan, UsageError> {
         options.check(host)?;
         let mut warnings = Vec::new();

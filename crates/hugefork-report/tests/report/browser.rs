@@ -1,5 +1,5 @@
-//! The page in Chromium, as wide as a phone and as a screen, in light and in dark: every picture shows something, no text
-//! lies on another or sticks out, and text is large enough.
+//! The page in Chromium, as wide as a phone and as a screen, in light and in dark: every picture
+//! shows something, no text lies on another or sticks out, and text is large enough.
 //!
 //! Skipped if there is no Chromium, unless `HUGEFORK_REQUIRE` names it.
 

@@ -45,7 +45,8 @@ fn an_old_file_can_be_compared_and_drawn() {
     }
 }
 
-/// A record of figures with five samples from 5 % below to 10 % above the median: subject, parameters, metric, unit, median.
+/// A record of figures with five samples from 5 % below to 10 % above the median: subject, parameters, metric,
+/// unit, median.
 fn of(figures: &[(&str, &str, &str, f64)]) -> Record {
     let figure = |(subject, metric, unit, median): &(&str, &str, &str, f64)| {
         result("c", subject, json!({"size": "1GiB"}), metric, unit, *median)

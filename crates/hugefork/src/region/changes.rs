@@ -94,6 +94,8 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
             // Held before the window's lock is taken, and given up once it is free: to do so gives memory back.
             let old = older.hold(piece.index)?;
             let _window = self.table.lock(piece.index);
+            // A reset at one moment locks no window, and moves private pages elsewhere meanwhile.
+            let _no_reset = self.lock.shared();
             let last = turn.as_ref().and_then(|_| self.told_by(piece.index));
             Looked { region: self, piece: &piece, old: old.as_ref(), last: last.as_deref(), how }
                 .compare(&mut differing)?;
@@ -110,6 +112,8 @@ impl<S: Sys> RegionCore<S> {
         // While these are locked, entries say what is shown, and private pages lie where they belong.
         let turn = self.try_take_turn();
         let _windows = self.table.lock_windows(self.windows_of(&entries));
+        // A reset at one moment locks no window.
+        let _no_reset = self.lock.shared();
         let (mut cow_mappings, mut are_told) = (0..0, false);
         for index in entries {
             let last = turn.as_ref().and_then(|_| self.told_by(EntryIndex(index)));

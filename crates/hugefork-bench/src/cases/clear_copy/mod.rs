@@ -64,7 +64,8 @@ impl Case for ClearCopy {
         Facts { has_blocks: true, ..Facts::new(self.0.name(), &[TOTAL], [256 << 20, 1 << 30]) }
     }
 
-    /// The quick scope has hugefork's choice, libc, the order of Linux up to 6.19, and one `rep` over the whole block. The full scope has every kernel of the machine.
+    /// The quick scope has hugefork's choice, libc, the order of Linux up to 6.19, and one `rep` over the whole
+    /// block. The full scope has every kernel of the machine.
     fn subjects(&self, scope: Scope) -> Vec<Subject> {
         let libc = match self.0 {
             Operation::Clear => Subject::Memset,

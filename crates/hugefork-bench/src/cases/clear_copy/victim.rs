@@ -32,8 +32,8 @@ use crate::measure::random::Random;
 use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 use crate::results::stats::{nearest_rank, sorted};
 
-/// The number of quiet phases, and of disturbed ones. They take turns, since the load of a shared cache by others changes
-/// within milliseconds.
+/// The number of quiet phases, and of disturbed ones. They take turns, since the load of a shared cache by others
+/// changes within milliseconds.
 const PHASES: usize = 5;
 
 /// The walks of a phase that count.

@@ -15,9 +15,17 @@ use hugefork_bench::ratios::{Comparison, compare};
 use hugefork_bench::result::Absent;
 use hugefork_bench::{Report, cases};
 
-use super::Detail;
 use super::figures::{aligned, figure, figures};
 use crate::output::terminal::wrap;
+
+/// How much is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// The answer, which fits a screen.
+    Answer,
+    /// Every figure, and then the answer.
+    Figures,
+}
 
 /// The number of notes in a short answer.
 const NOTES: usize = 2;

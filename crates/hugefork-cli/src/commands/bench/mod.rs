@@ -12,6 +12,7 @@ use anyhow::anyhow;
 use hugefork_bench::runner::{self, Kept};
 use hugefork_bench::{BenchError, Host, Options, Plan, Report, Scope, Settings, cases};
 
+use self::answer::Detail;
 use self::progress::{Ending, Teller, Telling};
 use self::signals::Signals;
 use crate::args::bench::BenchArgs;
@@ -19,15 +20,6 @@ use crate::failure::Failure;
 use crate::output::sink::Sink;
 use crate::output::stdout::print;
 use crate::settings::tune::Tuning;
-
-/// How much is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Detail {
-    /// The answer, which fits a screen.
-    Answer,
-    /// Every figure, and then the answer.
-    Figures,
-}
 
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {

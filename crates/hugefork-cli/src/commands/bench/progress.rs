@@ -8,8 +8,7 @@ use std::time::Instant;
 use hugefork_bench::runner::{Observer, Progress};
 use hugefork_bench::{Case, Report};
 
-use super::Detail;
-use super::answer::{Look, render};
+use super::answer::{Detail, Look, render};
 use super::figures::figure;
 use crate::output::sink::Sink;
 use crate::output::stdout::print;

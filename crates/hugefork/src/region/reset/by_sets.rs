@@ -213,11 +213,9 @@ impl<S: Sys> Reset<'_, S> {
     }
 
     /// Marks the pages that sets tell of, as a cut does: the next reset finds only pages that are written from now on.
-    /// Returns how many faults the process had before, if all are marked.
-    pub(super) fn mark_told(&mut self) -> Option<u64> {
-        let (region, size) = (self.region, self.region.pool().block_size);
-        let (faults, all) = (region.pool().sys.minor_faults(), 0..region.table.len());
-        let (mut are_all, mut next) = (true, all.start);
+    pub(super) fn mark_told(&mut self) {
+        let (region, size, all) = (self.region, self.region.pool().block_size, 0..self.region.table.len());
+        let mut next = all.start;
         while let Some(run) = self.first_by_set(next..all.end) {
             next = run.end;
             let are_known = run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)));
@@ -227,14 +225,12 @@ impl<S: Sys> Reset<'_, S> {
                 self.dirty.are_told = true;
             } else {
                 region.captured.outdate(run);
-                are_all = false;
             }
         }
         if self.dirty.forget_marked(|page| size.count(page * BASE_PAGE), region.len() / BASE_PAGE / MANY_ONE_IN) {
             // The next reset finds all private pages, and drops those that nobody writes to any more.
             region.captured.outdate(all);
         }
-        are_all.then_some(faults)
     }
 
     /// The first run of blocks whose pages are put back by sets.

@@ -281,11 +281,13 @@ impl<'a, S: Sys> Reset<'a, S> {
             .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
         self.note_sets();
-        let marked = if self.marks { self.mark_told() } else { None };
+        if self.marks {
+            self.mark_told();
+        }
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
         // Those of before the look: even alone, the kernel may have written since, for this thread.
-        self.dirty.seen_at = marked.or(Some(faults).filter(|_| unlisted == 0));
+        self.dirty.seen_at = Some(faults).filter(|_| unlisted == 0 && !self.marks);
         Ok(())
     }
 
