@@ -1,19 +1,19 @@
 #!/bin/bash
 # Takes the record anew, as root: benchmarks/record/take.sh NAME [CASE ...], where NAME is a word for the machine
-# (xeon-2cpu-vm). Each case of `hugefork bench --full` becomes a file; all of them unless some are named.
+# (epyc-2cpu-vm). Each case of `hugefork bench --full` becomes a file; all of them unless some are named.
 #
 # It refuses to begin while something else runs. A virtual machine that hands free memory back to its host is told to
 # keep it meanwhile (page_reporting_order above all that there are), and all of it is touched once: memory that is new
 # from the host makes a first touch take as long as the host likes. DAMON, which scans all memory for up to 14 ms at a
 # stretch, is off meanwhile. shmem_enabled stays as it is; --tune grows the hugetlb pool for the rivals. The script waits
 # before each file until the machine is quiet again, and measures a file anew, up to three times in all, while one of
-# hugefork's leading figures varies more than 1.3-fold from round to round; the steadiest is kept. NAME.log gets a line
-# for each try: steal time, and the variation.
+# hugefork's leading figures varies more than 1.3-fold from round to round; the steadiest is kept (TRIES=1: once, some 25
+# minutes in all). NAME.log gets a line for each try: steal time, and the variation.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 VARIES=1.3
-TRIES=3
+TRIES=${TRIES:-3}
 QUIET=3 # percent of all CPUs
 
 CASES="clear copy first-touch anon-w-seq anon-cow-seq snapshot reset changes lazy-free read-after"

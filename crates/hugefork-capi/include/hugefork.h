@@ -916,7 +916,8 @@ int hf_region_snapshot(hf_region *region, const hf_region_options *options, hf_s
  *
  * HF_E_ANOTHER_POOL, HF_E_ANOTHER_LENGTH, HF_E_FORKED_CHILD; HF_E_REVOKED if a part of the
  * snapshot was revoked: nothing has changed. HF_E_TOO_MANY_MAPPINGS, HF_E_SYSTEM: each page of
- * 4 KiB is as before or as in the snapshot, and another call continues there.
+ * 4 KiB behind `done` is as before, as in the snapshot, or, if the snapshot holds pages over a
+ * block, as in an older snapshot. Another call completes the reset.
  * HF_E_NOT_RESERVABLE: the region equals the snapshot, but with HF_RESERVE_FULL its blocks
  * could not be reserved again.
  */

@@ -39,7 +39,7 @@ mod threads;
 mod withdrawal;
 
 /// The variable with which the command activates the library: `big`; or `all`, which puts all private memory from one
-/// page on into the pool, for test suites, whose mappings are mostly small (`docs/evidence.md`).
+/// page on into the pool, for test suites, whose mappings are mostly small.
 pub const VARIABLE: &str = "HUGEFORK_POOL";
 
 /// The value of [`VARIABLE`] that the command sets, unless the user has set [`ALL`].

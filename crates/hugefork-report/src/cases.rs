@@ -109,14 +109,14 @@ pub(crate) struct Picture {
 pub(crate) const PICTURES: [Picture; 9] = [
     Picture {
         case: "snapshot",
-        title: "How long a snapshot stops the program, by size",
+        title: "Time of the snapshot call, by size",
         metrics: &["call"],
         over: Some("size"),
         only: &[("held", "0")],
     },
     Picture {
         case: "snapshot",
-        title: "How long a snapshot stops the program, by snapshots held",
+        title: "Time of the snapshot call, by snapshots held",
         metrics: &["call"],
         over: Some("held"),
         only: &[],
@@ -130,7 +130,7 @@ pub(crate) const PICTURES: [Picture; 9] = [
     },
     Picture {
         case: "snapshot",
-        title: "How late one write of a thousand is, by snapshots held",
+        title: "Lateness of one write in 1 000, by snapshots held",
         metrics: &["p99.9"],
         over: Some("held"),
         only: &[],
@@ -151,14 +151,14 @@ pub(crate) const PICTURES: [Picture; 9] = [
     },
     Picture {
         case: "reset",
-        title: "Reset after writes to the same pages, by pages written",
+        title: "Reset of the same pages, by pages written",
         metrics: &["reset"],
         over: Some("written"),
         only: &[("pages", "same")],
     },
     Picture {
         case: "reset",
-        title: "Reset after writes to other pages, by pages written",
+        title: "Reset of other pages each time, by pages written",
         metrics: &["reset"],
         over: Some("written"),
         only: &[("pages", "others")],

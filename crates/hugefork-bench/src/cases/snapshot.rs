@@ -7,8 +7,7 @@
 //! | metric | |
 //! |---|---|
 //! | `call` | the call that takes the snapshot |
-//! | `p50` … `max` | the lateness of a write: from when it was due to its end. Writes that are due
-//! during the call count |
+//! | `p50` … `max` | the lateness of a write: from when it was due to its end, also during the call |
 //! | `cpu` | all threads, from the call to the last write, without the waits for the next write |
 //! | `memory` | everything beyond the area itself after the last write, with all snapshots |
 //!
@@ -17,8 +16,7 @@
 //! | `hugefork` | `Region::snapshot()`, in a pool with all defaults |
 //! | `fork-*` | `fork(2)`; the child sleeps |
 //! | `memcpy` | a copy of everything, to memory that is present; with at most one older snapshot |
-//! | `shadow-copy` | a copy of the pages written since the snapshot before, which the kernel marks;
-//! beside a full copy |
+//! | `shadow-copy` | a copy of the pages that the kernel has marked as written, beside a full copy |
 //!
 //! In the end the area must hold the written words, and the snapshot the words from before. The lists for
 //! that lie in memory that children share (`list.rs`), so that noting the lateness of a write raises no fault.

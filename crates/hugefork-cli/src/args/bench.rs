@@ -55,7 +55,7 @@ pub(crate) struct BenchArgs {
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<&'static dyn Case>,
 
-    /// Run every work, on the sizes that figures are published for; all cases together take half an hour
+    /// Run every work, on the sizes that figures are published for; all cases together take 25 minutes
     #[arg(long)]
     pub(crate) full: bool,
 

@@ -89,7 +89,7 @@ fn a_file_without_figures_makes_a_page() {
 fn the_picture_for_a_readme_has_its_title_its_work_and_no_ground() {
     for scheme in [Scheme::Light, Scheme::Dark] {
         let svg = pause_picture(&[every_case()], scheme).unwrap();
-        for text in [">hugefork<", ">fork-4k<", ">4 GiB<", "How long a snapshot stops the program, by size", "held 0"] {
+        for text in [">hugefork<", ">fork-4k<", ">4 GiB<", "Time of the snapshot call, by size", "held 0"] {
             assert!(svg.contains(text), "{text} is not in {svg}");
         }
         assert!(svg.contains("height=\"100%\" fill=\"none\"") && !svg.contains("var("), "{svg}");

@@ -10,8 +10,8 @@
 //! have all puts up to one moment and none after it. Versions tell: a writer counts its puts, and puts its entries in
 //! an order that is known.
 //!
-//! A put is timed by itself, from its beginning to its end. `hugefork bench paced` times puts from the moment at which
-//! they were due, as those who wait for them see it.
+//! A put is timed by itself, from its beginning to its end. `hugefork bench snapshot` times writes from the moment
+//! at which they were due, as those who wait for them see it.
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -98,8 +98,8 @@ impl PoolBuilder {
     /// The unit in which hugefork hands out, clears and copies memory; default 2 MiB. Sparse writes after a snapshot
     /// copy single pages for any block size. If they copy blocks ([`CopyGrain::Block`](crate::CopyGrain), pools of
     /// hugetlb pages), smaller blocks copy fewer bytes, but they take more mappings and more faults, and no less time:
-    /// 5 000 writes spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB
-    /// (`hugefork bench writer-latency`, AMD EPYC).
+    /// 5 000 writes spread over 1 GiB take 107 ms with blocks of 4 KiB, 128 ms with 64 KiB, and 111 ms with 2 MiB (AMD
+    /// EPYC).
     pub fn block_size(mut self, size: BlockSize) -> Self {
         self.block_size = size;
         self

@@ -111,8 +111,8 @@ impl Region {
     ///
     /// # Errors
     /// Those of [`Region::reset_to`] for any of the regions. [`ResetError::done`] counts through the regions in their
-    /// order. After that offset, each page (4 KiB) of a region is as before or as in the snapshot, and other threads'
-    /// writes may remain or be lost. Another call continues there. After [`RegionError::AnotherPool`],
+    /// order. The pages after that offset are as [`ResetError`] says, and other threads' writes may remain or be lost.
+    /// Another call completes the reset. After [`RegionError::AnotherPool`],
     /// [`RegionError::AnotherLength`], [`RegionError::AnotherOperations`] and [`RegionError::Revoked`], no region has
     /// changed.
     ///

@@ -490,13 +490,14 @@ impl Region {
     ///
     /// # Errors
     /// [`ResetError`], with the length of the part that equals the snapshot. Before any change:
-    /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the snapshot
-    /// was revoked, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if the snapshot holds only pages of a
-    /// block and a whole block is not available, [`RegionError::ForkedChild`], and with
+    /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::Revoked`] if a part of the
+    /// snapshot was revoked, [`RegionError::PoolFull`] and [`RegionError::OutOfMemory`] if the snapshot holds only
+    /// pages of a block and a whole block is not available, [`RegionError::ForkedChild`], and with
     /// [`Operations`](crate::Operations) [`RegionError::InsideOperation`] and [`RegionError::OperationGoesOn`].
-    /// [`RegionError::TooManyMappings`] and [`RegionError::System`]: each page (4 KiB) is as before or as in the
-    /// snapshot, and another call continues there. [`RegionError::NotReservable`]: the region equals the snapshot, but
-    /// a region with a reservation could not reserve blocks again in place of those that its forks and snapshots hold.
+    /// [`RegionError::TooManyMappings`] and [`RegionError::System`]: the pages behind `done` are as [`ResetError`]
+    /// says, and another call completes the reset. [`RegionError::NotReservable`]: the region equals the snapshot,
+    /// but a region with a reservation could not reserve blocks again in place of those that its forks and
+    /// snapshots hold.
     pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
         let may_reset = check_owner().and_then(|()| check_cut([self.core()].into_iter()));
         may_reset.map_err(|reason| ResetError { done: 0, reason })?;

@@ -451,7 +451,8 @@ pub enum ImportError {
 
 /// A reset that ended before all of the region equalled the snapshot.
 ///
-/// Each page (4 KiB) is as before or as in the snapshot. Another call of the method continues there.
+/// The first `done` bytes are as in the snapshot. Each page (4 KiB) behind them is as before, as in the snapshot, or,
+/// if the snapshot holds pages over a block, as in an older snapshot. Another call of the method completes the reset.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
