@@ -145,7 +145,7 @@ fn what_a_killed_guardian_left_is_restored_by_the_next() {
     let second = Guardian::start(&scratch.lock(), &[&setting]);
     assert_eq!(fs::read_to_string(&setting).unwrap(), "7", "restored before the second notes it");
     let (success, said) = second.end();
-    assert!(success && said.contains("which an earlier run had left changed"), "{said}");
+    assert!(success && said.contains("earlier run"), "{said}");
 }
 
 #[test]

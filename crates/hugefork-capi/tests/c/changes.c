@@ -107,7 +107,7 @@ static void refusals(hf_pool *pool)
     FAILS(HF_E_ANOTHER_POOL, hf_snapshot_changed_since(of_other, saved, HF_CHANGES_BY_PAGE, &changes));
     FAILS(HF_E_ANOTHER_LENGTH, hf_region_changed_since(live, of_longer, HF_CHANGES_BY_PAGE, &changes));
     FAILS(HF_E_ANOTHER_LENGTH, hf_snapshot_changed_since(of_longer, saved, HF_CHANGES_BY_PAGE, &changes));
-    FAILS(HF_E_BAD_VALUE, hf_region_changed_since(live, saved, 2, &changes));
+    FAILS(HF_E_BAD_VALUE, hf_region_changed_since(live, saved, 3, &changes));
     FAILS(HF_E_BAD_VALUE, hf_snapshot_changed_since(saved, saved, -1, &changes));
     FAILS(HF_E_NULL, hf_region_changed_since(live, saved, HF_CHANGES_BY_PAGE, NULL));
     FAILS(HF_E_NULL, hf_snapshot_changed_since(saved, saved, HF_CHANGES_BY_PAGE, NULL));
