@@ -366,17 +366,17 @@ impl<S: Sys> EngineArc<Captured<S>> {
 
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
     pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
-        self.in_turn(captures, frames, self.freezing.lock())
-    }
-
-    /// The same, unless another thread has it.
-    pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
-        Some(self.in_turn(captures, frames, self.freezing.try_lock()?))
-    }
-
-    fn in_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames, guard: WordGuard<'a>) -> Turn<'a> {
+        let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
+    }
+
+    /// The same, unless another thread has it, for a thread that only reads. Such a turn does not count: a cut that
+    /// waits for operations need not look again after it.
+    pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
+        let guard = self.freezing.try_lock()?;
+        let number = self.turns.load(Ordering::Relaxed);
+        Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) })
     }
 
     /// Drops the sets whose pages can go back into their blocks, since only the region holds those, and what is

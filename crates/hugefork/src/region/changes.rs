@@ -109,8 +109,8 @@ impl<S: Sys> RegionCore<S> {
     fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Marks, RegionError> {
         let mut marks = Marks::none(entries.start);
         let _signals = SignalsBlocked::new();
-        // While these are locked, entries say what is shown, and private pages lie where they belong.
         let turn = self.try_take_turn();
+        // While these are locked, entries say what is shown, and private pages lie where they belong.
         let _windows = self.table.lock_windows(self.windows_of(&entries));
         // A reset at one moment locks no window.
         let _no_reset = self.lock.shared();
@@ -162,7 +162,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// What a scan looks for where a set tells of the private pages with a mark, or none does.
+    /// The pages to scan for: those without a mark where a set tells of the others, and else all private pages.
     fn wanted(are_told: bool) -> ScanFor {
         if are_told { ScanFor::Unmarked } else { ScanFor::Private }
     }
@@ -240,7 +240,7 @@ impl<S: Sys> Looked<'_, S> {
         match scanned {
             Ok(()) if last.is_some() => {}
             Ok(()) => self.compare_pages(at..end, below, differing),
-            // What is shown can be compared without knowing what it is.
+            // The bytes at the addresses can be compared, whichever pages are private.
             Err(_) => self.compare_pages(at..end, Showing::Private, differing),
         }
     }

@@ -103,7 +103,7 @@ fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
         let (region, held) = history(world, 4);
         assert_eq!(lists::<G>(&*region, &held[3])[1], vec![]);
         [2, 7].into_iter().for_each(|page| region.write(at(page), 9));
-        // What it has already.
+        // The byte that the page has already.
         region.write(at(3), 3);
         for (nth, differ) in [(3, vec![2..3, 7..8]), (2, vec![2..4, 7..8]), (0, vec![1..4, 7..8])] {
             assert_eq!(lists::<G>(&*region, &held[nth]), [vec![0..1], differ], "since {nth}");
@@ -114,6 +114,10 @@ fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
             true => assert_eq!(written, vec![2..4, 7..8]),
             false => assert_eq!(written, vec![1..4, 7..8]),
         }
+        // A cut that waits for operations need not look again because of a thread that only reads.
+        let turn = || region.captured.take_turn(&world.pool.captures, &world.pool.frames).number();
+        let before = turn();
+        assert_eq!((pages(&*region, &held[3]), turn()), (vec![2..3, 7..8], before.wrapping_add(1)));
         // A snapshot or a reset of another thread is under way: marks and sets do not tell then.
         let turn = region.captured.freezing.lock();
         assert_eq!(pages(&*region, &held[3]), vec![2..3, 7..8]);

@@ -14,8 +14,9 @@ use std::fmt::Write;
 use hugefork_bench::ratios::{Comparison, compare};
 use hugefork_bench::result::Absent;
 use hugefork_bench::{Report, cases};
+use hugefork_report::figure;
 
-use super::figures::{aligned, figure, figures};
+use super::figures::{aligned, figures};
 use crate::output::terminal::wrap;
 
 /// How much is printed.

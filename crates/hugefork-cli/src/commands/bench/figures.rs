@@ -12,24 +12,12 @@ use std::fmt::Write;
 use hugefork_bench::metric::{Better, Metric};
 use hugefork_bench::result::CaseResult;
 use hugefork_bench::{Case, Report, cases};
+use hugefork_report::figure;
 
 use crate::output::terminal::width;
 
 /// Parameters that say how a subject did the work. The others tell works apart.
 const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
-
-/// A measured value with three significant digits.
-pub(super) fn figure(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size >= 99.95 => format!("{value:.0}"),
-        size if size >= 9.995 => format!("{value:.1}"),
-        size if size >= 0.9995 => format!("{value:.2}"),
-        size if size >= 0.09995 => format!("{value:.3}"),
-        size if size >= 0.009995 => format!("{value:.4}"),
-        _ => format!("{value:.5}"),
-    }
-}
 
 /// The tables of all works of `report`.
 pub(super) fn figures(report: &Report) -> String {

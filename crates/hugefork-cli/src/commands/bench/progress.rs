@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use hugefork_bench::runner::{Observer, Progress};
 use hugefork_bench::{Case, Report};
+use hugefork_report::figure;
 
 use super::answer::{Detail, Look, render};
-use super::figures::figure;
 use crate::output::sink::Sink;
 use crate::output::stdout::print;
 use crate::output::terminal;

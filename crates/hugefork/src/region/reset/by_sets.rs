@@ -249,14 +249,17 @@ impl<S: Sys> Reset<'_, S> {
         let mut are_marked = true;
         let mut runs = [PageRun::default(); PAGES_AT_ONCE];
         let scanned = self.region.scan(ScanFor::UnmarkedAndMark, (&bytes, Place::Own), &mut runs, |run, _| {
-            for offset in run.step_by(BASE_PAGE) {
-                let (index, within) = (pool.block_size.count(offset), pool.block_size.within(offset) / BASE_PAGE);
-                let Some(block) = region.table.get(EntryIndex(index)).block() else { continue };
-                let slot = self.set_over(index).and_then(|set| set.slot_of(within));
-                let from = self.page_of(block, slot, within);
-                let one = region.addresses.part(&(offset..offset + BASE_PAGE));
-                // SAFETY: the page can be read, and nobody writes to the block or the slot, which the snapshot holds.
-                are_marked &= !unsafe { pool.sys.shown_differs(one, &*from.cast()) };
+            for (index, pages) in region.by_block(&run) {
+                let (block, set) = (region.table.get(index).block(), self.set_over(index.0));
+                let Some(block) = block else { continue };
+                for offset in pages.step_by(BASE_PAGE) {
+                    let within = pool.block_size.within(offset) / BASE_PAGE;
+                    let from = self.page_of(block, set.as_deref().and_then(|set| set.slot_of(within)), within);
+                    let one = region.addresses.part(&(offset..offset + BASE_PAGE));
+                    // SAFETY: the page can be read, and nobody writes to the block or the slot, since the snapshot
+                    // holds both.
+                    are_marked &= !unsafe { pool.sys.shown_differs(one, &*from.cast()) };
+                }
             }
             Ok::<(), SystemError>(())
         });

@@ -276,7 +276,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
-        // What sets tell of is put back at the end.
+        // Pages that sets tell of are put back at the end.
         self.change_all()
             .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;

@@ -37,7 +37,7 @@ impl<S: Sys> Reset<'_, S> {
             return Ok(faults);
         }
         self.dirty.begin();
-        if self.may_drop_all() && self.dirty.skips_look() {
+        if self.dirty.until_try > 0 && self.may_drop_all() && self.dirty.skips_look() {
             self.drop_all()?;
             return Ok(faults);
         }

@@ -127,7 +127,7 @@ impl<S: Sys> RegionCore<S> {
         self.captured.take_turn(&self.pool().captures, &self.pool().frames)
     }
 
-    /// The same, unless another thread has it.
+    /// The same, unless another thread has it, for a thread that only reads.
     pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_>> {
         self.captured.try_take_turn(&self.pool().captures, &self.pool().frames)
     }
