@@ -74,6 +74,14 @@ fn fill(region: &Region, file: &File, at: usize, len: usize, from: usize) -> usi
     failed
 }
 
+/// Fills a page from the file, and returns 1 if that call failed.
+fn fill_once(region: &Region, file: &File, at: usize) -> usize {
+    assert!(at + PAGE <= region.len());
+    // SAFETY: inside the region, which no other thread uses.
+    let count = unsafe { libc::pread(file.as_raw_fd(), region.as_mut_ptr().add(at).cast(), PAGE, 0) };
+    usize::from(count != PAGE as isize)
+}
+
 /// Reads into pages of its own, and writes to some of them, until it is over. Returns what they have to be, and how
 /// many calls failed.
 fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &AtomicBool) -> (Vec<u8>, usize) {
@@ -183,10 +191,39 @@ fn system_calls_wait_while_forks_and_snapshots_are_taken() {
 #[test]
 fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
     alone(|| {
-        refuse(every(libc::SYS_userfaultfd, libc::EPERM));
-        // The same, by way of /dev/userfaultfd.
-        refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
+        refuse_userfaultfd();
         check_all(Calls::MayFail);
+    })
+    .well();
+}
+
+fn refuse_userfaultfd() {
+    refuse(every(libc::SYS_userfaultfd, libc::EPERM));
+    // The same, by way of /dev/userfaultfd.
+    refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
+}
+
+/// Once a cut is over, system calls can write to all memory that was written before, also to blocks that nobody has
+/// written to since the last cut.
+#[test]
+fn system_calls_can_write_after_each_cut_without_the_right_to_hold_them() {
+    alone(|| {
+        refuse_userfaultfd();
+        let pool = pool(Backing::ShmemBase, 4 * LEN, BlockSize::MIB_2).unwrap();
+        if let Some(why) = pool.no_page_grain() {
+            println!("skipped: {why}");
+            return;
+        }
+        let mut region =
+            pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
+        region.as_mut_slice().fill(0xff);
+        let (file, _) = source();
+        let mut cuts = Vec::new();
+        for cut in 0..4 {
+            cuts.push((region.snapshot().unwrap(), region.fork().unwrap()));
+            let failed: usize = (0..LEN).step_by(1 << 20).map(|at| fill_once(&region, &file, at + cut * PAGE)).sum();
+            assert_eq!(failed, 0, "calls that failed after cut {cut}");
+        }
     })
     .well();
 }

@@ -62,12 +62,13 @@ impl<S: Sys> RegionCore<S> {
             for index in of_window.iter().map(|index| EntryIndex(*index)) {
                 let of = found.binary_search_by_key(&index.0, |patched: &Patched| patched.index.0);
                 let patched = of.map_or(Patched { index, pages: 0 }, |at| found[at]);
-                if patched.pages == 0 && part.keeps == Keeps::Protected {
-                    continue;
-                }
-                if part.frozen.has_room_for_pages() && self.capture(patched, looks, &mut free, Some(&guard))? {
+                let may_have_pages = patched.pages > 0 || part.keeps == Keeps::Writable;
+                if may_have_pages
+                    && part.frozen.has_room_for_pages()
+                    && self.capture(patched, looks, &mut free, Some(&guard))?
+                {
                     part.frozen.set_pages(index, self.captured.last(index));
-                } else {
+                } else if may_have_pages {
                     let publishing = self.lock.shared();
                     let locked = Locked::windows(&guard, &publishing);
                     self.write_back_for(locked, index, &part.frozen, Place::Own)?;
