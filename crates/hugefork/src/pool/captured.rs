@@ -1,7 +1,11 @@
-//! The sets of pages that the last snapshots of a region were given, so that the next one copies only what was written
-//! since.
+//! What is known of the private pages over the blocks of a region: one record a block, and the sets of pages that the
+//! last snapshots were given, so that the next one copies only what was written since.
 //!
-//! They change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
+//! ```text
+//!   record   [ dense | by page | prepared | made | begun | outdated | current ]  [ pages in the set : 25 ]
+//!              how the block is written     how far its set tells what is there
+//! ```
+//! Sets change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
 //! pages there are.
 //!
 //! They hold blocks of the pool, so they may not outlive their use:
@@ -26,21 +30,40 @@ use super::unheld::{Captures, Keeper};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
+use crate::table::Locked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
 /// The block was write-protected when it was captured, and is still.
-const CURRENT: u32 = 1 << 31;
+const CURRENT: u32 = 1 << 25;
 
 /// Pages of the set were dropped since, or something else was shown.
-const OUTDATED: u32 = 1 << 30;
+const OUTDATED: u32 = 1 << 26;
 
 /// A set of the block is being made.
-const BEGUN: u32 = 1 << 29;
+const BEGUN: u32 = 1 << 27;
 
 /// There is a set, perhaps without pages.
 const MADE: u32 = 1 << 28;
 
-const FLAGS: u32 = CURRENT | OUTDATED | BEGUN | MADE;
+/// Writes to the block do not fault until the next fork, snapshot or reset. It is not write-protected until then: a
+/// system call that writes would fail meanwhile.
+const PREPARED: u32 = 1 << 29;
+
+/// A reset has put back the few pages of the block that were written.
+const BY_PAGE: u32 = 1 << 30;
+
+/// The block was written so densely that a copy of it costs less than copies of its pages (density.rs): as it was after
+/// the last snapshot, it will be after the next. From then on the first write to it copies it as a whole.
+const DENSE: u32 = 1 << 31;
+
+/// How many pages the set has.
+const PAGES: u32 = CURRENT - 1;
+
+/// All that a record says of the set.
+const SET: u32 = PAGES | CURRENT | OUTDATED | BEGUN | MADE;
+
+/// A dense block is tried anew after so many snapshots: nobody sees how many of its pages are written.
+const TRIED_AFTER_SNAPSHOTS: usize = 32;
 
 /// Wanted are the sets that are of no use to the region.
 const USELESS: u32 = 1;
@@ -91,14 +114,17 @@ pub(crate) struct Captured<S: Sys> {
     sets: Mutex<Sets<S>>,
     /// Whether there ever was room for any set.
     has_room: AtomicBool,
-    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since,
-    /// [`OUTDATED`], [`BEGUN`] and [`MADE`].
-    pages: EngineBox<[AtomicU32]>,
+    /// A record a block; none where blocks are pages.
+    records: EngineBox<[AtomicU32]>,
+    /// Whether a block may be [`PREPARED`].
+    are_any_prepared: AtomicBool,
     /// Whether it is known which private pages were written since they were captured, as far as that could be had at
     /// the last cut.
     are_tracked: AtomicBool,
     /// How many blocks with many private pages may still be copied for this cut.
     copies_left: AtomicUsize,
+    /// How many snapshots of the region were taken.
+    snapshots: AtomicUsize,
 }
 
 /// The most blocks that one cut copies for their many private pages. It captures the pages of all others: a region that
@@ -124,9 +150,11 @@ impl<S: Sys> Captured<S> {
             turns: AtomicUsize::new(0),
             sets: Mutex::new(sets),
             has_room: AtomicBool::new(false),
-            pages: mem::zeroed(count),
+            records: mem::zeroed(count),
+            are_any_prepared: AtomicBool::new(false),
             are_tracked: AtomicBool::new(false),
             copies_left: AtomicUsize::new(0),
+            snapshots: AtomicUsize::new(0),
         }
     }
 
@@ -161,7 +189,7 @@ impl<S: Sys> Captured<S> {
         for (index, of) in sets.blocks.iter_mut().enumerate() {
             if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
                 (*of, are_any) = (None, true);
-                self.pages[index].store(0, Ordering::Relaxed);
+                self.set_record(EntryIndex(index), SET, 0);
             }
         }
         if are_any {
@@ -174,24 +202,99 @@ impl<S: Sys> Captured<S> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The flags and the count of a block's record; 0 if it has none.
+    fn record(&self, index: EntryIndex) -> u32 {
+        self.records.get(index.0).map_or(0, |record| record.load(Ordering::Relaxed))
+    }
+
+    /// Changes these bits of a record. Returns what it was; 0 if there is none.
+    fn set_record(&self, index: EntryIndex, bits: u32, to: u32) -> u32 {
+        let Some(record) = self.records.get(index.0) else { return 0 };
+        let changed = |was: u32| Some(was & !bits | to);
+        record.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).unwrap_or_default()
+    }
+
+    /// Changes these bits of the records of blocks that have some of `of`. Only loads where none has.
+    fn clear(&self, entries: Range<usize>, of: u32, bits: u32, to: u32) {
+        for index in entries.start..entries.end.min(self.records.len()) {
+            if self.record(EntryIndex(index)) & of != 0 {
+                self.set_record(EntryIndex(index), bits, to);
+            }
+        }
+    }
+
+    /// Whether the block was dense.
+    pub(crate) fn is_dense(&self, index: EntryIndex) -> bool {
+        self.record(index) & DENSE != 0
+    }
+
+    /// Notes that a block was dense, or was not.
+    pub(crate) fn note_dense(&self, index: EntryIndex, is_dense: bool) {
+        self.set_record(index, DENSE | BY_PAGE, if is_dense { DENSE } else { 0 });
+    }
+
+    /// Whether a block keeps its private pages, because resets put them back.
+    pub(crate) fn is_by_page(&self, index: EntryIndex) -> bool {
+        self.record(index) & BY_PAGE != 0
+    }
+
+    /// Notes that a reset has put back the few pages of a block that were written: they will be written again, which
+    /// costs nothing while they are private.
+    pub(crate) fn keep_by_page(&self, index: EntryIndex) {
+        self.set_record(index, DENSE | BY_PAGE, BY_PAGE);
+    }
+
+    /// Forgets how these blocks were written.
+    pub(crate) fn forget_density(&self, entries: Range<usize>) {
+        self.clear(entries, DENSE | BY_PAGE, DENSE | BY_PAGE, 0);
+    }
+
+    /// A snapshot is taken: forgets how some blocks were written, each after [`TRIED_AFTER_SNAPSHOTS`] snapshots.
+    pub(crate) fn forget_some_density(&self) {
+        let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER_SNAPSHOTS;
+        let some = (first..self.records.len()).step_by(TRIED_AFTER_SNAPSHOTS);
+        some.for_each(|index| self.forget_density(index..index + 1));
+    }
+
+    /// Notes that writes to `entries` do not fault.
+    pub(crate) fn prepare(&self, _locked: Locked<'_>, entries: Range<usize>) {
+        self.are_any_prepared.store(true, Ordering::Relaxed);
+        for index in entries.map(EntryIndex) {
+            self.set_record(index, PREPARED, PREPARED);
+        }
+    }
+
+    /// Whether writes to the block at `index` are prepared. Under its window's lock this stays so.
+    pub(crate) fn is_prepared(&self, index: EntryIndex) -> bool {
+        self.record(index) & PREPARED != 0
+    }
+
+    /// Ends that for all blocks.
+    pub(crate) fn end_prepared(&self) {
+        if self.are_any_prepared.swap(false, Ordering::Relaxed) {
+            self.clear(0..self.records.len(), PREPARED, PREPARED, 0);
+        }
+    }
+
+    /// Bytes that the records take.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.records)
+    }
+
     /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
     pub(crate) fn pages_of(&self, index: EntryIndex) -> usize {
-        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
+        (self.record(index) & PAGES) as usize
     }
 
     /// Whether all private pages of a block that have a mark are as its set says: as there, or as in the block below if
     /// they are not there. All pages of the set are private.
     pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & (MADE | OUTDATED) == MADE)
+        self.record(index) & (MADE | OUTDATED) == MADE
     }
 
     /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
     pub(crate) fn may_change(&self, entries: Range<usize>) {
-        for pages in self.pages.get(entries).unwrap_or_default() {
-            if pages.load(Ordering::Relaxed) & CURRENT != 0 {
-                pages.fetch_and(!CURRENT, Ordering::Relaxed);
-            }
-        }
+        self.clear(entries, CURRENT, CURRENT, 0);
     }
 
     pub(crate) fn are_tracked(&self) -> bool {
@@ -226,7 +329,7 @@ impl<S: Sys> Captured<S> {
     /// Whether a block was write-protected when it was captured, and nobody was let write since. Under the lock of its
     /// window.
     pub(crate) fn is_current(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0)
+        self.record(index) & CURRENT != 0
     }
 
     /// Has the last set of a block over `base`, to which nobody has written since, for this cut too. False if there is
@@ -242,16 +345,11 @@ impl<S: Sys> Captured<S> {
     /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
     /// Under the locks of their windows, or the region lock. Only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
-        for pages in self.pages.get(entries).unwrap_or_default() {
-            if pages.load(Ordering::Relaxed) != 0 {
-                pages.fetch_or(OUTDATED, Ordering::Relaxed);
-                pages.fetch_and(!CURRENT, Ordering::Relaxed);
-            }
-        }
+        self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);
     }
 
     pub(crate) fn is_outdated(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
+        self.record(index) & OUTDATED != 0
     }
 
     /// Begins a cut: nothing is captured for it. Sets are dropped that are outdated, or whose blocks are not those of
@@ -265,7 +363,7 @@ impl<S: Sys> Captured<S> {
             let is_old = |base| self.is_outdated(index) || block_of(index) != Some(base);
             if of.as_ref().is_some_and(|of| is_old(of.set.base)) {
                 *of = None;
-                self.pages[index.0].store(0, Ordering::Relaxed);
+                self.set_record(index, SET, 0);
             }
         }
     }
@@ -274,9 +372,7 @@ impl<S: Sys> Captured<S> {
     pub(crate) fn forget(&self, index: EntryIndex) {
         let mut sets = self.lock();
         let set = sets.blocks.get_mut(index.0).and_then(Option::take);
-        if let Some(pages) = self.pages.get(index.0) {
-            pages.store(0, Ordering::Relaxed);
-        }
+        self.set_record(index, SET, 0);
         drop(sets);
         drop(set);
     }
@@ -284,8 +380,7 @@ impl<S: Sys> Captured<S> {
     /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
     /// last set tells what was private when it was made.
     pub(crate) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
-        let now = BEGUN | if is_protected { CURRENT } else { 0 };
-        self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
+        self.set_record(index, SET, BEGUN | if is_protected { CURRENT } else { 0 }) & OUTDATED == 0
     }
 
     /// The set of a block, for whatever cut it was made.
@@ -305,23 +400,23 @@ impl<S: Sys> Captured<S> {
     ) -> Result<bool, E> {
         let mut sets = self.lock();
         self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(self.pages.len());
+        sets.make_room(self.records.len());
         let Sets { blocks, cut, .. } = &mut *sets;
         let last = blocks[index.0].take().filter(|of| Some(of.set.base) == base);
         let mut set = last.map_or_else(|| EngineArc::new(empty()), |of| of.set);
         let changed = change(&mut set);
         if matches!(changed, Ok(true)) {
-            self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
+            self.records[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
             blocks[index.0] = Some(Block { set, cut: *cut });
         } else {
-            self.pages[index.0].store(0, Ordering::Relaxed);
+            self.set_record(index, SET, 0);
         }
         changed
     }
 
     /// Makes room for [`Captured::replace`], once for each block. Allocates.
     pub(crate) fn make_room(&self) {
-        let (mut sets, count) = (self.lock(), self.pages.len());
+        let (mut sets, count) = (self.lock(), self.records.len());
         self.has_room.store(true, Ordering::Relaxed);
         sets.make_room(count);
         if sets.replaced.capacity() < count {
@@ -334,8 +429,8 @@ impl<S: Sys> Captured<S> {
     pub(crate) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         let mut sets = self.lock();
         let Sets { blocks, cut, replaced } = &mut *sets;
-        let (Some(of), Some(pages)) = (blocks.get_mut(index.0), self.pages.get(index.0)) else { return };
-        pages.store(set.as_ref().map_or(0, |set| set.len() as u32 | MADE), Ordering::Relaxed);
+        let Some(of) = blocks.get_mut(index.0) else { return };
+        self.set_record(index, SET, set.as_ref().map_or(0, |set| set.len() as u32 | MADE));
         replaced.extend(std::mem::replace(of, set.map(|set| Block { set, cut: *cut })).map(|of| of.set));
     }
 
@@ -361,7 +456,7 @@ impl<S: Sys> EngineArc<Captured<S>> {
         captures.remove(self);
         let _turn = self.freezing.lock();
         self.lock().blocks = EngineVec::new_in(Own);
-        self.pages.iter().for_each(|pages| pages.store(0, Ordering::Relaxed));
+        self.clear(0..self.records.len(), SET, SET, 0);
     }
 
     /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.

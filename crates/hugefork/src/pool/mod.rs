@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `ahead`, `supply` | how much memory is got before it is needed, and the thread that gets it |
 //! | `bits` | the free blocks, found without a look at each |
-//! | `captured`, `unheld` | the pages that the last snapshots of regions were given, and who drops them |
+//! | `captured`, `unheld` | a record a block of its private pages, those of the last snapshots, and who drops them |
+//! | `density` | from how many pages on a block is copied as a whole |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | how many hold each block, what is in it, which are free |
 //! | `holders` | regions and snapshots, which are asked when blocks are short |
@@ -23,6 +24,7 @@ pub(crate) mod ahead;
 mod bits;
 pub(crate) mod captured;
 pub(crate) mod core;
+pub(crate) mod density;
 pub(crate) mod frames;
 #[cfg(test)]
 mod frames_tests;

@@ -14,7 +14,7 @@ use super::slots::Slot;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::sys::Sys;
 use crate::sys::racing::PageBytes;
-use crate::units::{BASE_PAGE, BlockId, BlockSize};
+use crate::units::{BASE_PAGE, BlockId};
 
 /// So many neighbouring pages are in a piece.
 const PIECE_PAGES: usize = 32;
@@ -60,13 +60,6 @@ impl<S: Sys> Clone for PageSet<S> {
 }
 
 impl<S: Sys> PageSet<S> {
-    /// So many pages of a block are kept beside it. With more, the block is copied, which takes as much memory as all
-    /// its pages. Where writes are not tracked, each snapshot compares them all, so fewer are worth it.
-    pub(crate) fn most_pages(size: BlockSize, are_tracked: bool) -> usize {
-        let pages = size.bytes() / BASE_PAGE;
-        if are_tracked { pages / 8 * 7 } else { pages / 4 }
-    }
-
     /// No pages over `base`.
     pub(crate) fn empty(pool: &EngineArc<PoolCore<S>>, base: BlockId) -> PageSet<S> {
         let mut pieces = EngineVec::new_in(Own);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
+use crate::pool::density;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
-use crate::pool::page_set::PageSet;
 use crate::region::cut::{Part, fill, freeze_all};
 use crate::region::state::HeldOperations;
 use crate::snapshot::changes::{Found, Newer, Precision};
@@ -82,7 +82,7 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
 fn many_pages_are_a_block_of_its_own() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, held) = history(world, 2);
-        let (free, most) = (world.free(), PageSet::<G::S>::most_pages(world.pool.block_size, true));
+        let (free, most) = (world.free(), density::most_captured_pages(world.pool.block_size, true));
         (0..=most).for_each(|page| region.write(at(page), 7));
         let later = region.snapshot();
         assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
@@ -573,7 +573,7 @@ fn a_cut_copies_few_blocks_however_many_are_full() {
     run_by_page::<Soft>(4 * BLOCKS, |world| {
         let (region, block) = (written_by_choice(world, BLOCKS), world.pool.block_size.bytes());
         let earlier = region.snapshot();
-        let most = PageSet::<SoftMmu>::most_pages(world.pool.block_size, true);
+        let most = density::most_captured_pages(world.pool.block_size, true);
         let write_all = |value: u8| {
             let each = (0..BLOCKS).flat_map(|nth| (1..most + 2).map(move |page| nth * block + at(page)));
             each.for_each(|at| region.write(at, value));

@@ -3,10 +3,10 @@
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::pool::density;
 use crate::pool::holders::CowMappingHolder;
 use crate::pool::lineage::Derived;
 use crate::region::cut::{Part, fill, freeze_all};
-use crate::region::state::Density;
 
 /// Runs a row where single pages can be copied.
 pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
@@ -194,7 +194,7 @@ fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_th
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         region.write(at(0, 1), 7);
         assert!(region.are_alike(0) && is_cow_mapped(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
@@ -229,7 +229,7 @@ fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        let pages = 1..1 + Density::left_to_writer_pages(world.pool.block_size);
+        let pages = 1..1 + density::left_to_writer_pages(world.pool.block_size);
         let written = |block: usize| pages.clone().map(move |page| (block, page));
         let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
@@ -247,7 +247,7 @@ fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
 /// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
 fn soon_promoted(region: Region<Soft>, world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let snapshot = region.snapshot();
-    let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
+    let pages = 1..1 + density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
     assert!(is_cow_mapped(&region, 0));
     (region, snapshot)
@@ -261,7 +261,7 @@ fn promoted(region: &Region<Soft>) -> u64 {
 fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
         let (region, snapshot) = soon_promoted(written_by_choice(world, 2), world);
-        let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
+        let (written, before) = (1..1 + density::promoted_pages(world.pool.block_size), region.block(0));
         assert_eq!(region.maintain(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
         assert_ne!(region.block(0), before);
@@ -377,11 +377,11 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
         assert_eq!((copied(&region), is_cow_mapped(&region, 0)), (0, true), "the first page, which may begin a stream");
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)), "nothing is left to writers");
-        let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
+        let more = pages.end..1 + density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
         maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
@@ -419,7 +419,7 @@ fn cow_mappings_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
         maintain(&region);
@@ -509,7 +509,7 @@ fn no_snapshot_begins_while_all_cow_mappings_are_left_to_writers() {
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         let last = region.table.lock(EntryIndex(BLOCKS - 1));
         let (tell, told) = channel();

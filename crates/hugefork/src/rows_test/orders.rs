@@ -23,10 +23,11 @@ use shuttle::thread::{Scope, scope};
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
+use crate::pool::density;
 use crate::pool::frames::{Content, Frames};
 use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::reset_all;
-use crate::region::state::{Density, Unresolved};
+use crate::region::state::Unresolved;
 use crate::snapshot::changes::{Found, Precision};
 use crate::sync::steps::checked;
 
@@ -162,7 +163,7 @@ fn promotions_beside_writers_and_snapshots() {
     in_many_orders(|| {
         in_a_pool(24, |world| {
             let region = &region_with_blocks(world, CopyGrain::Auto, &[0, SECOND]);
-            let dense = Density::promoted_pages(world.pool.block_size) + 1;
+            let dense = density::promoted_pages(world.pool.block_size) + 1;
             let places: Vec<usize> = (1..=dense).flat_map(|page| [at(0, page), at(SECOND, page)]).collect();
             let first = Mutex::new(Some(region.snapshot()));
             beside_each_other(|tasks| {

@@ -3,7 +3,7 @@
 use super::captured::{at, history, slots, written};
 use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
-use crate::pool::page_set::PageSet;
+use crate::pool::density;
 use crate::region::reset::reset_all;
 use crate::sys::{PageRun, ScanFor};
 
@@ -60,7 +60,7 @@ fn a_region_goes_back_to_any_of_them() {
 fn a_reset_to_pages_over_another_block_takes_no_block() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 4);
-        let most = PageSet::<G::S>::most_pages(world.pool.block_size, true);
+        let most = density::most_captured_pages(world.pool.block_size, true);
         (0..=most).for_each(|page| region.write(at(page), 7));
         held.push(region.snapshot());
         region.write(at(1), 8);
