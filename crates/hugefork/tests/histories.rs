@@ -187,7 +187,7 @@ fn seen(snapshot: &Snapshot, writers: usize) -> Vec<u64> {
         let words: Vec<u64> = (0..WORDS as u64).map(read).collect();
         let last = *words.iter().max().unwrap();
         for (nth, found) in (0..).zip(&words) {
-            // The last number up to that one that goes there, if there is one. Nobody writes 0.
+            // The last number up to `last` that goes to this word; 0, which nobody writes, if there is none.
             let expected = (last + WORDS as u64 - nth) / WORDS as u64 * WORDS as u64 + nth;
             let expected = expected.saturating_sub(WORDS as u64);
             assert_eq!(*found, expected, "writer {writer} has written {last}, and word {nth} is another");
