@@ -14,9 +14,9 @@ use crate::{
     primitive_name::PrimitiveName,
 };
 
-/// Default window: the smallest that contains the 64 KiB around any target. Times of a clear of 2 MiB and the use of 64
-/// KiB on Zen 5, in µs: 26.9 + 0.99 with a window of 64 KiB, 28.9 + 0.43 with 128 KiB, 30.8 + 0.43 with 256 KiB. For a
-/// copy, in sum: 84.1 with 128 KiB, 85.7 with 256 KiB.
+/// Default window: the smallest that contains the 64 KiB around any target. Times of a clear of 2 MiB and the use of
+/// 64 KiB on Zen 5, in µs: 26.9 + 0.99 with a window of 64 KiB, 28.9 + 0.43 with 128 KiB, 30.8 + 0.43 with 256 KiB. For
+/// a copy, in sum: 84.1 with 128 KiB, 85.7 with 256 KiB.
 pub(crate) const WINDOW: WindowSize = WindowSize::new(128 << 10).unwrap();
 
 /// Bytes in the window of a hybrid kernel: a positive multiple of [`SUBPAGE`].

@@ -22,8 +22,7 @@
 //! * [`Region`]: memory that is zero at first. The first write to a block is a page fault, which hugefork resolves on
 //!   the writing thread.
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
-//! * [`Operations`] groups several writes, of which a snapshot has all or none.
-//! * [`Operations`]: several writes that a snapshot has all or none of.
+//! * [`Operations`]: groups of writes; a snapshot has all of a group or none.
 //!
 //! A snapshot shows the writes of all threads at one moment, but knows nothing of their meaning: of a `put` that writes
 //! several words, it may have the first half. [`Operations`] prevent that.

@@ -147,8 +147,8 @@ fn short_pool() {
 }
 
 /// A fork that copies into the block reserved for it.
-fn booked_pool() {
-    let pool = Pool::builder().name("booked").capacity(4 << 20).build().unwrap();
+fn reserving_pool() {
+    let pool = Pool::builder().name("reserved").capacity(4 << 20).build().unwrap();
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let mut fork = region.fork_with(by_block().reserve(Reserve::Full)).unwrap();
@@ -202,9 +202,9 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("  by page: cow_mapping, allow_writes, copy, write back {by_page:?}");
         most = by_page.into_iter().fold(most, Used::most);
     }
-    let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));
-    println!("full pool: {full:?}, short pool: {short:?}, booked blocks: {booked:?}");
-    most = most.most(full).most(short).most(booked);
+    let (full, short, reserved) = (used_by(full_pool), used_by(short_pool), used_by(reserving_pool));
+    println!("full pool: {full:?}, short pool: {short:?}, reserved blocks: {reserved:?}");
+    most = most.most(full).most(short).most(reserved);
     // Both the kernel's part and the size that Rust gives depend on the processor.
     most.check(registers());
     let given = 8192.max(largest_frame());
@@ -304,8 +304,8 @@ fn a_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
 }
 
 /// A fork that copies into the block reserved for it, which the kernel refuses to show.
-fn booked_block_shown_again(backing: Backing) {
-    let builder = Pool::builder().name("booked").capacity(4 << 20).block_size(BlockSize::MIB_2).backing(backing);
+fn reserved_block_shown_again(backing: Backing) {
+    let builder = Pool::builder().name("reserved").capacity(4 << 20).block_size(BlockSize::MIB_2).backing(backing);
     let Some(pool) = common::built(builder, backing) else { return };
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
     region.as_mut_slice().fill(1);
@@ -328,12 +328,12 @@ fn booked_block_shown_again(backing: Backing) {
 
 #[test]
 fn a_reserved_block_that_is_shown_again_fits_too() {
-    alone(|| booked_block_shown_again(Backing::ShmemBase)).well();
+    alone(|| reserved_block_shown_again(Backing::ShmemBase)).well();
 }
 
 #[test]
 fn a_reserved_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
-    alone(|| booked_block_shown_again(Backing::Hugetlb)).well();
+    alone(|| reserved_block_shown_again(Backing::Hugetlb)).well();
 }
 
 /// Printed by a process in which the pool's thread wrote the block back before the write could.
@@ -344,7 +344,7 @@ const MAX_TRIES: usize = 100;
 
 /// A write that writes back a block, which the kernel at first refuses to show.
 fn write_back_shown_once_more(backing: Backing) {
-    let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
+    let pool = Pool::builder().name("written-back").capacity(8 << 20).backing(backing).build().unwrap();
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();

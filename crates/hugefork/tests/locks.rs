@@ -217,7 +217,7 @@ fn a_snapshot_is_alone_and_wakes_who_waits() {
     race(fault, fault, 0);
 }
 
-/// If a block is free, takes it, writes to it, and gives it back. Returns how often it did.
+/// If `block` is free, takes it, writes to it, and gives it back. Returns how often: 1 or 0.
 fn use_block(free: &Guarded<FreeBits>, block: usize) -> u32 {
     let taken = free.lock.take(block);
     if taken {

@@ -4,7 +4,7 @@
 //! ```text
 //! arena   | slot | slot | slot | slot | …
 //!         └── region A ──┘ gap  └─ B ─┘
-//! table   [  A   ][  A  ][  A ][  B  ]            each word: the owner, and the number of the slot's pages that it has
+//! table   [  A   ][  A  ][  A ][  B  ]            each word: the owner, and how many of the slot's pages it owns
 //! ```
 //! The handler reads an owner only if the address lies in one of its pages: the program then keeps the owner alive.
 //! Past the end, another thread may drop the owner meanwhile, so the table alone tells how far the owner's pages reach.

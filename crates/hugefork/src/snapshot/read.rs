@@ -61,8 +61,8 @@ impl<S: Sys> SnapshotCore<S> {
         match self.hold(EntryIndex(size.count(offset)))? {
             Some(block) => {
                 let from = &block.below()[size.within(offset)..size.within(offset) + to.len()];
-                // `copy_out` goes word by word: a third faster than `memcpy`, which uses `rep movsb` for pieces of 64
-                // KiB.
+                // `copy_out` goes word by word: a third faster than `memcpy`, which uses `rep movsb` for pieces of
+                // 64 KiB.
                 // SAFETY: `from` is a slice of `to.len()` bytes, which nobody writes to while the block is held.
                 unsafe { copy_out(from.as_ptr(), to) };
                 if let Some(pages) = block.pages() {

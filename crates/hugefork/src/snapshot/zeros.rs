@@ -20,8 +20,8 @@ use crate::table::{Entry, Locked, Origin};
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Whether the region `id` may give this snapshot a block of zeros at `index`: this is a snapshot of that region,
-    /// it may lose blocks, its bytes have no address, and the entry has never had such a block.
+    /// Whether the region `id` may give this snapshot a block of zeros at `index`. The snapshot must be one of that
+    /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
         let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
         is_plain && !self.zeros.has(index)

@@ -163,8 +163,8 @@ impl Entry {
         matches!(self, Entry::CowMapped(_, _, Access::ReadWrite))
     }
 
-    /// Whether the region is charged a block for the page copies that writes here may need on account of its forks and
-    /// snapshots.
+    /// Whether the region's account is charged a block for this entry: it is a writable CoW mapping of the region's own
+    /// block, and its later page copies raise no fault.
     #[inline]
     pub(crate) fn is_charged(self) -> bool {
         matches!(self, Entry::CowMapped(_, Origin::Own, Access::ReadWrite))
