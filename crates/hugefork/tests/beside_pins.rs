@@ -159,7 +159,8 @@ fn a_snapshot_is_one_moment_beside_reads_of_files() {
     }
 }
 
-/// A reset undoes the writes since one moment: if it undoes a write, it also undoes every write that happened after it.
+/// A reset undoes all writes up to one moment: if it undoes a write, it also undoes every write that happened before
+/// it.
 #[test]
 fn a_reset_is_one_moment_beside_pinned_pages() {
     for (backing, block_size) in DIVISIBLE {

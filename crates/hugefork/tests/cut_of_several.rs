@@ -1,6 +1,6 @@
 //! Snapshots and resets of several regions are one consistent cut. If a write is in one of the snapshots, every write
 //! that happened before it is in them too, whichever region it went to. If a reset undoes a write, it undoes every
-//! write that happened after it.
+//! write that happened before it.
 //!
 //! ```text
 //!   relay   the thread with the token writes its number to a region of its own and hands number + 1 on

@@ -402,7 +402,8 @@ const RESETS: [Refused; 5] = [
         let snapshot = region.snapshot().unwrap();
         in_child(|| failed(region.reset_to(&snapshot)))
     }),
-    // The snapshot is older than the first write and has no block; the reset would need a block for the region.
+    // The snapshot is older than the first write and has no block. The region must reserve one again, but there is
+    // none.
     ("take Reserve::None", BLOCK, || {
         let pool = pool(2);
         let mut region = pool.region_with(BLOCK, by_block().reserve(Reserve::Full)).unwrap();

@@ -92,7 +92,7 @@ fn a_child_of_exec_reads_what_was_exported_and_writes_for_itself() {
                 if backing == Backing::Hugetlb && size < BlockSize::MIB_2 {
                     continue;
                 }
-                // The child's writes take memory that the machine must have.
+                // The child's private copies take pages of this kind, too.
                 let Some(pool) = exporting(backing, 40 * BLOCK, size) else { continue };
                 let mut region = region(&pool, CopyGrain::Auto);
                 let snapshot = region.snapshot().unwrap();

@@ -348,8 +348,8 @@ fn write_back_shown_once_more(backing: Backing) {
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    // This many pages make the second snapshot copy the block. Where the kernel does not track writes, such a block
-    // stays write-protected: without a descriptor, the kernel cannot track them.
+    // This many pages make the second snapshot copy the block. A block that it does not copy stays write-protected if
+    // the kernel does not track writes; and without a free descriptor, the kernel does not track them.
     (128..384).for_each(|page| region.as_mut_slice()[page * 4096] = 2);
     let many = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..many }).unwrap();

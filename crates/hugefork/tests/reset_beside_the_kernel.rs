@@ -145,8 +145,8 @@ fn start_writer(pipe: &OwnedFd) -> &'static AtomicU32 {
     turn
 }
 
-/// The reset undoes what a read has written that completed before the call. What a read writes that completes during
-/// the call may stay, until the next reset.
+/// If a read completes before the reset begins, the reset undoes its writes. If it completes during the reset, its
+/// writes may stay until the next reset.
 #[test]
 fn what_a_completed_read_has_brought_is_gone_after_the_next_reset() {
     alone(|| {

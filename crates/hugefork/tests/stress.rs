@@ -5,7 +5,7 @@
 //!
 //! | test | memory |
 //! |---|---|
-//! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; with free blocks and in full pools |
+//! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; in roomy and full pools |
 //! | `in_a_tmpfs_of_its_own` | shmem under a setting that allows no huge pages |
 //! | `on_collapsed_pages` | the same with `MADV_COLLAPSE`, since a filter refuses the tmpfs |
 //! | `with_few_mappings` | base pages, and hardly a mapping more than the pool needs |

@@ -4,7 +4,7 @@
 //! | transaction | changes | when the call fails |
 //! |---|---|---|
 //! | `remap` | the memory behind the addresses, and notifies the observer | shows again what the entries say |
-//! | `remap` to writable memory | the same | if only the right to write is missing, the caller publishes entries without it |
+//! | `remap` to writable memory | the same | the same; if only the right is missing, entries say so |
 //! | `reprotect` | the right to write | the caller publishes entries that are correct with and without the right |
 //!
 //! Only these change what a region shows, apart from its private pages. [`Addresses::show_frozen`] makes the first

@@ -55,8 +55,8 @@ fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_agai
     run_alone_by_page(4 * BLOCKS, row);
 }
 
-/// The snapshot takes none if the pool counts blocks for copies, if it is irrevocable or mapped, or if it is another
-/// region's.
+/// The snapshot takes none if the region has a limit or a reservation, because blocks that copies will need are counted
+/// then; nor if it is irrevocable or mapped, or another region's.
 #[test]
 fn a_snapshot_takes_no_zeros_where_copies_are_reserved_it_is_irrevocable_or_it_is_shown() {
     fn row<G: Ground>(world: &World<G>) {
@@ -86,8 +86,7 @@ fn a_snapshot_takes_no_zeros_where_copies_are_reserved_it_is_irrevocable_or_it_i
     where_pages_are_copied!(row, 8 * BLOCKS);
 }
 
-/// Blocks of zeros that only the snapshot holds are free for any thread that needs a block, and for one that looks for
-/// such blocks.
+/// A thread that needs a block gets blocks of zeros that only the snapshot holds; a search for such blocks finds them.
 #[test]
 fn zeros_that_the_region_has_left_are_free_for_others() {
     fn row<G: Ground>(world: &World<G>) {

@@ -5,7 +5,7 @@
 //!
 //! | when | the entry |
 //! |---|---|
-//! | the region is reset to the snapshot again and again (region/reset/exchange.rs) | `Zero` ─▶ a block that both hold |
+//! | the region is reset again and again (region/reset/exchange.rs) | `Zero` ─▶ a block that both hold |
 //! | the region no longer holds the block, and the pool needs blocks | the block ─▶ `Zero` |
 //!
 //! An entry takes a block of zeros at most once. So a comparison that sees the same block twice (changes.rs) knows that

@@ -4,7 +4,7 @@
 //! | lock | guards | held by |
 //! |---|---|---|
 //! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
-//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | a reclaim that visits some of them, also in a fault |
+//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | a reclaim that visits them, also in a fault |
 //! | [`WordLock`] | cuts and resets of a region against each other | a cut, a reset, or the preparation of a cut |
 //! | [`WordLock`] | a region's CoW mappings against resets | the pool's thread that maintains them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |

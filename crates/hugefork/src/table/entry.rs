@@ -14,7 +14,7 @@
 //! | `Shared` | present, written by its origin: this region or its parent | readable | one for each holder |
 //! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
 //! | `Split` | present, each page in a state of table/split.rs | page by page | as `Shared` |
-//! | `CowMapped` | present, with an origin; the private pages over it are the region's | as its `Access` says | as `Shared` |
+//! | `CowMapped` | present, with an origin; the private pages over it are the region's | by its access | as `Shared` |
 //! | `Revoked` | taken away | nothing | none |
 //!
 //! A `CowMapped` entry shows its block through a private mapping: the kernel copies each base page at the first write,
