@@ -1,6 +1,6 @@
 //! A snapshot's pages over blocks that others hold too (pool/page_set.rs).
 //!
-//! Such a snapshot shares the block and stores only the pages that differ, so it costs these pages. It gets a block of
+//! Such a snapshot shares the block and stores only the written pages, so it costs these pages. It gets a block of
 //! its own in place of both (`complete`) when a caller needs the block whole: to reserve the snapshot, or for a fork or
 //! reset that cannot work with pages. Reads by address go through a private mapping of the block, which gets copies of
 //! the pages on the first read (view.rs). Other processes get the places of both (export.rs).
