@@ -36,8 +36,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Whether the tests can run: the process is root, the setting of the machine does not decide, and no sandbox refuses
-/// the mount.
+/// Whether the tests can run: the process is root, the machine's setting does not deny huge pages, and no sandbox
+/// refuses the mount.
 fn may_try() -> bool {
     let deny = fs::read_to_string(SETTING).is_ok_and(|text| text.contains("[deny]"));
     if deny {
