@@ -666,18 +666,18 @@ while not save.written:
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
-    signal.alarm(90)
+    signal.alarm(300)
     try:
         save.result()
     except hf.ForkedChildError:
         os.write(write, b"told")
     signal.pause()
 print(os.read(read, 4), save.result() and save.done())
-print(hf.checkpoint.save(path, {{"w": w}}).result(60) is not None)
+print(hf.checkpoint.save(path, {{"w": w}}).result(300) is not None)
 os.kill(child, signal.SIGKILL)
 child = os.fork()
 if child == 0:
-    signal.alarm(90)
+    signal.alarm(300)
     # It may save its own arrays.
     hf.checkpoint.save(path, {{"own": np.ones(3)}}).result()
     os._exit(0)

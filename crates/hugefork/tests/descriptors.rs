@@ -414,3 +414,46 @@ fn any_one_descriptor_may_be_closed() {
     })
     .well();
 }
+
+/// The thread that watches memory pressure sleeps in a call that names its files by their numbers. A number that leads to
+/// a file of the program's by then must keep neither the thread's pool nor the program.
+#[test]
+fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
+    alone(|| {
+        let (nobody_writes, _writer) = std::io::pipe().unwrap();
+        for nth in 0.. {
+            let before = open_numbers();
+            let pool = pool(Backing::ShmemBase).unwrap();
+            if !pool.stats().pressure.running {
+                println!("skipped: no pressure file can be watched here");
+                return;
+            }
+            while !sleeps_in_poll("hugefork-press") {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let is_socket = |number: &RawFd| {
+                let link = fs::read_link(format!("/proc/self/fd/{number}"));
+                link.is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
+            };
+            let Some(number) = open_numbers().into_iter().filter(|of| !before.contains(of) && is_socket(of)).nth(nth)
+            else {
+                assert_eq!(nth, 2, "the sockets of a watcher");
+                return;
+            };
+            // SAFETY: the program may do as it likes with its numbers.
+            assert_eq!(unsafe { libc::dup2(nobody_writes.as_raw_fd(), number) }, number);
+            drop(pool);
+            // SAFETY: the number is the program's by now.
+            assert_eq!(unsafe { libc::close(number) }, 0, "the engine has closed it");
+        }
+    })
+    .well();
+}
+
+/// Whether all threads of this name sleep in `poll`, and there is one.
+fn sleeps_in_poll(name: &str) -> bool {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let mut of_name = threads.filter(|thread| read(thread.join("comm")).trim() == name).peekable();
+    of_name.peek().is_some() && of_name.all(|thread| read(thread.join("wchan")).contains("poll"))
+}

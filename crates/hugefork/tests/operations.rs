@@ -349,7 +349,7 @@ fn a_first_thread_that_ends_inside_has_left_while_others_go_on() {
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a child that hangs ends with SIGALRM.
-            unsafe { libc::alarm(60) };
+            unsafe { libc::alarm(300) };
             let region = a_pool(16).region(BLOCK).unwrap();
             let operations = Operations::with_patience(Duration::MAX);
             region.set_operations(&operations).unwrap();
@@ -462,7 +462,7 @@ fn a_child_of_fork_enters_without_waiting() {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: a child that hangs ends with SIGALRM.
-                unsafe { libc::alarm(10) };
+                unsafe { libc::alarm(300) };
                 drop(inside);
                 drop(operations.enter());
                 let others = Operations::new();

@@ -236,7 +236,7 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a child that hangs ends with SIGALRM.
-            unsafe { libc::alarm(10) };
+            unsafe { libc::alarm(300) };
             let panics = |body: &mut (dyn FnMut() + Send)| {
                 catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_err().downcast::<String>().unwrap()
             };

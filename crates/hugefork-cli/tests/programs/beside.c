@@ -82,14 +82,14 @@ static void end(pid_t child) {
 }
 
 int main(void) {
-    alarm(120);
+    alarm(300);
     /* The process has no big memory when the fork begins. */
     pthread_t thread = start(first_memory);
     while (!is_ready) {}
     slow_us = 50000;
     pid_t child = fork();
     if (child == 0) {
-        alarm(20);
+        alarm(300);
         char *own = map(64 * MIB);
         memset(own, 5, 64 * MIB);
         _exit((first && !is(first, 64 * MIB, 3)) || !is(own, 64 * MIB, 5));

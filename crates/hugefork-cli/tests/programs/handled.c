@@ -40,7 +40,7 @@ int main(void) {
     for (int round = 0; round < 30; round++) {
         pid_t child = fork();
         if (child == 0) {
-            alarm(20);
+            alarm(300);
             int holds = handled != MAP_FAILED && is(handled, 4 * MIB, 0) && is(handled + 4 * MIB, 4 * MIB, 5) &&
                         is(handled + 8 * MIB, 8 * MIB, 0) && is(memory + 10 * MIB, 54 * MIB, 5);
             _exit(!holds);

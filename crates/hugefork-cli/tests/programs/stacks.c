@@ -26,7 +26,7 @@ static void *join(void *thread) {
 }
 
 int main(void) {
-    alarm(60);
+    alarm(300);
     char *memory = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memset(memory, 1, 64 * MIB);
     for (int round = 0; round < 5; round++) {

@@ -128,7 +128,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: an alarm ends a child that would wait for ever.
-            unsafe { libc::alarm(30) };
+            unsafe { libc::alarm(300) };
             drop(signals);
             let (region, snapshot, other) = std::mem::ManuallyDrop::into_inner(copies);
             let calls = std::panic::AssertUnwindSafe(|| call_all(region, snapshot, other));

@@ -28,7 +28,7 @@ fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
             // SAFETY: a child that hangs ends with SIGALRM.
-            unsafe { libc::alarm(10) };
+            unsafe { libc::alarm(300) };
             let code = std::panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(PANICKED);
             // SAFETY: ends the process.
             unsafe { libc::_exit(code) }

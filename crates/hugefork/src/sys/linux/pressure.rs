@@ -156,12 +156,13 @@ impl PressureFile {
         }
     }
 
-    /// Tells whoever asks, now or later, to end. False if nobody can be told, since the program has closed what they
-    /// are told by: then they sleep on if a child of `fork(2)` has it still.
+    /// Tells the watcher, which asks now or later, to end. Returns false if it may not hear that, because the program has
+    /// closed an end of the socket: then it may sleep on. The kernel wakes a sleeper by its file, but then looks at the
+    /// number again, which may be another file's by now.
     pub(crate) fn stop(&self) -> bool {
         // One that is full was written to before.
         let told = |writer| matches!(send(writer, &[0], SendFlags::NOSIGNAL), Ok(_) | Err(Errno::AGAIN));
-        self.stop[1].get().is_ok_and(told)
+        self.stop[1].get().is_ok_and(told) && self.stop[0].get().is_ok()
     }
 
     fn sleep(&self) -> Signal {
