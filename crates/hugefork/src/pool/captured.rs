@@ -1,17 +1,21 @@
-//! The sets of pages that the last snapshots of a region were given, so that the next one copies only what was written
-//! since.
+//! Captured pages: for each block of a region, the set of private pages that its last snapshots were given.
 //!
-//! They change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
-//! pages there are.
+//! A region may have private pages over a block that a snapshot shares. The snapshot then gets copies of these pages, a
+//! *set* (page_set.rs). The region keeps the last set of each block, so that the next snapshot copies only pages that
+//! were written since, and shares the others.
 //!
-//! They hold blocks of the pool, so they may not outlive their use:
+//! Sets change only in a region's *turn*: the lock that a thread holds while it forks, snapshots or resets the region.
+//! Between turns, other threads read only the number of pages in each set, or change its flags.
 //!
-//! | a set | goes |
+//! Slots for pages take blocks of the pool, so a set is dropped when it has lost its use:
+//!
+//! | the set | is dropped |
 //! |---|---|
-//! | whose block only the region holds, or shows no more | with the snapshot or fork that has left the region alone |
+//! | of a block that only the region holds, or no longer maps | when the last fork or snapshot with the block goes |
 //! | that no snapshot has any more | when blocks are short (unheld.rs) |
 //!
-//! The next snapshot puts the pages of the former back into their block, and copies those of the latter anew.
+//! After the first kind of drop, the next snapshot writes the pages back into their block. After the second kind, it
+//! captures them anew.
 
 use std::ops::Range;
 use std::ptr;
@@ -28,34 +32,34 @@ use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
-/// The block was write-protected when it was captured, and is still.
+/// The block was write-protected when it was captured, and has stayed so.
 const CURRENT: u32 = 1 << 31;
 
-/// Pages of the set were dropped since, or something else was shown.
+/// Since the capture, private pages of the block were dropped, or the region maps something else there.
 const OUTDATED: u32 = 1 << 30;
 
-/// A set of the block is being made.
+/// A thread is making a set of the block.
 const BEGUN: u32 = 1 << 29;
 
-/// There is a set, perhaps without pages.
+/// The block has a set, perhaps without pages.
 const MADE: u32 = 1 << 28;
 
 const FLAGS: u32 = CURRENT | OUTDATED | BEGUN | MADE;
 
-/// Wanted are the sets that are of no use to the region.
+/// A kind of set to drop: sets that are of no use to the region.
 const USELESS: u32 = 1;
 
-/// Wanted are the sets that no snapshot has.
+/// A kind of set to drop: sets that no snapshot has.
 const UNHELD: u32 = 2;
 
-/// What was captured of a block.
+/// The set that was captured of a block.
 struct Block<S: Sys> {
     set: EngineArc<PageSet<S>>,
-    /// The cut that it was captured for.
+    /// The number of the cut that last used the set.
     cut: u64,
 }
 
-/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
+/// A region's turn. While a thread has it, no other thread takes a snapshot or fork of the region, or resets it.
 pub(crate) struct Turn<'a> {
     number: usize,
     captured: &'a dyn Keeper,
@@ -73,48 +77,48 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let (captures, frames) = self.pool;
         drop(self.guard.take());
-        // There may be new sets, and nobody could drop those that there were.
+        // This turn may have made new sets, and it has kept other threads from dropping old ones.
         captures.note_unheld();
         self.captured.settle(frames);
     }
 }
 
-/// What was captured of the blocks of a region.
+/// The sets that were captured of a region's blocks.
 pub(crate) struct Captured<S: Sys> {
-    /// Held while a fork or snapshot of the region is taken, or the region is reset, so that two of them do not undo
-    /// each other's write-backs. Its holder waits for no operation: threads inside of one may wait for this.
+    /// The lock behind a [`Turn`]: a thread holds it while it forks, snapshots or resets the region, so that two such
+    /// threads do not undo each other's write-backs. Its holder must not wait for the end of an operation, because
+    /// threads inside operations may wait for this lock.
     pub(crate) freezing: WordLock,
-    /// The kinds of sets that are to be dropped: the thread that has the turn does so when it gives the turn up.
+    /// The kinds of sets that are to be dropped. The thread that has the turn drops them when it gives the turn up.
     wanted: AtomicU32,
-    /// How many have had the turn, or have dropped sets.
+    /// Counts turns, and drops of sets. A cut that has waited sees by it that it has to look again.
     turns: AtomicUsize,
     sets: Mutex<Sets<S>>,
-    /// Whether there ever was room for any set.
+    /// Whether there has ever been room for a set.
     has_room: AtomicBool,
-    /// How many pages the set of each block has, with [`CURRENT`] while nobody may have written to the block since,
-    /// [`OUTDATED`], [`BEGUN`] and [`MADE`].
+    /// For each block, the number of pages in its set, and the flags: [`CURRENT`] while no thread may have written to
+    /// the block since the capture, [`OUTDATED`], [`BEGUN`] and [`MADE`].
     pages: EngineBox<[AtomicU32]>,
-    /// Whether it is known which private pages were written since they were captured, as far as that could be had at
-    /// the last cut.
+    /// Whether the last cut could make the kernel track writes to all CoW mappings.
     are_tracked: AtomicBool,
-    /// How many blocks with many private pages may still be copied for this cut.
+    /// How many blocks with many private pages this cut may still copy as a whole.
     copies_left: AtomicUsize,
 }
 
-/// The most blocks that one cut copies for their many private pages. It captures the pages of all others: a region that
-/// is written to all over has many such blocks at once.
+/// The most blocks that one cut copies because of their many private pages. It captures the pages of all others,
+/// because a region that is written to all over has many such blocks at once.
 const MAX_COPIES: usize = 4;
 
-/// The sets, while they are looked at.
+/// The sets of a region, as their lock guards them.
 pub(crate) struct Sets<S: Sys> {
     blocks: EngineVec<Option<Block<S>>>,
     cut: u64,
-    /// What a reset has put others in the place of.
+    /// Sets that a reset has replaced by others. [`Captured::drop_replaced`] drops them.
     replaced: EngineVec<EngineArc<PageSet<S>>>,
 }
 
 impl<S: Sys> Captured<S> {
-    /// Nothing, of `count` blocks.
+    /// No sets, of `count` blocks.
     pub(crate) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
@@ -130,17 +134,18 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Takes the turn of the region, unless another thread has it. Its holder changes no set.
+    /// Takes the lock of the turn, unless another thread has it. The holder changes no set, and drops none at the end.
     pub(crate) fn try_freezing(&self) -> Option<WordGuard<'_>> {
         let guard = self.freezing.try_lock()?;
         self.turns.fetch_add(1, Ordering::Relaxed);
         Some(guard)
     }
 
-    /// Drops the sets that are wanted, unless somebody has the turn: false then.
+    /// Adds `wanted` to the kinds of sets to drop, and drops them. If another thread has the turn, returns false: that
+    /// thread drops them at the end of its turn.
     fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
-        // Either whoever gives the turn up sees what is wanted, or it is free here.
+        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
         fence(Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) != 0 {
             let Some(turn) = self.freezing.try_lock() else { return false };
@@ -151,7 +156,7 @@ impl<S: Sys> Captured<S> {
         true
     }
 
-    /// In the region's turn.
+    /// Drops the sets of the `wanted` kinds. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
         let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
@@ -165,7 +170,7 @@ impl<S: Sys> Captured<S> {
             }
         }
         if are_any {
-            // A cut that waits for operations is to look anew.
+            // A cut that waits for the end of operations must look again.
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -174,18 +179,19 @@ impl<S: Sys> Captured<S> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
+    /// How many pages of a block are in its set. The next snapshot need not copy those of them that stay unchanged.
     pub(crate) fn pages_of(&self, index: EntryIndex) -> usize {
         self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
     }
 
-    /// Whether all private pages of a block that have a mark are as its set says: as there, or as in the block below if
-    /// they are not there. All pages of the set are private.
+    /// Whether the set tells the content of every marked private page of the block. (A mark is the kernel's note that
+    /// the page was not written since a scan.) Such a page is as in the set or, if the set lacks it, as in the block
+    /// below. All pages of the set are private.
     pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & (MADE | OUTDATED) == MADE)
     }
 
-    /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
+    /// Notes that threads may write to these blocks, or have written. This only loads where nothing was captured.
     pub(crate) fn may_change(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {
             if pages.load(Ordering::Relaxed) & CURRENT != 0 {
@@ -202,35 +208,35 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    /// Whether a block may be copied for this cut because it has many private pages.
+    /// Whether this cut may copy one more block because it has many private pages.
     pub(crate) fn may_copy(&self) -> bool {
         self.copies_left.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that one is copied.
+    /// Counts a block that the cut copies.
     pub(crate) fn note_copy(&self) {
         let left = self.copies_left.load(Ordering::Relaxed);
         self.copies_left.store(left.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Has the pages of all further blocks captured, because writers wait.
+    /// Makes the cut capture the pages of all further blocks instead of copying blocks, because writers wait.
     pub(crate) fn copy_no_more(&self) {
         self.copies_left.store(0, Ordering::Relaxed);
     }
 
-    /// Whether there are any, or have been.
+    /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
         self.lock().are_any()
     }
 
-    /// Whether a block was write-protected when it was captured, and nobody was let write since. Under the lock of its
-    /// window.
+    /// Whether a block was write-protected when it was captured, and has not been made writable since. The caller holds
+    /// the lock of its window.
     pub(crate) fn is_current(&self, index: EntryIndex) -> bool {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0)
     }
 
-    /// Has the last set of a block over `base`, to which nobody has written since, for this cut too. False if there is
-    /// none. Under the lock of its window.
+    /// Uses the last set of a block over `base` for this cut, too, if the set is not outdated. Nobody may have written
+    /// to the block since the capture. Returns false if there is no such set. The caller holds the lock of its window.
     pub(crate) fn keep_last(&self, index: EntryIndex, base: BlockId) -> bool {
         let mut sets = self.lock();
         let cut = sets.cut;
@@ -239,8 +245,8 @@ impl<S: Sys> Captured<S> {
         of.map(|of| of.cut = cut).is_some()
     }
 
-    /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
-    /// Under the locks of their windows, or the region lock. Only loads where nothing was captured.
+    /// Notes that private pages of these blocks are dropped, so that their sets tell nothing about later private pages.
+    /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {
             if pages.load(Ordering::Relaxed) != 0 {
@@ -254,8 +260,8 @@ impl<S: Sys> Captured<S> {
         self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
     }
 
-    /// Begins a cut: nothing is captured for it. Sets are dropped that are outdated, or whose blocks are not those of
-    /// `block_of` any more.
+    /// Begins a cut, which has captured no block yet. Drops outdated sets, and sets over blocks that are not at their
+    /// place any more, as `block_of` says.
     pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
         self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
@@ -270,7 +276,7 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Nothing is captured of a block any more.
+    /// Forgets the set of a block.
     pub(crate) fn forget(&self, index: EntryIndex) {
         let mut sets = self.lock();
         let set = sets.blocks.get_mut(index.0).and_then(Option::take);
@@ -281,21 +287,22 @@ impl<S: Sys> Captured<S> {
         drop(set);
     }
 
-    /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
-    /// last set tells what was private when it was made.
+    /// Notes that the caller is making a set of the block, which is write-protected now if `is_protected`. Returns
+    /// false if the last set is outdated. The caller holds the lock of the block's window.
     pub(crate) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
         let now = BEGUN | if is_protected { CURRENT } else { 0 };
         self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
     }
 
-    /// The set of a block, for whatever cut it was made.
+    /// The last set of a block, for whatever cut it was made.
     pub(crate) fn last(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
         self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
     }
 
-    /// Changes the last set of a block over `base` for this cut, or an empty one if there is none. Then it is made: if
-    /// writes were allowed since [`Captured::begin_block`], it is not current, and if pages were dropped, it is
-    /// outdated. If the change fails, nothing is captured of the block any more.
+    /// Makes the set of a block for this cut: `change` is applied to the last set over `base`, or to an empty one if
+    /// there is none. The new set is not current if the block was made writable since [`Captured::begin_block`], and it
+    /// is outdated if private pages were dropped since. If `change` fails or returns false, the block has no set any
+    /// more.
     pub(crate) fn change<E>(
         &self,
         index: EntryIndex,
@@ -319,7 +326,7 @@ impl<S: Sys> Captured<S> {
         changed
     }
 
-    /// Makes room for [`Captured::replace`], once for each block. Allocates.
+    /// Allocates the room that [`Captured::replace`] needs to replace each set once.
     pub(crate) fn make_room(&self) {
         let (mut sets, count) = (self.lock(), self.pages.len());
         self.has_room.store(true, Ordering::Relaxed);
@@ -329,8 +336,8 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// The pages over a block are as in this set now, or it is not known what they are. Under the region lock; nothing
-    /// is allocated or dropped.
+    /// Replaces the set of a block: its private pages are as in `set` now, or unknown if that is `None`. The caller
+    /// holds the region lock, so this neither allocates nor drops anything.
     pub(crate) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         let mut sets = self.lock();
         let Sets { blocks, cut, replaced } = &mut *sets;
@@ -351,12 +358,12 @@ impl<S: Sys> Captured<S> {
 }
 
 impl<S: Sys> EngineArc<Captured<S>> {
-    /// Lets whoever is short of blocks have those of sets that no snapshot has.
+    /// Adds the region's sets to those that the pool drops when it is short of blocks and no snapshot has them.
     pub(crate) fn share_with(&self, captures: &Captures) {
         captures.add(self.another());
     }
 
-    /// Drops all sets: the region goes.
+    /// Drops all sets, because the region goes.
     pub(crate) fn withdraw_from(&self, captures: &Captures) {
         captures.remove(self);
         let _turn = self.freezing.lock();
@@ -364,23 +371,24 @@ impl<S: Sys> EngineArc<Captured<S>> {
         self.pages.iter().for_each(|pages| pages.store(0, Ordering::Relaxed));
     }
 
-    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
+    /// region. Waits for no operation.
     pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
     }
 
-    /// The same, unless another thread has it, for a thread that only reads. Such a turn does not count: a cut that
-    /// waits for operations need not look again after it.
+    /// As [`Captured::take_turn`] for a thread that only reads, but fails if another thread has the turn. Such a turn
+    /// is not counted: a cut that waits for operations need not look again after it.
     pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
         Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) })
     }
 
-    /// Drops the sets whose pages can go back into their blocks, since only the region holds those, and what is
-    /// outdated. If somebody has the turn, he does so when he gives it up.
+    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
+    /// outdated sets. If another thread has the turn, that thread drops them at its end.
     pub(crate) fn drop_useless(&self, frames: &Frames) {
         if self.has_room() {
             self.settle_for(USELESS, frames);
@@ -421,18 +429,18 @@ impl<S: Sys> Sets<S> {
         }
     }
 
-    /// Whether there are any.
+    /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
         !self.blocks.is_empty()
     }
 
-    /// The set of a block that was captured for this cut.
+    /// The set of a block over `base`, if it was captured for this cut.
     pub(crate) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
     }
 
-    /// The set of a block, for whatever cut it was made.
+    /// The last set of a block over `base`, for whatever cut it was made.
     pub(crate) fn of_any_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.set.base == base).then(|| of.set.clone())
