@@ -94,7 +94,7 @@ pub(crate) struct Captured<S: Sys> {
     /// Counts turns, and drops of sets. A cut that has waited sees by it that it has to look again.
     turns: AtomicUsize,
     sets: Mutex<Sets<S>>,
-    /// Whether there has ever been room for a set.
+    /// Whether memory for sets has ever been allocated.
     has_room: AtomicBool,
     /// For each block, the number of pages in its set, and the flags: [`CURRENT`] while no thread may have written to
     /// the block since the capture, [`OUTDATED`], [`BEGUN`] and [`MADE`].
@@ -184,7 +184,7 @@ impl<S: Sys> Captured<S> {
         self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
     }
 
-    /// Whether the set tells the content of every marked private page of the block. (A mark is the kernel's note that
+    /// Whether the set gives the content of every marked private page of the block. (A mark is the kernel's note that
     /// the page was not written since a scan.) Such a page is as in the set or, if the set lacks it, as in the block
     /// below. All pages of the set are private.
     pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
@@ -245,7 +245,7 @@ impl<S: Sys> Captured<S> {
         of.map(|of| of.cut = cut).is_some()
     }
 
-    /// Notes that private pages of these blocks are dropped, so that their sets tell nothing about later private pages.
+    /// Notes that private pages of these blocks are dropped, so that their sets say nothing about later private pages.
     /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
         for pages in self.pages.get(entries).unwrap_or_default() {

@@ -1,4 +1,5 @@
-//! The part of a pool that works on any [`Sys`]: its blocks, and how they get, clear, copy and lose their memory.
+//! The part of a pool that works on any [`Sys`]: its blocks, and the code that allocates, clears, copies and frees
+//! them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -78,7 +79,7 @@ impl<S: Sys> PoolCore<S> {
         PoolCore { ahead, ..self }
     }
 
-    /// Where a block starts in the pool's memory.
+    /// The offset of a block in the pool's memory.
     pub(crate) fn offset(&self, block: BlockId) -> usize {
         self.block_size.len_of(block.index())
     }

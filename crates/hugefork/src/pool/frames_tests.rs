@@ -139,7 +139,7 @@ fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnc
     let (say, thread) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let taker = scope.spawn(move || {
-            // SAFETY: no arguments.
+            // SAFETY: the call takes no arguments.
             say.send(unsafe { libc::gettid() }).unwrap();
             take()
         });

@@ -1,7 +1,7 @@
 //! The holders of a pool's blocks: its regions and snapshots. A thread that finds no free block asks them for some.
 //!
 //! ```text
-//!   fault finds no block ─▶ Holders ─▶ each region: drop what is lazily freed, oldest first
+//!   fault finds no block ─▶ Holders ─▶ each region: drop lazily freed blocks, oldest first
 //!                                  ─▶ each fork and snapshot: give this block up (revoke)
 //! ```
 //! Fault handlers read the list, so its lock is one that a signal handler may take. A thread allocates memory for the
@@ -20,8 +20,8 @@ use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
-/// A region or snapshot, as seen by a thread that looks for blocks. This may be a fault handler. It holds no lock but
-/// the visit and, in [`Holder::give_up`], that of one window.
+/// A region or snapshot, as seen by a thread that looks for blocks. The thread may be in a fault handler. It then holds
+/// no lock but the visit and, in [`Holder::give_up`], that of one window.
 pub(crate) trait Holder: Sync {
     /// The region's identity; `None` for a snapshot, which cannot be a parent.
     fn id(&self) -> Option<RegionId>;
@@ -69,10 +69,10 @@ pub(crate) trait Holder: Sync {
 /// The answer of a holder that was asked to give up a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It gives up nothing: it cannot, or does not hold the block any more.
+    /// The holder gives up nothing: it cannot, or does not hold the block any more.
     No,
     Done,
-    /// It gives up nothing now: another thread works on that entry, and may wait for the caller.
+    /// The holder gives up nothing now: another thread works on that entry, and may wait for the caller.
     Busy,
 }
 
@@ -81,8 +81,8 @@ pub(crate) trait LazyHolder {
     /// The number of the `lazy_free` call that freed the oldest of its droppable blocks.
     fn oldest_lazy(&self, what: Droppable) -> Option<u32>;
 
-    /// Drops about `bytes` that were freed in the `lazy_free` call `until` or earlier, oldest first. Inspects at most
-    /// `look` entries, and subtracts those that it inspected. It may return before it has dropped that much.
+    /// Drops about `bytes` bytes that were freed in the `lazy_free` call `until` or earlier, oldest first. Inspects at
+    /// most `look` entries, and subtracts those that it inspected. It may return before it has dropped that much.
     fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped;
 
     /// Makes blocks that could not be dropped candidates again, if the counter `changes` has risen since. Returns true
@@ -92,7 +92,7 @@ pub(crate) trait LazyHolder {
 
 /// A region that may have CoW mappings.
 pub(crate) trait CowMappingHolder {
-    /// Whether it has any.
+    /// Whether the region has any CoW mapping.
     fn has_cow_mappings(&self) -> bool;
 
     /// How many blocks its writers may have to copy, whether they are CoW mappings or not; 0 in a region where no write
@@ -104,8 +104,8 @@ pub(crate) trait CowMappingHolder {
     /// write-protects all CoW mappings, so that the writers copy the blocks.
     fn are_alike(&self, mean: usize) -> bool;
 
-    /// Writes back or promotes some of them, from the entry `from` on. Returns the entry to go on with, or `None` at
-    /// the end. It allocates nothing on the heap.
+    /// Writes back or promotes some CoW mappings, from the entry `from` on. Returns the entry to go on with, or `None`
+    /// at the end. It allocates nothing on the heap.
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 

@@ -1,7 +1,7 @@
 //! The pressure watcher: a thread that gives memory back to the system while tasks wait for memory.
 //!
 //! ```text
-//!                trigger of the pressure file           free blocks, then what was lazily freed,
+//!                trigger of the pressure file           free blocks, then lazily freed ones,
 //!        ┌──────┐ ─────────────────────────▶ ┌───────┐  oldest first: one step
 //!        │asleep│                            │relieve│ ──────────────┐
 //!        └──────┘ ◀───────────────────────── └───────┘ ◀──────────┐  ▼

@@ -111,7 +111,7 @@ impl<S: Sys> PoolCore<S> {
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// The same for a fault that holds no lock: the pool's thread drops the pages. If another thread has the turn of a
+    /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
     /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
         let shortage = &self.captures.shortage;
@@ -156,8 +156,9 @@ impl<S: Sys> PoolCore<S> {
                     break;
                 }
             }
-            // The search for the next region inspects each region. This is subtracted only after a drop, so that each
-            // call makes progress: a caller whose limit is used up searches again, and must find fewer candidates then.
+            // The search for the next region inspects each region. Their number is subtracted only after a drop, so
+            // that each call makes progress: a caller whose limit is used up searches again, and must find fewer
+            // candidates then.
             *look = look.saturating_sub(visit.family.regions().count());
         }
         done
@@ -206,8 +207,8 @@ impl<S: Sys> PoolCore<S> {
         let wanted = bytes.div_ceil(self.block_size.bytes());
         let (blocks, mut next, mut trimmed) = (self.frames.len(), 0, 0);
         while next < blocks && trimmed < wanted {
-            // This takes a run of free blocks that have memory out of the free list, so that no other thread gets one
-            // meanwhile.
+            // The loop takes a run of free blocks that have memory out of the free list, so that no other thread gets
+            // one meanwhile.
             let mut end = next;
             while end < blocks && end - next < most && self.take_idle(end..(end + grain).min(blocks), Idle::WithMemory)
             {

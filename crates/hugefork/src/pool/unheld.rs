@@ -19,7 +19,7 @@ pub(super) trait Keeper: Send + Sync {
     /// An address that distinguishes the region's sets from others.
     fn address(&self) -> usize;
 
-    /// Another owner of the same sets.
+    /// Makes another owner of the same sets.
     fn another(&self) -> EngineBox<dyn Keeper>;
 
     /// Whether there may be sets. Takes no lock.

@@ -45,7 +45,7 @@ pub(crate) enum Shows<M> {
 }
 
 impl<M> Shows<M> {
-    /// The same, with memory named by another type.
+    /// The same value, with memory named by another type.
     pub(crate) fn map<N>(self, name: impl FnOnce(M) -> N) -> Shows<N> {
         match self {
             Shows::Zeros => Shows::Zeros,
@@ -69,12 +69,12 @@ pub(crate) enum Merging {
 /// The state of the addresses after a mapping call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aftermath {
-    /// They show the same as before, because the kernel refused at once.
+    /// The addresses show the same as before, because the kernel refused at once.
     Unchanged,
-    /// They may show the requested memory in part.
+    /// The addresses may show the requested memory in part.
     Unknown,
-    /// They show the requested memory, but all or a part of it may lack the right to write. In the rest, other threads
-    /// may have written by now.
+    /// The addresses show the requested memory, but all or a part of it may lack the right to write. In the rest, other
+    /// threads may have written by now.
     NotWritable,
 }
 
@@ -90,12 +90,12 @@ pub(crate) struct MapFailure {
 pub(crate) enum ScanFor {
     /// Private pages.
     Private,
-    /// The same, and marks them: they count as not written from then on, where writes are tracked.
+    /// As [`ScanFor::Private`], and marks the pages: they count as not written from then on, where writes are tracked.
     PrivateAndMark,
     /// Pages without a mark: all unmarked private pages, and perhaps pages that were only read. This scan is five times
     /// as fast.
     Unmarked,
-    /// The same, and marks them.
+    /// As [`ScanFor::Unmarked`], and marks the pages.
     UnmarkedAndMark,
 }
 
@@ -168,7 +168,7 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// [`Sys::obtain`] has allocated memory or [`Sys::show`] has shown it.
     ///
     /// # Safety
-    /// That of [`Sys::punch`].
+    /// The caller keeps the contract of [`Sys::punch`].
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         // SAFETY: by this function's contract, which includes that of `punch`.
         unsafe { self.punch(offset, len) }

@@ -10,8 +10,8 @@ use super::{Part, Sys, SystemError};
 pub enum Zeros {
     /// Zero pages are copied like any others.
     Copied,
-    /// Zero pages are left out, so that they do not exist for a caller that asks which pages do: pages that were never
-    /// used cannot be told from pages that hold zeros.
+    /// Zero pages are left out: a program that asks the kernel finds no pages there. (Pages that were never used cannot
+    /// be distinguished from pages that hold zeros.)
     LeftOut,
 }
 

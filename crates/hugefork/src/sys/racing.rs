@@ -89,7 +89,7 @@ pub(crate) unsafe fn copy_page(from: *const u8, to: *mut u8) {
 pub(crate) unsafe fn differs(page: *const u8, from: &PageBytes) -> bool {
     let (mut at, mut is_same) = (0, true);
     while is_same && at < BASE_PAGE {
-        // SAFETY: within the pages.
+        // SAFETY: the line lies within the pages.
         is_same = unsafe { is_same_line(page.add(at), from.as_ptr().add(at)) };
         at += LINE_BYTES;
     }

@@ -268,7 +268,7 @@ impl SoftMmu {
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc_zeroed(layout) };
         assert!(!memory.is_null());
-        // SAFETY: just allocated with this size.
+        // SAFETY: the memory was just allocated with this size.
         unsafe { memory.write_bytes(0xee, capacity) };
         let obtained = vec![false; capacity / BASE_PAGE];
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
@@ -291,13 +291,13 @@ impl SoftMmu {
         }
     }
 
-    /// The same, with CoW mappings.
+    /// The same MMU, with CoW mappings.
     pub(crate) fn with_cow_mappings(mut self) -> SoftMmu {
         self.cow_mappings = self.merging == Merging::Merge;
         self
     }
 
-    /// The same, but only every other region can hold the users of its memory.
+    /// The same MMU, but only every other region can hold the users of its memory.
     pub(crate) fn with_few_parkings(mut self) -> SoftMmu {
         self.parkings = 2;
         self
@@ -318,7 +318,7 @@ impl SoftMmu {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Makes one call of a kind fail, after as many others of it as given; or no call.
+    /// Makes a call of this kind fail, after the given number of others of its kind. `None` makes no call fail.
     pub(crate) fn fail(&self, failure: Option<(Call, usize)>) {
         self.state().failure = failure;
     }

@@ -17,10 +17,10 @@ pub(crate) const WROTE_NOTHING: SystemError = SystemError::new("write of no byte
 /// The way in which the kernel moves bytes between a descriptor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moves {
-    /// It copies through the page table. If it cannot copy some bytes, it leaves them for the next call.
+    /// The kernel copies through the page table. If it cannot copy some bytes, it leaves them for the next call.
     Bytes,
-    /// It may use the physical pages directly, while a device or another program fills or reads them (`O_DIRECT`, FUSE,
-    /// 9P, TLS in the kernel). Or it may drop a message that it cannot copy.
+    /// The kernel may use the physical pages directly, while a device or another program fills or reads them
+    /// (`O_DIRECT`, FUSE, 9P, TLS in the kernel). Or it may drop a message that it cannot copy.
     PagesOrMessages,
 }
 

@@ -160,7 +160,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     // If a later handler is put on top once more, it now takes hugefork's top entry for its earlier handler. The lower
     // entry, which passed faults on to that handler, must no longer do so, or the two would call each other for ever.
     for (lower, earlier) in EARLIER[..level].iter().enumerate() {
-        // SAFETY: null, or a page that is never unmapped.
+        // SAFETY: the pointer is null, or leads to a page that is never unmapped.
         let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
         if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
             earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
@@ -201,7 +201,7 @@ fn on_fault(
     let is_fault = info_ref.si_code > 0;
     // SAFETY: the address is part of the siginfo_t; it has a meaning only for a fault.
     let address = unsafe { info_ref.si_addr() }.addr();
-    // SAFETY: reads this thread's errno, which belongs to the interrupted code.
+    // SAFETY: this reads this thread's errno, which belongs to the interrupted code.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
@@ -219,7 +219,7 @@ fn on_fault(
 }
 
 /// Handles a fault on a stack of the handler's own. Returns true if the fault is hugefork's.
-#[inline(never)] // What it needs is not to lie on the stack of a handler that gets what is foreign.
+#[inline(never)] // Frees its stack before a foreign fault is passed on to another handler.
 fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
     if !fault.has_room(NEEDED_STACK_BYTES - USED_STACK_BYTES) {
         (resolver.say_no_room)();
@@ -251,7 +251,7 @@ extern "C" fn hugefork_foreign_fault(address: usize) {
 }
 
 /// Passes a fault on to the earlier handler, as the kernel would have called it.
-#[inline(never)] // The signal masks that it needs are not to lie on the stack below a fault of our own.
+#[inline(never)] // Its signal masks take no stack while hugefork's own faults are handled.
 fn pass_on(
     earlier: &AtomicPtr<signal::Action>,
     number: c_int,
@@ -259,7 +259,7 @@ fn pass_on(
     context: *mut libc::c_void,
     interrupted: &libc::sigset_t,
 ) {
-    // SAFETY: null, or a page that is never unmapped.
+    // SAFETY: the pointer is null, or leads to a page that is never unmapped.
     let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
     match action.sa_sigaction {
         libc::SIG_DFL => die_of(number, info),
@@ -292,7 +292,7 @@ fn die_of(number: c_int, info: *mut libc::siginfo_t) {
     signal::set_default(number);
     // SAFETY: `info` is the kernel's.
     if unsafe { (*info).si_code } <= 0 {
-        // SAFETY: sends a signal to this process.
+        // SAFETY: the call sends a signal to this process.
         unsafe { libc::raise(number) };
     }
 }
@@ -301,15 +301,15 @@ fn die_of(number: c_int, info: *mut libc::siginfo_t) {
 /// return (`siglongjmp`).
 fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: initialises the set.
+    // SAFETY: the call initialises the set.
     unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
     for candidate in 1..=64 {
-        // SAFETY: reads two sets. For a number that is no signal, the call returns an error, which is not 1.
+        // SAFETY: the call reads two sets. For a number that is no signal, the call returns an error, which is not 1.
         let blocked = unsafe {
             libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
         };
         if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
-            // SAFETY: adds to the set made above.
+            // SAFETY: the call adds to the set made above.
             unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
         }
     }

@@ -89,8 +89,8 @@ impl Holder {
     pub(super) fn wake(&self, part: Part<'_>) {
         match self.0.wake(&(part.at()..part.at() + part.len())) {
             Ok(()) => {}
-            // Without this, the threads would sleep for ever. Or the program, which does not know of the descriptor,
-            // has closed it meanwhile: then no thread was held, and writes made since are lost.
+            // If the process went on, the threads would sleep for ever. Or the program, which does not know of the
+            // descriptor, has closed it meanwhile: then no thread was held, and writes made since are lost.
             Err(errno) => abort(part, errno),
         }
     }
@@ -100,7 +100,7 @@ impl Holder {
 #[cold]
 pub(super) fn abort(part: Part<'_>, errno: Errno) -> ! {
     say_and_abort(format_args!(
-        "the kernel refused to wake the threads that wait for memory at {:#x}: error {}{}; aborting",
+        "the kernel refused to release memory that threads wait for at {:#x}: error {}{}; aborting",
         part.at(),
         errno.raw_os_error(),
         if errno == Errno::BADF { ", since the program has closed the descriptor that they wait on" } else { "" },

@@ -17,7 +17,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// From the numbers that `fstat` returns.
+    /// The identity by the numbers that `fstat` returns.
     pub(super) fn new(device: u64, inode: u64) -> FileId {
         FileId { device: [major(device), minor(device)], inode }
     }

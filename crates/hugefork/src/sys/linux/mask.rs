@@ -54,7 +54,7 @@ fn block_all() -> MaybeUninit<libc::sigset_t> {
     // SAFETY: sigfillset writes a whole sigset_t to the pointer it is given.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     for of_a_fault in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: removes a signal from the set made above.
+        // SAFETY: the call removes a signal from the set made above.
         unsafe { libc::sigdelset(all.as_mut_ptr(), of_a_fault) };
     }
     // SAFETY: `all` was filled in above; the call writes `before`, and cannot fail with SIG_SETMASK.
@@ -161,7 +161,7 @@ mod tests {
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), mask.as_mut_ptr()) };
         // SAFETY: the call wrote it.
         let mask = unsafe { mask.assume_init() };
-        // SAFETY: reads the mask.
+        // SAFETY: the call reads the mask.
         signals.map(|signal| unsafe { libc::sigismember(&mask, signal) } == 1)
     }
 

@@ -617,7 +617,8 @@ impl Sys for Linux {
         if let Ok(cow_mappings) = &self.cow_mappings {
             cow_mappings.unmark(part);
         }
-        // SAFETY: the range is the caller's, who does not need the pages. The memory below is a file, which stays.
+        // SAFETY: the range is the caller's, and the caller does not need the pages. The memory below is a file, which
+        // stays.
         named("madvise(MADV_DONTNEED)", unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontNeed) })
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn may_map() -> Result<(), SystemError> {
 /// The error number of the last call through libc. The fault handler restores `errno` at its end.
 pub(crate) fn last_error() -> rustix::io::Errno {
     // This does not use std's error type, whose drop may free memory.
-    // SAFETY: reads this thread's errno.
+    // SAFETY: this reads this thread's errno.
     rustix::io::Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 

@@ -130,7 +130,7 @@ impl Write for Text {
 /// Everything that the file needs, as ready texts, so that making it allocates nothing.
 struct Wish {
     len: u64,
-    /// In bytes. Whole huge pages: the last one may reach past the end of the file.
+    /// The size of the mount in bytes: whole huge pages, because the last one may reach past the end of the file.
     size: Text,
     swap: OnSwap,
     /// The maps of a new user namespace, in which user and group keep their numbers.

@@ -36,6 +36,6 @@ pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError>
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.
 pub(crate) fn is_forked_child() -> bool {
     let mark = MARK.load(Ordering::Acquire);
-    // SAFETY: null, or the page that `claim` made, which is never unmapped.
+    // SAFETY: the pointer is null, or leads to the page that `claim` made, which is never unmapped.
     unsafe { mark.as_ref() }.is_some_and(|mark| mark.load(Ordering::Relaxed) != OWNER)
 }

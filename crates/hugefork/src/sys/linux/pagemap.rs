@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(none, 0);
         // SAFETY: this is the mapping that was just made.
         unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
-        // SAFETY: within the mapping.
+        // SAFETY: the byte lies within the mapping.
         unsafe { at.cast::<u8>().write_volatile(1) };
         assert_eq!(huge_bytes(at.addr(), len), Some(0), "a base page");
         // SAFETY: as above. Reads get the huge zero page, which takes no memory.
@@ -68,7 +68,7 @@ mod tests {
         // The test touches every other huge page, which makes more runs than one call reports.
         let read: Vec<usize> = (first..len - HUGE_PAGE).step_by(2 * HUGE_PAGE).skip(1).collect();
         for &offset in &read {
-            // SAFETY: within the mapping.
+            // SAFETY: the byte lies within the mapping.
             unsafe { at.cast::<u8>().add(offset).read_volatile() };
         }
         match huge_bytes(at.addr(), len) {
@@ -92,7 +92,7 @@ mod tests {
         let are_many = || are_base_pages::<MANY>(&pagemap, &(at.addr()..at.addr() + len));
         for nth in 0..MANY {
             assert!(!are_many());
-            // SAFETY: within the mapping.
+            // SAFETY: the byte lies within the mapping.
             unsafe { at.cast::<u8>().add(3 * nth * BASE_PAGE).write_volatile(1) };
         }
         match huge_bytes(at.addr(), len) {
@@ -103,7 +103,7 @@ mod tests {
         unsafe { madvise(at, len, Advice::LinuxDontNeed).and_then(|()| madvise(at, len, Advice::LinuxHugepage)) }
             .unwrap();
         let huge = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
-        // SAFETY: within the mapping.
+        // SAFETY: the byte lies within the mapping.
         unsafe { at.cast::<u8>().add(huge).read_volatile() };
         assert!(!are_many());
         // SAFETY: the mapping is ours, and nothing uses it any more.

@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! ```text
-//!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
+//!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW; at most once a WINDOW
 //!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
 //! ```
 //! The kernel checks a trigger only while tasks stall. It allows one trigger for each open file, and windows of 0.5 to

@@ -64,6 +64,6 @@ pub(crate) fn lower_priority() {
     // SAFETY: all zeroes is a valid value.
     let parameters = unsafe { core::mem::zeroed::<libc::sched_param>() };
     // If the kernel refuses, the thread keeps the program's priority, within its share of a processor.
-    // SAFETY: changes only the scheduling class of the calling thread.
+    // SAFETY: the call changes only the scheduling class of the calling thread.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameters) };
 }

@@ -42,7 +42,8 @@ pub(super) const FOR_READING: Mode = Mode::from_raw_mode(0o444);
 /// A file of the pool's own tmpfs cannot be sealed. But no other process can open it anew for writing, and without that
 /// cannot change its length.
 pub(super) fn guard(fd: BorrowedFd<'_>) -> Result<(), SystemError> {
-    // This is not done twice, because the process may have changed its user, who might not be allowed to.
+    // If the mode is right already, it is not set again: the process may run as another user by now, which is not
+    // allowed to set it.
     if named("fstat of a memfd", fstat(fd))?.st_mode & 0o222 != 0 {
         named("fchmod of a memfd", fchmod(fd, FOR_READING))?;
     }
@@ -144,7 +145,7 @@ pub(crate) struct Guarantees {
 /// The guarantees of a descriptor; `None` if it is neither a memfd nor a pool's file.
 pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, SystemError> {
     let seals = match fcntl_get_seals(fd) {
-        // It is no memfd.
+        // The file is no memfd.
         Err(Errno::INVAL) => return Ok(None),
         seals => named("fcntl(F_GET_SEALS)", seals)?,
     };
@@ -157,7 +158,7 @@ pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, Sy
     // A file that cannot be sealed has the seal against further seals, and no other. A memfd that its owner has sealed,
     // but not against shrinking, is no pool's file.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
-    // In units of 512 bytes, for any file.
+    // `st_blocks` counts units of 512 bytes, for any file.
     let (len, memory) = (file.st_size.cast_unsigned(), file.st_blocks.cast_unsigned() * 512);
     Ok(is_pool.then_some(Guarantees { len, memory, may_shrink, is_sealed, hugetlb }))
 }
@@ -306,7 +307,7 @@ impl PrivateMemory {
     /// If the bytes do not lie inside this memory.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "they lie inside");
-        // SAFETY: within the memory, all of which can be read.
+        // SAFETY: the bytes lie within this memory, all of which can be read.
         unsafe { copy_out(self.at().add(offset), to) };
     }
 

@@ -196,7 +196,7 @@ mod tests {
                 }
                 over.store(true, Ordering::Relaxed);
             });
-            // SAFETY: within the direct map, and no code writes there.
+            // SAFETY: the byte lies within the direct map, and no code writes there.
             assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
             memory.release(extent).unwrap();
         }
@@ -302,7 +302,7 @@ mod tests {
         for (pages, moved) in [(8, 0), (64, 1)] {
             memory.show(part, Shows::Memory { start: 0, access: Access::ReadWrite }).unwrap();
             for nth in 0..pages {
-                // SAFETY: within the part, which shows memory that can be written.
+                // SAFETY: the byte lies within the part, which shows memory that can be written.
                 unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
             }
             memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();

@@ -63,7 +63,7 @@ pub(crate) fn large_registers() -> Option<usize> {
 /// The present disposition of `signal`.
 pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
     let mut action = MaybeUninit::zeroed();
-    // SAFETY: reads nothing, writes `action`.
+    // SAFETY: the call reads nothing, and writes `action`.
     let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
     checked(result)?;
     // SAFETY: all zeroes is a valid sigaction, and the call wrote it.
@@ -102,12 +102,12 @@ fn checked(result: c_int) -> Result<(), SystemError> {
 /// # Errors
 /// If the kernel refuses, or a filter of system calls does. The instruction would then be repeated for ever.
 pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) -> Result<(), SystemError> {
-    // SAFETY: reads the mask.
+    // SAFETY: the call reads the mask.
     let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
     let ignored = current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN);
     if blocked || ignored {
         set_default(libc::SIGBUS);
-        // SAFETY: writes the mask.
+        // SAFETY: the call writes the mask.
         unsafe { libc::sigdelset(interrupted, libc::SIGBUS) };
     }
     // The kernel's siginfo_t for a fault: three ints, padding, the address.
@@ -121,7 +121,7 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
     }
     const { assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>()) };
     let info = FaultInfo { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, address, rest: [0; 13] };
-    // SAFETY: sends a signal to the calling thread; `info` is as large as a siginfo_t.
+    // SAFETY: the call sends a signal to the calling thread; `info` is as large as a siginfo_t.
     let sent = unsafe {
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info)
     };

@@ -44,7 +44,7 @@ impl OfEngine {
 
 impl Drop for OfEngine {
     fn drop(&mut self) {
-        // In this order: as long as another thread sees no change, this thread still exists.
+        // The order matters: as long as another thread sees no change, this thread still exists.
         OWN.fetch_sub(1, Ordering::SeqCst);
         CHANGES.fetch_add(1, Ordering::SeqCst);
     }
