@@ -1,4 +1,4 @@
-//! Captured pages: for each block of a region, the set of private pages that its last snapshots were given.
+//! Captured pages: for each block of a region, the set of private pages that the region gave to its last snapshots.
 //!
 //! A region may have private pages over a block that a snapshot shares. The snapshot then gets copies of these pages, a
 //! *set* (page_set.rs). The region keeps the last set of each block, so that the next snapshot copies only pages that

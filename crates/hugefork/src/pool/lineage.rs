@@ -1,7 +1,7 @@
 //! The cost of a region's forks and snapshots: blocks that the region no longer has, and that only they still hold.
 //!
 //! ```text
-//!   region writes or discards a block that others hold    + 1
+//!   region writes or discards a block that others hold     + 1
 //!   a fork or snapshot gives up the last reference         − 1
 //!   the region's last fork or snapshot goes                = 0
 //! ```

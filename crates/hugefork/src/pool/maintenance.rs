@@ -58,7 +58,7 @@ const WORTH_A_REST_NS: u64 = 30_000;
 const LONGEST_REST: Duration = Duration::from_millis(2);
 
 /// How long the thread observes the program before it decides whether the program is paced.
-const TELLING_NS: u64 = 4_000_000;
+const OBSERVED_NS: u64 = 4_000_000;
 
 /// The state that the thread shares with faults and calls.
 #[derive(Debug, Default)]
@@ -74,12 +74,12 @@ pub(crate) struct Maintenance {
     /// A cut has captured all pages that were private.
     is_cut: AtomicBool,
     /// The start of the present observation of the program's pace.
-    told: Told,
+    observed_from: Moment,
 }
 
 /// A moment: its time in nanoseconds, the process's faults until then, and how often its threads had gone to sleep.
 #[derive(Debug, Default)]
-struct Told {
+struct Moment {
     time: AtomicU64,
     faults: AtomicU64,
     sleeps: AtomicU64,
@@ -171,7 +171,7 @@ impl<S: Sys> PoolCore<S> {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let (mut looked, mut at_cut) = (seen, seen);
-        self.tells_from(self.sys.now(), seen, self.sys.sleeps());
+        self.observe_from(self.sys.now(), seen, self.sys.sleeps());
         self.captures.shortage.set_served(true);
         while !maintenance.parker.is_over() {
             self.answer_shortage();
@@ -190,7 +190,7 @@ impl<S: Sys> PoolCore<S> {
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
-            self.tell_pace();
+            self.decide_pace();
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
                 at_cut = faults;
                 self.ahead.note_cut();
@@ -233,19 +233,19 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Decides whether the program is paced, by its faults and sleeps since the last decision, if these are enough.
-    fn tell_pace(&self) {
-        let Maintenance { told, is_paced, .. } = &self.maintenance;
+    fn decide_pace(&self) {
+        let Maintenance { observed_from, is_paced, .. } = &self.maintenance;
         let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
         let now = self.sys.now();
-        let time = since(&told.time, now);
-        if time < TELLING_NS {
+        let time = since(&observed_from.time, now);
+        if time < OBSERVED_NS {
             return;
         }
         // This comes late because it takes longer than a read of the clock: the kernel adds up the counts of all
         // threads.
         let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
-        let (faults_of, sleeps_of) = (since(&told.faults, faults), since(&told.sleeps, sleeps));
-        self.tells_from(now, faults, sleeps);
+        let (faults_of, sleeps_of) = (since(&observed_from.faults, faults), since(&observed_from.sleeps, sleeps));
+        self.observe_from(now, faults, sleeps);
         if faults_of < LEAST_FAULTS {
             return;
         }
@@ -262,11 +262,11 @@ impl<S: Sys> PoolCore<S> {
     }
 
     /// Starts a new observation of the pace.
-    fn tells_from(&self, now: u64, faults: u64, sleeps: u64) {
-        let told = &self.maintenance.told;
-        told.time.store(now, Ordering::Relaxed);
-        told.faults.store(faults, Ordering::Relaxed);
-        told.sleeps.store(sleeps, Ordering::Relaxed);
+    fn observe_from(&self, now: u64, faults: u64, sleeps: u64) {
+        let observed_from = &self.maintenance.observed_from;
+        observed_from.time.store(now, Ordering::Relaxed);
+        observed_from.faults.store(faults, Ordering::Relaxed);
+        observed_from.sleeps.store(sleeps, Ordering::Relaxed);
     }
 
     /// Does a piece of work. In a paced program, the thread rests afterwards.
@@ -279,7 +279,7 @@ impl<S: Sys> PoolCore<S> {
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
         if took >= WORTH_A_REST_NS {
             maintenance.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
-            self.tell_pace();
+            self.decide_pace();
         }
         done
     }

@@ -30,8 +30,8 @@ pub(crate) struct Placement {
 impl Placement {
     /// Claims `count` neighbouring blocks as a region's placement. Neighbours of the region are then neighbours in the
     /// pool, and their mappings merge. A placement is only a preference: other regions may take blocks in it, and there
-    /// may be no free range for one. It starts at a multiple of 2 MiB, so that small blocks that do so in the region,
-    /// too, can be mapped by huge pages.
+    /// may be no free range for one. A placement of small blocks starts at a multiple of 2 MiB. If they do so in the
+    /// region, too, a huge page can map 2 MiB of them.
     pub(crate) fn claim(placements: &EngineArc<Placements>, count: usize, size: BlockSize) -> Option<Placement> {
         let _signals = SignalsBlocked::new();
         let blocks = placements.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;

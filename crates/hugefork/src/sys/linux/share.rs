@@ -13,7 +13,7 @@
 //! The process that maps such a descriptor trusts no other. A file that cannot become shorter has a page for each byte,
 //! or the kernel makes one for the reader. But hugetlb may have no page left, and then a load raises `SIGBUS`. So
 //! mappings of hugetlb get their pages at once. If the other process can take pages away again, or make the file
-//! shorter, the kernel copies the bytes instead of mapping them, because a copy can fail with an error.
+//! shorter, system calls copy the bytes, because they return an error where a page is missing.
 
 use core::ffi::c_void;
 use core::ops::Range;
