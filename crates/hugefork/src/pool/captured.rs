@@ -379,7 +379,7 @@ impl<S: Sys> EngineArc<Captured<S>> {
         Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
     }
 
-    /// As [`Captured::take_turn`] for a thread that only reads, but fails if another thread has the turn. Such a turn
+    /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
     /// is not counted: a cut that waits for operations need not look again after it.
     pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
         let guard = self.freezing.try_lock()?;

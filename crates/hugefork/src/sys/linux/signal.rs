@@ -8,7 +8,7 @@ use crate::sys::SystemError;
 
 use super::named;
 
-/// The structure that [`libc::sigaction`] reads and writes.
+/// The structure that `sigaction(2)` reads and writes.
 pub(crate) type Action = libc::sigaction;
 
 /// A handler that gets the fault's address and the interrupted context.
