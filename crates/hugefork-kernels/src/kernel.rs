@@ -1,9 +1,8 @@
 //! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
 //!
-//! All checks, of the CPU too, happen before a kernel is made: its parts exist only where they can
-//! run. So a signal handler may call [`Kernel::clear`] and [`Kernel::copy`]. Both are
-//! [`Kernel::run`] over [`visit`], which picks the primitive of each span and issues the fences.
-//! `name` reads and prints names.
+//! The constructors make all checks, those of the CPU included, so every kernel can run. So a signal handler may call
+//! [`Kernel::clear`] and [`Kernel::copy`]. Both are [`Kernel::run`] over [`visit`], which picks the primitive of each
+//! span and issues the fences. `name` prints and parses kernels.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -15,9 +14,9 @@ use crate::{
     primitive_name::PrimitiveName,
 };
 
-/// Default window: the smallest that holds the 64 KiB around any target. Zen 5, 2 MiB clear and 64 KiB use in µs: 64
-/// KiB window 26.9 + 0.99, 128 KiB 28.9 + 0.43, 256 KiB 30.8 + 0.43; copy and use: 84.1 with 128 KiB, 85.7 with 256
-/// KiB.
+/// Default window: the smallest that contains the 64 KiB around any target. Times of a clear of 2 MiB and the use of
+/// 64 KiB on Zen 5, in µs: 26.9 + 0.99 with a window of 64 KiB, 28.9 + 0.43 with 128 KiB, 30.8 + 0.43 with 256 KiB. For
+/// a copy, in sum: 84.1 with 128 KiB, 85.7 with 256 KiB.
 pub(crate) const WINDOW: WindowSize = WindowSize::new(128 << 10).unwrap();
 
 /// Bytes in the window of a hybrid kernel: a positive multiple of [`SUBPAGE`].
@@ -93,20 +92,20 @@ impl Kernel {
     pub fn for_clear() -> Kernel {
         // The narrowest stores. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but the window takes 2 µs
         // after 16-byte stores, and 5 to 6 after wider ones: wider stores fill the queues to memory, and the window
-        // then waits for them. 2 MiB and 64 KiB use: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt 30.9; a fault
-        // 32.4, 36.7 and 38.4.
+        // then waits for them. Clear of 2 MiB and use of 64 KiB: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt
+        // 30.9; in a fault 32.4, 36.7 and 38.4.
         Kernel::first(&[PrimitiveName::Sse2Nt])
     }
 
     /// The default kernel for copying on this machine: hybrid with the best non-temporal primitive outside a 128 KiB
     /// window.
     pub fn for_copy() -> Kernel {
-        // 2 MiB and 64 KiB use on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
+        // Copy of 2 MiB and use of 64 KiB on Zen 5: avx2-nt 84.1 µs, sse2-nt 86.3, avx512-nt 93.0, `memcpy` 110.
         Kernel::first(&[PrimitiveName::Avx2Nt, PrimitiveName::Sse2Nt])
     }
 
-    /// Hybrid with the first listed primitive that this machine has. Elsewhere than on x86-64, the straight portable
-    /// kernel that every machine runs.
+    /// Hybrid with the first listed primitive that this machine has. If it has none of them, as outside of x86-64, the
+    /// straight portable kernel, which every machine runs.
     fn first(names: &[PrimitiveName]) -> Kernel {
         let cached = Kernel::cached();
         match names.iter().copied().find_map(Primitive::new) {
@@ -176,8 +175,8 @@ impl Kernel {
     }
 
     /// Clears the block and ends around the target. It allocates nothing, takes no lock and does not panic, so a signal
-    /// handler may call it. When it returns, all its stores are ordered before later ones, so the block can be
-    /// published.
+    /// handler may call it. All its stores are ordered before the caller's later ones, so the caller can publish the
+    /// block.
     ///
     /// # Safety
     ///

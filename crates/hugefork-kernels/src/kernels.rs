@@ -5,8 +5,8 @@
 //! runs         |  straight, cached     |  near or whole     |  straight, past the cache
 //! ```
 //!
-//! A set is made from defaults, by [`calibrate`](crate::calibrate()) or from names. A selection
-//! takes two comparisons and a copy, so a signal handler may do it.
+//! A set comes from defaults, from [`calibrate`](crate::calibrate()) or from names. A selection takes two comparisons
+//! and a copy, so a signal handler may make one.
 
 use crate::{
     error::KernelError,
@@ -22,9 +22,9 @@ const NT_FROM: usize = 256 << 10;
 /// The operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// The block is cleared.
+    /// Clear the block.
     Clear,
-    /// Another block is copied to it.
+    /// Copy another block to it.
     Copy,
 }
 
@@ -32,9 +32,9 @@ pub enum Work {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Use {
-    /// It touches the neighbourhood of the target.
+    /// The program touches the neighbourhood of the target.
     Near,
-    /// It continues to write the whole block.
+    /// The program continues to write the whole block.
     Whole,
 }
 

@@ -1,9 +1,9 @@
 //! Clears and copies huge memory blocks *around the byte that the program is about to touch*.
 //!
-//! A memory manager that hands out 2 MiB blocks has to clear or copy each block before the
-//! program's first write to it. The program then continues at one particular byte. The cost depends
-//! on two choices: the order in which the block is written, and the caches that the stores bypass.
-//! This crate makes both choices for a given machine, and accepts any other choice:
+//! A memory manager that hands out 2 MiB blocks has to clear or copy each block before the program's first write to it.
+//! The program then continues at one particular byte. The cost depends on two choices: the order in which the block is
+//! written, and whether the stores bypass the caches. This crate makes both choices for a given machine, and accepts
+//! any other choice:
 //!
 //! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, which writes
 //!   everything outside a window around the target first and past the cache, and the window last and through the cache;
@@ -72,12 +72,12 @@
 //! |---|---|
 //! | `order` | the target-last iterator, [`visit`]: spans in processing order, the same for clear and copy |
 //! | `primitive_name` | the names of all primitives, and the requirements of each |
-//! | `arch` | their code, one file an extension, with its needs and its weak cases |
+//! | `arch` | the code of the primitives, one file for each extension, with its needs and its weak cases |
 //! | `primitive` | the primitives that this machine has |
 //! | `error` | the errors of a requested kernel, with a remedy in each message |
-//! | `kernel`, `name` | the choice of order and primitives, its checks and its run; its text form |
+//! | `kernel`, `name` | a kernel: its order and primitives, their checks and the run; its text form |
 //! | `kernels` | the set of kernels by work, use and block size; pinning |
-//! | `calibrate` | choosing the set by timing candidates |
+//! | `calibrate` | chooses the set by timing candidates |
 //!
 //! Each module uses only modules above it in the table.
 

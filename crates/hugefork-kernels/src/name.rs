@@ -4,8 +4,8 @@
 //! full form; every machine that has the primitives parses it into an equal kernel. `near` and
 //! `window` are optional.
 //!
-//! Names of orders and primitives are parsed here too: a refusal lists the good names, so this
-//! module lies above both.
+//! Names of orders and primitives are parsed here too, because an error lists the good names: so this module lies above
+//! both.
 
 use core::{fmt, str::FromStr};
 

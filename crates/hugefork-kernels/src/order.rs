@@ -25,11 +25,11 @@ pub const SUBPAGE: usize = 4096;
 /// long that it must be interruptible.
 pub const GIGANTIC: usize = 4 << 20;
 
-/// A block above [`GIGANTIC`] is written in steps of this many bytes, with a reschedule point after each step. 2 MiB
-/// take 20–90 µs, well below a scheduler tick.
+/// A kernel writes a block above [`GIGANTIC`] in steps of this many bytes, with a reschedule point between the steps.
+/// 2 MiB take 20–90 µs, well below a scheduler tick.
 pub const RESCHEDULE_EVERY: usize = 2 << 20;
 
-/// Subpages on each side of the target that [`Order::NeighbourhoodLast`] leaves for the end: the radius of Linux 7.0.
+/// Subpages on each side of the target that [`Order::NeighbourhoodLast`] writes last: the radius of Linux 7.0.
 const NEIGHBOURHOOD: usize = 2;
 
 /// The byte of a block that the program is about to touch.
@@ -53,7 +53,7 @@ impl Target {
     }
 }
 
-/// The order in which the parts of a block are processed.
+/// The order in which a kernel writes the parts of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
@@ -92,7 +92,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// How a span relates to the target.
+/// The relation of a span to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Away from the target: its lines are not needed soon and may bypass the cache.
@@ -101,14 +101,14 @@ pub enum Reach {
     Near,
 }
 
-/// Neighbouring bytes of a block that are processed in one go. Both ends are multiples of [`SUBPAGE`].
+/// Neighbouring bytes of a block that are written in one go. Both ends are multiples of [`SUBPAGE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Offset of the first byte in the block.
     pub start: usize,
     /// Bytes, never 0.
     pub len: usize,
-    /// How the span relates to the target.
+    /// The relation of the span to the target.
     pub reach: Reach,
 }
 
@@ -131,7 +131,7 @@ pub enum Side {
 pub struct Window {
     /// Its size, rounded up to subpages.
     pub bytes: usize,
-    /// Which side of the target it covers.
+    /// The side of the target on which it lies.
     pub side: Side,
 }
 
@@ -176,8 +176,8 @@ pub fn visit(order: Order, len: usize, target: Target, window: Window, mut each:
         }
     };
     let page = target.subpage_start(len);
-    // Each order is a function of its own: in an unoptimised build all locals of a function occupy the stack, which may
-    // be a signal handler's.
+    // Each order is a function of its own: in an unoptimised build, all locals of a function occupy the stack, which
+    // may be a signal handler's.
     match order {
         _ if len > GIGANTIC => in_steps(len, emit),
         Order::TargetLast => by_subpage(len, page, emit),
@@ -235,7 +235,7 @@ pub fn target_last(nr: usize, target: usize) -> TargetLast {
     TargetLast { next: 0, nr, base, pairs }
 }
 
-/// The target-last order. The longer side is walked first, from its far end until both sides are equally long. Then
+/// The target-last order. It walks the longer side first, from the far end until both sides are equally long. Then
 /// pairs (left, right) close in on the target.
 ///
 /// Every index occurs once. The target comes last and its neighbours just before it, so the lines that the program

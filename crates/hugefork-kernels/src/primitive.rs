@@ -1,8 +1,7 @@
 //! The primitives of this machine: the ways to write a run of bytes.
 //!
-//! A [`Primitive`] exists only where it can run, so its holder need not check the CPU again. It
-//! knows nothing about orders and targets. Its code is in `arch`, one file an extension; each file
-//! also says when the primitive wins.
+//! A [`Primitive`] exists only where it can run, so its holder need not check the CPU again. It knows nothing about
+//! orders and targets. Its code is in `arch`, one file for each extension; each file also says when the primitive wins.
 
 use core::fmt;
 

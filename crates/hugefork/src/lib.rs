@@ -19,26 +19,26 @@
 //! ```
 //!
 //! * [`Pool`]: physical memory in blocks of one size, on the best backing that the machine grants.
-//! * [`Region`]: memory that is zero at first; the first write to a block is a fault, which hugefork resolves on the
-//!   writing thread.
+//! * [`Region`]: memory that is zero at first. The first write to a block is a page fault, which hugefork resolves on
+//!   the writing thread.
 //! * [`Snapshot`]: a region at one moment, immutable, `&[u8]`.
-//! * [`Operations`]: several writes that a snapshot has all or none of.
+//! * [`Operations`]: groups of writes; a snapshot has all of a group or none.
 //!
-//! A snapshot is one moment of every thread's writes, not of what they mean: of a `put` that writes several words, it
-//! may have the first half. [`Operations`] keep that away.
+//! A snapshot shows the writes of all threads at one moment, but knows nothing of their meaning: of a `put` that writes
+//! several words, it may have the first half. [`Operations`] prevent that.
 //!
-//! Several threads write to a region, beside others that take snapshots, as values of plain types
-//! ([`Region::values_of`], [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address; and
-//! each to a part ([`Region::writers`]) where nobody takes any. Who is alone has [`Region::as_mut_slice`] and
-//! [`Region::slice_of_mut`]. Values of plain types take the feature `bytemuck`, which is there by default.
-//! [`Region::read_from`] and [`Region::write_to`] are for files, pipes and sockets, [`Snapshot::write_to`] for
-//! everything that is `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory where it is for the kernel,
-//! for devices and for other languages.
+//! While snapshots are taken, several threads can write to a region as values of plain types ([`Region::values_of`],
+//! [`Region::writers_of`]), as atomic words ([`Region::as_atomic_u64s`]), or by address. While none are taken, each
+//! thread can write to a part of its own ([`Region::writers`]). A single user of a region has [`Region::as_mut_slice`]
+//! and [`Region::slice_of_mut`]. Values of plain types need the feature `bytemuck`, which is on by default.
+//! [`Region::read_from`] and [`Region::write_to`] serve files, pipes and sockets; [`Snapshot::write_to`] serves every
+//! `io::Write`. [`Region::pin`] and [`Region::pin_owned`] keep memory in place for the kernel, for devices and for
+//! other languages.
 //!
-//! # When memory comes
-//! A block has no memory until it is first used, and the kernel takes ten times as long to give it as the rest of the
-//! fault takes. A thread of the pool gets memory for the pages that the next snapshot will hold
-//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for memory takes all of it at the beginning:
+//! # When memory is taken
+//! A block has no memory until its first use, and then the kernel takes ten times as long to provide it as the rest of
+//! the fault takes. A thread of the pool obtains memory ahead for the pages that the next snapshot will hold
+//! ([`PoolBuilder::obtain_ahead`]). A program that must never wait for memory takes all of it when it builds the pool:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,15 +49,15 @@
 //! ```
 //!
 //! # Process
-//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the one before it
+//! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the earlier handler
 //! (see [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)`
-//! cannot see them, and its methods return [`RegionError::ForkedChild`], or panic with it where they hand out memory
-//! without a `Result`.
+//! cannot see them. In a child, methods return [`RegionError::ForkedChild`]; methods that hand out memory without a
+//! `Result` panic with it.
 //!
 //! # Errors
 //! There is one type for each family: [`SizeError`], [`BuildError`], [`RegionError`], and [`TransferError`], which also
-//! says how far a transfer came. Each message says what to do, each error has an [`ErrorCode`] that never changes, and
-//! each becomes an `io::Error` by `?`.
+//! says how many bytes a transfer moved. Each message says what to do, each error has an [`ErrorCode`] that never
+//! changes, and `?` turns each into an `io::Error`.
 //!
 //! # Units
 //! Sizes and offsets are bytes. Needs Linux 5.14, x86-64 (aarch64: untested).
@@ -75,7 +75,7 @@ mod ranges;
 mod region;
 #[cfg(test)]
 mod rows_test;
-// For hugefork-program: `hugefork run --pool`.
+// For `hugefork run --pool`, in the crate hugefork-program.
 #[doc(hidden)]
 pub mod seam;
 mod snapshot;
@@ -130,14 +130,14 @@ pub use types::options::{CopyGrain, RegionOptions, Reserve};
 pub use types::snapshot_id::SnapshotId;
 pub use units::{BlockSize, ByteSize, SizeError};
 
-/// Runs a program on the software MMU, for the fuzzer. It is there only with `--cfg fuzzing`.
+/// Runs a program on the software MMU, for the fuzzer. Exists only with `--cfg fuzzing`.
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub fn fuzz_model(program: &[u8]) {
     model_test::run_bytes(program);
 }
 
-/// The code in the README is tested.
+/// Runs the code of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,23 +1,23 @@
-//! Ranges of a line of places. They are handed out: block ranges that regions would like to live in, slots of the
-//! address arena. And those are found that are alike.
+//! Ranges of numbered places. [`Ranges`] hands out free ones: ranges of blocks as the placement of regions, slots of
+//! the address arena. [`runs`] finds the ranges whose places have a property.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// First-fit over the free ranges, which are merged as they come back.
+/// A first-fit allocator of ranges. Free ranges merge when they are given back.
 #[derive(Debug)]
 pub struct Ranges {
-    /// Start to end of each free range; never two that touch.
+    /// Start and end of each free range. No two of them touch.
     free: BTreeMap<usize, usize>,
 }
 
 impl Ranges {
-    /// All of `0..len` is free.
+    /// An allocator in which all of `0..len` is free.
     pub fn new(len: usize) -> Ranges {
         Ranges { free: BTreeMap::from([(0, len)]) }
     }
 
-    /// The first free range of `len` places that starts at a multiple of `align`.
+    /// Takes the first free range of `len` places that starts at a multiple of `align`.
     pub fn take(&mut self, len: usize, align: usize) -> Option<Range<usize>> {
         let (free, start) = self.free.iter().find_map(|(&start, &end)| {
             let aligned = start.next_multiple_of(align);
@@ -33,7 +33,7 @@ impl Ranges {
         Some(start..start + len)
     }
 
-    /// Takes exactly this place. False if somebody has it.
+    /// Takes exactly this place. False if it is not free.
     pub fn take_at(&mut self, place: usize) -> bool {
         let Some((&start, &end)) = self.free.range(..=place).next_back().filter(|(_, end)| **end > place) else {
             return false;
@@ -47,7 +47,7 @@ impl Ranges {
         true
     }
 
-    /// Gives a range back that `take` or `take_at` handed out.
+    /// Gives back a range that `take` or `take_at` handed out.
     pub fn give_back(&mut self, range: Range<usize>) {
         let mut merged = range;
         if let Some((&start, &end)) = self.free.range(..merged.start).next_back()
@@ -63,8 +63,8 @@ impl Ranges {
     }
 }
 
-/// The longest runs of places in `within` that are as `is` says. Each is looked for when it is asked for. Each place is
-/// asked about once, so a run is never empty, though others may change what `is` says meanwhile.
+/// The maximal runs of places in `within` for which `is` holds, found on demand. It asks about each place only once, so
+/// no run is empty even if the answer changes meanwhile.
 pub(crate) fn runs(within: Range<usize>, is: impl Fn(usize) -> bool) -> impl Iterator<Item = Range<usize>> {
     let mut rest = within;
     std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
-//! What `hugefork-program` is made of, which gives programs that know nothing of hugefork their big memory. It is for
-//! that crate alone: nothing in here is stable, and none of it is of the engine's public face.
+//! The interface for `hugefork-program`, which moves the big memory of programs that know nothing of hugefork into a
+//! pool. Only that crate uses it: nothing here is stable, and none of it belongs to the engine's public interface.
 //!
-//! Entries are blocks of 2 MiB, by their place in [`ProgramRegion::addresses`]. What becomes of them is told in
-//! region/program.rs, whose methods these are; here the program's signals are blocked around them, and refusals become
-//! plain answers.
+//! An entry is a block of 2 MiB, named by its position in [`ProgramRegion::addresses`]. region/program.rs implements
+//! the methods and describes the states of an entry; this file blocks the program's signals around them and turns
+//! refusals into plain answers.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ use crate::types::error::BuildError;
 use crate::types::options::{CopyGrain, RegionOptions, Writers};
 use crate::units::{BlockId, BlockSize, EntryIndex};
 
-/// What the memory is made of: [`Linux`], but for a test.
+/// The system behind the memory: [`Linux`], except in tests.
 #[expect(private_bounds, reason = "what the engine asks of the system is the engine's affair")]
 pub trait Machine: ProgramSys {}
 
@@ -42,16 +42,16 @@ impl Machine for Linux {}
 #[cfg(any(test, fuzzing, feature = "model"))]
 impl Machine for SoftMmu {}
 
-/// A region whose writers never fault, in a pool without handler and threads.
+/// A region whose writers never fault, in a pool without a fault handler and without threads.
 pub struct ProgramRegion<S: Machine>(PinnedBox<RegionCore<S>>);
 
-/// Blocks that are held for the children of one fork, until this is dropped.
+/// Blocks held for the children of one fork, until this is dropped.
 pub struct HeldBlocks<S: Machine> {
     pool: EngineArc<PoolCore<S>>,
     blocks: Vec<BlockId>,
 }
 
-/// A block all of which has memory.
+/// A block that has memory for each of its pages.
 pub struct FullBlock<S: Machine> {
     pool: EngineArc<PoolCore<S>>,
     entry: usize,
@@ -60,16 +60,16 @@ pub struct FullBlock<S: Machine> {
 
 /// Counts, and bytes of memory.
 pub struct Figures {
-    /// Pages that writers had copied, and that went back into their blocks.
+    /// Pages that the kernel had copied at writes and that were written back into their blocks.
     pub pages_written_back: u64,
-    /// Bytes that all blocks have.
+    /// Bytes of memory that all blocks take.
     pub memory: usize,
-    /// Bytes of blocks that nobody holds and that have memory, if in part.
+    /// Bytes of the blocks that nobody holds but that still have memory, at least in part.
     pub kept: usize,
 }
 
 impl ProgramRegion<Linux> {
-    /// At most `capacity` bytes, at `addresses` times as many addresses.
+    /// A region of at most `capacity` bytes of memory, with `addresses` times as many addresses.
     ///
     /// # Errors
     /// Any [`BuildError`].
@@ -87,17 +87,18 @@ impl ProgramRegion<Linux> {
         Ok(region)
     }
 
-    /// Descriptors, none of which the program has opened.
+    /// The descriptors that the engine has opened; the program knows none of them.
     pub fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         self.0.pool().sys.descriptors()
     }
 
-    /// Opens descriptors again that the program has closed, but for the pool's own.
+    /// Opens the descriptors again that the program has closed, except for the pool's own.
     pub fn reopen(&self) {
         self.0.pool().sys.reopen();
     }
 
-    /// Leaves all addresses of the engine, for the caller to unmap what is nobody's. From now on this is of no use.
+    /// Gives up all addresses of the engine and returns them, so that the caller can unmap the unused ones. The region
+    /// must not be used any more.
     pub fn leave(&self) -> Range<usize> {
         let sys = &self.0.pool().sys;
         sys.leave();
@@ -107,14 +108,14 @@ impl ProgramRegion<Linux> {
 
 #[cfg(any(test, fuzzing, feature = "model"))]
 impl ProgramRegion<SoftMmu> {
-    /// What it is made of.
+    /// The software MMU behind the region.
     pub fn mmu(&self) -> &SoftMmu {
         &self.0.pool().sys
     }
 }
 
 impl<S: Machine> ProgramRegion<S> {
-    /// As [`ProgramRegion::new`], in this memory.
+    /// As [`ProgramRegion::new`], on `memory`.
     ///
     /// # Errors
     /// Any [`BuildError`].
@@ -133,7 +134,8 @@ impl<S: Machine> ProgramRegion<S> {
         if !core.addresses.can_hold() {
             return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
         }
-        // What was tried out there. If the kernel keeps it, the first block has it.
+        // The search for a backing has touched the first block. If the kernel keeps its memory, that block keeps it
+        // too.
         // SAFETY: nobody has a block yet.
         let _ = unsafe { pool.sys.retire(0, capacity.min(size.bytes())) };
         let hidden = pool.sys.show(core.addresses.part(&(0..core.len())), Shows::Hidden);
@@ -141,7 +143,7 @@ impl<S: Machine> ProgramRegion<S> {
         Ok(ProgramRegion(core))
     }
 
-    /// All its addresses.
+    /// All addresses of the region.
     pub fn addresses(&self) -> Range<usize> {
         let base = self.0.addresses.base();
         base..base + self.0.len()
@@ -152,23 +154,23 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.has(entry)
     }
 
-    /// Gives blocks to entries that have none. If it fails, the first of them may have theirs.
+    /// Gives blocks to entries that have none. After a failure, some of the first may have theirs.
     pub fn open(&self, entries: Range<usize>) -> bool {
         self.0.open(entries).is_ok()
     }
 
-    /// Takes the blocks of entries away, and their memory. Nothing is shown there. False if they stay.
+    /// Takes the blocks of entries away, with their memory, and hides the addresses. False if they stay.
     pub fn close(&self, entries: &Range<usize>) -> bool {
         self.0.close(entries).is_ok()
     }
 
-    /// Makes a block read as zeros, which it takes no memory for. False if that cannot be.
+    /// Makes a block read as zeros and gives its memory back. False if that fails.
     pub fn empty(&self, entry: usize) -> bool {
         self.0.empty_blocks(entry..entry + 1).is_ok()
     }
 
-    /// As [`ProgramRegion::empty`], of whole pages of a block. False if the caller is to fill them with zeros, since
-    /// others hold the block.
+    /// As [`ProgramRegion::empty`], for whole pages of a block. False if the caller must fill them with zeros instead,
+    /// since others hold the block.
     pub fn empty_part(&self, entry: usize, part: &Range<usize>) -> bool {
         self.0.drop_part(EntryIndex(entry), part)
     }
@@ -181,29 +183,29 @@ impl<S: Machine> ProgramRegion<S> {
         unsafe { self.0.pool().sys.fill_with_zeros(part) };
     }
 
-    /// Makes plain memory of entries that all have blocks, with the same contents, or without pages of zeros: those are
-    /// missing then, for who asks about them. False if they are as before.
+    /// Turns entries that all have blocks into plain memory with the same contents. By `zeros`, pages of zeros may be
+    /// left out; a scan of the page tables then finds them missing. False if nothing has changed.
     pub fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> bool {
         self.0.hand_over(entries, zeros).is_ok()
     }
 
-    /// Has the kernel forget addresses of its own that nobody uses. If it refuses, something is there, and nobody knows
-    /// of it.
+    /// Unmaps plain addresses that nobody uses. If the kernel refuses, it keeps a mapping there that nobody uses.
     pub fn unmap_plain(&self, range: Range<usize>) {
         if !range.is_empty() {
             let _ = self.0.pool().sys.unmap_plain(range);
         }
     }
 
-    /// Lets go of those among `entries` at which something else is shown, which stays, and gives them.
+    /// Gives up the entries at whose addresses the program has made other mappings, and returns them. Those mappings
+    /// stay.
     pub fn give_up_what_others_use(&self, entries: Range<usize>) -> Vec<usize> {
         let found = self.0.not_shown(entries);
         found.iter().for_each(|&entry| self.0.give_up(entry));
         found.into_iter().map(|entry| entry.0).collect()
     }
 
-    /// Shows all blocks among `entries` through private mappings, which children inherit, and holds them. Also gives
-    /// how many no child will see.
+    /// Shows all blocks among `entries` through private mappings, which children inherit, and holds the blocks. Also
+    /// returns the number of blocks that children will not see, because the kernel refused.
     pub fn share(&self, entries: Range<usize>) -> (HeldBlocks<S>, usize) {
         let mut blocks = Vec::with_capacity(entries.len());
         let unseen = self.0.share(entries, &mut blocks);
@@ -215,19 +217,19 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.accounts.cow_mappings.load(Ordering::Relaxed)
     }
 
-    /// Looks after some of those, from an entry on. Says where to go on.
+    /// Maintains some of the private mappings, from the entry `from` on. Returns the entry to continue with.
     pub fn maintain(&self, from: usize) -> Option<usize> {
         let _signals = SignalsBlocked::new();
         self.0.maintain(from)
     }
 
-    /// Does what was left for later.
+    /// Does the work that earlier calls left for later.
     pub fn tidy(&self) {
         let _signals = SignalsBlocked::new();
         self.0.pool().sys.tidy();
     }
 
-    /// Gives memory that nobody holds back to the system, at most so many blocks of it. True if there may be more.
+    /// Gives the memory of unused blocks back to the system, for at most `most` blocks. True if there may be more.
     pub fn trim(&self, most: usize) -> bool {
         let (pool, _signals) = (self.0.pool(), SignalsBlocked::new());
         (0..most).all(|_| {
@@ -239,23 +241,24 @@ impl<S: Machine> ProgramRegion<S> {
         })
     }
 
-    /// Whether the kernel makes huge pages only of what it is asked to ([`FullBlock::collapse`]).
+    /// Whether the kernel makes huge pages only on request ([`FullBlock::collapse`]).
     pub fn needs_collapse(&self) -> bool {
         self.0.pool().sys.collapses()
     }
 
-    /// The block of an entry, if the region alone holds it and all of it has memory.
+    /// The block of an entry, if the region alone holds it and all of its pages have memory.
     pub fn full(&self, entry: usize) -> Option<FullBlock<S>> {
         let block = self.0.full_block(EntryIndex(entry))?;
         Some(FullBlock { pool: self.0.pool().clone(), entry, block })
     }
 
-    /// Whether a block is where it was.
+    /// Whether the entry still has this block.
     pub fn has_block(&self, full: &FullBlock<S>) -> bool {
         self.0.table.get(EntryIndex(full.entry)).block() == Some(full.block)
     }
 
-    /// Counts. The kernel counts the memory page by page, some milliseconds for each GiB.
+    /// The counts, and the memory. The kernel counts the memory page by page, which takes some milliseconds for each
+    /// GiB.
     pub fn figures(&self) -> Figures {
         let (counters, pool) = (&self.0.counters, self.0.pool());
         Figures {
@@ -271,24 +274,24 @@ fn unavailable(reason: String) -> BuildError {
 }
 
 impl<S: Machine> FullBlock<S> {
-    /// The entry that it was found at.
+    /// The entry that had the block.
     pub fn entry(&self) -> usize {
         self.entry
     }
 
-    /// Makes a huge page of it. False if the kernel refuses.
+    /// Turns the block into a huge page. False if the kernel refuses.
     pub fn collapse(&self) -> bool {
         self.pool.sys.collapse_full(self.pool.offset(self.block))
     }
 }
 
 impl<S: Machine> HeldBlocks<S> {
-    /// Takes up others: from now on, both are given up together.
+    /// Adds the blocks of `others`: from now on, both are given up together.
     pub fn join(&mut self, mut others: Self) {
         self.blocks.append(&mut others.blocks);
     }
 
-    /// How many they are.
+    /// The number of blocks.
     pub fn count(&self) -> usize {
         self.blocks.len()
     }
@@ -297,7 +300,8 @@ impl<S: Machine> HeldBlocks<S> {
 impl<S: Machine> Drop for HeldBlocks<S> {
     fn drop(&mut self) {
         let _signals = SignalsBlocked::new();
-        // Their memory goes back a few at a time ([`ProgramRegion::trim`]): a fork may wait for this.
+        // Their memory goes back to the system a few blocks at a time ([`ProgramRegion::trim`]): a fork may be waiting
+        // here.
         self.blocks.iter().for_each(|&block| _ = self.pool.release(block));
     }
 }

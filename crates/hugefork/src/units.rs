@@ -1,9 +1,9 @@
-//! Sizes and indices as types, so that a length is never taken for an address or an index.
+//! Sizes and indices as types, so that nobody confuses a length with an address or an index.
 //!
 //! ```text
-//! region   | entry 0 | entry 1 | entry 2 | …      EntryIndex: which block-sized piece of a region
+//! region   | entry 0 | entry 1 | entry 2 | …      EntryIndex: the number of a block-sized piece of a region
 //!               │          │
-//! pool     … | block 7 | block 8 | …              BlockId: which block of the pool
+//! pool     … | block 7 | block 8 | …              BlockId: the number of a block of the pool
 //! ```
 
 use core::fmt;
@@ -14,10 +14,11 @@ use thiserror::Error;
 /// A base page: 4 KiB, the smallest unit that the processor maps.
 pub(crate) const BASE_PAGE: usize = 4096;
 
-/// What the processor maps with one huge entry on x86-64: 2 MiB. Small blocks are mapped in runs of up to this size.
+/// The memory that one huge entry of the processor's page table maps on x86-64: 2 MiB. Small blocks are mapped in runs
+/// of up to this size.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// A size that is not possible.
+/// The error of an impossible size.
 ///
 /// ```
 /// use hugefork::{ByteSize, SizeError};
@@ -28,21 +29,21 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SizeError {
-    /// It is no power of two from 4 KiB to 1 GiB.
+    /// The size is not a power of two from 4 KiB to 1 GiB.
     #[error("{} is not a block size: take a power of two from 4KiB to 1GiB", Bytes(*.bytes))]
     #[non_exhaustive]
     NotABlockSize {
         /// The size that was asked for.
         bytes: usize,
     },
-    /// It has no bytes.
+    /// The size is zero.
     #[error("a size of zero: take at least one block of {block_size}")]
     #[non_exhaustive]
     Zero {
         /// The pool's block size.
         block_size: BlockSize,
     },
-    /// It is no whole number of blocks.
+    /// The size is not a whole number of blocks.
     #[error(
         "{} is not a whole number of {block_size} blocks: the next multiple is {} bytes",
         Bytes(*.bytes), bytes.next_multiple_of(block_size.bytes())
@@ -54,7 +55,7 @@ pub enum SizeError {
         /// The pool's block size.
         block_size: BlockSize,
     },
-    /// Text that is no size.
+    /// The text is not a size.
     #[error("`{text}` is not a size: write 4KiB, 512MiB, 1GiB or plain bytes")]
     #[non_exhaustive]
     Unreadable {
@@ -63,8 +64,8 @@ pub enum SizeError {
     },
 }
 
-/// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, as a folio is in
-/// Linux: it is cleared, copied and given back as a whole.
+/// The size of a pool's blocks: a power of two from 4 KiB to 1 GiB. A block is the unit of placement, like a folio in
+/// Linux: hugefork clears, copies and gives back whole blocks.
 ///
 /// ```
 /// use hugefork::BlockSize;
@@ -113,7 +114,7 @@ impl BlockSize {
         count << self.shift
     }
 
-    /// The place of `offset` within its block.
+    /// The offset in its block of byte `offset`.
     pub(crate) const fn within(self, offset: usize) -> usize {
         offset & (self.bytes() - 1)
     }
@@ -151,15 +152,16 @@ impl fmt::Debug for BlockSize {
 impl FromStr for BlockSize {
     type Err = SizeError;
 
-    /// Reads a [`ByteSize`] that is a block size.
+    /// Parses a [`ByteSize`] that is a block size.
     fn from_str(text: &str) -> Result<Self, SizeError> {
         BlockSize::new(text.parse::<ByteSize>()?.0)
     }
 }
 
-/// A number of bytes. It is written `4KiB`, `2MiB` or `1GiB` if it is a whole number of those, or else in plain bytes.
+/// A number of bytes. It prints as `4KiB`, `2MiB` or `1GiB` if it is a whole number of such units, and otherwise in
+/// plain bytes.
 ///
-/// It is read in upper and lower case, with the letter alone or with `iB`, `i` or `B`. Every unit is a power of two, so
+/// It parses in upper and lower case, with the letter alone or with `iB`, `i` or `B`. Every unit is a power of two, so
 /// `1GB` and `1g` are 1 GiB too.
 ///
 /// ```
@@ -213,12 +215,13 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Which block of the pool. Below 2^28: an entry of the page table keeps it beside the entry's state in one word.
+/// The number of a block of the pool, below [`BlockId::LIMIT`]: an entry of the page table stores it beside its state
+/// in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BlockId(pub(crate) u32);
 
 impl BlockId {
-    /// More blocks than an entry can name: 512 GiB of 4 KiB blocks, 256 TiB of 2 MiB blocks.
+    /// The number of blocks that an entry can name: 512 GiB of 4 KiB blocks, 256 TiB of 2 MiB blocks.
     pub(crate) const LIMIT: usize = 1 << 27;
 
     /// The block `by` places further on.
@@ -236,7 +239,7 @@ impl BlockId {
     }
 }
 
-/// Which block-sized piece of a region.
+/// The number of a block-sized piece of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryIndex(pub(crate) usize);
 

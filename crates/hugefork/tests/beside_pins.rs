@@ -1,5 +1,6 @@
-//! A pin keeps pages writable while a snapshot copies their block. All else stays one moment: what is stored elsewhere
-//! in such blocks, and whatever the engine itself pins while it reads a file.
+//! Snapshots beside pinned pages. A pin keeps its pages writable while a snapshot copies their block. Everything else
+//! in the snapshot must still show one moment: stores to other pages of such blocks, and stores beside the pages that
+//! the engine itself pins while it reads a file.
 //!
 //! ```text
 //!   writer   a := n, b := n, c := n, d := n, then n + 1
@@ -22,14 +23,14 @@ use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions, Snapshot};
 const PAGE: usize = 4096;
 const CUTS: usize = 150;
 
-/// hugetlb blocks cannot be protected in parts.
+/// Backings and block sizes whose blocks can be protected in parts; hugetlb blocks cannot.
 const DIVISIBLE: [(Backing, BlockSize); 3] = [
     (Backing::ShmemHuge, BlockSize::MIB_2),
     (Backing::ShmemBase, BlockSize::MIB_2),
     (Backing::ShmemBase, BlockSize::KIB_64),
 ];
 
-/// The pages of a, b, c and d.
+/// The offsets of a, b, c and d.
 fn places(block: usize) -> [usize; 4] {
     [3 * PAGE, 2 * block - PAGE, 8 * PAGE, 2 * block + PAGE]
 }
@@ -38,7 +39,7 @@ fn stored(region: &Region, at: usize) -> &AtomicU64 {
     &region.as_atomic_u64s()[at / 8]
 }
 
-/// Stores the next number at each place in turn, until it is over.
+/// Stores the next number at each place in turn, until the test is over.
 fn store(region: &Region, places: &[usize], rounds: &AtomicUsize, over: &AtomicBool) {
     for number in 1.. {
         places.iter().for_each(|at| stored(region, *at).store(number, Ordering::Release));
@@ -49,7 +50,7 @@ fn store(region: &Region, places: &[usize], rounds: &AtomicUsize, over: &AtomicB
     }
 }
 
-/// What a snapshot has at each place, which is checked to be a moment.
+/// Checks that a snapshot shows the places as they were at one moment.
 #[track_caller]
 fn check(snapshot: &Snapshot, places: &[usize]) {
     let number = |at: &usize| u64::from_ne_bytes(snapshot[*at..][..8].try_into().unwrap());
@@ -58,7 +59,7 @@ fn check(snapshot: &Snapshot, places: &[usize]) {
     assert!(is_a_moment, "a write is there without one that happened before it: {seen:?}");
 }
 
-/// Takes snapshots of what is stored meanwhile, and keeps some of them.
+/// Takes snapshots beside the writer, checks them, and keeps some of them.
 fn check_cuts(region: &Region, places: &[usize], rounds: &AtomicUsize) {
     let mut kept: Vec<Snapshot> = Vec::new();
     for nth in 0..CUTS {
@@ -90,8 +91,8 @@ fn a_snapshot_is_one_moment_beside_pinned_pages() {
     }
 }
 
-/// Where older snapshots are held, threads that write to captured pages are not kept off. Beside pinned pages they are,
-/// since these are copied after the moment of the cut.
+/// While older snapshots are held, threads that write to captured pages are not kept off during a snapshot. Threads
+/// that write to a block with pins are, since this block is copied after the moment of the cut.
 #[test]
 fn a_snapshot_has_no_pinned_write_without_an_earlier_one_to_a_page_that_was_captured() {
     const BLOCKS: usize = 256;
@@ -129,7 +130,7 @@ fn a_snapshot_has_no_pinned_write_without_an_earlier_one_to_a_page_that_was_capt
     drop(pin);
 }
 
-/// The pages that are read into are pinned, and no others.
+/// The engine pins the pages that a read of a file fills, and no others.
 #[test]
 fn a_snapshot_is_one_moment_beside_reads_of_files() {
     for (backing, block_size) in DIVISIBLE {
@@ -158,7 +159,8 @@ fn a_snapshot_is_one_moment_beside_reads_of_files() {
     }
 }
 
-/// What is gone was one moment: if a write is gone, so is every write that happened before it.
+/// A reset undoes all writes up to one moment: if it undoes a write, it also undoes every write that happened before
+/// it.
 #[test]
 fn a_reset_is_one_moment_beside_pinned_pages() {
     for (backing, block_size) in DIVISIBLE {
@@ -169,7 +171,7 @@ fn a_reset_is_one_moment_beside_pinned_pages() {
         let (zeros, round, over) = (region.snapshot().unwrap(), AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let _over = Over(&over);
-            // In each odd round it stores until the reset is over, and then says that it has ended.
+            // In each odd round it stores until the reset is over, and then reports that it has ended.
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     let now = round.load(Ordering::Acquire);
@@ -229,7 +231,7 @@ fn pinned_pages_stay_writable_for_system_calls_while_the_others_are_closed() {
                 }
             });
             drop(pins);
-            // All of it is writable again, and nothing is left of the mappings.
+            // All pages are writable again, and no mapping is left over.
             region.as_atomic_u64s().iter().step_by(PAGE / 8).for_each(|word| word.store(1, Ordering::Relaxed));
             assert_eq!(region.stats().faults.failed, 0);
         }
@@ -237,7 +239,7 @@ fn pinned_pages_stay_writable_for_system_calls_while_the_others_are_closed() {
     .well();
 }
 
-/// Another thread's read of a file pins, too, of which the one that makes calls knows nothing.
+/// Another thread's read of a file also pins pages, without the knowledge of the thread that makes system calls.
 #[test]
 fn where_calls_wait_none_fails_beside_pins() {
     alone(|| {
@@ -286,7 +288,7 @@ fn where_calls_wait_none_fails_beside_pins() {
     .well();
 }
 
-/// A pin makes a block the region's own, and a cut may come right then, when no other block is shown by page.
+/// A pin makes a block the region's own. A cut may come at this moment, when no other block is CoW-mapped.
 #[test]
 fn a_block_that_a_pin_has_made_the_regions_own_beside_a_cut_keeps_its_bytes() {
     alone(|| {
@@ -298,8 +300,8 @@ fn a_block_that_a_pin_has_made_the_regions_own_beside_a_cut_keeps_its_bytes() {
             return println!("skipped: nobody can be made to wait");
         }
         let over = AtomicBool::new(false);
-        // Pauses shape the load, so that the pool's thread puts pages back meanwhile. They decide nothing: the
-        // bytes are there however fast the machine is.
+        // The pauses shape the load, so that the pool's thread writes pages back meanwhile. The outcome does not depend
+        // on them: the bytes must be there however fast the machine is.
         let pause = |us| std::thread::sleep(Duration::from_micros(us));
         std::thread::scope(|scope| {
             let _over = Over(&over);

@@ -1,7 +1,7 @@
-//! What has changed between snapshots, and since one, on real memory: all of it and nothing else, also while others
-//! write.
+//! Comparisons of snapshots with each other and with a region, on real memory: they report exactly the changes, even
+//! while other threads write.
 
-// These lists of ranges may have only one.
+// Lists of ranges may have only one.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod common;
@@ -25,7 +25,7 @@ fn pages(changes: &Changes<'_>) -> Vec<Range<usize>> {
     changes.pages().map(Result::unwrap).collect()
 }
 
-/// The runs of pages that differ, by a look at all of them.
+/// The runs of pages that differ, found by comparing all pages.
 fn expected(newer: &[u8], older: &[u8]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for at in (0..newer.len()).step_by(PAGE).filter(|&at| newer[at..at + PAGE] != older[at..at + PAGE]) {
@@ -37,7 +37,7 @@ fn expected(newer: &[u8], older: &[u8]) -> Vec<Range<usize>> {
     runs
 }
 
-/// Checks what is told of two snapshots, in both directions.
+/// Checks the comparison of two snapshots, in both directions.
 #[track_caller]
 fn check(newer: &Snapshot, older: &Snapshot) {
     let expected = expected(newer, older);
@@ -47,7 +47,7 @@ fn check(newer: &Snapshot, older: &Snapshot) {
     }
 }
 
-/// Every page that differs lies in a block that is told.
+/// Checks that every page that differs lies in a reported block.
 #[track_caller]
 fn check_blocks(blocks: &[Range<usize>], expected: &[Range<usize>], block: usize) {
     let is_told = |at: usize| blocks.iter().any(|range| range.contains(&at));
@@ -55,7 +55,7 @@ fn check_blocks(blocks: &[Range<usize>], expected: &[Range<usize>], block: usize
     assert!(blocks.iter().all(|range| range.start % block == 0 && range.end % block == 0));
 }
 
-/// Checks what is told of a region, which nobody writes to.
+/// Checks the comparison of a region, to which nobody writes.
 #[track_caller]
 fn check_region(region: &mut Region, older: &Snapshot) {
     let expected = expected(region.as_mut_slice(), older);
@@ -106,7 +106,7 @@ fn all_that_differs_is_told_on_each_backing_at_each_block_size_and_grain() {
                     taken.iter().for_each(|older| check(&snapshot, older));
                     taken.push(snapshot);
                 }
-                // A fork, and a region that has come to hold the same in other blocks.
+                // A fork, and a region that has the same bytes in other blocks.
                 let mut fork = taken[2].fork().unwrap();
                 fork.as_mut_slice()[len - 1] = 9;
                 taken.iter().for_each(|older| check_region(&mut fork, older));
@@ -142,7 +142,7 @@ fn what_was_lazily_freed_counts_as_what_it_reads_as() {
     let mut region = pool.region(2 * BLOCK).unwrap();
     let empty = region.snapshot().unwrap();
     region.as_mut_slice().fill(1);
-    // A block as a whole, and some pages of another.
+    // One block as a whole, and some pages of another.
     region.lazy_free(0..BLOCK + 8 * PAGE).unwrap();
     assert_eq!(pages(&region.changed_since(&empty).unwrap()), [0..2 * BLOCK]);
     pool.reclaim(usize::MAX).unwrap();
@@ -191,7 +191,7 @@ fn what_was_taken_away_is_an_error_where_it_is_come_upon() {
         }
     }
     assert!(RegionError::Revoked.to_string().contains("Reserve::Full"), "it says what to do");
-    // A new one goes with the region again.
+    // A new snapshot can be compared with the region again.
     drop((first, second));
     let third = region.snapshot().unwrap();
     check_region(&mut region, &third);
@@ -219,8 +219,8 @@ fn a_child_of_fork_gets_an_error() {
     .well();
 }
 
-/// Writers raise a count in each page, at most one step after the region was compared; whoever compares must find every
-/// page that was written before it began.
+/// Writers raise a count in each page, at most one step after the last comparison. A comparison must find every page
+/// that was written before it began.
 #[test]
 fn a_region_is_compared_while_others_write_write_back_and_snapshot_it() {
     for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
@@ -273,7 +273,8 @@ fn a_region_is_compared_while_others_write_write_back_and_snapshot_it() {
     }
 }
 
-/// A reset at one moment moves private pages elsewhere and back. Meanwhile nobody finds them at their addresses.
+/// A reset at one moment moves private pages elsewhere and back. Meanwhile a scan does not find them at their
+/// addresses.
 #[test]
 fn a_page_that_outlives_resets_of_another_thread_is_found() {
     let options = RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true);
@@ -332,7 +333,7 @@ fn snapshots_form_a_tree() {
     assert_eq!((branch.origin(), region.origin()), (Some(third.id()), Some(second.id())));
     drop(first);
     assert_eq!(second.parent().map(|id| id < second.id()), Some(true), "it is told of one that has gone");
-    // A snapshot that is not made leaves the region where it was.
+    // A snapshot that fails leaves the region at the snapshot where it was.
     let most = RegionOptions::new().max_cow_bytes(BLOCK);
     let full = pool.region_with(16 * BLOCK - 2 * BLOCK, RegionOptions::new()).unwrap();
     full.populate().unwrap();

@@ -4,7 +4,7 @@
 //! ```text
 //!   writer w   counts in one slot of every block, in an order of its own: b0 := n, b1 := n, … bk := n, then n + 1
 //!              a cut shows   n n n … n n-1 n-1 …   along that order, whatever the order of addresses
-//!   relay      whoever holds the token writes its number to a slot of its own and hands number + 1 on
+//!   relay      the thread with the token writes its number to a slot of its own and hands number + 1 on
 //!              a cut shows   as many successive numbers as there are writers
 //! ```
 
@@ -19,15 +19,15 @@ use hugefork::{Backing, BlockSize, Pool, Region, Snapshot};
 
 const WRITERS: usize = 3;
 const CUTTERS: usize = 2;
-/// So many blocks of the region are written to.
+/// Number of blocks of the region that writers write to.
 const MARKED: usize = 4;
-/// A cutter keeps so many cuts while it makes more.
+/// Number of cuts that a cutter keeps while it makes more.
 const KEPT: usize = 2;
-/// The memory for all cuts, in regions: for each cutter the cuts that it keeps, one fork, and one fork of that; and the
-/// region itself.
+/// The memory for all copies, in regions: the region itself, and for each cutter the cuts that it keeps, one fork, and
+/// one fork of that.
 const COPIES: usize = 1 + CUTTERS * (KEPT + 2);
 
-/// Each kind of pool is tested with at least so many cuts.
+/// Least number of cuts for each kind of pool.
 const CUTS: usize = 12;
 const TIME: Duration = Duration::from_millis(600);
 
@@ -45,7 +45,7 @@ impl Layout {
         Layout { block, len: (MARKED * block).max(4 << 20) }
     }
 
-    /// The first byte of a block that is written to.
+    /// The offset of block number `nth` of those that writers write to.
     fn marked(self, nth: usize) -> usize {
         let blocks = self.len / self.block;
         nth * (blocks - 1) / (MARKED - 1) * self.block
@@ -62,12 +62,12 @@ impl Layout {
         self.slots([2, 0, 3][writer]) + 32
     }
 
-    /// 64 bytes at the start or at the end of a block.
+    /// The offset of 64 bytes at the start or at the end of a block.
     fn slots(self, nth: usize) -> usize {
         self.marked(nth) + if nth.is_multiple_of(2) { 0 } else { self.block - 64 }
     }
 
-    /// What a cut shows, once it is checked to be consistent. `read` reads the counter at an offset.
+    /// Checks that a cut is consistent, and returns what it shows. `read` reads the counter at an offset.
     fn check(self, read: impl Fn(usize) -> u64) -> Vec<u64> {
         let mut seen = Vec::new();
         for writer in 0..WRITERS {
@@ -87,8 +87,8 @@ impl Layout {
 /// A counter of the region, for threads that write beside each other.
 fn counter(region: &Region, at: usize) -> &AtomicU64 {
     assert!(at + 8 <= region.len() && at.is_multiple_of(8));
-    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
-    // may write.
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used only as an atomic while
+    // other threads may write.
     unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
 }
 
@@ -96,7 +96,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes[..8].try_into().unwrap())
 }
 
-/// Counts, and takes part in the relay, until it is over. Returns the last count.
+/// Counts, and takes part in the relay, until the test is over. Returns the last count.
 fn write(region: &Region, layout: Layout, writer: usize, token: &AtomicU64, over: &AtomicBool) -> u64 {
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
@@ -116,7 +116,7 @@ fn write(region: &Region, layout: Layout, writer: usize, token: &AtomicU64, over
     count
 }
 
-/// It is not random, but in step with nothing.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -133,11 +133,11 @@ enum Cut {
     Fork(Region),
 }
 
-/// A cut with what it showed first and must still show.
+/// A cut, and what it showed first and must still show.
 struct Kept {
     cut: Cut,
     seen: Vec<u64>,
-    /// What its owner wrote to a fork besides the counters.
+    /// The value that its owner wrote to a fork, beside the counters.
     scribbled: u8,
 }
 
@@ -160,7 +160,7 @@ impl Kept {
         Kept { cut, seen, scribbled: 0 }
     }
 
-    /// Looks at the cut again, at a copy of it, and at what lies between the counters.
+    /// Checks the cut again, a copy of it, and the bytes between the counters.
     fn check(&mut self, layout: Layout, random: &mut Random) {
         let nth = random.below(MARKED);
         let (at, between) = (layout.marked(nth), layout.block - 64);
@@ -192,7 +192,7 @@ impl Kept {
     }
 }
 
-/// Makes cuts and drops them in any order until it is over. Counts them.
+/// Makes cuts and drops them in random order until the test is over. Counts them.
 fn cut(region: &Region, layout: Layout, mut random: Random, cuts: &AtomicUsize, over: &AtomicBool) {
     let mut kept: Vec<Kept> = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -252,7 +252,7 @@ fn check_cuts_are_consistent(pool: &Pool) {
 
 #[test]
 fn a_cut_holds_with_a_write_every_write_that_happened_before_it() {
-    // If a writer waited for ever, that would be a mistake of the engine too.
+    // In a process of its own, because a writer that waits for ever would be a bug of the engine too.
     alone(|| {
         for (backing, block_size) in [
             (Backing::ShmemHuge, BlockSize::MIB_2),

@@ -1,8 +1,9 @@
-//! Snapshots and resets of several regions are one consistent cut: if a write is in one of the snapshots, every write
-//! that happened before it is too, whichever region it went to; and if a write is gone, so are these.
+//! Snapshots and resets of several regions are one consistent cut. If a write is in one of the snapshots, every write
+//! that happened before it is in them too, whichever region it went to. If a reset undoes a write, it undoes every
+//! write that happened before it.
 //!
 //! ```text
-//!   relay   whoever holds the token writes its number to a region of its own and hands number + 1 on
+//!   relay   the thread with the token writes its number to a region of its own and hands number + 1 on
 //!           a cut shows     as many successive numbers as there are writers
 //!           a reset leaves  zeros, or the last of the numbers
 //! ```
@@ -49,7 +50,7 @@ fn check(pool: &Pool, grain: CopyGrain) {
         while token.load(Ordering::Acquire) < WRITERS as u64 {
             std::thread::yield_now();
         }
-        // Somebody who freezes each by itself in another order is in nobody's way.
+        // A thread that snapshots the regions one by one, in another order, must not disturb the cut.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 regions.iter().for_each(|region| drop(region.snapshot().unwrap()));
@@ -108,11 +109,11 @@ fn a_region_cannot_be_named_twice() {
     let _ = Region::snapshot_all(&[&region, &region]);
 }
 
-/// So many regions are reset together.
+/// Number of regions that are reset together.
 const RESET: usize = 6;
 
-/// Relays beside resets, which `begun` and `ended` count. Between two of them the region of each of the last writes
-/// shows that or zeros, and the zeros are those of the first of them.
+/// Relays beside resets, which `begun` and `ended` count. If no reset was under way meanwhile, each of the last writes
+/// is either still in its region or undone, and the undone ones are the first of them.
 fn relay_beside_resets(
     regions: &[Region],
     writer: usize,
@@ -155,7 +156,7 @@ fn check_resets(pool: &Pool, grain: CopyGrain) {
             let (regions, token, resets, over) = (&regions, &token, [&begun, &ended], &over);
             scope.spawn(move || relay_beside_resets(regions, writer, token, resets, over));
         }
-        // Somebody who takes snapshots of some, in another order, is in nobody's way.
+        // A thread that snapshots some of the regions, in another order, must not disturb the resets.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 regions.iter().for_each(|region| drop(region.snapshot().unwrap()));

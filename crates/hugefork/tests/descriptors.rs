@@ -1,5 +1,5 @@
-//! Programs that close or replace descriptors that they have not opened, as daemons do, and programs that are started
-//! without the first three: what the engine does then changes no file of theirs, and what they write changes no pool.
+//! Programs that close or replace descriptors which they have not opened, as daemons do, and programs that are started
+//! without the first three. The engine must then change no file of theirs, and their output must not change any pool.
 
 mod common;
 
@@ -20,13 +20,13 @@ const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 const BLOCKS: usize = 24;
 
-/// What errors say then.
+/// The text of the errors in such a case.
 const LOST: &str = "the program has closed or replaced";
 
-/// Numbers that the library has, if the process may have as many.
+/// The lowest number of the engine's descriptors, if the process may have that many.
 const HIGH: RawFd = 900;
 
-/// With all the descriptors that a pool ever has.
+/// A pool with every descriptor that a pool may have.
 fn pool(backing: Backing) -> Option<Pool> {
     let watch = PressureWatch::new().stall(Duration::from_secs(2), Duration::from_secs(2));
     built(builder(backing).exports(true).reclaim_under_pressure(watch), backing)
@@ -36,7 +36,7 @@ fn builder(backing: Backing) -> PoolBuilder {
     Pool::builder().name("test").capacity(BLOCKS * BLOCK).backing(backing)
 }
 
-/// All kinds of regions, in use, so that all descriptors are open that the engine ever opens.
+/// Regions of all kinds, in use, so that the engine has opened every descriptor that it ever opens.
 struct Used {
     pool: Pool,
     regions: Vec<Region>,
@@ -56,7 +56,7 @@ impl Used {
         used
     }
 
-    /// What goes by address alone.
+    /// Work that needs only addresses.
     fn work(&mut self, value: u8) -> Result<(), hugefork::RegionError> {
         for region in &mut self.regions {
             region.as_mut_slice().fill(value);
@@ -87,14 +87,14 @@ fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes.chunks(PAGE).all(|page| page == [value; PAGE])
 }
 
-/// A file of the program's, which is as large as a pool.
+/// A file of the program's, as large as a pool.
 struct Own {
     file: OwnedFd,
     before: [u64; 5],
 }
 
 impl Own {
-    /// Anything can be done to it that can be done to a pool's. It is in use by its number, too.
+    /// A file with which everything can be done that can be done with a pool's. The program uses it by its number, too.
     fn new() -> Own {
         let file = memfd_create("own", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&file, (BLOCKS * BLOCK) as u64).unwrap();
@@ -113,17 +113,17 @@ impl Own {
     }
 
     fn take(&self, number: RawFd) {
-        // SAFETY: the program does as it likes with its numbers.
+        // SAFETY: the program may do as it likes with its numbers.
         assert_eq!(unsafe { libc::dup2(self.file.as_raw_fd(), number) }, number);
     }
 
-    /// It has these numbers still, and is as it was.
+    /// Checks that the file still has these numbers and is unchanged.
     #[track_caller]
     fn check(&self, numbers: &BTreeSet<RawFd>) {
         assert_eq!(Own::state(&self.file), self.before, "size, blocks, mode, seals, place");
         let own = fstat(&self.file).unwrap();
         for number in numbers {
-            // SAFETY: only looked at.
+            // SAFETY: the descriptor is only queried.
             let at = fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(*number) });
             assert!(at.is_ok_and(|at| (at.st_dev, at.st_ino) == (own.st_dev, own.st_ino)), "{number} was closed");
         }
@@ -138,16 +138,16 @@ impl Own {
 fn open_numbers() -> BTreeSet<RawFd> {
     let names = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().file_name());
     let all: Vec<RawFd> = names.map(|name| name.to_str().unwrap().parse().unwrap()).collect();
-    // SAFETY: only asked whether it is open: that of the folder is not any more.
+    // SAFETY: only asks whether it is open; the folder's own descriptor is closed by now.
     all.into_iter().filter(|&number| number > 2 && unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0).collect()
 }
 
 fn close_from(first: u32) {
-    // SAFETY: nothing of this process but the engine has any.
+    // SAFETY: in this process, only the engine has such descriptors.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }, 0);
 }
 
-/// A pool is in use; then its descriptors are gone, and files of the program have the numbers that `taken` says.
+/// Uses a pool, then closes its descriptors and gives the numbers that `taken` returns to files of the program.
 fn check_lost(backing: Backing, taken: impl FnOnce(&BTreeSet<RawFd>) -> BTreeSet<RawFd>) {
     let Some(pool) = pool(backing) else { return };
     let mut used = Used::new(pool);
@@ -157,12 +157,12 @@ fn check_lost(backing: Backing, taken: impl FnOnce(&BTreeSet<RawFd>) -> BTreeSet
     assert!(!numbers.is_empty());
     numbers.remove(&own.file.as_raw_fd());
     numbers.iter().for_each(|&number| own.take(number));
-    // The kernel makes no duplicate of a mapping of hugetlb, so that nothing can be shown there any more.
+    // The kernel cannot duplicate a mapping of hugetlb, so no block can be shown there any more.
     if backing == Backing::Hugetlb {
         let lost = used.pool.region(BLOCK).and_then(|region| region.populate()).unwrap_err().to_string();
         assert!(lost.contains(LOST), "{lost}");
     } else {
-        // The file that system calls wait for is gone, and its number is taken.
+        // The descriptor that makes system calls wait is gone, and its number is taken.
         if let Some(mut waiting) = (used.regions.len() > 2).then(|| used.regions.remove(2)) {
             let snapshot = waiting.snapshot().unwrap();
             waiting.as_mut_slice().fill(9);
@@ -222,7 +222,7 @@ fn regions_go_on_when_all_descriptors_are_closed() {
     .well();
 }
 
-/// Where the first three are closed, until this is dropped.
+/// Closes the first three descriptors until it is dropped.
 struct Without([RawFd; 3]);
 
 impl Without {
@@ -257,9 +257,9 @@ fn lines_that_the_engine_prints_reach_no_pool() {
             let region = &mut used.regions[0];
             region.as_mut_slice().fill(5);
             let snapshot = region.snapshot().unwrap();
-            // Each says a line.
+            // Each of these accesses prints a line.
             check_fork_dies_of_access_to(region.as_mut_ptr());
-            // Each block is in use, so the lowest, too.
+            // All blocks are in use, so the one with the lowest offset is, too.
             let all: Vec<_> =
                 std::iter::from_fn(|| used.pool.region(BLOCK).ok().filter(|new| new.populate().is_ok())).collect();
             let zeros = all.iter().all(|new| {
@@ -318,7 +318,7 @@ fn the_engines_descriptors_have_high_numbers_and_exec_closes_them() {
             let opened: Vec<RawFd> = open_numbers().difference(&before).copied().collect();
             assert!(opened.len() > 5 || backing == Backing::Hugetlb, "{opened:?}");
             for number in opened {
-                // SAFETY: only looked at.
+                // SAFETY: the descriptor is only queried.
                 let file = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
                 let what = || fs::read_link(format!("/proc/self/fd/{number}"));
                 assert!(number >= HIGH, "{number}: {:?}", what());
@@ -330,12 +330,12 @@ fn the_engines_descriptors_have_high_numbers_and_exec_closes_them() {
     .well();
 }
 
-/// Those of pools' memory, and whether each can be written to.
+/// For each descriptor of a pool's memory: whether it allows writes.
 fn of_memory() -> Vec<bool> {
     let leads_to = |number: &RawFd| fs::read_link(format!("/proc/self/fd/{number}")).unwrap_or_default();
     let all: Vec<_> = open_numbers().into_iter().map(|number| (number, leads_to(&number))).collect();
     let of_memory = all.iter().filter(|(_, to)| to.to_str().unwrap().contains("memfd:hugefork"));
-    // SAFETY: only looked at.
+    // SAFETY: the descriptor is only queried.
     let rights = |number: RawFd| unsafe { libc::fcntl(number, libc::F_GETFL) };
     let found = of_memory.map(|(number, to)| (rights(*number) & libc::O_ACCMODE != libc::O_RDONLY, number, to));
     found.inspect(|of| println!("{of:?} of {all:?}")).map(|(may_write, ..)| may_write).collect()
@@ -347,7 +347,7 @@ fn a_pool_keeps_no_descriptor_of_its_memory_but_for_exports_and_hugetlb() {
         for backing in BACKINGS {
             let Some(pool) = built(builder(backing), backing) else { continue };
             let used = Used::new(pool);
-            // Where system calls are filtered, it keeps one for reading.
+            // In a process with a filter for system calls, the pool keeps one for reading.
             let is_filtered = fs::read_to_string("/proc/self/status").unwrap().contains("\nSeccomp:\t2\n");
             let kept = match backing {
                 Backing::Hugetlb => vec![true],
@@ -375,7 +375,8 @@ fn a_pool_keeps_no_descriptor_of_its_memory_but_for_exports_and_hugetlb() {
     .well();
 }
 
-/// Where the process may have few, they are at least not those that somebody prints to.
+/// If the process may have only few descriptors, the engine's are at least not the standard ones, to which programs
+/// print.
 #[test]
 fn a_process_that_may_have_few_descriptors_has_pools_too() {
     alone(|| {
@@ -385,7 +386,7 @@ fn a_process_that_may_have_few_descriptors_has_pools_too() {
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &few) }, 0);
         let pool = Pool::builder().capacity(BLOCKS * BLOCK).build().unwrap();
         let used = Used::new(pool);
-        // SAFETY: only asked.
+        // SAFETY: the descriptor is only queried.
         let are_open = [0, 1, 2].map(|number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
         drop(without);
         assert_eq!(are_open, [false; 3]);
@@ -394,18 +395,18 @@ fn a_process_that_may_have_few_descriptors_has_pools_too() {
     .well();
 }
 
-/// One by one, so that those that belong together are there in part.
+/// Closes one descriptor at a time, so that of descriptors that belong together only some are open.
 #[test]
 fn any_one_descriptor_may_be_closed() {
     alone(|| {
-        // Of hugetlb, nothing can be shown without the file.
+        // Without its file, no hugetlb block can be shown.
         for backing in [Backing::ShmemHuge, Backing::ShmemBase] {
             for nth in 0.. {
                 let before = open_numbers();
                 let Some(pool) = pool(backing) else { break };
                 let mut used = Used::new(pool);
                 let Some(&number) = open_numbers().difference(&before).nth(nth) else { break };
-                // SAFETY: the program does as it likes with its numbers.
+                // SAFETY: the program may do as it likes with its numbers.
                 assert_eq!(unsafe { libc::close(number) }, 0);
                 used.work(2).unwrap();
             }

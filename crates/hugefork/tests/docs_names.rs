@@ -1,4 +1,4 @@
-//! What the documents name is there: files, and `Type::item`s.
+//! Checks that the files and the `Type::item`s that the documents name exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ fn documents() -> Vec<(PathBuf, String)> {
     let files = folders.flat_map(|folder| in_folder(&folder));
     let is_document = |path: &PathBuf| {
         let name = path.file_name().unwrap();
-        // The changelog tells of what was, too.
+        // The changelog also names files and items of the past.
         path.extension().is_some_and(|end| end == "md") && name != "CHANGELOG.md"
     };
     files.filter(is_document).map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
@@ -39,7 +39,7 @@ fn files_in(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.ends_with(".rs") && !word.contains("://"))
 }
 
-/// The `Type::item`s that a text names, a part each.
+/// The parts of the `Type::item`s that a text names.
 fn items_in(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text.split('`').skip(1).step_by(2);
     let paths = quoted.flat_map(|code| code.split(|letter: char| !is_of_name(letter) && letter != ':'));
@@ -50,7 +50,7 @@ fn is_of_name(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
 
-/// Whether a file is there, as a document names it: from the root, a crate, or the engine's sources.
+/// Whether a file exists, by its name in a document: relative to the root, a crate, or the engine's sources.
 fn is_there(file: &str) -> bool {
     let crates = root().join("crates");
     let bases = [root(), crates.clone(), crates.join("hugefork"), crates.join("hugefork/src")];
@@ -75,7 +75,7 @@ fn items_that_the_documents_name_are_there() {
     let texts: Vec<_> = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     let names: BTreeSet<&str> = texts.iter().flat_map(|text| text.split(|letter| !is_of_name(letter))).collect();
     for (document, text) in documents() {
-        // What stands between ``` is an example, which is compiled where it matters.
+        // Text between ``` is an example; the examples that matter are compiled.
         for prose in text.split("```").step_by(2) {
             for name in items_in(prose) {
                 assert!(names.contains(name), "{} names {name}, which no source does", document.display());
@@ -103,7 +103,7 @@ fn flowing(text: &str) -> String {
     flowing.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The rows of a table: what, its figure, and files.
+/// The rows of the table of quoted figures: its figure, and the files that quote it.
 fn quoted_figures(measurements: &str) -> Vec<(&str, Vec<&str>)> {
     let section = measurements.split("\n## Figures that other documents quote\n").nth(1).expect("the section");
     let rows = section.split("\n## ").next().unwrap_or_default().lines().filter(|line| line.starts_with('|')).skip(2);

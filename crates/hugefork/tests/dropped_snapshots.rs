@@ -1,5 +1,5 @@
-//! Snapshots that are gone hold nothing. The last drop gives all pages back that were captured for them. What is kept
-//! to make the next snapshot cheap, while older ones live, goes to whoever finds no block.
+//! Dropped snapshots hold nothing. The drop of the last one gives back all pages captured for snapshots. While older
+//! ones live, the pool keeps pages that make the next snapshot cheap, but gives them to a thread that finds no block.
 
 mod common;
 
@@ -34,8 +34,8 @@ fn read(snapshot: &Snapshot, page: usize) -> u64 {
     u64::from_ne_bytes(snapshot[page * PAGE..][..8].try_into().unwrap())
 }
 
-/// What is written between two snapshots: so many pages of each block, others each time. None is the first or last of
-/// its block, where a write would copy all of it.
+/// The writes between two snapshots: `pages` pages of each block, others in each round. None is the first or last page
+/// of its block, where a write would copy the whole block.
 #[derive(Clone, Copy)]
 struct Rounds {
     rounds: usize,
@@ -47,7 +47,7 @@ impl Rounds {
         block * BLOCK / PAGE + 3 + 8 * nth + round
     }
 
-    /// Snapshots of a region that is written to all over, and after each round.
+    /// Writes all of a region and takes a snapshot, then takes one after each round of writes.
     fn taken(self, region: &Region) -> Vec<Snapshot> {
         (0..LEN / PAGE).for_each(|page| write(region, page, 1));
         let mut taken = vec![region.snapshot().unwrap()];
@@ -60,7 +60,7 @@ impl Rounds {
         taken
     }
 
-    /// What a page has after all of them.
+    /// The value of a page after all rounds.
     fn last(self, page: usize) -> u64 {
         let block = page / (BLOCK / PAGE);
         let is_written = |round: &usize| (0..self.pages).any(|nth| Rounds::page(block, nth, *round) == page);
@@ -70,7 +70,8 @@ impl Rounds {
 
 const MANY: Rounds = Rounds { rounds: 7, pages: 12 };
 
-/// As MANY, so few between two that the pool's thread gives the region no blocks of its own for them, and in all.
+/// As MANY, but with so few pages between two snapshots and in all that the pool's thread gives the region no blocks of
+/// its own for them.
 const FEW: Rounds = Rounds { rounds: 2, pages: 10 };
 
 #[track_caller]
@@ -131,11 +132,11 @@ fn a_region_that_goes_gives_back_what_was_captured_of_it_while_its_snapshots_liv
     (0..LEN / PAGE).for_each(|page| assert_eq!(read(&held, page), 1, "page {page}"));
 }
 
-/// Takes so many bytes of a pool, or all that it can be given back.
+/// A way to take blocks from a pool: this many bytes, or all that can be had.
 type Way = fn(&Pool, usize);
 
-/// With an older snapshot held, what was captured for the dropped ones is kept to make the next one cheap. Whoever is
-/// short of blocks has it, and nobody loses anything.
+/// While an older snapshot is held, the pool keeps pages captured for dropped ones, to make the next snapshot cheap. A
+/// thread that is short of blocks gets them, and nobody loses anything.
 #[test]
 fn whoever_is_short_of_blocks_has_those_of_dropped_snapshots() {
     alone(|| {
@@ -162,7 +163,7 @@ fn whoever_is_short_of_blocks_has_those_of_dropped_snapshots() {
             way(&pool, (free + held) * BLOCK);
             assert!(!taken[0].is_revoked(), "{name} took from a snapshot that lives");
             assert_eq!(pool.stats().blocks_of_pages, 0, "{name}");
-            // What was captured is captured anew, and what is written since comes along.
+            // The next snapshot captures the pages anew, with those written since.
             write(&region, Rounds::page(2, 1, 0), 99);
             taken.push(region.snapshot().unwrap());
             write(&region, Rounds::page(2, 1, 0), 98);
@@ -180,7 +181,7 @@ fn whoever_is_short_of_blocks_has_those_of_dropped_snapshots() {
     .well();
 }
 
-/// Nobody keeps them by preparing snapshots of the region at that moment.
+/// A thread that prepares snapshots of the region at that moment does not prevent this.
 #[test]
 fn whoever_is_short_of_blocks_has_them_while_others_have_the_regions_turn() {
     alone(|| {
@@ -197,7 +198,7 @@ fn whoever_is_short_of_blocks_has_them_while_others_have_the_regions_turn() {
                 let _over = Over(&over);
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        // It may find no block itself.
+                        // The preparation may find no block itself.
                         let _ = region.prepare_snapshot();
                         turns.fetch_add(1, Ordering::Release);
                     }
@@ -211,14 +212,14 @@ fn whoever_is_short_of_blocks_has_them_while_others_have_the_regions_turn() {
     .well();
 }
 
-/// A snapshot that looks for a block has its region's turn itself.
+/// The snapshot that looks for a block has the region's turn itself.
 #[test]
 fn a_snapshot_that_finds_no_block_does_not_wait_for_its_own_turn() {
     alone(|| {
         let Some(pool) = pool_by_page() else { return };
         let region = pool.region(LEN).unwrap();
         let mut taken = FEW.taken(&region);
-        // More pages than there is room for beside those that were captured, and no room for a copy of their blocks.
+        // More pages than fit beside the captured ones, and no room for copies of their blocks.
         let others = (0..LEN / PAGE).filter(|page| (300..400).contains(&(page % (BLOCK / PAGE))));
         others.for_each(|page| write(&region, page, 20));
         let other = pool.region(pool.stats().blocks_free * BLOCK).unwrap();

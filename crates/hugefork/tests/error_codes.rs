@@ -8,7 +8,7 @@ use hugefork::kernels::Kernel;
 use hugefork::{Backing, BlockSize, ByteSize, ErrorCode, Pool, RegionError, RegionOptions, Reserve};
 use syn::visit::{self, Visit};
 
-/// Rows may be added here. From the first release on, none is ever changed or removed.
+/// Rows may be added here. After the first release, no row may be changed or removed.
 const GOLDEN: [(i32, &str, i32); 33] = [
     (1001, "not_a_block_size", libc::EINVAL),
     (1002, "zero_size", libc::EINVAL),
@@ -106,7 +106,7 @@ fn every_code_is_in_the_list_of_all_and_in_the_documentation() {
     assert_eq!(rows, expected);
 }
 
-/// The patterns of a function that match anything.
+/// Counts the patterns of a function that match anything.
 #[derive(Default)]
 struct Wildcards(usize);
 
@@ -117,7 +117,7 @@ impl<'ast> Visit<'ast> for Wildcards {
     }
 }
 
-/// The compiler then asks for a code with each new error.
+/// So the compiler asks for a code for each new error.
 #[test]
 fn no_code_is_given_by_a_wildcard() {
     let source = source();
@@ -143,7 +143,7 @@ fn check(error: impl Error + Send + Sync + 'static, code: ErrorCode) {
     assert_eq!(ErrorCode::of(&io::Error::other(Around(error))), Some(code), "as a source");
 }
 
-/// An error of somebody else.
+/// An error type of another library.
 #[derive(Debug)]
 struct Around(io::Error);
 

@@ -1,4 +1,4 @@
-//! The line on standard error about an access that cannot be completed, and what must not come of it.
+//! The line on standard error about an access that cannot be completed, and side effects that it must not have.
 
 mod common;
 
@@ -17,7 +17,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 const BLOCK: usize = 2 << 20;
 
-/// A write to the second region finds the pool full.
+/// A pool with two regions: a write to the second one finds the pool full.
 fn full_pool() -> (Region, Region) {
     let pool = Pool::builder().capacity(BLOCK).build().unwrap();
     let (first, second) = (pool.region(BLOCK).unwrap(), pool.region(BLOCK).unwrap());
@@ -30,7 +30,7 @@ fn take_for_standard_error(file: &impl AsRawFd) {
     assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), 2) }, 2);
 }
 
-/// Nobody reads it any more.
+/// Makes standard error a pipe without a reader.
 fn break_standard_error() {
     let (reader, writer) = pipe().unwrap();
     drop(reader);
@@ -44,7 +44,7 @@ fn is_pending(signal: c_int) -> bool {
     unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && libc::sigismember(set.as_ptr(), signal) == 1 }
 }
 
-/// The program goes on in its handler of `SIGBUS`: here, it ends well.
+/// A handler of `SIGBUS` with which the program goes on; here it ends the process with success.
 extern "C" fn end_well(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: ends the process.
     unsafe { libc::_exit(0) }
@@ -82,7 +82,7 @@ fn a_line_for_which_a_file_may_not_grow_ends_nobody() {
     .well();
 }
 
-/// Its number is 2 by chance: it has closed what was there.
+/// The file has the number 2 only because the program closed standard error before.
 #[test]
 fn a_file_in_which_the_program_keeps_data_gets_no_line() {
     alone(|| {
@@ -122,7 +122,7 @@ fn a_handler_of_such_signals_hears_nothing_of_the_line() {
     .well();
 }
 
-/// The program has blocked it, and means to take it later.
+/// The program has blocked the signal, and means to take it later.
 #[test]
 fn a_signal_that_was_pending_before_the_line_stays_so() {
     extern "C" fn look(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
@@ -141,7 +141,7 @@ fn a_signal_that_was_pending_before_the_line_stays_so() {
     .well();
 }
 
-/// The one line that a process wrote beside Rust's own.
+/// Checks that the process printed one line beside Rust's own, with these parts.
 #[track_caller]
 fn check_line(said: &str, parts: &[&str]) {
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("hugefork: ")).collect();
@@ -196,7 +196,7 @@ fn an_access_to_what_was_dropped_says_that_nothing_is_there() {
     check_line(&said, &["in no region or snapshot", "dropped or closed", "SIGSEGV"]);
 }
 
-/// Rust's own handler restores the default, and the access is repeated.
+/// Rust's own handler restores the default action, and the thread repeats the access.
 #[test]
 fn in_a_program_with_rusts_own_handler_such_a_line_comes_once_too() {
     let said = alone(|| {
@@ -208,7 +208,7 @@ fn in_a_program_with_rusts_own_handler_such_a_line_comes_once_too() {
     check_line(&said, &["0 bytes behind the end of a region"]);
 }
 
-/// As threads of many servers do.
+/// Blocks all signals, as threads of many servers do.
 fn block_all() {
     block(&(1..32).filter(|signal| ![SIGKILL, SIGSTOP].contains(signal)).collect::<Vec<_>>());
 }
@@ -234,7 +234,7 @@ fn a_thread_that_blocks_all_signals_may_write_to_a_region_that_it_makes() {
     .well();
 }
 
-/// As the documentation says: the kernel delivers it nothing.
+/// The documentation says so: the kernel delivers no signal to such a thread.
 #[test]
 fn a_thread_that_blocks_all_signals_ends_the_process_at_its_first_write() {
     let said = alone(|| {

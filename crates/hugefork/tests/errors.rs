@@ -1,4 +1,4 @@
-//! What hugefork's errors become when a program passes them on as `std::io::Error`.
+//! The conversion of hugefork's errors into `std::io::Error`.
 
 mod common;
 

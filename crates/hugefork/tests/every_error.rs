@@ -1,5 +1,5 @@
-//! Every error that the engine can return is returned here, and says what to do about it. The list of errors is read
-//! from the sources, so a new one asks for its case.
+//! Provokes every error that the engine can return, and checks that it says what to do about it. The list of errors
+//! comes from the sources, so a new error needs a case here.
 
 mod common;
 
@@ -26,11 +26,11 @@ const BLOCK: usize = 2 << 20;
 
 type Failed = Box<dyn Error>;
 
-/// How an error comes about, and what its message tells to do. Each runs in a process of its own.
+/// A way to provoke an error, and the advice in its message. Each case runs in a process of its own.
 struct Case {
     /// `Family::Variant`.
     name: &'static str,
-    /// What to do, or what the kernel refused where nobody can know what to do about it.
+    /// The advice, or the refusal of the kernel where no advice is possible.
     advice: &'static str,
     provoke: fn() -> Failed,
 }
@@ -155,7 +155,7 @@ const CASES: [Case; 50] = [
     }),
     case("RegionError::TooManyMappings", "sysctl -w vm.max_map_count=", || {
         make_mappings(pool(1).stats().mappings_limit);
-        // A new pool looks how many are left.
+        // A new pool counts the mappings that are left.
         failed(pool(1).region(BLOCK))
     }),
     case("RegionError::OutOfAddresses", "drop regions or snapshots, or raise RLIMIT_AS", || {
@@ -228,7 +228,7 @@ const CASES: [Case; 50] = [
         let lacking = PrimitiveName::ALL.iter().find(|name| Primitive::new(**name).is_none());
         match lacking {
             Some(name) => failed(name.as_str().parse::<Primitive>()),
-            // This machine has all of them.
+            // This machine has all primitives.
             None => KernelError::Unavailable(PrimitiveName::Portable).into(),
         }
     }),
@@ -245,7 +245,7 @@ const CASES: [Case; 50] = [
     case("KernelError::NearNotCached", "for the window use", || {
         match Primitive::all().find(|primitive| primitive.is_non_temporal()) {
             Some(past) => failed(Kernel::new(Order::Hybrid, Primitive::PORTABLE).with_near(past)),
-            // This machine writes past no cache.
+            // This machine has no primitive that bypasses the cache.
             None => KernelError::NearNotCached(PrimitiveName::Sse2Nt).into(),
         }
     }),
@@ -273,7 +273,7 @@ fn written(pool: &Pool, blocks: usize) -> Region {
     region
 }
 
-/// A file of hugetlb pages that has none of them.
+/// A file of hugetlb pages without any page.
 fn hugetlb_file() -> std::os::fd::OwnedFd {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -289,7 +289,7 @@ fn limit_addresses(bytes: u64) {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
 }
 
-/// Makes so many mappings of this process's own.
+/// Makes `count` mappings of this process's own.
 fn make_mappings(count: usize) {
     const PAGE: usize = 4096;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -302,7 +302,8 @@ fn make_mappings(count: usize) {
     }
 }
 
-/// What a child of `fork(2)` gets. The error cannot leave it, so it is looked at there, and this process ends as that.
+/// Provokes an error in a child of `fork(2)`. The error cannot leave the child, so the child checks it, and this
+/// process ends with the child's status.
 fn in_child(provoke: impl FnOnce() -> Failed) -> Failed {
     // SAFETY: this process has one thread, and a child that hangs ends with SIGALRM.
     match unsafe { libc::fork() } {
@@ -339,7 +340,7 @@ fn name_of(error: &Failed) -> String {
 #[test]
 fn every_error_comes_about_and_says_what_to_do() {
     alone(|| {
-        // A child exits with the number of its error's code in the list of all, or fails.
+        // A child exits with the number of its error's code in the list of all codes, or fails.
         let code = |case: &Case| {
             let status = in_fork(|| {
                 let (name, advice, error) = (case.name, case.advice, (case.provoke)());
@@ -371,7 +372,7 @@ fn one_byte_is_one_byte() {
     }
 }
 
-/// What failed on the way says so: errors around another have its message, and how far it came.
+/// An error around another has the inner message, and says how far the call got.
 #[test]
 fn errors_around_others_say_how_far_it_came_and_what_to_do() {
     let region = region(2);
@@ -380,10 +381,10 @@ fn errors_around_others_say_how_far_it_came_and_what_to_do() {
     assert!(transfer.to_string().contains("after 0 bytes") && transfer.to_string().contains("ENOSPC"), "{transfer}");
 }
 
-/// What a refused reset says to do, how many bytes it had done, and how it comes about.
+/// A refused reset: the advice in its message, the number of bytes reset before, and a way to provoke it.
 type Refused = (&'static str, usize, fn() -> Failed);
 
-/// Why a reset may be refused.
+/// The reasons for which a reset is refused.
 const RESETS: [Refused; 5] = [
     ("take one of the same pool", 0, || failed(region(1).reset_to(&region(1).snapshot().unwrap()))),
     ("take one of the same length", 0, || {
@@ -401,7 +402,8 @@ const RESETS: [Refused; 5] = [
         let snapshot = region.snapshot().unwrap();
         in_child(|| failed(region.reset_to(&snapshot)))
     }),
-    // The snapshot of before the first write needs nothing; the region would need a block again.
+    // The snapshot is older than the first write and has no block. The region must reserve one again, but there is
+    // none.
     ("take Reserve::None", BLOCK, || {
         let pool = pool(2);
         let mut region = pool.region_with(BLOCK, by_block().reserve(Reserve::Full)).unwrap();
@@ -455,7 +457,7 @@ fn declared() -> BTreeSet<String> {
 fn every_error_has_its_case() {
     let cases: BTreeSet<String> = CASES.iter().map(|case| case.name.to_owned()).collect();
     assert_eq!(cases.len(), CASES.len(), "each has one");
-    // Those that are no enums have no variants.
+    // Errors that are no enums have no variants.
     let variants: BTreeSet<String> = cases.into_iter().filter(|name| name.contains("::")).collect();
     assert_eq!(variants, declared());
 }

@@ -1,4 +1,4 @@
-//! The examples do what they say: each checks itself.
+//! Runs the examples; each checks itself.
 
 #[path = "../examples/branch_and_rewind.rs"]
 mod branch_and_rewind;

@@ -1,5 +1,5 @@
-//! Sizes that are not possible, and resources that run out. A call returns an error that says what to do. A fault
-//! prints one line and raises `SIGBUS`.
+//! Impossible sizes, and resources that run out. A call returns an error that says what to do. A fault prints one line
+//! and raises `SIGBUS`.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn build(capacity: usize) -> Result<Pool, BuildError> {
     Pool::builder().name("test").capacity(capacity).build()
 }
 
-/// A read may be on its way in a block that is taken away, freed and given back to the system.
+/// A read may be copying from a block while the block is taken away, freed and given back to the system.
 #[test]
 fn a_read_of_what_is_revoked_and_trimmed_meanwhile_is_an_error() {
     const BLOCKS: usize = 8;
@@ -62,7 +62,7 @@ fn a_read_of_what_is_revoked_and_trimmed_meanwhile_is_an_error() {
     .well();
 }
 
-/// The fault of the write there takes the block away that is read.
+/// The read writes to the region, and the fault of this write takes away the block that is being read.
 #[test]
 fn a_read_into_the_region_that_wants_its_block_back_ends() {
     alone(|| {
@@ -70,7 +70,7 @@ fn a_read_into_the_region_that_wants_its_block_back_ends() {
         let mut region = pool.region_with(BLOCK, by_block()).unwrap();
         region.as_mut_slice().fill(7);
         let snapshot = region.snapshot().unwrap();
-        // What is read is there, or was taken away by the write that it goes to.
+        // The read has all bytes, or fails because its own write took the block away.
         match snapshot.read_at(0, &mut region.as_mut_slice()[..100_000]) {
             Ok(()) => assert!(region.as_mut_slice().iter().all(|&byte| byte == 7)),
             Err(error) => assert!(matches!(error, RegionError::Revoked), "{error}"),
@@ -169,7 +169,7 @@ fn too_few_hugetlb_pages_are_an_error_or_another_backing() {
     assert!(error.to_string().contains("take blocks of"), "{error}");
 }
 
-/// What cannot be read for want of descriptors is not missing.
+/// An error for want of descriptors must not be reported as a missing backing.
 #[test]
 fn a_pool_without_descriptors_says_so() {
     alone(|| {
@@ -187,8 +187,7 @@ fn a_pool_without_descriptors_says_so() {
     .well();
 }
 
-/// A control group of version 1 or 2 that may use less than the machine has. The process is in it until this is
-/// dropped.
+/// A control group (version 1 or 2) with less memory than the machine has. The process is in it until this is dropped.
 struct SmallGroup {
     before: PathBuf,
     own: PathBuf,
@@ -245,7 +244,8 @@ fn a_pool_that_a_control_group_has_no_room_for_is_refused_whatever_its_version()
     .well();
 }
 
-/// A pool of two blocks and a region that has used both up: one is its own, one is left to a snapshot.
+/// A full pool of two blocks and the region that filled it: one block is the region's own, the other is left to a
+/// snapshot.
 fn full_pool() -> (Pool, Region, hugefork::Snapshot) {
     let pool = build(2 * BLOCK).unwrap();
     let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
@@ -291,7 +291,7 @@ fn a_pool_is_not_used_up_by_blocks_that_nobody_wrote_to() {
     }
 }
 
-/// The one line that a process wrote.
+/// Checks that the process printed one line, with these parts.
 #[track_caller]
 fn check_one_line(said: &str, parts: &[&str]) {
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -313,7 +313,7 @@ fn a_write_that_finds_the_pool_full_is_a_bus_error() {
     check_says_that_the_pool_is_full(&ended.by(SIGBUS));
 }
 
-/// Rust's own handler restores the default and repeats the write.
+/// Rust's own handler restores the default action, and the thread repeats the write.
 #[test]
 fn in_a_program_with_rusts_own_handler_the_line_comes_once_too() {
     let ended = alone(|| {
@@ -477,7 +477,7 @@ fn an_address_space_too_small_for_any_region_is_an_error_that_names_the_limit() 
 #[test]
 fn a_pool_that_finds_no_addresses_says_what_to_raise() {
     alone(|| {
-        // There is room for the arena, but not for a pool of that size in it.
+        // There are addresses for the arena, but not for a pool of that size in it.
         limit_address_space(20 << 30);
         match build(16 << 30).unwrap_err() {
             error @ BuildError::BeyondTheMachine { .. } => println!("skipped: {error}"),
@@ -524,7 +524,7 @@ fn a_limit_on_descriptors_is_said_and_not_taken_for_a_missing_backing() {
             refused += 1;
         }
         assert!(refused > 0, "three descriptors are no limit");
-        // A backing that was asked for is named; base pages, which every machine has, are not at fault.
+        // The error names a backing that was asked for; it does not blame base pages, which every machine has.
         limit(3);
         let any = build(64 << 20).unwrap_err();
         let huge = Pool::builder().capacity(64 << 20).backing(Backing::ShmemHuge).fallback(Fallback::Refused);

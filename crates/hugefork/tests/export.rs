@@ -1,4 +1,5 @@
-//! Snapshots in other processes: what those see, that they can change nothing, how long it lasts, and what goes wrong.
+//! Exports of snapshots to other processes: what these see, that they can change nothing, how long an export lasts, and
+//! its errors.
 
 mod common;
 
@@ -20,14 +21,14 @@ use hugefork::{
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
-/// Tells the process of a test that it is the one that receives.
+/// The environment variable that tells the process of a test that it is the receiver.
 const RECEIVER: &str = "HUGEFORK_TEST_RECEIVER";
 
-/// Of a word in each eight: a debug build takes its time.
+/// A checksum of every eighth word, since a debug build is slow.
 fn checksum(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks();
     let (mut sum, mut at) = (0_u64, 0);
-    // In such a build this is five times faster than an iterator.
+    // In a debug build, this loop is five times faster than an iterator.
     while at < words.len() {
         sum = sum.rotate_left(7) ^ u64::from_ne_bytes(words[at]);
         at += 8;
@@ -35,7 +36,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// This test once more, in a child of `exec` with the descriptor as its standard input.
+/// Runs this test again in a new process, with the export's descriptor as its standard input.
 fn receiver(export: &Export) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(std::env::args().skip(1))
@@ -46,7 +47,7 @@ fn receiver(export: &Export) -> Child {
         .unwrap()
 }
 
-/// What the receiver has: the export, if this process is one.
+/// The export, mapped, if this process is the receiver.
 fn received() -> Option<Imported> {
     let text = std::env::var(RECEIVER).ok()?;
     let extents: Extents = text.parse().unwrap();
@@ -60,7 +61,7 @@ fn said(mut child: Child) -> String {
     text.rsplit_once("said: ").map(|(_, said)| said.trim().to_owned()).unwrap_or_default()
 }
 
-/// A region with all kinds of blocks, and holes.
+/// A region with all kinds of blocks, and with holes.
 fn region(pool: &Pool, grain: CopyGrain) -> Region {
     let mut region = pool
         .region_with(8 * BLOCK, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))
@@ -91,7 +92,7 @@ fn a_child_of_exec_reads_what_was_exported_and_writes_for_itself() {
                 if backing == Backing::Hugetlb && size < BlockSize::MIB_2 {
                     continue;
                 }
-                // The child's writes take such pages.
+                // The child's private copies take pages of this kind, too.
                 let Some(pool) = exporting(backing, 40 * BLOCK, size) else { continue };
                 let mut region = region(&pool, CopyGrain::Auto);
                 let snapshot = region.snapshot().unwrap();
@@ -118,7 +119,7 @@ fn a_child_of_exec_reads_what_was_exported_and_writes_for_itself() {
     ended.well();
 }
 
-/// All that a process could try to change what it can read. Says what has worked.
+/// Tries every way in which a process could change what it can read. Returns the ways that worked.
 fn attack(fd: BorrowedFd<'_>, len: usize) -> Vec<&'static str> {
     let raw = fd.as_raw_fd();
     let mut worked = Vec::new();
@@ -129,7 +130,7 @@ fn attack(fd: BorrowedFd<'_>, len: usize) -> Vec<&'static str> {
     };
     let bytes = [0xee_u8; 16];
     let (shared, none) = (libc::MAP_SHARED, std::ptr::null_mut::<libc::c_void>());
-    // SAFETY: none of these calls touches this process's memory but where it is said.
+    // SAFETY: none of these calls touches this process's memory, except where a comment says so.
     unsafe {
         note("write", libc::write(raw, bytes.as_ptr().cast(), 16) as i64);
         note("pwrite", libc::pwrite(raw, bytes.as_ptr().cast(), 16, 0) as i64);
@@ -177,8 +178,8 @@ fn reopen(fd: BorrowedFd<'_>) -> io::Result<File> {
 }
 
 fn become_nobody() {
-    // SAFETY: changes who this process is, which runs only this test. Not by way of the C library, which would tell
-    // threads that a fork(2) child does not have.
+    // SAFETY: changes the user of this process, which runs only this test. The calls go past the C library, which would
+    // wait for threads that a fork(2) child does not have.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setresgid, 65534, 65534, 65534), 0);
         assert_eq!(libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534), 0);
@@ -188,7 +189,7 @@ fn become_nobody() {
 #[test]
 fn nothing_can_be_changed_through_the_descriptor() {
     alone(|| {
-        // SAFETY: asks who this process is.
+        // SAFETY: only asks for the user of this process.
         let is_root = unsafe { libc::geteuid() } == 0;
         for backing in BACKINGS {
             let Some(pool) = exporting(backing, 40 * BLOCK, BlockSize::MIB_2) else { continue };
@@ -208,7 +209,7 @@ fn nothing_can_be_changed_through_the_descriptor() {
                     assert_eq!(unsafe { libc::fchmod(export.as_fd().as_raw_fd(), 0o666) }, -1);
                     assert_eq!(attack(copy.as_fd(), pool.capacity()), Vec::<&str>::new());
                 });
-                // Root may open it, but a copy stays as it is.
+                // Root may open the copy, but cannot change it.
                 if let Ok(file) = reopen(copy.as_fd()) {
                     assert_eq!(attack(file.as_fd(), snapshot.len()), Vec::<&str>::new());
                 }
@@ -224,12 +225,12 @@ fn nothing_can_be_changed_through_the_descriptor() {
 #[test]
 fn a_process_that_is_not_root_exports_too() {
     alone(|| {
-        // SAFETY: asks who this process is.
+        // SAFETY: only asks for the user of this process.
         if unsafe { libc::geteuid() } != 0 {
             println!("skipped: this takes root, to be somebody else");
             return;
         }
-        // Built as root, and exported as somebody else.
+        // Root builds this pool, and another user exports from it.
         let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
         let snapshot = region(&pool, CopyGrain::Auto).snapshot().unwrap();
         become_nobody();
@@ -248,8 +249,8 @@ fn a_process_that_is_not_root_exports_too() {
     .well();
 }
 
-/// A region, and snapshots of it that hold pages: single ones, some at both ends of a block, beside each other, in long
-/// runs, and every other one. None if snapshots copy blocks here.
+/// A region with snapshots that hold captured pages: single ones, some at both ends of a block, neighbours, long runs,
+/// and every other page. `None` if snapshots copy whole blocks here.
 fn history(pool: &Pool) -> Option<(Region, Vec<Snapshot>)> {
     let mut region = region(pool, CopyGrain::Auto);
     let mut held = vec![region.snapshot().unwrap()];
@@ -266,7 +267,7 @@ fn history(pool: &Pool) -> Option<(Region, Vec<Snapshot>)> {
     (pool.stats().pages_held > 0).then_some((region, held))
 }
 
-/// The kernel maps the blocks, and the importer copies pages over them; a run of pages it maps, too.
+/// The importer maps the blocks and copies pages over them, but maps long runs of pages too.
 #[test]
 fn a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block() {
     let ended = alone(|| {
@@ -282,7 +283,7 @@ fn a_child_of_exec_reads_pages_that_a_history_holds_and_they_take_no_block() {
                     println!("skipped: no snapshot holds single pages here");
                     continue;
                 };
-                // All that is left, so that no block could be made.
+                // All free blocks, so that no copy of a block could be made.
                 let rest = pool.region(pool.stats().blocks_free * size.bytes()).unwrap();
                 rest.populate().unwrap();
                 for snapshot in &held {
@@ -317,7 +318,7 @@ fn many_pages_take_few_mappings_and_a_copy_that_is_refused_leaves_none() {
         let mut region = pool.region(64 * BLOCK).unwrap();
         region.as_mut_slice().fill(1);
         let first = region.snapshot().unwrap();
-        // Some anywhere in each block: many, or beside each other, they would be copied with their blocks.
+        // Pages scattered over each block: if they were many, or neighbours, the engine would copy their blocks.
         for page in (0..800).map(|nth| nth * 1223 % (64 * BLOCK / PAGE)) {
             region.as_mut_slice()[page * PAGE + 9] = 88;
         }
@@ -358,13 +359,13 @@ fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
     let refused = region.prepare_write(0..1).unwrap_err();
     assert!(matches!(refused, RegionError::PoolFull { .. }), "{refused}");
     assert!(!snapshot.is_revoked() && !fork.is_revoked() && is_whole());
-    // A fork cannot have it either, nor a fork of that.
+    // A fork cannot take it back either, nor can a fork of the fork.
     assert!(fork.fork_with(by_block()).unwrap().prepare_write(0..1).is_err());
     assert!(is_whole() && !snapshot.is_revoked());
     drop((imported, export));
     region.as_mut_slice().fill(2);
     assert!(snapshot.is_revoked() && fork.is_revoked());
-    // By page it goes through: that takes no block.
+    // By page a write works, because it takes no block.
     drop((snapshot, fork, region));
     if pool.has_page_grain() {
         let mut region = pool.region(4 * BLOCK).unwrap();
@@ -413,7 +414,7 @@ fn a_copy_says_how_far_it_is_and_what_that_raises_ends_it() {
     let ends = || snapshot.export_copy_with(|done| std::panic::resume_unwind(Box::new(done))).map(drop);
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(ends)).unwrap_err();
     assert_eq!(ended.downcast_ref::<usize>(), Some(&(64 << 20)));
-    // Nothing is held or locked.
+    // Nothing is held or locked any more.
     assert_eq!(snapshot.export_copy().unwrap().extents().iter().len(), 1);
 }
 
@@ -478,7 +479,7 @@ fn a_descriptor_that_is_no_export_is_an_error() {
 fn it_goes_over_a_socket_and_outlives_the_process_that_exported_it() {
     alone(|| {
         if std::env::var_os(RECEIVER).is_some() {
-            // The process that exports, and then dies.
+            // This is the process that exports, and then dies.
             let pool = Pool::builder().capacity(40 * BLOCK).exports(true).build().unwrap();
             let export = region(&pool, CopyGrain::Auto).snapshot().unwrap().export().unwrap();
             let text = export.extents().to_string();
@@ -493,7 +494,7 @@ fn it_goes_over_a_socket_and_outlives_the_process_that_exported_it() {
         let (text, fd) = receive(ours.as_fd());
         let extents: Extents = text.parse().unwrap();
         let imported = Imported::map(&fd, &extents).unwrap();
-        // SAFETY: the child keeps the export until it is killed, and nobody has the memory then.
+        // SAFETY: the child keeps the export until it is killed, and after its death nobody else gets the memory.
         let sum = || checksum(unsafe { imported.bytes() });
         let before = sum();
         child.kill().unwrap();
@@ -506,7 +507,7 @@ fn it_goes_over_a_socket_and_outlives_the_process_that_exported_it() {
     .well();
 }
 
-/// Sends bytes with a descriptor.
+/// Sends bytes together with a descriptor.
 fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -517,7 +518,7 @@ fn send(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) {
     assert_eq!(sent, bytes.len());
 }
 
-/// Receives text with a descriptor.
+/// Receives text together with a descriptor.
 fn receive(socket: BorrowedFd<'_>) -> (String, OwnedFd) {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     let mut bytes = vec![0; 1 << 16];
@@ -556,7 +557,7 @@ fn a_hundred_children_take_what_they_write() {
             assert!(more < 1 << 10, "{more} KiB for one page");
             println!("said: {sum}");
             io::stdout().flush().unwrap();
-            // Until the parent has seen all.
+            // Waits until the parent has seen everything.
             let _ = io::stderr().flush();
             return;
         }
@@ -592,8 +593,9 @@ fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_o
                     let mut at = 12345_usize;
                     while !is_over.load(Ordering::Relaxed) {
                         at = (at * 69069 + 1) % words.len();
-                        // A write that finds the pool full for good would be a SIGBUS. What is prepared stays so until
-                        // the next snapshot or lazy free, and what is pinned in spite of them.
+                        // A write that finds the pool full for good would raise SIGBUS, so only prepared and pinned
+                        // pages are written. A prepared range stays so until the next snapshot or lazy free, a pinned
+                        // one in spite of these.
                         let bytes = at * 8..at * 8 + 8;
                         if at.is_multiple_of(2) {
                             let _nothing_undoes_it = unprepare.lock().unwrap();
@@ -634,7 +636,7 @@ fn it_stays_as_it_was_while_the_region_is_written_written_back_freed_and_short_o
                         // SAFETY: the parent waits for this process.
                         let is_same = checksum(unsafe { own.bytes() }) == first;
                         if is_same {
-                            // SAFETY: ends this process, in the middle of it.
+                            // SAFETY: ends this process, in the middle of its use of the export.
                             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
                         }
                         1
@@ -754,7 +756,7 @@ fn mappings_that_are_refused_are_an_error_and_leave_none() {
         };
         refuse_extents(libc::MAP_FIXED_NOREPLACE, libc::ENOMEM);
         check_too_many();
-        // As if another thread had got the addresses meanwhile.
+        // As if another thread had taken the addresses meanwhile.
         refuse_extents(libc::MAP_FIXED_NOREPLACE, libc::EEXIST);
         let imported = Imported::map(&export, export.extents()).unwrap();
         // SAFETY: the export is kept.
@@ -772,7 +774,7 @@ fn mappings_that_are_refused_are_an_error_and_leave_none() {
         let other = pool.region(BLOCK).unwrap().snapshot().unwrap();
         let error = other.export_copy().map(drop).unwrap_err();
         assert!(error.to_string().contains("EFBIG"), "{error}");
-        // SAFETY: the number of no descriptor.
+        // SAFETY: no descriptor has this number, and it is forgotten below.
         let none = unsafe { OwnedFd::from_raw_fd(800) };
         let error = Imported::map(&none, export.extents()).unwrap_err();
         std::mem::forget(none);

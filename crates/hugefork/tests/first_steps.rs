@@ -1,4 +1,4 @@
-//! What a region, its forks and its snapshots show, with real memory and real faults.
+//! The contents of a region, its forks and its snapshots, with real memory and real faults.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! What a program may say to the kernel of the addresses of a region, and what that does: the kernel refuses little of
-//! it. The documentation of `Region` has the rule.
+//! Calls by which a program tells the kernel something about the addresses of a region (`madvise` and its like), and
+//! their effects: the kernel refuses few of them. The documentation of `Region` has the rule.
 
 mod common;
 
@@ -9,12 +9,12 @@ use hugefork::{Pool, Region};
 const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// Where pages are written.
+/// The offset at which the tests write pages.
 const AT: usize = 3 * BLOCK + 21 * PAGE;
 
-/// What `madvise` answers for all of a region: zero, or an `errno`.
+/// Calls `madvise` on all of a region. Returns zero or an `errno`.
 fn advise(region: &Region, advice: i32) -> i32 {
-    // SAFETY: the test reads what is left.
+    // SAFETY: the test reads the contents that are left.
     let refused = unsafe { libc::madvise(region.as_mut_ptr().cast(), region.len(), advice) } != 0;
     if refused { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
 }
@@ -25,18 +25,18 @@ fn pool() -> Option<Pool> {
     why.inspect(|why| println!("skipped: {why}")).is_none().then_some(pool)
 }
 
-/// With two snapshots, so that the pages that were written after the first one are captured.
+/// A region with two snapshots, so that the pages written after the first one are captured.
 fn captured(pool: &Pool) -> (Region, [hugefork::Snapshot; 2]) {
     let mut region = pool.region(8 * BLOCK).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    // No stream, of which whole blocks would be copied.
+    // The order makes no stream, for which the engine would copy whole blocks.
     (0..20).for_each(|page| region.as_mut_slice()[AT + 7 * ((3 + 11 * page) % 20) * PAGE] = 2);
     let second = region.snapshot().unwrap();
     (region, [first, second])
 }
 
-/// Where pages were written beside a snapshot, its blocks are shown through private mappings.
+/// The kernel shows blocks with pages written beside a snapshot through private mappings.
 #[test]
 fn what_the_kernel_refuses_of_private_mappings_harms_nothing() {
     alone(|| {
@@ -55,7 +55,7 @@ fn what_only_says_how_memory_is_used_harms_nothing() {
         let Some(pool) = pool() else { return };
         let (mut region, [first, second]) = captured(&pool);
         for advice in [libc::MADV_WILLNEED, libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_POPULATE_READ] {
-            // Whatever it answers.
+            // The answer does not matter.
             advise(&region, advice);
             let third = region.snapshot().unwrap();
             assert_eq!((first[AT], second[AT], third[AT], region.as_mut_slice()[AT]), (1, 2, 2, 2));
@@ -69,7 +69,7 @@ fn what_only_says_how_memory_is_used_harms_nothing() {
     .well();
 }
 
-/// A debug build finds it at the next snapshot.
+/// A debug build checks for them at the next snapshot.
 #[test]
 fn dropped_pages_are_found_in_a_debug_build() {
     if !cfg!(debug_assertions) {

@@ -1,4 +1,4 @@
-//! Faults that are not hugefork's go to whoever handled them before the first pool was built, as if there were no pool.
+//! Faults that are not hugefork's go to the handler that was there before the first pool, as if there were no pool.
 
 mod common;
 
@@ -74,7 +74,7 @@ fn foreign_faults_of_many_threads_beside_region_faults_are_all_mended() {
     .well();
 }
 
-/// What a handler finds.
+/// The state that a handler finds.
 #[derive(Debug, PartialEq)]
 struct Found {
     signal: c_int,
@@ -84,8 +84,8 @@ struct Found {
     blocked_afterwards: u64,
 }
 
-/// Makes a foreign fault happen before there is a pool and after, with a handler installed with `flags`, and compares
-/// what the handler finds.
+/// Provokes a foreign fault before there is a pool and again after. Compares the states that a handler installed with
+/// `flags` finds.
 fn check_nothing_changes_for_the_handler(flags: c_int) {
     static SIGNAL: AtomicUsize = AtomicUsize::new(0);
     static CODE: AtomicUsize = AtomicUsize::new(0);
@@ -147,7 +147,7 @@ fn an_earlier_handler_for_one_fault_gets_one_and_region_faults_go_on() {
     assert!(said.contains("region faults go on"), "{said}");
 }
 
-/// Where the program goes on after a fault.
+/// The address at which the program goes on after a fault.
 static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 #[cfg(target_arch = "x86_64")]
@@ -228,7 +228,7 @@ fn an_earlier_handler_may_leave_without_returning() {
     alone(|| {
         handle_info(SIGSEGV, jump);
         let mut region = small_region();
-        // More often than hugefork can remember, on threads that end with it.
+        // More often than hugefork can remember faults in progress, on threads that end afterwards.
         for _ in 0..100 {
             std::thread::scope(|scope| {
                 scope.spawn(|| {

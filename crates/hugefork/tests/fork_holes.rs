@@ -1,5 +1,5 @@
-//! Where regions, snapshots and pools were, a child of `fork(2)` has nothing: neither its parent's memory, nor memory
-//! of its own, which pointers and borrows from before the fork would reach.
+//! In a child of `fork(2)`, the addresses of regions, snapshots and pools are holes. There is neither the parent's
+//! memory nor memory of the child's own: pointers and borrows from before the fork would reach it.
 
 mod common;
 
@@ -26,7 +26,8 @@ fn map(wish: usize, len: usize) -> Range<usize> {
     at.expose_provenance()..at.addr() + len
 }
 
-/// Allocates and maps, at places that the kernel chooses and at places where regions were.
+/// Allocates and maps memory, at addresses that the kernel chooses and at those where regions were, and checks that
+/// none of it lies in `forbidden`.
 fn check_that_nothing_new_lies_in(forbidden: &[Range<usize>]) {
     let mut kept: Vec<Vec<u8>> = Vec::new();
     let check = |new: Range<usize>| {
@@ -49,7 +50,8 @@ fn check_that_nothing_new_lies_in(forbidden: &[Range<usize>]) {
 
 /// The ranges of addresses that the child must not get.
 fn places(pool: &Pool, regions: &[&Region], snapshot: &Snapshot) -> Vec<Range<usize>> {
-    // The direct map, and what read-only and private mappings are made of. What was used of them has other rights.
+    // The direct map, and the mappings from which read-only and private mappings are made. Their used parts have other
+    // rights.
     let mut whole: Vec<Range<usize>> = Vec::new();
     for map in pool_mappings().into_iter().map(|map| map.address.0 as usize..map.address.1 as usize) {
         match whole.last_mut().filter(|last| last.end == map.start) {
@@ -86,7 +88,7 @@ fn nothing_of_a_childs_own_lies_where_regions_and_pools_were() {
     .well();
 }
 
-/// Uses a borrow from before the fork, in a child that has mapped a lot of memory of its own.
+/// Uses a borrow from before the fork in a child that has mapped a lot of memory of its own.
 fn use_a_borrow_in_a_child(access: impl FnOnce(&mut [u8], &[u8])) {
     let pool = Pool::builder().capacity(16 * BLOCK).build().unwrap();
     let (mut region, fork, snapshot) = region_of_all_kinds(&pool);
@@ -122,7 +124,7 @@ fn a_read_of_a_snapshot_mapped_before_the_fork_is_a_fault_that_says_why() {
     check_says_why(alone(|| use_a_borrow_in_a_child(|_, old| assert_eq!(std::hint::black_box(old)[0], 0))));
 }
 
-/// Calls every accessor, in a child that may have memory of its own where the region was.
+/// Calls every accessor in a child, which may have memory of its own where the region was.
 fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     let says_why = |result: std::thread::Result<()>| {
         let panic = result.expect_err("it hands out memory that is not there");
@@ -153,7 +155,7 @@ fn check_accessors(region: &mut Region, snapshot: &Snapshot) {
     refused(region.pool().trim());
     refused(region.pool().region(BLOCK));
     hugefork::reinstall_fault_handler().unwrap();
-    // These touch no memory of the region.
+    // These calls touch no memory of the region.
     region.advise(Advice::Whole);
     assert_eq!((region.stats().blocks, region.len()), (4, snapshot.len()));
     assert!(!region.is_revoked() && !snapshot.is_revoked() && !region.as_ptr().is_null());
@@ -169,7 +171,7 @@ fn no_accessor_of_a_child_hands_out_memory_however_it_was_made() {
             check_accessors(&mut region, &snapshot);
             check_fork(|| check_accessors(&mut region, &snapshot));
         });
-        // The C library's handlers do not run, so the child does get memory there.
+        // The C library's handlers do not run in this child, so it can get memory there.
         let at = region.as_ptr().addr();
         let status = in_raw_fork(|| {
             assert_eq!(map(at, region.len()).start, at, "or there is nothing to be seen");
@@ -187,7 +189,7 @@ fn no_accessor_of_a_child_hands_out_memory_however_it_was_made() {
 static WISH: AtomicUsize = AtomicUsize::new(0);
 static GOT: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// An earlier library may do this in a child: get memory and write to it.
+/// Maps memory and writes to it, as an earlier library's handler may do in a child.
 extern "C" fn get_memory() {
     let got: *mut u8 = ptr::with_exposed_provenance_mut(map(WISH.load(Ordering::Relaxed), 3 * PAGE).start);
     // SAFETY: mapped above.

@@ -1,6 +1,6 @@
-//! Texts that may come from anybody: extents from another process, sizes, backings and kernels from a command line.
-//! Whatever they are, the answer is a value that prints as what was read, or an error; and what was read as extents can
-//! be mapped, or is refused, without harm.
+//! Texts from untrusted sources: extents from another process; sizes, backings and kernels from a command line. Any
+//! text gives either a value that prints as a text with the same value, or an error. Extents that were read can be
+//! mapped without harm, or are refused.
 
 mod fuzzed;
 
@@ -10,11 +10,11 @@ use proptest::sample::{Index, select};
 
 const EXTENTS: &str = "hugefork-extents 1\nlength 16384\npage 4096\nextent 0 8192 4096\nextent 8192 0 8192\nend 2\n";
 
-/// The same, of a file with huge pages.
+/// Extents of a file with huge pages.
 const LARGE: &str = "hugefork-extents 1\nlength 8388608\npage 2097152\nextent 0 4194304 2097152\nextent 4194304 0 4194304\n\
                      end 2\n";
 
-/// What texts are changed from, and what finds something now: add to it whatever fails once.
+/// The texts that the test changes. Add every text that once failed.
 const CORPUS: [&str; 14] = [
     "4KiB",
     "512MiB",
@@ -32,7 +32,7 @@ const CORPUS: [&str; 14] = [
     "hugefork-extents 1\nlength 9223372036854771712\npage 4096\nextent 0 9223372036854767616 4096\nend 1\n",
 ];
 
-/// Words that mean something somewhere.
+/// Words that have a meaning in some of the texts.
 const WORDS: [&str; 18] = [
     "\n",
     " ",
@@ -99,7 +99,7 @@ fn changed(text: &str, changes: &[Change]) -> String {
 #[test]
 fn what_the_fuzzer_has_found_does_no_harm() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/texts");
-    // A package of this crate alone has none.
+    // The published package of this crate does not contain the corpus.
     let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
     let texts = entries.flatten().map(|entry| std::fs::read(entry.path()).unwrap());
     texts.for_each(|text| check_all(&String::from_utf8_lossy(&text), &files()));

@@ -1,5 +1,5 @@
-//! Blocks of 1 GiB, on gigantic hugetlb pages and on shmem: they are cleared and copied straight through, and populated
-//! by threads.
+//! Blocks of 1 GiB, on gigantic hugetlb pages and on shmem. hugefork clears and copies them straight through; several
+//! threads populate them.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn skipped(name: &str, why: &str) {
     println!("skipped: {why}");
 }
 
-/// The life of two blocks: populated, frozen, copied, discarded, given again.
+/// Populates two blocks, snapshots, copies and discards them, and uses them again.
 fn live(pool: &Pool) {
     let mut region = pool.region_with(BLOCK, common::by_block()).unwrap();
     let most = AtomicUsize::new(0);
@@ -53,7 +53,7 @@ fn live(pool: &Pool) {
     drop(snapshot);
     region.discard(0..BLOCK).unwrap();
     assert_eq!(pool.stats().blocks_free, 2);
-    // This time the block is used, so hugefork clears it.
+    // The block is a used one this time, so hugefork clears it.
     region.as_mut_slice()[BLOCK / 2] = 1;
     assert!(pages().all(|at| region.as_mut_slice()[at] == u8::from(at == BLOCK / 2)));
     assert_eq!(region.stats().faults.bytes_cleared, BLOCK as u64);

@@ -1,7 +1,7 @@
-//! The handler allocates nothing on any path: it may have interrupted `malloc` half-way, with its locks held.
+//! The fault handler allocates nothing on any path: it may have interrupted `malloc` half-way, with its locks held.
 //!
-//! If a thread comes to this program's allocator during its write to a region, the allocator ends the process. Each
-//! test runs in a process of its own.
+//! This program's allocator ends the process if a thread calls it during a watched write to a region. Each test runs in
+//! a process of its own.
 
 mod common;
 
@@ -19,10 +19,10 @@ use libc::{SIGABRT, SIGBUS, SIGSEGV};
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// The thread that must not allocate now, or 0. Other threads may: the test runner has some.
+/// The thread that must not allocate now, or 0. Other threads may allocate: the test runner has some.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 
-/// How many writes were watched.
+/// The number of watched writes.
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 struct Watched;
@@ -35,7 +35,7 @@ fn this_thread() -> i32 {
 fn look() {
     let watched = WATCHED.load(Ordering::Relaxed);
     if watched != 0 && watched == this_thread() {
-        // A panic would say why only after it has allocated.
+        // A panic would allocate before it prints the reason.
         WATCHED.store(0, Ordering::SeqCst);
         eprintln!("{}", std::backtrace::Backtrace::force_capture());
         give_up("the handler allocated\n");
@@ -46,13 +46,13 @@ fn look() {
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         look();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         look();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -87,7 +87,7 @@ fn load(at: *const u8) -> u8 {
     watched(|| unsafe { at.read_volatile() })
 }
 
-/// What the watched write said before it ended the process without allocating.
+/// The line that a watched write printed before it ended the process, without an allocation.
 #[track_caller]
 fn line(ended: Ended, signal: c_int) -> String {
     let said = ended.by(signal);
@@ -95,12 +95,12 @@ fn line(ended: Ended, signal: c_int) -> String {
     said
 }
 
-/// Restores the default, so that the test sees what the kernel does by itself.
+/// Restores the default action, so that the test sees what the kernel itself does.
 fn default_for(signal: c_int) {
     handle(signal, libc::SIG_DFL, 0, &[]);
 }
 
-/// A pool without a thread that gets memory ahead, since that allocates as it starts.
+/// A pool without the thread that obtains memory ahead, since that thread allocates as it starts.
 fn small_pool(blocks: usize) -> Pool {
     Pool::builder().obtain_ahead(0).name("test").capacity(blocks * BLOCK).backing(Backing::ShmemBase).build().unwrap()
 }
@@ -207,7 +207,7 @@ fn writes_to_what_was_lazily_freed_dropped_or_split() {
             write(&region, 2 * BLOCK + 2 * PAGE);
             write(&region, 2 * BLOCK);
             pool.reclaim(usize::MAX).unwrap();
-            // One page after another gets memory again, until the block is whole.
+            // The pages get memory again one by one, until the block is whole.
             for page in 0..6 {
                 write(&region, 2 * BLOCK + page * PAGE);
             }
@@ -418,9 +418,9 @@ fn a_write_in_a_child_of_fork() {
 fn the_first_fault_of_a_process_where_the_kernel_does_not_hand_out_the_auxiliary_vector() {
     const PR_GET_AUXV: c_int = 0x4155_5856;
     alone(|| {
-        // As before Linux 6.4. Whoever looks for the clock then reads /proc, into allocated memory.
+        // As before Linux 6.4. A search for the clock then reads /proc, into allocated memory.
         refuse(with(libc::SYS_prctl, 0, PR_GET_AUXV, libc::EINVAL));
-        // SAFETY: nothing else runs in this process. With this, the pool measures nothing when it is built.
+        // SAFETY: nothing else runs in this process. With this setting, the pool measures no kernels when it is built.
         unsafe { std::env::set_var("HUGEFORK_KERNEL", "straight/rep") };
         let pool = small_pool(2);
         let region = pool.region(BLOCK).unwrap();

@@ -1,8 +1,8 @@
-//! What the fault handler runs, read from the machine code of this very program: `docs/safety/handler.md` lists its
-//! files, and none of it allocates, takes a foreign lock or touches thread-local state. `handler_allocations` watches
-//! the paths that are taken; this looks at all that there are.
+//! Finds all code that the fault handler can run, in the machine code of this very program. `docs/safety/handler.md`
+//! lists its files, and none of it allocates, takes a foreign lock or touches thread-local state. `handler_allocations`
+//! watches the paths that its tests take; this test covers all paths.
 //!
-//! What runs while a panic unwinds does not count: the handler does not panic.
+//! Code that runs while a panic unwinds does not count: the handler does not panic.
 
 #![cfg_attr(not(target_arch = "x86_64"), allow(unused))]
 
@@ -18,21 +18,21 @@ use hugefork::{Backing, Pool};
 #[cfg(target_arch = "x86_64")]
 use graph::{Id, Program, Reached};
 
-/// What the handler begins with, and what it calls by pointers of its own.
+/// The functions where the handler begins, and those that it calls through pointers of its own.
 const ROOTS: [Root; 6] = [
     // The kernel calls it.
     Root::Function("hugefork::sys::linux::handlers::entry"),
-    // The chain of handlers calls these two, which knows no faults of regions.
+    // The chain of handlers, which knows no faults of regions, calls these two.
     Root::Function("hugefork::fault::delivery::concerns"),
     Root::Function("hugefork::fault::delivery::resolve"),
     // The kernels call it between the steps of a gigantic block.
     Root::Function("hugefork::sys::linux::schedule::yield_now"),
-    // Regions and snapshots, when blocks are short.
+    // A search for blocks calls regions and snapshots through these.
     Root::Trait("hugefork::pool::holders::Holder"),
     Root::Trait("hugefork::pool::holders::LazyHolder"),
 ];
 
-/// Who calls what the machine code does not tell, and what that is.
+/// The functions with calls whose target the machine code does not name, and these targets.
 const DYNAMIC: [(&str, &str); 10] = [
     ("hugefork::sys::linux::handlers::on_fault", "`concerns`, a root"),
     ("hugefork::sys::linux::handlers::resolve", "`resolve`, a root, and the line that there is no room"),
@@ -46,8 +46,8 @@ const DYNAMIC: [(&str, &str); 10] = [
     ("hugefork_kernels::kernel::Kernel::run", "`yield_now`, a root"),
 ];
 
-/// What a shared library may do for the handler: functions that a signal handler may call (`signal-safety(7)`), that
-/// only read what is theirs, or that are system calls and nothing else.
+/// Functions of shared libraries that the handler may call: those allowed in signal handlers (`signal-safety(7)`),
+/// those that only read memory of their own, and plain system calls.
 const IMPORTS: [&str; 19] = [
     "__errno_location",
     "bcmp",
@@ -70,7 +70,8 @@ const IMPORTS: [&str; 19] = [
     "syscall",
 ];
 
-/// What gives itself away by its name: allocators, the engine's own heap too, std's locks, threads, files and streams.
+/// Names by which forbidden functions are recognised: allocators including the engine's own heap, std's locks, threads,
+/// files and streams.
 const FORBIDDEN: [&str; 11] = [
     "__rust_alloc",
     "__rust_dealloc",
@@ -85,7 +86,7 @@ const FORBIDDEN: [&str; 11] = [
     "std::env::",
 ];
 
-/// Functions that never return, at which the ways end.
+/// Functions that never return, at which the search ends.
 const ENDS: [&str; 9] = [
     "abort",
     "std::process::abort",
@@ -100,7 +101,7 @@ const ENDS: [&str; 9] = [
 
 enum Root {
     Function(&'static str),
-    /// Its methods, of all types.
+    /// All methods of a trait, for every type.
     Trait(&'static str),
 }
 
@@ -127,7 +128,8 @@ fn is_own(name: &str) -> bool {
     ["hugefork::", "hugefork_kernels::", "hugefork_linux::"].iter().any(|own| name.starts_with(own))
 }
 
-/// An optimised build leaves functions out and puts them into others: it tells what is done, not where.
+/// Whether this build is optimised: such a build drops functions and inlines others, so it shows what is done, but not
+/// where.
 fn is_optimised() -> bool {
     if !cfg!(debug_assertions) {
         println!("skipped: this build is optimised");
@@ -135,7 +137,7 @@ fn is_optimised() -> bool {
     !cfg!(debug_assertions)
 }
 
-/// Has `look` see this program, which has the handler in it since it writes to a region.
+/// Calls `look` with this program. It contains the handler because it writes to a region.
 #[cfg(target_arch = "x86_64")]
 fn with_program(look: impl FnOnce(&Program<'_>)) {
     let pool = Pool::builder().capacity(4 << 20).backing(Backing::ShmemBase).build().unwrap();
@@ -147,7 +149,7 @@ fn with_program(look: impl FnOnce(&Program<'_>)) {
     look(&Program::read(&std::fs::read(std::env::current_exe().unwrap()).unwrap(), is_end));
 }
 
-/// Has `look` see what the handler may come to.
+/// Calls `look` with everything that the handler can reach.
 #[cfg(target_arch = "x86_64")]
 fn with_handler(look: impl FnOnce(&Program<'_>, &Reached<'_, '_>)) {
     with_program(|program| {
@@ -158,7 +160,7 @@ fn with_handler(look: impl FnOnce(&Program<'_>, &Reached<'_, '_>)) {
     });
 }
 
-/// The ways to what the handler must not do, one for each function of ours that does it.
+/// The paths to forbidden code, one for each function of ours that contains or calls it.
 #[cfg(target_arch = "x86_64")]
 fn wrong(program: &Program<'_>, reached: &Reached<'_, '_>) -> Vec<String> {
     let is_wrong = |id: &&Id| {
@@ -175,8 +177,8 @@ fn wrong(program: &Program<'_>, reached: &Reached<'_, '_>) -> Vec<String> {
     ways.into_values().collect()
 }
 
-/// Who makes each call that the machine code does not tell: formatting, or the nearest function of ours on the way
-/// there.
+/// The caller of each call whose target the machine code does not name: formatting, or the nearest function of ours on
+/// the path there.
 #[cfg(target_arch = "x86_64")]
 fn dynamic<'a>(reached: &Reached<'a, '_>) -> Vec<&'a str> {
     let nearest =
@@ -238,7 +240,7 @@ fn the_list_of_what_the_handler_runs_is_complete() {
     });
 }
 
-/// What the list calls a source file, if it is one of ours.
+/// The name of a source file in the list, if it is one of ours.
 fn listed_name(file: &str) -> Option<&str> {
     let (_, of_engine) = file.rsplit_once("crates/hugefork/src/").unzip();
     let below = ["hugefork-kernels/src/", "hugefork-linux/src/"].iter().find_map(|folder| file.find(folder));
@@ -255,7 +257,7 @@ fn listed() -> BTreeMap<String, String> {
         let mut cells = line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`').to_owned());
         Some((cells.next()?, cells.next()?))
     };
-    // After the names of the columns and the line below them.
+    // Skips the names of the columns and the line below them.
     let rows =
         list.trim().lines().skip(2).map(|line| row(line).unwrap_or_else(|| panic!("not a row of the list: {line}")));
     rows.collect()
@@ -263,7 +265,7 @@ fn listed() -> BTreeMap<String, String> {
 
 #[cfg(target_arch = "x86_64")]
 mod offenders {
-    //! What the handler must not do.
+    //! Code that the handler must not contain, one function for each kind.
 
     use std::cell::Cell;
     use std::hint::black_box;
@@ -319,7 +321,7 @@ mod offenders {
         }
     }
 
-    /// So that they are in the program.
+    /// Calls all of them, so that the program contains them.
     pub(super) fn all() {
         allocates();
         frees(black_box(Vec::new()));

@@ -1,6 +1,6 @@
-//! How deep the fault handler goes. It begins on the alternate signal stack, which has 8 KiB in a Rust thread. The
-//! kernel takes up to 4 KiB of it for the registers, and 8 KiB more if a thread uses AMX. Then it goes on on a stack of
-//! its own.
+//! The stack use of the fault handler. It begins on the alternate signal stack, which has 8 KiB in a Rust thread. The
+//! kernel uses up to 4 KiB of this for the registers, and 8 KiB more if a thread uses AMX. Then the handler switches to
+//! a stack of its own.
 
 mod common;
 
@@ -17,10 +17,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const STACK: usize = 256 << 10;
 const PAINT: u8 = 0xa5;
-/// What the pools of tests that refuse calls have blocks of.
+/// The block size of the pools in tests that refuse calls.
 const BLOCK: usize = 2 << 20;
 
-/// How many bytes were used.
+/// The number of bytes used of each stack.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
     /// Of the alternate stack.
@@ -34,7 +34,7 @@ impl Used {
         Used { alternate: self.alternate.max(other.alternate), own: self.own.max(other.own) }
     }
 
-    /// Checks that it is as little as the handler may use.
+    /// Checks that the handler used no more than it may.
     #[track_caller]
     fn check(self, registers: usize) {
         println!("{self:?}, {registers} for registers");
@@ -81,7 +81,7 @@ fn used_of(size: usize, faults: impl FnOnce() + Send) -> Used {
     })
 }
 
-/// A stack of the handler's own has so many bytes, and begins at a multiple of that.
+/// The size of a stack of the handler's own, and its alignment.
 const OWN: usize = 64 << 10;
 
 /// The stack that the handler takes when this thread faults, without its guard page. An observer runs there.
@@ -111,7 +111,7 @@ extern "C" fn make_room(_signal: libc::c_int) {
     drop(IN_THE_WAY.lock().unwrap().take());
 }
 
-/// A write that finds the pool full and prints its line, and then succeeds because the handler makes room.
+/// A write that finds the pool full and prints its line. It then succeeds, because the `SIGBUS` handler makes room.
 fn full_pool() {
     // SAFETY: the handler takes only what this test left for it.
     unsafe { libc::signal(libc::SIGBUS, make_room as *const () as libc::sighandler_t) };
@@ -128,7 +128,7 @@ fn full_pool() {
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// A write that finds the pool full and takes a block away from a snapshot, and one that drops lazily freed blocks.
+/// A write that finds the pool full and takes a block away from a snapshot, and another that drops lazily freed blocks.
 fn short_pool() {
     let pool = Pool::builder().name("short").capacity(4 << 20).build().unwrap();
     let mut region = pool.region_with(4 << 20, by_block()).unwrap();
@@ -146,9 +146,9 @@ fn short_pool() {
     other.as_mut_slice()[5000] = 1;
 }
 
-/// A fork that copies into the block that is reserved for it.
-fn booked_pool() {
-    let pool = Pool::builder().name("booked").capacity(4 << 20).build().unwrap();
+/// A fork that copies into the block reserved for it.
+fn reserving_pool() {
+    let pool = Pool::builder().name("reserved").capacity(4 << 20).build().unwrap();
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
     region.as_mut_slice().fill(1);
     let mut fork = region.fork_with(by_block().reserve(Reserve::Full)).unwrap();
@@ -156,15 +156,16 @@ fn booked_pool() {
     assert_eq!((region.as_mut_slice()[0], fork.as_mut_slice()[0], pool.stats().blocks_reserved), (1, 2, 0));
 }
 
-/// What writes to blocks need of which the kernel copies pages: to show a block so, to go on after a snapshot, to copy
-/// the block after all, and to put the pages back into a block that nobody else holds any more.
+/// The stack use of writes to blocks whose pages the kernel copies: one that shows a block so, one after another
+/// snapshot, one that copies the block after all, and one that writes the pages back into a block that nobody else
+/// holds any more.
 fn by_page(pool: &Pool) -> [Used; 4] {
     let size = pool.block_size().bytes();
     let mut region = pool.region(8 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
     let cow_mapping = used_by(|| region.as_mut_slice()[size / 2] = 2);
-    // The neighbours are shown by page too, and have no private pages.
+    // The neighbours are CoW-mapped too, and have no private pages.
     let second = region.snapshot().unwrap();
     let allow_writes = used_by(|| region.as_mut_slice()[3 * size / 2] = 2);
     let third = region.snapshot().unwrap();
@@ -201,16 +202,16 @@ fn the_handler_fits_the_stack_that_rust_gives_a_thread() {
         println!("  by page: cow_mapping, allow_writes, copy, write back {by_page:?}");
         most = by_page.into_iter().fold(most, Used::most);
     }
-    let (full, short, booked) = (used_by(full_pool), used_by(short_pool), used_by(booked_pool));
-    println!("full pool: {full:?}, short pool: {short:?}, booked blocks: {booked:?}");
-    most = most.most(full).most(short).most(booked);
-    // What the kernel puts there depends on the processor, and so does what Rust gives a thread.
+    let (full, short, reserved) = (used_by(full_pool), used_by(short_pool), used_by(reserving_pool));
+    println!("full pool: {full:?}, short pool: {short:?}, reserved blocks: {reserved:?}");
+    most = most.most(full).most(short).most(reserved);
+    // Both the kernel's part and the size that Rust gives depend on the processor.
     most.check(registers());
     let given = 8192.max(largest_frame());
     assert!(most.alternate <= given - 128, "the handler used {most:?} of a stack of {given}");
 }
 
-/// What the handler may need of the alternate stack, according to sys/linux/handlers.rs.
+/// The bytes that the handler may use of the alternate stack, as in sys/linux/handlers.rs.
 const NEEDED: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
 
 /// The bytes that the kernel puts on the stack for a handler that does nothing.
@@ -221,14 +222,14 @@ fn registers() -> usize {
     used_by(|| assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0)).alternate
 }
 
-/// The most that registers may take, whatever a thread uses.
+/// The most bytes that registers may take, whatever features a thread uses.
 fn largest_frame() -> usize {
     // SAFETY: the call only looks something up.
     unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) as usize }
 }
 
-/// Lets the write be done: it is repeated, and finds memory that is not the region's. On hugetlb only whole pages can
-/// be replaced; where this fails, the write would be repeated for ever.
+/// Replaces the memory below the write, so that its repetition succeeds. It replaces a whole block, since hugetlb
+/// allows only whole pages; if that failed, the thread would repeat the write for ever.
 extern "C" fn give_other_memory(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let block = common::signals::address_of(info) / BLOCK * BLOCK;
     let (access, flags) =
@@ -241,7 +242,7 @@ extern "C" fn give_other_memory(_: libc::c_int, info: *mut libc::siginfo_t, _: *
     }
 }
 
-/// A write to memory that is replaced and cannot be made writable then, so that the write fails.
+/// A write to a block that can be shown but not made writable, so that the write fails.
 fn refused_right(backing: Backing) {
     let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
     let mut region = pool.region(8 << 20).unwrap();
@@ -250,7 +251,7 @@ fn refused_right(backing: Backing) {
     common::signals::handle(libc::SIGBUS, give_other_memory as *const () as usize, libc::SA_SIGINFO, &[]);
     let registers = registers();
     let used = used_by(|| {
-        // No thread can be started after that.
+        // From here on no thread can be started.
         refuse(with(libc::SYS_mprotect, 2, libc::PROT_READ | libc::PROT_WRITE, libc::ENOMEM));
         region.as_mut_slice()[5_000_000] = 2;
     });
@@ -258,7 +259,7 @@ fn refused_right(backing: Backing) {
     let failed = u64::from(backing == Backing::Hugetlb);
     assert_eq!((region.stats().faults.failed, snapshot[5_000_001]), (failed, 1));
     used.check(registers);
-    // It is not the region's any more.
+    // The memory there is not the region's any more.
     std::mem::forget(region);
 }
 
@@ -272,12 +273,13 @@ fn a_write_that_gets_no_right_to_write_fits_too_where_each_block_is_a_mapping() 
     alone(|| refused_right(Backing::Hugetlb)).well();
 }
 
-/// Refuses nothing yet. `None`, and said so, if calls cannot be refused here.
+/// A supervisor that refuses nothing yet; `None`, with a message, if calls cannot be refused here.
 fn refusals() -> Option<Refusals> {
     Refusals::start(1).inspect_err(|error| println!("skipped: no supervised system calls: {error}")).ok()
 }
 
-/// A write that copies a block, which the kernel refuses to keep from children, so that the old one is shown again.
+/// A write that copies a block. The kernel refuses to exclude the copy from children, so the engine shows the old block
+/// again.
 fn block_shown_again(backing: Backing) {
     let Some(pool) = common::pool(backing, 16 << 20, BlockSize::MIB_2) else { return };
     let mut region = pool.region_with(8 << 20, by_block()).unwrap();
@@ -301,9 +303,9 @@ fn a_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
     alone(|| block_shown_again(Backing::Hugetlb)).well();
 }
 
-/// A fork that copies into the block that is reserved for it, which the kernel refuses to show.
-fn booked_block_shown_again(backing: Backing) {
-    let builder = Pool::builder().name("booked").capacity(4 << 20).block_size(BlockSize::MIB_2).backing(backing);
+/// A fork that copies into the block reserved for it, which the kernel refuses to show.
+fn reserved_block_shown_again(backing: Backing) {
+    let builder = Pool::builder().name("reserved").capacity(4 << 20).block_size(BlockSize::MIB_2).backing(backing);
     let Some(pool) = common::built(builder, backing) else { return };
     let mut region = pool.region_with(2 << 20, by_block()).unwrap();
     region.as_mut_slice().fill(1);
@@ -326,28 +328,28 @@ fn booked_block_shown_again(backing: Backing) {
 
 #[test]
 fn a_reserved_block_that_is_shown_again_fits_too() {
-    alone(|| booked_block_shown_again(Backing::ShmemBase)).well();
+    alone(|| reserved_block_shown_again(Backing::ShmemBase)).well();
 }
 
 #[test]
 fn a_reserved_block_that_is_shown_again_fits_too_where_each_block_is_a_mapping() {
-    alone(|| booked_block_shown_again(Backing::Hugetlb)).well();
+    alone(|| reserved_block_shown_again(Backing::Hugetlb)).well();
 }
 
-/// Printed by a process in which the pool's thread has done what the write was to do.
+/// Printed by a process in which the pool's thread wrote the block back before the write could.
 const THREAD_WAS_FIRST: &str = "the pool's thread was first";
 
-/// So many processes in a row in which the thread is first are a fault.
+/// The test fails if the thread is first in this many processes in a row.
 const MAX_TRIES: usize = 100;
 
-/// A write that writes back a block, which the kernel refuses to show at first.
+/// A write that writes back a block, which the kernel at first refuses to show.
 fn write_back_shown_once_more(backing: Backing) {
-    let pool = Pool::builder().name("folded").capacity(8 << 20).backing(backing).build().unwrap();
+    let pool = Pool::builder().name("written-back").capacity(8 << 20).backing(backing).build().unwrap();
     let mut region = pool.region(4 << 20).unwrap();
     region.as_mut_slice().fill(1);
     let first = region.snapshot().unwrap();
-    // So many pages are a block of its own for the second, and what has none stays write-protected, where the kernel
-    // does not track writes: it gives no descriptor for that.
+    // This many pages make the second snapshot copy the block. A block that it does not copy stays write-protected if
+    // the kernel does not track writes; and without a free descriptor, the kernel does not track them.
     (128..384).for_each(|page| region.as_mut_slice()[page * 4096] = 2);
     let many = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(3), ..many }).unwrap();
@@ -358,7 +360,7 @@ fn write_back_shown_once_more(backing: Backing) {
     let used = used_by(|| {
         drop((first, second));
         refusals.arm_blocks();
-        // It was shown by page with its neighbour.
+        // This block was CoW-mapped together with its neighbour.
         region.as_mut_slice()[3 << 20] = 3;
         refusals.disarm();
     });
@@ -373,14 +375,14 @@ fn write_back_shown_once_more(backing: Backing) {
 
 #[test]
 fn a_written_back_block_that_is_shown_once_more_fits_too() {
-    // The pool's thread may write the block back before the write comes, on a busy machine.
+    // On a busy machine, the pool's thread may write the block back before the write.
     let ended = (0..MAX_TRIES)
         .map(|_| alone(|| write_back_shown_once_more(Backing::ShmemBase)))
         .find(|ended| !ended.stdout.contains(THREAD_WAS_FIRST));
     ended.expect("a write comes first at some time").well();
 }
 
-/// A write to a page that was dropped out of a block, which the kernel refuses to show at first.
+/// A write to a dropped page of a block, which the kernel at first refuses to show.
 fn page_of_a_block(backing: Backing) {
     let pool = Pool::builder().name("split").capacity(8 << 20).backing(backing).build().unwrap();
     let mut region = pool.region(4 << 20).unwrap();
@@ -403,7 +405,7 @@ fn page_of_a_block(backing: Backing) {
     used.check(registers);
 }
 
-/// The write is repeated.
+/// A handler that returns, so that the thread repeats the write.
 extern "C" fn again(_: libc::c_int) {}
 
 #[test]

@@ -1,6 +1,6 @@
-//! The fault handler goes on to a stack of its own: what it would lose there to a signal that comes meanwhile, and that
-//! none comes; that threads find stacks, however many are in the handler at once; and that a fault's backtrace leads
-//! back to who wrote.
+//! The fault handler switches to a stack of its own. These tests show what a signal in between would destroy there, and
+//! that none is delivered. They also check that threads find stacks however many are in the handler at once, and that a
+//! backtrace of a fault leads back to the writing code.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -17,13 +17,13 @@ use common::signals::{Handler, blocked_now, give_up, handle, handle_info, take_a
 use hugefork::{Backing, BlockSize, Observer, Pool, Region};
 use libc::{SIGBUS, SIGSEGV, SIGUSR1, siginfo_t};
 
-/// Of a region that an observer watches.
+/// The block size of regions with an observer.
 const PAGE: usize = 4096;
 
-/// So many stacks are mapped at a time (sys/linux/stacks.rs).
+/// Number of stacks that are mapped at a time (sys/linux/stacks.rs).
 const IN_A_CHUNK: usize = 32;
 
-/// What calls a function in the handler, while a block is given.
+/// An observer that calls a function in the handler, while a block is given.
 struct Inside<F>(F);
 
 impl<F: Fn() + Send + Sync> Observer for Inside<F> {
@@ -46,14 +46,14 @@ fn watched(pool: &Pool, inside: impl Fn() + Send + Sync + 'static) -> Region {
     region
 }
 
-/// Where the caller's stack is.
+/// An address on the caller's stack.
 fn stack_here() -> usize {
     let here = 0_u8;
     (&raw const here).addr()
 }
 
-/// Why signals are blocked: the kernel begins at the end of the alternate stack if the stack pointer is elsewhere, even
-/// if a handler is to return there.
+/// The reason for which the handler blocks signals: if the stack pointer is not on the alternate stack, the kernel puts
+/// the next signal at its end, even if a handler has yet to return there.
 #[test]
 fn a_signal_would_write_over_the_registers_of_a_handler_that_has_left_its_stack() {
     static INTERRUPTED: AtomicUsize = AtomicUsize::new(0);
@@ -85,7 +85,7 @@ fn a_signal_would_write_over_the_registers_of_a_handler_that_has_left_its_stack(
                 options(nostack),
             );
         }
-        // What it would return to may be gone.
+        // The frame to return to may be overwritten.
         // SAFETY: ends the process.
         unsafe { libc::_exit(i32::from(INTERRUPTED.load(Ordering::Relaxed) != BEGINS.load(Ordering::Relaxed))) };
     }
@@ -98,28 +98,28 @@ fn a_signal_would_write_over_the_registers_of_a_handler_that_has_left_its_stack(
     .well();
 }
 
-/// How often [`comes`] has come.
+/// The number of calls of [`comes`].
 static CAME: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn comes(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     CAME.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A signal that glibc keeps for itself, for `setuid(2)`: `sigaction` refuses it, and no set has it.
+/// A signal that glibc reserves for `setuid(2)`: `sigaction` refuses it, and no signal set can contain it.
 const OF_GLIBC: c_int = 33;
 
-/// Has [`comes`] handle [`OF_GLIBC`] on the alternate stack: so Go does, with glibc's handler.
+/// Makes [`comes`] the handler of [`OF_GLIBC`] on the alternate stack, as Go does with glibc's handler.
 fn handle_that_of_glibc() {
     handle_info(SIGUSR1, comes);
     let (mut action, size) = ([0_u64; 4], size_of::<u64>());
-    // SAFETY: reads and writes what the kernel has for a handler.
+    // SAFETY: reads and writes the kernel's form of a disposition.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_rt_sigaction, SIGUSR1, 0, action.as_mut_ptr(), size), 0);
         assert_eq!(libc::syscall(libc::SYS_rt_sigaction, OF_GLIBC, action.as_ptr(), 0, size), 0);
     }
 }
 
-/// Sends two signals to this thread, and checks that none comes.
+/// Sends two signals to this thread, and checks that neither is delivered.
 fn send_in_vain() {
     for signal in [SIGUSR1, OF_GLIBC] {
         // SAFETY: sends a signal to this thread.
@@ -150,7 +150,7 @@ fn they_wait_too_where_another_handler_has_called_this_one() {
         let handler: Handler = unsafe { core::mem::transmute(EARLIER.load(Ordering::Relaxed)) };
         let before = blocked_now();
         handler(signal, info, context);
-        // They have come by now: nothing else was blocked here.
+        // They were delivered by now: nothing else was blocked here.
         if CAME.load(Ordering::Relaxed) != 2 || before != 1 << SIGSEGV || blocked_now() != before {
             give_up("the mask is another\n");
         }
@@ -227,7 +227,7 @@ fn where_all_are_taken_and_there_is_no_memory_a_write_waits_for_one_of_them() {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             common::seccomp::refuse(common::seccomp::with(libc::SYS_mmap, 3, flags, libc::ENOMEM));
             begin.wait();
-            // It waits, finds no stack, and waits again.
+            // The writer waits, finds no stack, and waits again.
             let before = sleeps_of(writer.load(Ordering::Relaxed));
             common::wait::until("the writer waits several times", || {
                 assert!(!done.load(Ordering::Relaxed), "it went on without a stack");
@@ -240,14 +240,14 @@ fn where_all_are_taken_and_there_is_no_memory_a_write_waits_for_one_of_them() {
     .well();
 }
 
-/// How often a thread has gone to sleep.
+/// The number of times that a thread has gone to sleep.
 fn sleeps_of(thread: i32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status")).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
 }
 
-/// Where the program goes on after a fault, and with which stack.
+/// The address at which the program goes on after a fault, and its stack pointer there.
 static RESUME: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static STACK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 

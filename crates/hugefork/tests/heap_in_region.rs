@@ -1,5 +1,5 @@
-//! A program whose heap lies in a region. The engine's own data must not come from that heap, because the engine writes
-//! to it in the fault handler and under locks that a fault would wait for.
+//! A program whose heap lies in a region. The engine's own data must not come from this heap, because the engine writes
+//! to them in the fault handler and under locks that a fault would wait for.
 
 mod common;
 
@@ -17,7 +17,7 @@ use hugefork::{
 
 const BLOCK: usize = 2 << 20;
 
-/// The system's allocator until it is given a region. From then on everything comes from there, and freed pieces are
+/// The system's allocator until it gets a region. From then on all memory comes from the region, and freed pieces are
 /// used again.
 struct Heap {
     is_locked: AtomicBool,
@@ -28,7 +28,7 @@ struct Heap {
 
 struct Inner {
     next: usize,
-    /// The last free piece of each power of two. Each piece begins with the address of the one before it.
+    /// The last free piece of each power of two. Each free piece begins with the address of the one before it.
     free: [usize; 64],
 }
 
@@ -43,7 +43,7 @@ static HEAP: Heap = Heap {
     inner: UnsafeCell::new(Inner { next: 0, free: [0; 64] }),
 };
 
-/// How much has come from the region so far.
+/// The number of allocations served from the region.
 static SERVED: AtomicUsize = AtomicUsize::new(0);
 
 impl Heap {
@@ -74,7 +74,7 @@ impl Heap {
     }
 }
 
-/// The power of two of a piece. It has at least 16 bytes, so it can hold the address of another piece.
+/// The power of two that is a piece's size: at least 16 bytes, so that a free piece can hold the address of another.
 fn class(layout: Layout) -> usize {
     layout.size().max(layout.align()).max(16).next_power_of_two().trailing_zeros() as usize
 }
@@ -83,7 +83,7 @@ fn class(layout: Layout) -> usize {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if self.start.load(Ordering::SeqCst) == 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the contract.
             return unsafe { System.alloc(layout) };
         }
         SERVED.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         if !self.holds(at.expose_provenance()) {
-            // SAFETY: the caller's promise; the piece came from there.
+            // SAFETY: the caller guarantees the contract, and the piece came from there.
             return unsafe { System.dealloc(at, layout) };
         }
         self.locked(|inner| {
@@ -121,11 +121,11 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// The heap's region must not be dropped, but the program does take snapshots of it.
+/// Moves the heap into a region. The region must not be dropped, but the program takes snapshots of it.
 fn heap_in(pool: &Pool, len: usize, grain: CopyGrain) -> &'static Region {
     let region =
         pool.region_with(len, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)).unwrap();
-    // Two handles of one region that are never dropped: one for the heap, one for the test.
+    // Two handles of one region: one for the heap, one for the test.
     // SAFETY: a bitwise copy of a value that is never dropped; its methods take shared references.
     let heap = unsafe { ptr::read(&raw const region) };
     let region = Box::leak(Box::new(region));
@@ -133,8 +133,8 @@ fn heap_in(pool: &Pool, len: usize, grain: CopyGrain) -> &'static Region {
     region
 }
 
-/// Uses the heap, so that the engine meets parts of it that were written to since the last snapshot, and parts that
-/// were not.
+/// Uses the heap, so that the engine meets parts of it that were written since the last snapshot, and parts that were
+/// not.
 fn churn(kept: &mut Vec<Vec<u8>>, round: usize) {
     for size in [10, 300, 5_000, 70_000] {
         kept.push(vec![round as u8; size + round % 7]);
@@ -178,13 +178,13 @@ fn snapshots_and_forks_of_the_heap_that_the_program_runs_on() {
     alone(|| cut_the_heap(CopyGrain::Auto)).well();
 }
 
-/// Whoever reads the heap waits while pages of it are written back; the engine must not be among them.
+/// A thread that reads the heap waits while pages of it are written back; the engine itself must not be such a thread.
 #[test]
 fn snapshots_and_forks_of_a_heap_whose_pages_the_kernel_copies() {
     alone(|| cut_the_heap(CopyGrain::Page)).well();
 }
 
-/// Everything else that the engine does, on pools and regions that are made while the heap lies in a region.
+/// Everything else that the engine can do, on pools and regions made while the heap lies in a region.
 fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     let mut region = pool.region(4 * BLOCK).unwrap();
     region.as_mut_slice()[..3 * BLOCK].fill(1);
@@ -216,7 +216,7 @@ fn do_all(pool: &Pool, size: BlockSize, round: usize) {
     pool.trim().unwrap();
     drop(region);
     assert_eq!((fork.stats().blocks * size.bytes(), pool.stats().regions > 0), (4 * BLOCK, true));
-    // Errors name the pool.
+    // Errors contain the name of the pool.
     pool.region(pool.capacity() + size.bytes()).unwrap_err();
     let full = Pool::builder().capacity(BLOCK).block_size(size).backing(Backing::ShmemBase).build().unwrap();
     let (one, other) = (full.region(BLOCK).unwrap(), full.region(BLOCK).unwrap());

@@ -1,7 +1,8 @@
-//! A program holds many snapshots and reads what they have: one of one thread, beside the engine's own, and one whose
-//! threads write meanwhile.
+//! A program holds many snapshots and reads them. Some tests have a single thread beside the engine's own, others have
+//! threads that write meanwhile.
 //!
-//! The process of one thread is made by `fork(2)`, since the harness has a thread more; its pool is its first.
+//! The process with a single thread is made by `fork(2)`, since the test harness has another thread. Its pool is its
+//! first one.
 
 mod common;
 
@@ -18,7 +19,7 @@ const LEN: usize = 4 * BLOCK;
 const PAGE: usize = 4096;
 const HELD: usize = 40;
 
-/// Numbers that look like chance.
+/// A generator of pseudo-random numbers.
 struct Numbers(usize);
 
 impl Numbers {
@@ -30,7 +31,7 @@ impl Numbers {
     }
 }
 
-/// The first byte of each page is what was written there last.
+/// Whether the first byte of each page has the value written there last.
 fn has(snapshot: &Snapshot, expected: &[u8]) -> bool {
     let mut byte = [0];
     expected.iter().enumerate().all(|(page, value)| {
@@ -39,7 +40,7 @@ fn has(snapshot: &Snapshot, expected: &[u8]) -> bool {
     })
 }
 
-/// What the child does: writes, snapshots, resets and drops, each snapshot compared with a vector.
+/// Runs in the child: writes, snapshots, resets and drops, and compares each snapshot with a vector.
 fn live() -> i32 {
     let pool = Pool::builder().capacity(200 * BLOCK).build().unwrap();
     let mut region = pool.region(LEN).unwrap();
@@ -48,7 +49,7 @@ fn live() -> i32 {
     let (mut numbers, mut held) = (Numbers(12345), Vec::new());
     for round in 0..300_usize {
         for _ in 0..numbers.below(30) {
-            // Half of them are the same few again and again.
+            // Half of the writes go to the same few pages again and again.
             let page = if numbers.below(2) == 0 { 3 + numbers.below(40) } else { numbers.below(now.len()) };
             now[page] = round as u8;
             region.as_mut_slice()[page * PAGE] = now[page];
@@ -89,7 +90,7 @@ fn who_is_alone_finds_in_each_snapshot_what_was_there() {
     alone(|| assert_eq!(in_fork(live).code(), Some(0))).well();
 }
 
-/// Writes and goes back to its only snapshot, over and over again.
+/// Writes and resets the region to its only snapshot, over and over again.
 fn go_back() {
     let pool = Pool::builder().capacity(200 * BLOCK).build().unwrap();
     let mut region = pool.region(LEN).unwrap();
@@ -105,7 +106,8 @@ fn go_back() {
     }
 }
 
-/// Page faults tell what need not be looked at. Where a filter refuses to count them, all is looked at.
+/// The count of page faults tells the engine which scans it can skip. If a filter refuses to count them, the engine
+/// scans everything.
 #[test]
 fn so_does_who_is_not_told_of_page_faults() {
     alone(|| {
@@ -119,13 +121,13 @@ fn so_does_who_is_not_told_of_page_faults() {
     .well();
 }
 
-/// The words that each writer writes, one after the other and over again.
+/// The number of words that each writer writes in turn, over and over again.
 const WORDS: usize = 64;
 const HELD_BESIDE_WRITERS: usize = 40;
-/// Few of them lie in one block, so snapshots hold pages.
+/// Only a few of the words lie in each block, so snapshots hold pages.
 const WIDE: usize = 32 * BLOCK;
 
-/// A region of small blocks goes from one to another of a few snapshots whose pages lie over the same blocks.
+/// The region, of small blocks, is reset to one after another of a few snapshots whose pages lie over the same blocks.
 #[test]
 fn a_region_that_goes_back_and_forth_has_what_each_snapshot_has() {
     alone(|| {
@@ -158,7 +160,7 @@ fn a_region_that_goes_back_and_forth_has_what_each_snapshot_has() {
     .well();
 }
 
-/// Where a writer writes for the `nth` time: in pages all over the region.
+/// The offset of a writer's `nth` write; the offsets are spread over the whole region.
 fn place(writer: usize, nth: u64) -> usize {
     let word = nth as usize % WORDS;
     (word * 1237 + writer * 101) % (WIDE / PAGE) * PAGE + 64 * writer
@@ -167,12 +169,13 @@ fn place(writer: usize, nth: u64) -> usize {
 /// A word of the region, for threads that write beside each other.
 fn word(region: &Region, at: usize) -> &AtomicU64 {
     assert!(at + 8 <= region.len() && at.is_multiple_of(8));
-    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
-    // may write.
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used only as an atomic while
+    // other threads may write.
     unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
 }
 
-/// What a snapshot has of all writers. Panics unless each has written up to some number by then, and nothing later.
+/// For each writer, the last number that a snapshot has. Panics unless it has all writes up to that number, and none
+/// after it.
 fn seen(snapshot: &Snapshot, writers: usize) -> Vec<u64> {
     let mut all = Vec::new();
     for writer in 0..writers {
@@ -184,7 +187,7 @@ fn seen(snapshot: &Snapshot, writers: usize) -> Vec<u64> {
         let words: Vec<u64> = (0..WORDS as u64).map(read).collect();
         let last = *words.iter().max().unwrap();
         for (nth, found) in (0..).zip(&words) {
-            // The last number up to that one that goes there, if there is one. Nobody writes 0.
+            // The last number up to `last` that goes to this word; 0, which nobody writes, if there is none.
             let expected = (last + WORDS as u64 - nth) / WORDS as u64 * WORDS as u64 + nth;
             let expected = expected.saturating_sub(WORDS as u64);
             assert_eq!(*found, expected, "writer {writer} has written {last}, and word {nth} is another");
@@ -199,7 +202,7 @@ fn a_snapshot_beside_writers_has_what_each_had_written_before_it() {
     alone(|| assert_eq!(beside(2, 400), 0)).well();
 }
 
-/// The page faults of one tell whether it has written.
+/// The writer's page faults tell the engine whether it has written.
 #[test]
 fn a_snapshot_beside_one_writer_has_what_it_had_written_before() {
     alone(|| assert_eq!(in_fork(|| beside(1, 1500)).code(), Some(0))).well();
@@ -217,8 +220,8 @@ fn a_snapshot_beside_a_writer_of_whose_page_faults_nobody_tells_has_what_it_had_
     .well();
 }
 
-/// Takes so many snapshots beside so many writers and no other thread, but for one that drops snapshots where there are
-/// several. Gives 0.
+/// Takes `rounds` snapshots beside `writers` writers. There is no other thread, except one that drops snapshots if
+/// there are several writers. Returns 0.
 fn beside(writers: usize, rounds: usize) -> i32 {
     let pool = Pool::builder().capacity(400 * BLOCK).build().unwrap();
     let mut region = pool.region(WIDE).unwrap();
@@ -231,7 +234,7 @@ fn beside(writers: usize, rounds: usize) -> i32 {
                 let numbers = (1..).take_while(|_| !is_over.load(Ordering::Relaxed));
                 for number in numbers {
                     word(region, place(writer, number)).store(number, Ordering::Release);
-                    // Now and then all at once, and else one by one.
+                    // At times after every write, at times never.
                     if number / 1000 % 2 == 0 {
                         std::thread::yield_now();
                     }
@@ -239,7 +242,7 @@ fn beside(writers: usize, rounds: usize) -> i32 {
             });
         }
         let over = Over(is_over);
-        // Blocks become the region's alone while it is being snapshotted.
+        // So blocks become the region's alone while a snapshot is taken.
         let (dropped, to_drop) = std::sync::mpsc::sync_channel(0);
         let let_go = |snapshot: Snapshot| {
             if writers > 1 {

@@ -1,4 +1,4 @@
-//! Programs that try to lose a write, to change what is borrowed, or to see what is not theirs, on real memory.
+//! Programs that try to lose a write, to change borrowed memory, or to see memory of others, on real memory.
 
 mod common;
 
@@ -15,7 +15,7 @@ use hugefork::{Backing, BlockSize, BuildError, Pool, Region, RegionOptions, Rese
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// Drops lazily freed contents in all ways: by a call, and by a write to another region of a full pool.
+/// Drops lazily freed contents in both ways: by a call, and by a write to another region in a full pool.
 fn drop_what_may_be(pool: &Pool) {
     let mut other = pool.region(pool.stats().blocks_free.max(1) * BLOCK).unwrap();
     other.as_mut_slice().iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
@@ -28,7 +28,7 @@ fn nothing_changes_under_a_mutable_slice() {
         let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
         let mut region = pool.region(4 * BLOCK).unwrap();
         region.as_mut_slice().fill(7);
-        // These are whole blocks, and on shmem also parts of one.
+        // Whole blocks and, on shmem, a part of one.
         region.lazy_free(BLOCK - 3 * PAGE..4 * BLOCK).unwrap();
         let bytes = region.as_mut_slice();
         drop_what_may_be(&pool);
@@ -36,7 +36,7 @@ fn nothing_changes_under_a_mutable_slice() {
         bytes[BLOCK] = 8;
         drop_what_may_be(&pool);
         assert_eq!((bytes[BLOCK], bytes[BLOCK + 1]), (8, 7));
-        // What was dropped before stays as it is.
+        // Contents that were dropped before the borrow stay zeros.
         region.lazy_free(0..2 * BLOCK).unwrap();
         pool.reclaim(usize::MAX).unwrap();
         let bytes = region.as_mut_slice();
@@ -44,7 +44,7 @@ fn nothing_changes_under_a_mutable_slice() {
     }
 }
 
-/// A page of the region, handed to the kernel, which reads it only when the pipe is read.
+/// Hands a page of the region to the kernel, which reads it only when the pipe is read.
 fn in_a_pipe(region: &Region, offset: usize) -> File {
     let mut ends = [0; 2];
     let page = libc::iovec { iov_base: region.as_mut_ptr().wrapping_add(offset).cast(), iov_len: PAGE };
@@ -108,7 +108,7 @@ fn a_pin_that_was_forgotten_keeps_its_block_from_others() {
     }
 }
 
-/// Another thread does nothing but take snapshots meanwhile.
+/// Another thread takes snapshots all the while.
 #[test]
 fn every_read_into_a_pinned_range_is_whole() {
     for backing in BACKINGS {
@@ -138,7 +138,7 @@ fn every_read_into_a_pinned_range_is_whole() {
     }
 }
 
-/// This includes a fork of a fork: what they alone hold costs the region that wrote it, until they let go of it.
+/// The blocks that forks, and forks of forks, alone hold cost the region that wrote them, until they give them up.
 #[test]
 fn a_limit_is_felt_only_while_somebody_holds_what_it_counts() {
     let pool = Pool::builder().name("test").capacity(16 * BLOCK).build().unwrap();
@@ -155,12 +155,12 @@ fn a_limit_is_felt_only_while_somebody_holds_what_it_counts() {
     region.prepare_write(0..2 * BLOCK).unwrap();
 }
 
-/// One word of a block, which others may write to.
+/// A word of a block, to which other threads may write.
 fn word(region: &Region, block: usize) -> &AtomicU64 {
     &region.as_atomic_u64s()[block * region.pool().block_size().bytes() / 8]
 }
 
-/// Tells the writer that it is over, even if the test fails.
+/// Ends the loop of the writer when it is dropped, even after a failed check.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -169,7 +169,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Writes to one block after another until `is_over`, and counts.
+/// Writes to one block after another until `is_over`, and counts the writes.
 fn write_on(region: &Region, blocks: usize, writes: &AtomicU64, is_over: impl Fn() -> bool) {
     let mut at = 0;
     while !is_over() {
@@ -179,7 +179,7 @@ fn write_on(region: &Region, blocks: usize, writes: &AtomicU64, is_over: impl Fn
     }
 }
 
-/// Copies take the last blocks while a fork is just being mapped.
+/// Copies take the last blocks while a fork is being mapped.
 #[test]
 fn a_fork_with_a_reservation_keeps_its_bytes_while_its_parent_is_written_to() {
     alone(|| {
@@ -192,7 +192,7 @@ fn a_fork_with_a_reservation_keeps_its_bytes_while_its_parent_is_written_to() {
         std::thread::scope(|scope| {
             scope.spawn(|| write_on(&region, BLOCKS, &writes, || done.load(Ordering::Relaxed)));
             let _over = Over(&done);
-            // While the earlier one is being given up, its blocks may be missing.
+            // While an earlier fork gives up its blocks, there may be too few for another.
             let reserved = || region.fork_with(RegionOptions::new().reserve(Reserve::Full)).ok();
             for fork in std::iter::repeat_with(reserved).flatten().take(100) {
                 let look = || (0..BLOCKS).map(|at| word(&fork, at).load(Ordering::Relaxed)).collect::<Vec<_>>();
@@ -208,7 +208,7 @@ fn a_fork_with_a_reservation_keeps_its_bytes_while_its_parent_is_written_to() {
     .well();
 }
 
-/// The child finds no lock that nobody will release.
+/// The child must not find a lock held by a thread that it does not have.
 #[test]
 fn a_child_that_is_forked_while_the_first_pool_is_built_does_not_wait_for_ever() {
     let build = || Pool::builder().capacity(1 << 20).block_size(BlockSize::KIB_64).backing(Backing::ShmemBase).build();

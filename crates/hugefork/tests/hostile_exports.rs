@@ -1,5 +1,5 @@
-//! Descriptors and extents from somebody who wants the importer to die: whatever they are, `Imported::map` refuses
-//! them, or all of what it has mapped can be read, or the read is an error. What lies beside it stays as it is.
+//! Descriptors and extents from a hostile exporter. `Imported::map` refuses them, or everything that it maps can be
+//! read or gives an error. Mappings beside it stay as they are.
 
 mod common;
 
@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 const MIB_2: usize = 2 << 20;
 const GIB_1: usize = 1 << 30;
 
-/// Some of these tests take all hugetlb pages that are free, and all want some: one at a time.
+/// One test runs at a time: some take all free hugetlb pages, and all need some.
 static ALL_PAGES: Mutex<()> = Mutex::new(());
 
 fn extents(len: usize, page: usize, list: &[[usize; 3]]) -> Extents {
@@ -30,7 +30,7 @@ fn extents(len: usize, page: usize, list: &[[usize; 3]]) -> Extents {
     format!("hugefork-extents 1\nlength {len}\npage {page}\n{lines}end {}\n", list.len()).parse().unwrap()
 }
 
-/// A memfd that is sealed, without any memory.
+/// A sealed memfd without any memory.
 fn memfd(len: usize, kind: MemfdFlags, seals: SealFlags) -> OwnedFd {
     let fd = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind).unwrap();
     ftruncate(&fd, len as u64).unwrap();
@@ -42,7 +42,7 @@ fn hugetlb(page: usize) -> MemfdFlags {
     MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.trailing_zeros() << libc::MFD_HUGE_SHIFT)
 }
 
-/// How many hugetlb pages of a size nobody has; `None` if there is no such size.
+/// The number of free hugetlb pages of a size; `None` if the machine has no such size.
 fn free_pages(page: usize) -> Option<usize> {
     let number = |name: &str| {
         let text = fs::read_to_string(format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{name}", page >> 10)).ok()?;
@@ -51,13 +51,13 @@ fn free_pages(page: usize) -> Option<usize> {
     Some(number("free_hugepages")?.saturating_sub(number("resv_hugepages")?))
 }
 
-/// All free hugetlb pages of this size, until it is dropped. They are set aside, which takes no time and no memory.
+/// Reserves all free hugetlb pages of a size until it is dropped, which takes no time and no memory.
 struct AllPages(Vec<(*mut libc::c_void, usize)>);
 
 impl AllPages {
     fn take(page: usize) -> AllPages {
         let mut taken = AllPages(Vec::new());
-        // Others may take some meanwhile, or give some back.
+        // Other processes may take some meanwhile, or give some back.
         while let Some(free @ 1..) = free_pages(page) {
             let flags = MapFlags::PRIVATE | MapFlags::HUGETLB;
             let size = MapFlags::from_bits_retain(page.trailing_zeros() << libc::MAP_HUGE_SHIFT);
@@ -79,10 +79,10 @@ impl Drop for AllPages {
     }
 }
 
-/// As much as a reader of this test reads in one piece.
+/// The most bytes that these tests read in one piece.
 const MOST: usize = 16 << 20;
 
-/// Reads all of it, in each way that there is. What is longer than [`MOST`] is read at its ends.
+/// Reads all of it in every possible way. If it is longer than [`MOST`], reads only its ends.
 fn read_all(imported: &Imported) -> Result<(), ImportError> {
     let mut some = vec![0; imported.len().min(MOST)];
     imported.read_at(0, &mut some)?;
@@ -94,7 +94,7 @@ fn read_all(imported: &Imported) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// The size of hugetlb pages of which there are likely to be none.
+/// A size of hugetlb pages of which the machine probably has none free.
 fn scarce() -> Option<usize> {
     [GIB_1, MIB_2].into_iter().find(|&page| free_pages(page).is_some())
 }
@@ -119,7 +119,7 @@ fn a_hugetlb_file_without_pages_is_refused() {
     .well();
 }
 
-/// What is not there comes when it is mapped, not when it is read.
+/// Missing pages are allocated when the file is mapped, not when it is read.
 #[test]
 fn a_sealed_hugetlb_file_is_whole_once_it_is_mapped() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -135,7 +135,7 @@ fn a_sealed_hugetlb_file_is_whole_once_it_is_mapped() {
     .well();
 }
 
-/// It can become shorter while somebody has a slice of it.
+/// Such a file can become shorter while somebody has a slice of it.
 #[test]
 fn what_is_sealed_against_writes_alone_is_refused() {
     for seals in [SealFlags::WRITE, SealFlags::WRITE | SealFlags::GROW] {
@@ -143,7 +143,7 @@ fn what_is_sealed_against_writes_alone_is_refused() {
         let refused = Imported::map(&file, &extents(PAGE, PAGE, &[[0, 0, PAGE]])).map(drop);
         assert_eq!(refused.unwrap_err().code(), ErrorCode::NotAnExport);
     }
-    // It could not be sealed. Nobody gets a slice of it, and the kernel reads.
+    // This file was not made for sealing. Nobody gets a slice of it; the kernel reads it for the importer.
     let file = memfd_create("hostile", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&file, PAGE as u64).unwrap();
     let imported = Imported::map(&file, &extents(PAGE, PAGE, &[[0, 0, PAGE]])).unwrap();
@@ -180,7 +180,7 @@ fn pages_that_an_exporter_takes_back_are_an_error() {
     .well();
 }
 
-/// The same, with the engine on both sides.
+/// The engine is both exporter and importer here.
 #[test]
 fn an_export_that_is_gone_is_an_error() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,7 +194,7 @@ fn an_export_that_is_gone_is_an_error() {
         pool.trim().unwrap();
         drop(pool);
         let _none_is_left = AllPages::take(MIB_2);
-        // By then it may have been read already, from a page of another.
+        // The read may succeed already, from a page of another pool.
         if let Err(error) = read_all(&imported) {
             assert_eq!(error.code(), ErrorCode::OutOfMemory, "{error}");
         }
@@ -202,7 +202,7 @@ fn an_export_that_is_gone_is_an_error() {
     .well();
 }
 
-/// The kernel maps whole pages of hugetlb, however few bytes it is asked for.
+/// The kernel maps whole hugetlb pages, however few bytes the caller asks for.
 #[test]
 fn extents_with_smaller_pages_than_the_file_are_refused() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,14 +223,14 @@ fn extents_with_smaller_pages_than_the_file_are_refused() {
     .well();
 }
 
-/// Files of every kind, with memory and without, sealed in all ways.
+/// Files of every kind, with memory and without, with all sets of seals.
 fn files(random: &mut Random) -> Vec<(String, io::Result<OwnedFd>)> {
     let all = [SealFlags::SHRINK, SealFlags::GROW, SealFlags::WRITE, SealFlags::FUTURE_WRITE, SealFlags::SEAL];
     let mut found = Vec::new();
     for (kind, page) in [(MemfdFlags::empty(), PAGE), (hugetlb(MIB_2), MIB_2), (hugetlb(GIB_1), GIB_1)] {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
         let Ok(fd) = memfd_create("hostile", flags) else { continue };
-        // Lengths that are no whole number of pages are refused by hugetlb.
+        // hugetlb refuses lengths that are not a whole number of pages.
         let len = (random.below(4) * page + if random.one_in(4) { 1 + random.below(PAGE) } else { 0 }) as u64;
         let _ = ftruncate(&fd, len);
         if random.one_in(2) && page < GIB_1 {
@@ -263,7 +263,7 @@ fn files(random: &mut Random) -> Vec<(String, io::Result<OwnedFd>)> {
     found
 }
 
-/// Extents with any page size, of some pages of any file.
+/// Extents with any page size, for pages of any file.
 fn some_extents(random: &mut Random) -> Extents {
     let page = [PAGE, PAGE, 2 * PAGE, MIB_2, MIB_2, GIB_1][random.below(6)];
     let (mut at, mut list) = (0, Vec::new());
@@ -275,7 +275,7 @@ fn some_extents(random: &mut Random) -> Extents {
     extents(at + (1 + random.below(2)) * page, page, &list)
 }
 
-/// Extents of a file with so many pages: parts of runs, with pages from elsewhere between them, and some holes.
+/// Extents of a file with `pages` pages: parts of runs, with pages from elsewhere between them, and some holes.
 fn pages_between_parts(random: &mut Random, pages: usize) -> Extents {
     let (mut at, mut run, mut list) = (0, random.below(pages / 2), Vec::new());
     for _ in 0..1 + random.below(30) {
@@ -293,7 +293,7 @@ fn pages_between_parts(random: &mut Random, pages: usize) -> Extents {
     extents((at + random.below(2)) * PAGE, PAGE, &list)
 }
 
-/// Whatever of it is mapped, and whatever copied.
+/// This holds for the parts that are mapped and for those that are copied.
 #[test]
 fn what_the_extents_name_is_there_and_nothing_else() {
     const PAGES: usize = 200;
@@ -315,7 +315,7 @@ fn what_the_extents_name_is_there_and_nothing_else() {
     }
 }
 
-/// Its owner may, where it cannot be sealed.
+/// If the file cannot be sealed, its owner may truncate it.
 #[test]
 fn a_file_that_becomes_shorter_while_it_is_mapped_is_an_error() {
     alone(|| {
@@ -353,7 +353,7 @@ fn a_file_that_becomes_shorter_while_it_is_mapped_is_an_error() {
     .well();
 }
 
-/// Another thread gives memory to the file and takes it away meanwhile.
+/// Meanwhile another thread gives memory to the file and takes it away.
 #[test]
 fn whatever_is_mapped_can_be_read() {
     let _one = ALL_PAGES.lock().unwrap_or_else(PoisonError::into_inner);

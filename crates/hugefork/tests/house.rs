@@ -1,8 +1,9 @@
-//! Who imports whom, and who calls whose methods: rooms point down, files go round in no circles, and one room alone
-//! talks to the system. Also how the states of entries are told apart, and how wide comments are.
+//! Checks the layers of the engine: rooms import from below and call methods below, at most two files import each
+//! other, and a single room talks to the system. Also checks how matches treat the states of entries, and the width of
+//! comments.
 //!
-//! Read from the sources, as they are written: a path counts for the file that it names, or for the deepest file on its
-//! way.
+//! The tests read the sources as they are written. A path counts for the file that it names, or for the deepest file on
+//! its way.
 
 #[path = "house/calls.rs"]
 mod calls;
@@ -18,8 +19,8 @@ use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
 use types::Methods;
 
-/// The engine's rooms, each below those that may import from it and call its methods. What stands in one line does
-/// neither to each other.
+/// The rooms of the engine. Each room may be used (imported, called) only by the rooms in later lines; rooms in one
+/// line do not use each other.
 const ROOMS: [&[&str]; 10] = [
     &["units", "ranges"],
     &["sys"],
@@ -33,17 +34,17 @@ const ROOMS: [&[&str]; 10] = [
     &["fault"],
 ];
 
-/// The rooms of `region/`, likewise.
+/// The rooms of `region/`, in the same order.
 const REGION: [&[&str]; 5] =
     [&["state"], &["private"], &["write"], &["cut", "reset", "free", "changes", "program"], &["fork", "maintain"]];
 
-/// Above them all.
+/// The room above all of these.
 const FACE: &str = "api";
 
-/// Above that: what one other crate is given of what is below.
+/// The room above that, for one other crate only.
 const SEAM: &str = "seam";
 
-/// What only `sys` names.
+/// Crates that only `sys` may name.
 const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
 
 impl Sources {
@@ -71,7 +72,7 @@ impl Sources {
         (at != *module).then_some(at)
     }
 
-    /// Whom each file imports.
+    /// For each file, the files that it imports.
     fn imports(&self) -> BTreeMap<&Module, BTreeSet<Module>> {
         let of = |module: &Module, file: &syn::File| {
             let paths = paths_in(file);
@@ -81,7 +82,7 @@ impl Sources {
     }
 }
 
-/// All paths that a file names, but for those of its tests.
+/// All paths that a file names, except in its tests.
 fn paths_in(file: &syn::File) -> Vec<Vec<String>> {
     let mut paths = Paths::default();
     file.items.iter().for_each(|item| paths.visit_item(item));
@@ -126,7 +127,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {
-        // Who may see something is no import.
+        // A path in a visibility is no import.
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -135,7 +136,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // What a macro is given are tokens: paths begin where their first word says so.
+        // The argument of a macro is tokens: paths are recognised by their first word.
         let text = without_quotes(&item.tokens.to_string()).replace(' ', "");
         for start in ["crate::", "super::", "self::", "hugefork_linux::", "libc::", "rustix::", "procfs::"] {
             for (at, _) in text.match_indices(start) {
@@ -148,7 +149,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 }
 
-/// Code without what stands in quotes in it.
+/// Code without its string literals.
 fn without_quotes(code: &str) -> String {
     let (mut is_quoted, mut is_escaped) = (false, false);
     code.chars()
@@ -165,13 +166,13 @@ fn name(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { module.join("/") }
 }
 
-/// The room that a file is of. Those of `region/` are rooms of their own.
+/// The room of a file. The folders of `region/` are rooms of their own.
 fn room(module: &Module) -> &[String] {
     let is_of_region = module.first().is_some_and(|room| room == "region");
     &module[..module.len().min(if is_of_region { 2 } else { 1 })]
 }
 
-/// How high a room stands; `None`: the root, which only lists them.
+/// The height of a room; `None` for the root, which only lists the rooms.
 fn height(module: &Module) -> Option<(usize, usize)> {
     let place = |rooms: &[&[&str]], room: &str| {
         let found = rooms.iter().position(|rooms| rooms.contains(&room));
@@ -189,7 +190,7 @@ fn height(module: &Module) -> Option<(usize, usize)> {
 /// Whether one file may import from another, or call its methods.
 fn may_use(from: &Module, to: &Module) -> bool {
     let Some(here) = height(from) else { return true };
-    // The root is above all.
+    // The root is above all rooms.
     room(from) == room(to) || height(to).is_some_and(|there| there < here)
 }
 
@@ -243,7 +244,8 @@ fn calls_are_found_by_the_types_that_they_are_made_on() {
     assert_eq!(called, ["Core::fall", "Core::jump", "Core::rise", "Core::sink", "leap"]);
 }
 
-/// Only `RegionCore` has methods in several rooms of `region/`: what happens to a region does not fit into one.
+/// Only `RegionCore` has methods in several rooms of `region/`: everything that happens to a region does not fit into
+/// one.
 #[test]
 fn other_types_of_a_region_have_their_methods_in_one_room() {
     let engine = engine();
@@ -254,7 +256,7 @@ fn other_types_of_a_region_have_their_methods_in_one_room() {
     }
 }
 
-/// The methods of `RegionCore` in a file that others than its room may call.
+/// The methods of `RegionCore` in a file that files outside of its room may call.
 fn offered(file: &syn::File) -> BTreeSet<String> {
     let of_region = file.items.iter().filter_map(|item| match item {
         syn::Item::Impl(item) if item.trait_.is_none() && !is_for_tests(&item.attrs) => match &*item.self_ty {
@@ -273,7 +275,7 @@ fn offered(file: &syn::File) -> BTreeSet<String> {
     offered.collect()
 }
 
-/// The names in the first column of a table in the comment of a file.
+/// The names in the first column of the table in the head of a file.
 fn listed(file: &syn::File) -> BTreeSet<String> {
     let lines = file.attrs.iter().filter_map(|comment| match &comment.meta.require_name_value().ok()?.value {
         syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
@@ -284,7 +286,7 @@ fn listed(file: &syn::File) -> BTreeSet<String> {
     cells.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>()).collect()
 }
 
-/// `RegionCore` has methods in all rooms of `region/`. Each of these says which of its own are for others.
+/// `RegionCore` has methods in all rooms of `region/`. The head of each room lists those that other rooms may call.
 #[test]
 fn rooms_say_which_methods_of_a_region_they_offer() {
     let engine = engine();
@@ -315,7 +317,7 @@ fn only_sys_talks_to_the_system() {
     assert_eq!(wrong, Vec::<String>::new(), "this is for sys to do");
 }
 
-/// The files that reach each other, those with the most first.
+/// The groups of files that reach each other, the largest first.
 fn circles(imports: &BTreeMap<&Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     let reached = |from: &Module| {
         let (mut seen, mut next) = (BTreeSet::new(), vec![from.clone()]);
@@ -371,11 +373,11 @@ fn circles_and_wrong_arrows_are_found() {
     assert_eq!(["a", "b", "c", "d"].map(of_system), [false, false, true, true]);
 }
 
-/// Whether a pattern takes whatever comes, states among it.
+/// Whether a pattern matches every value, so that it could match any state.
 fn takes_all(pattern: &syn::Pat) -> bool {
     match pattern {
         syn::Pat::Wild(_) | syn::Pat::Rest(_) => true,
-        // A name of its own, and not a constant.
+        // A variable, not a constant.
         syn::Pat::Ident(name) => name.subpat.is_none() && name.ident.to_string().starts_with(char::is_lowercase),
         syn::Pat::Paren(inner) => takes_all(&inner.pat),
         syn::Pat::Reference(inner) => takes_all(&inner.pat),
@@ -401,7 +403,7 @@ fn is_a_state(path: &syn::Path) -> bool {
     of.is_some_and(|name| ["Entry", "State", "SplitPage"].contains(&name.ident.to_string().as_str()))
 }
 
-/// Matches that tell the states of entries apart, and leave some of them to an arm that does not name them.
+/// Finds matches on the states of entries that leave some states to an arm which does not name them.
 #[derive(Default)]
 struct Unnamed {
     found: usize,
@@ -416,7 +418,7 @@ impl<'ast> Visit<'ast> for Unnamed {
     }
 
     fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
-        // Each arm as a row of patterns: a tuple is matched place by place.
+        // Each arm as a row of patterns, because a tuple is matched element by element.
         let row = |arm: &'ast syn::Arm| match &arm.pat {
             syn::Pat::Tuple(tuple) => tuple.elems.iter().collect(),
             pattern => vec![pattern],
@@ -461,7 +463,7 @@ fn what_tells_states_apart_names_them_all() {
     assert_eq!(wrong, Vec::<String>::new(), "a new state would go unnoticed here");
 }
 
-/// The Rust files below `folder`, without what a build has left there.
+/// The Rust files below `folder`, without build output.
 fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     entries
@@ -474,7 +476,7 @@ fn rust_files(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
         .collect()
 }
 
-/// rustfmt keeps code this narrow, but not comments.
+/// rustfmt limits the width of code, but not of comments.
 #[test]
 fn no_comment_line_is_wider_than_120_columns() {
     let mut wide = Vec::new();
@@ -487,7 +489,7 @@ fn no_comment_line_is_wider_than_120_columns() {
     assert_eq!(wide, Vec::<String>::new(), "wrap these");
 }
 
-/// Words that gave way to those of the field, and may not come back in names of the engine and of the library of
+/// Words that were replaced by those of the field. They must not come back in names of the engine and of the library of
 /// `hugefork run` (the glossary of docs/design.md).
 const GIVEN_UP: [&str; 33] = [
     "apart",
@@ -527,7 +529,7 @@ const GIVEN_UP: [&str; 33] = [
 
 #[test]
 fn words_that_were_given_up_name_nothing() {
-    // The kernel's name.
+    // A name of the kernel's.
     let is_given = |name: &str| name.eq_ignore_ascii_case("set_mempolicy_home_node");
     let folders = ["hugefork/src", "hugefork-linux/src", "hugefork-preload/src"].map(|folder| crates().join(folder));
     let mut found = BTreeSet::new();

@@ -1,5 +1,6 @@
-//! What the kernel reads of snapshots and forks past the page table: it takes their pages once and reads them later,
-//! as for `O_DIRECT` and `vmsplice(2)`. Whoever was promised the bytes has them on these very pages.
+//! Late reads of snapshots and forks by the kernel, past the page table: for `O_DIRECT` and `vmsplice(2)`, it takes
+//! references to pages at once and reads them later. So a holder with a reservation keeps its bytes on these very
+//! pages.
 
 mod common;
 
@@ -12,14 +13,14 @@ use hugefork::{BlockSize, Pool, Region, RegionError, RegionOptions, Reserve};
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// So many pages lie in a pipe of the usual size.
+/// The number of pages that a pipe of the usual size holds.
 const PAGES: usize = 16;
 
-/// Pages that the kernel has taken, and has not read yet.
+/// Pages to which the kernel has references, and which it has not read yet.
 struct Taken(std::io::PipeReader);
 
 impl Taken {
-    /// Those of two blocks, from `bytes` on.
+    /// Hands over the first pages of two blocks, from `bytes` on.
     fn of(bytes: *const u8) -> Taken {
         let (reader, writer) = pipe().unwrap();
         for page in 0..PAGES {
@@ -32,7 +33,7 @@ impl Taken {
         Taken(reader)
     }
 
-    /// What the kernel reads now.
+    /// Makes the kernel read them now, and checks the bytes.
     #[track_caller]
     fn check(mut self, expected: u8, what: &str) {
         let mut read = vec![0; PAGES * PAGE];

@@ -1,5 +1,5 @@
-//! `SIGSEGV` handlers that are installed after hugefork's: some pass faults on, some do not, and some pass back to
-//! hugefork what it passes on to them.
+//! `SIGSEGV` handlers installed after hugefork's. Some pass faults on, some do not, and some return to hugefork the
+//! faults that it passes to them.
 
 mod common;
 
@@ -15,18 +15,18 @@ use common::signals::{Handler, handle, handle_info, say};
 use hugefork::reinstall_fault_handler;
 use libc::{SIGSEGV, siginfo_t};
 
-/// The handler that was there before the test's.
+/// The disposition before the test's handler.
 static SAVED: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
 fn saved() -> &'static libc::sigaction {
-    // SAFETY: it was set, and leaked, when the handler that asks was installed.
+    // SAFETY: it was set, and leaked, when the calling handler was installed.
     unsafe { &*SAVED.load(Ordering::Acquire) }
 }
 
-/// How often the test's handler was called.
+/// The number of calls of the test's handler.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Says that it was called, and calls the saved handler.
+/// Prints a line, and calls the saved handler.
 extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     CALLS.fetch_add(1, Ordering::Relaxed);
     say("theirs\n");
@@ -35,7 +35,7 @@ extern "C" fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     handler(signal, info, context);
 }
 
-/// Says that it was called, restores the saved disposition, and lets the instruction fault again.
+/// Prints a line, restores the saved disposition, and lets the instruction fault again.
 extern "C" fn step_aside(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
     CALLS.fetch_add(1, Ordering::Relaxed);
     say("theirs\n");
@@ -48,7 +48,7 @@ fn install_later(handler: Handler) {
     SAVED.store(Box::leak(Box::new(handle_info(SIGSEGV, handler))), Ordering::Release);
 }
 
-/// How often the test's handler said that it was called.
+/// Checks that the test's handler printed its line this many times before the process died.
 #[track_caller]
 fn check_died_after_calls(ended: Ended, calls: usize) {
     let said = ended.by(SIGSEGV);
@@ -98,7 +98,7 @@ fn a_handler_that_passes_faults_on_may_mend_its_own() {
             check_region_faults(&mut region);
             assert_eq!((MENDED.load(Ordering::Relaxed), CALLS.load(Ordering::Relaxed)), (round, 3 * round));
         }
-        // It is below hugefork now, and still gets faults.
+        // The handler is below hugefork's now, and still gets faults.
         reinstall_fault_handler().unwrap();
         check_region_faults(&mut region);
         write_to_be_mended(page);
@@ -118,7 +118,7 @@ fn a_handler_that_passes_nothing_on_gets_what_is_foreign_after_a_reinstallation(
             check_region_faults(&mut region);
             write_to_be_mended(page);
         }
-        // Hugefork is on top already, so this does nothing.
+        // hugefork's handler is on top already, so this does nothing.
         reinstall_fault_handler().unwrap();
         check_region_faults(&mut region);
         write_to_be_mended(page);
@@ -220,7 +220,7 @@ fn a_handler_below_that_steps_aside_for_hugefork_does_not_fault_for_ever() {
     check_died_after_calls(ended, 1);
 }
 
-/// Puts a handler on top and then below, more often than hugefork can remember, and then makes a foreign fault happen.
+/// Puts a handler on top and then below, more often than hugefork can remember, and then provokes a foreign fault.
 fn push_on_top_again_and_again(handler: Handler) {
     handle(SIGSEGV, libc::SIG_DFL, 0, &[]);
     let mut region = small_region();

@@ -1,6 +1,6 @@
-//! Limits of the process that count addresses, whether anything is there or not: `RLIMIT_DATA`, which counts private
-//! mappings that can be written, and `RLIMIT_AS`, which counts all. A write goes by block where the kernel refuses to
-//! copy pages. Where it refuses everything, calls have errors, and nothing is lost.
+//! Limits of the process that count addresses, with memory behind them or not: `RLIMIT_DATA` counts writable private
+//! mappings, `RLIMIT_AS` counts all mappings. If the kernel refuses to copy pages, a write copies the block. If it
+//! refuses everything, calls return errors, and nothing is lost.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     assert_eq!(unsafe { libc::setrlimit(resource, &limit) }, 0);
 }
 
-/// From now on the process may have 1.5 MiB more data than it has: enough for heaps, and less than a block.
+/// Limits the process to 1.5 MiB more data than it has: enough for heaps, and less than a block.
 fn limit_data() {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmData:")?.trim().strip_suffix(" kB")?.parse().ok());
@@ -40,7 +40,7 @@ fn written(pool: &Pool, blocks: usize, options: RegionOptions) -> Region {
     region
 }
 
-/// Writes beside a snapshot, in several rounds, and to pages that were written before.
+/// Writes beside a snapshot in several rounds, also to pages that were written before.
 fn write_beside_snapshots(pool: &Pool, options: RegionOptions) {
     let region = written(pool, 16, options);
     let pages = region.len() / PAGE;
@@ -116,7 +116,7 @@ fn a_write_goes_by_block_where_the_limit_of_data_was_lowered_later() {
             write(&written_by_page, 1 << 40);
             limit_data();
             write(&region, 2 << 40);
-            // What it has write-protected has pages.
+            // The mappings that this snapshot write-protects have pages.
             drop(written_by_page.snapshot());
             write(&written_by_page, 3 << 40);
             limit(libc::RLIMIT_DATA, RLIM_INFINITY);
@@ -136,9 +136,9 @@ fn a_write_goes_by_block_where_the_limit_of_data_was_lowered_later() {
     .well();
 }
 
-/// All addresses that the process has are more than it may have from now on, so the kernel refuses each new mapping.
+/// Limits the process to fewer addresses than it has, so that the kernel refuses each new mapping.
 fn lower_addresses() {
-    // What is allocated from then on comes from here: a heap without room ends any process.
+    // Later allocations reuse this memory: any process ends when its heap has no room.
     drop((0..2000).map(|nth| vec![0_u8; 16 + nth % 64 * 8]).collect::<Vec<_>>());
     limit(libc::RLIMIT_AS, 1 << 30);
 }
@@ -155,7 +155,7 @@ fn calls_are_refused_where_the_limit_of_addresses_was_lowered_later() {
             let of_other = other.snapshot().unwrap();
             (0..pages).step_by(97).for_each(|page| word(&other, page).store(1 << 40, Ordering::Relaxed));
             let new = pool.region(4 * BLOCK).unwrap();
-            // So that the engine's own heap has some room, too.
+            // Leaves some room in the engine's own heap, too.
             drop((0..8).map(|_| other.snapshot().unwrap()).collect::<Vec<_>>());
             lower_addresses();
             let mut refused = vec![

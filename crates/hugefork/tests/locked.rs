@@ -1,5 +1,5 @@
-//! Programs that lock all of their memory (`mlockall(2)`): no memory comes but that of what is used, and everything
-//! goes on as before.
+//! Programs that lock all of their memory (`mlockall(2)`). The engine must take memory only for what is used, and
+//! everything must go on as before.
 
 mod common;
 
@@ -9,16 +9,16 @@ use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
 
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
-/// A pool has so much, and a region a quarter of it.
+/// The capacity of a pool. A region has a quarter of it.
 const CAPACITY: usize = 4 << 30;
-/// So much of it is used.
+/// The bytes that the test uses.
 const USED: usize = 10 << 20;
-/// So much memory is obtained before it is written to, at any time.
+/// The most memory that the engine obtains before it is written to.
 const AHEAD: usize = 32 << 20;
-/// More is used by the rest of the program, and by page tables.
+/// The most memory that the rest of the program and page tables use.
 const OTHERS: usize = 64 << 20;
 
-/// Bytes that this process has in its page tables, without hugetlb pages.
+/// Bytes of memory in this process's page tables, without hugetlb pages.
 fn resident() -> usize {
     procfs::process::Process::myself().unwrap().status().unwrap().vmrss.unwrap() as usize * 1024
 }
@@ -35,7 +35,7 @@ fn lock_all(flags: i32) {
     assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Writes to all pages of the first bytes, and to some that are staged.
+/// Writes to all pages of the first bytes, and to single pages further on.
 fn write(region: &mut Region, value: u8) {
     let bytes = region.as_mut_slice();
     bytes[..USED].chunks_mut(PAGE).for_each(|page| page[7] = value);
@@ -47,7 +47,7 @@ fn check(bytes: &[u8], value: u8) {
     assert!(bytes.chunks(256 << 20).all(|part| part[9] == value && part[10] == 0));
 }
 
-/// Does everything with a region, which has `value` where it was written to.
+/// Does everything with a region whose written pages have `value`.
 fn go_on(pool: &Pool, region: &mut Region, mut value: u8) {
     for _ in 0..3 {
         let (snapshot, mut fork) = (region.snapshot().unwrap(), region.fork().unwrap());
@@ -69,7 +69,7 @@ fn go_on(pool: &Pool, region: &mut Region, mut value: u8) {
     }
 }
 
-/// The memory of the process and that of the pool.
+/// Checks the memory of the process and of the pool.
 fn check_memory(when: &str, pool: &Pool, most: usize) {
     let (resident, memory) = (resident(), memory_of(pool));
     println!("{when}: {} MiB resident, {} MiB in the pool", resident >> 20, memory >> 20);
@@ -82,7 +82,7 @@ fn everything(flags: i32) {
         let capacity = if backing == Backing::Hugetlb { 64 * BLOCK } else { CAPACITY };
         for size in [BlockSize::MIB_2, BlockSize::KIB_64] {
             for grain in [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block] {
-                // Small blocks once, since they take long.
+                // Small blocks only once, since they take long.
                 if size < BlockSize::MIB_2 && (backing == Backing::Hugetlb || grain != CopyGrain::Auto) {
                     continue;
                 }
@@ -107,7 +107,7 @@ fn everything(flags: i32) {
 }
 
 fn may_lock() -> bool {
-    // SAFETY: asks who this process is.
+    // SAFETY: only asks for the user of this process.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
         println!("skipped: this takes root, to lock memory");
@@ -135,7 +135,7 @@ fn what_comes_is_locked_too_and_no_more_comes() {
     .well();
 }
 
-/// Here the pool is built when all is to be locked.
+/// This pool is built after the program has asked to lock all memory.
 #[test]
 fn a_pool_that_is_built_later_gets_no_more_than_is_used() {
     alone(|| {
@@ -157,7 +157,7 @@ fn a_pool_that_is_built_later_gets_no_more_than_is_used() {
     .well();
 }
 
-/// The kernel has a lock for ranges, too, and calls that touch all of a range.
+/// The kernel can also lock a range, and has calls that touch all pages of a range.
 #[test]
 fn a_region_that_is_locked_or_touched_takes_no_blocks_for_what_was_never_written() {
     alone(|| {

@@ -1,8 +1,8 @@
-//! The handler's locks, the free list and the references to blocks in every interleaving of a few steps, with every
-//! value that relaxed memory could show. These are the engine's own files, on the atomics of a concurrency checker,
-//! with a model of the futex.
+//! Runs the handler's locks, the free list and the references to blocks in every interleaving of a few steps, with
+//! every value that relaxed memory could show. These are the engine's own files on the atomics of a concurrency checker
+//! (loom), with a model of the futex.
 
-// The models do not use all of each.
+// The models do not use all of each file.
 #![allow(dead_code)]
 
 #[path = "../src/pool/bits.rs"]
@@ -26,13 +26,13 @@ mod primitive {
 
     pub(crate) type FenceError = ();
 
-    /// To look more than once is the same step to the checker.
+    /// To the checker, looking more than once is the same step.
     pub(crate) const SPINS: u32 = 1;
 
     pub(crate) fn spin_loop() {}
 
-    /// The checker knows no barriers on other threads. To whoever stores and then loads, and is paired with one who
-    /// has a heavy fence there, a light fence is a full one: that is what the heavy one makes of it.
+    /// The checker has no barriers on other threads, so a light fence is a full one here. That is what the other side's
+    /// heavy fence makes of it for a thread that stores before it and loads after it.
     pub(crate) fn light_fence(_fences: Fences) {
         fence(Ordering::SeqCst);
     }
@@ -47,7 +47,7 @@ mod primitive {
     }
 }
 
-/// What the free list and the references are made of.
+/// The engine's modules that the free list and the references use.
 mod sync {
     pub(crate) use super::wait_queue::WaitQueue;
 
@@ -102,9 +102,10 @@ use units::BlockId;
 use word_lock::WordLock;
 
 loom::lazy_static! {
-    /// The kernel's bucket: whoever waits compares under it, and whoever wakes has changed the word before taking it.
+    /// The lock of the kernel's futex bucket: a sleeper compares the word under it, and a waker takes it after it has
+    /// changed the word.
     static ref BUCKET: Mutex<()> = Mutex::new(());
-    /// The number of wakes. Whoever waits for one that never comes goes round until the checker gives up.
+    /// The number of wakes. A thread that waits for a wake that never comes loops until the checker gives up.
     static ref WAKES: AtomicU32 = AtomicU32::new(0);
 }
 
@@ -123,7 +124,7 @@ fn wake(_word: &AtomicU32, _count: u32) {
     WAKES.fetch_add(1, Ordering::SeqCst);
 }
 
-/// It may wake at any time.
+/// May wake at any time.
 fn wait_at_most(_word: &AtomicU32, _seen: u32, _most: Duration) {
     thread::yield_now();
 }
@@ -133,7 +134,7 @@ struct Guarded<L> {
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: the value is touched under the lock; if it is not, the checker fails the test.
+// SAFETY: the value is touched only under the lock; if it is not, the checker fails the test.
 unsafe impl<L: Sync> Sync for Guarded<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send> Send for Guarded<L> {}
@@ -152,7 +153,7 @@ fn read<L>(guarded: &Guarded<L>) -> u32 {
     guarded.value.with(|value| unsafe { *value })
 }
 
-/// Runs `here` and `there` at once, in every order, and then looks at the sum of what they added.
+/// Runs `here` and `there` at once, in every order, and then checks the sum that they have added up.
 fn race<L: Default + Sync + Send + 'static>(here: fn(&Guarded<L>), there: fn(&Guarded<L>), sum: u32) {
     loom::model(move || {
         let shared = guarded(L::default());
@@ -216,7 +217,7 @@ fn a_snapshot_is_alone_and_wakes_who_waits() {
     race(fault, fault, 0);
 }
 
-/// Takes a block if it is there, writes to it, and gives it back. Returns how often.
+/// If `block` is free, takes it, writes to it, and gives it back. Returns how often: 1 or 0.
 fn use_block(free: &Guarded<FreeBits>, block: usize) -> u32 {
     let taken = free.lock.take(block);
     if taken {
@@ -250,14 +251,14 @@ fn a_free_block_is_given_to_one_who_sees_what_was_written_and_is_found_again() {
 const BLOCK: BlockId = BlockId(0);
 const OTHER: BlockId = BlockId(1);
 
-/// A pool with one block to give out. Another is taken for good.
+/// A pool with one free block. Another block is taken for good.
 fn one_free() -> Arc<Guarded<Frames>> {
     let frames = guarded(Frames::new(2));
     assert!(frames.lock.take(OTHER, 0, 0, Wanted::Any, Reserved::No).is_some_and(|taken| taken.first == OTHER));
     frames
 }
 
-/// The same, and two hold it.
+/// The same, with two holders of the block.
 fn held_by_two() -> Arc<Guarded<Frames>> {
     let frames = one_free();
     assert!(take(&frames));
@@ -265,14 +266,14 @@ fn held_by_two() -> Arc<Guarded<Frames>> {
     frames
 }
 
-/// Takes the block if it is free, by asking for the other: whoever asks for a block has read its word before, and would
-/// see by that alone what its holders did.
+/// Takes the block if it is free, by asking for the other one. If it asked for the block itself, it would read the
+/// block's word first, and could see by that read alone what the holders did.
 fn take(frames: &Guarded<Frames>) -> bool {
     let taken = frames.lock.take(OTHER, 0, 0, Wanted::Any, Reserved::No);
     taken.inspect(|taken| assert_eq!(taken.first, BLOCK)).is_some()
 }
 
-/// In all orders in which threads are interrupted no more than three times: all others would take minutes.
+/// Checks all orders in which threads are interrupted at most three times; all others would take minutes.
 fn in_orders(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -283,7 +284,7 @@ fn in_orders(model: impl Fn() + Sync + Send + 'static) {
 fn who_takes_a_block_comes_after_all_who_have_held_it() {
     in_orders(|| {
         let frames = held_by_two();
-        // Each reads the block, lets go of it, and takes it if it is free by then.
+        // Each thread reads the block, gives it up, and takes it if it is free by then.
         let hold = |frames: &Guarded<Frames>| {
             read(frames);
             let was_last = frames.lock.drop_reference(BLOCK, Reserved::No);
@@ -350,7 +351,8 @@ fn a_block_that_is_given_out_and_comes_back_is_counted_once() {
     });
 }
 
-/// A gate, the seats of so many threads, and two words that are written inside: a cut must not come between them.
+/// A gate, the seats of some threads, and two words that are written inside: a cut must not come between the two
+/// writes.
 struct Gated {
     gate: Gate,
     seats: Vec<Seat>,
@@ -369,7 +371,7 @@ impl Gated {
         Arc::new(Gated { gate: Gate::new(Fences::Asymmetric), seats, words })
     }
 
-    /// One operation.
+    /// Runs one operation.
     fn write(&self, seat: usize) {
         let seat = &self.seats[seat];
         self.gate.enter(seat);
@@ -380,7 +382,7 @@ impl Gated {
         assert!(self.gate.leave(seat));
     }
 
-    /// What a cut has.
+    /// Takes a cut and returns what it shows.
     fn cut(&self) -> [u32; 2] {
         let sleep = |_: &_, word: &AtomicU32, seen| {
             wait(word, seen);

@@ -1,4 +1,4 @@
-//! Many threads at the same block, at the last block, beside forks, and with signals in between.
+//! Many threads that write to the same block, or to the last free one, beside forks and with signals in between.
 
 mod common;
 
@@ -20,12 +20,12 @@ const THREADS: usize = 8;
 /// A byte of a region, for threads that write beside each other.
 fn byte(region: &Region, at: usize) -> &AtomicU8 {
     assert!(at < region.len());
-    // SAFETY: it is inside the region, which the reference borrows. The tests use these bytes as atomics while others
-    // may write.
+    // SAFETY: it is inside the region, which the reference borrows. The tests use these bytes only as atomics while
+    // other threads may write.
     unsafe { AtomicU8::from_ptr(region.as_mut_ptr().add(at)) }
 }
 
-/// Lets eight threads write to one block at once, each a byte of its own, and checks that every byte is there.
+/// Eight threads write to one block at once, each to a byte of its own. Checks that every byte has arrived.
 fn write_at_once(region: &Region, block: usize, value: u8) {
     let start = Barrier::new(THREADS);
     std::thread::scope(|scope| {
@@ -42,7 +42,7 @@ fn write_at_once(region: &Region, block: usize, value: u8) {
     }
 }
 
-/// How much `after` has more than `before`: demand-zero, copied, reused, raced, failed.
+/// By how much `after` exceeds `before`: demand-zero, copied, reused, raced, failed.
 fn more(before: &FaultStats, after: &FaultStats) -> [u64; 5] {
     let kinds = |stats: &FaultStats| [stats.demand_zero, stats.copied, stats.reused, stats.raced, stats.failed];
     let (before, after) = (kinds(before), kinds(after));
@@ -54,7 +54,7 @@ fn threads_that_write_to_the_same_block_at_once_take_one_block() {
     for backing in BACKINGS {
         let Some(pool) = pool(backing, 4 * BLOCK, BlockSize::MIB_2) else { continue };
         let (mut all_raced, mut round) = (0, 0);
-        // It goes on until two threads have met.
+        // Goes on until two threads have met.
         while round < 40 || all_raced == 0 {
             let region = pool.region_with(BLOCK, by_block()).unwrap();
             let before = pool.stats().faults;
@@ -243,7 +243,7 @@ fn signals_may_come_at_any_moment_of_calls_and_faults() {
                 for value in [1, 101] {
                     let pool = &pool;
                     scope.spawn(move || {
-                        // It takes as many as make the case, however long that takes.
+                        // It goes on until enough alarms have come, however long that takes.
                         while started.elapsed() < Duration::from_millis(500) || alarms() <= before + 100 {
                             use_everything(pool, value);
                         }

@@ -12,7 +12,7 @@ use procfs::process::Process;
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// How many mappings a region is split into, as the kernel counts them.
+/// The number of mappings of a region, as the kernel counts them.
 fn mappings_of(region: &Region) -> usize {
     let start = region.as_ptr().addr() as u64;
     let end = start + region.len() as u64;
@@ -135,7 +135,8 @@ fn a_limit_that_the_rest_of_the_program_used_up_is_an_error_from_calls_and_a_bus
     assert!(said.contains("pool `test`") && said.contains("SIGBUS"), "{said}");
 }
 
-/// As many as the process may have mappings for, or a hundred thousand. One too many is an error, and all go again.
+/// As many regions as the process may have mappings for, or a hundred thousand. One too many is an error, and at the
+/// end all are dropped.
 #[test]
 #[ignore = "a quarter of a minute without optimisation"]
 fn a_hundred_thousand_regions_are_regions_or_an_error() {
@@ -165,7 +166,7 @@ fn a_hundred_thousand_regions_are_regions_or_an_error() {
         for (nth, region) in regions.iter_mut().enumerate() {
             assert_eq!(region.as_mut_slice()[..8], nth.to_ne_bytes());
         }
-        // The rest of the program goes on.
+        // The rest of the program still works.
         drop(std::thread::spawn(|| vec![1_u8; 4 << 20]).join().unwrap());
         drop(regions);
         assert_eq!(pool.stats().blocks_free, pool.stats().blocks);

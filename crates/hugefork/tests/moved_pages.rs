@@ -1,12 +1,12 @@
-//! The kernel swaps out, migrates and merges pages of a region while the engine looks which of them are private. Each
-//! look finds what was written, and nothing else.
+//! The kernel swaps out, migrates and merges pages of a region while the engine scans for private ones. Each scan must
+//! find exactly the written pages.
 //!
 //! ```text
 //!   region's process                       another process
 //!   write, reset | snapshot | changes  ◀─  process_madvise(MADV_PAGEOUT), compact memory, again and again
 //!   compare with a vector                  ksmd merges pages
 //! ```
-//! It takes a swap file and the settings of ksmd for a moment, which needs root.
+//! The test adds a swap file and changes the settings of ksmd for a moment, which needs root.
 
 mod common;
 
@@ -25,7 +25,7 @@ const LEN: usize = 8 << 20;
 const ROUNDS: usize = 60;
 const KSM: &str = "/sys/kernel/mm/ksm";
 
-/// Settings of ksmd, put back when dropped.
+/// Settings of ksmd, restored when this is dropped.
 struct Merging(Vec<(String, String)>);
 
 impl Merging {
@@ -47,22 +47,22 @@ impl Drop for Merging {
     }
 }
 
-/// A figure of /proc/vmstat.
+/// A counter of /proc/vmstat.
 fn vmstat(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/vmstat").unwrap();
     let figure = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     figure.unwrap_or(0)
 }
 
-/// A child of `fork(2)` that has the kernel swap out and migrate what lies at `at` in this process, as long as that
-/// lives. The count of its rounds.
+/// Starts a child of `fork(2)` that makes the kernel swap out and migrate the memory at `at` in this process, as long
+/// as this process lives. Returns the count of the child's rounds.
 fn start_mover(at: &'static AtomicUsize) -> &'static AtomicUsize {
     let (parent, rounds) = (std::process::id(), shared());
     // SAFETY: this process has one thread.
     if unsafe { libc::fork() } == 0 {
         // SAFETY: a descriptor of the parent.
         let pid = unsafe { libc::syscall(libc::SYS_pidfd_open, parent, 0) };
-        // SAFETY: asks for the parent, which changes when it goes.
+        // SAFETY: only asks for the parent, which changes when the parent ends.
         while unsafe { libc::getppid() } as u32 == parent {
             let range = libc::iovec { iov_base: ptr::without_provenance_mut(at.load(Ordering::SeqCst)), iov_len: LEN };
             // SAFETY: this changes no contents.
@@ -77,14 +77,14 @@ fn start_mover(at: &'static AtomicUsize) -> &'static AtomicUsize {
     rounds
 }
 
-/// A word that children share.
+/// A word shared with children.
 fn shared() -> &'static AtomicUsize {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, which stays.
     unsafe { AtomicUsize::from_ptr(libc::mmap(ptr::null_mut(), PAGE, protection, flags, -1, 0).cast()) }
 }
 
-/// It is not random, but in step with nothing.
+/// A pseudo-random number below `end`.
 fn below(random: &mut u64, end: usize) -> usize {
     *random ^= *random << 13;
     *random ^= *random >> 7;
@@ -92,7 +92,7 @@ fn below(random: &mut u64, end: usize) -> usize {
     (*random % end as u64) as usize
 }
 
-/// Writes to some pages, of which ksmd may merge some. Returns which.
+/// Writes to some pages and returns them. ksmd may merge some of these pages.
 fn write(region: &Region, bytes: &mut [u8], random: &mut u64) -> Vec<usize> {
     let mut pages: Vec<usize> = (0..1 + below(random, 60)).map(|_| below(random, LEN / PAGE)).collect();
     pages.sort_unstable();
@@ -146,7 +146,7 @@ fn rounds(backing: Backing, grain: CopyGrain, at: &AtomicUsize, moved: &AtomicUs
                 put_back += 1;
             }
         }
-        // SAFETY: all of the region, which nobody else uses. A `&mut` would write back.
+        // SAFETY: all of the region, which nobody else uses. A `&mut` would start a write-back.
         let bytes = unsafe { core::slice::from_raw_parts(region.as_ptr(), LEN) };
         assert!(bytes == now, "{backing}, {grain:?}: the region after round {round}");
     }
@@ -155,7 +155,7 @@ fn rounds(backing: Backing, grain: CopyGrain, at: &AtomicUsize, moved: &AtomicUs
 
 #[test]
 fn looks_find_what_was_written_while_the_kernel_swaps_migrates_and_merges() {
-    // Outside of the process of the test, so that they go back whatever becomes of that.
+    // In the process of the harness, so that they are restored whatever becomes of the test's process.
     let settings = if is_alone() { None } else { Some((Swap::on(), Merging::on())) };
     if let Some((Err(error), _) | (_, Err(error))) = &settings {
         return println!("skipped: no swap file or no ksmd here: {error}");
@@ -165,7 +165,7 @@ fn looks_find_what_was_written_while_the_kernel_swaps_migrates_and_merges() {
     alone(|| {
         with_one_thread(|| {
             const PR_SET_MEMORY_MERGE: i32 = 67;
-            // SAFETY: lets ksmd look at all memory of this process.
+            // SAFETY: lets ksmd scan all memory of this process.
             if unsafe { libc::prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0) } != 0 {
                 println!("skipped: pages are not merged here: {}", io::Error::last_os_error());
             }
@@ -174,7 +174,7 @@ fn looks_find_what_was_written_while_the_kernel_swaps_migrates_and_merges() {
             for backing in [Backing::ShmemBase, Backing::ShmemHuge] {
                 for grain in [CopyGrain::Auto, CopyGrain::Page] {
                     rounds(backing, grain, at, moved);
-                    // And beside another thread.
+                    // Once more beside another thread.
                     let over = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));
                     let other = std::thread::spawn({
                         let over = over.clone();

@@ -1,6 +1,6 @@
-//! Faults that could be in the engine, a patch each, and the tests that would find them: `.ci/mutations` seeds one
-//! after the other and runs its test. What is tested here: each patch fits the sources as they are, its test is there,
-//! and docs/safety/mutations.md lists it.
+//! Checks the mutations: each is a patch that seeds a fault into the engine, and names the test that must find it.
+//! `.ci/mutations` applies one after the other and runs its test. This test checks that each patch fits the sources,
+//! that its test exists, and that docs/safety/mutations.md lists it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A patch, with what it says before the first difference.
+/// A patch, with the text before its first difference.
 struct Mutation {
     path: PathBuf,
     name: String,
-    /// What is wrong then.
+    /// The fault, in words.
     what: String,
     package: String,
-    /// `--lib`, or `--test` and a file.
+    /// The arguments that select the test binary: `--lib`, or `--test` and a file.
     binary: Vec<String>,
-    /// The test, or the module whose tests find it.
+    /// The test, or the module whose tests find the fault.
     test: String,
 }
 
@@ -52,7 +52,7 @@ impl Mutation {
     }
 }
 
-/// All of them, in order.
+/// All mutations, in order.
 fn mutations() -> Vec<Mutation> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations");
     let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -86,7 +86,7 @@ fn each_fault_names_a_test_that_is_there() {
     }
 }
 
-/// The sources in a folder and below, or one file.
+/// The contents of the sources in a folder and below, or of one file.
 fn texts(path: &Path) -> Vec<String> {
     if path.is_file() {
         return vec![fs::read_to_string(path).unwrap()];
@@ -95,7 +95,7 @@ fn texts(path: &Path) -> Vec<String> {
     entries.flat_map(|entry| texts(&entry.unwrap().path())).collect()
 }
 
-/// `HUGEFORK_GOLDEN=write` writes the table.
+/// `HUGEFORK_GOLDEN=write` rewrites the table.
 #[test]
 fn the_document_lists_each_fault() {
     const BEGIN: &str = "<!-- mutations: begin -->\n";

@@ -1,15 +1,15 @@
-//! A pool without a free block, and threads that still write, lazily free, snapshot, fork, pin, reclaim and trim.
+//! A pool without a free block, whose threads still write, lazily free, snapshot, fork, pin, reclaim and trim.
 //!
 //! ```text
 //! the region   | page of 1 | of 2 | of 3 | of 1 | …  | all of 1 | all of 2 | all of 3 |   reserved: writes cannot fail
 //!                stripes: owners share blocks           each its own blocks
 //! the filler   | takes every block that is left, gives some up lazily, takes them again                              |
 //! ```
-//! Each page has one owner, who knows what is in it: words that name the owner, the page and the write. A lazily freed
-//! page reads as before or as zeros. Everything else must be exact, in the region and in every snapshot and fork of it,
-//! or be an error that says that it was taken away. In the end every block is back.
+//! Each page has one owner, who knows its contents: words that name the owner, the page and the write. A lazily freed
+//! page reads as before or as zeros. Every other page must be exact, in the region and in every snapshot and fork, or
+//! accesses must fail because the block was taken away. In the end every block must be back.
 //!
-//! It takes 3 s for each block size and copy grain, and longer with `HUGEFORK_SOAK_SECONDS=60`.
+//! The test takes 3 s for each block size and copy grain, and longer with `HUGEFORK_SOAK_SECONDS=60`.
 
 mod common;
 #[path = "occupied/owner.rs"]
@@ -29,12 +29,12 @@ const PAGE: usize = 4096;
 
 const OWNERS: usize = 3;
 
-/// What all threads share.
+/// The state that all threads share.
 struct World {
     pool: Pool,
-    /// It is as large as the pool, and has no reservation.
+    /// A region as large as the pool, without a reservation.
     filler: Region,
-    /// Of all regions and forks.
+    /// The copy grain of all regions and forks.
     grain: CopyGrain,
     started: Instant,
     over: AtomicBool,
@@ -42,7 +42,7 @@ struct World {
     counts: Counts,
 }
 
-/// How far a thread is. If one hangs, this says where.
+/// The progress of a thread. If the thread hangs, this says where.
 #[derive(Default)]
 struct Progress {
     steps: AtomicU64,
@@ -52,16 +52,16 @@ struct Progress {
 /// The last value of [`Progress::doing`].
 const DONE: &str = "done";
 
-/// What happened.
+/// Counts of events.
 #[derive(Debug, Default)]
 struct Counts {
     /// Prepared writes that found the pool full.
     full: AtomicU64,
     /// Accesses to blocks that were taken away.
     revoked: AtomicU64,
-    /// Snapshots, forks and discards for which there was no room.
+    /// Snapshots, forks and discards that found no room.
     refused: AtomicU64,
-    /// Those that were taken.
+    /// Snapshots that were taken.
     snapshots: AtomicU64,
     forks: AtomicU64,
 }
@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// Whether everything has happened, and blocks were taken from everybody who gives them.
+    /// Whether every kind of event has happened, and blocks came from every source.
     fn has_seen_all(&self) -> bool {
         let Counts { full, revoked, snapshots, forks, .. } = &self.counts;
         let faults = self.pool.stats().faults;
@@ -94,7 +94,7 @@ impl World {
             && [full, revoked, snapshots, forks].into_iter().all(is_done)
     }
 
-    /// In every fourth quarter of a second the pool has some room, so that copies and reservations are made too.
+    /// In every fourth quarter of a second the pool has some free blocks, so that copies and reservations are made too.
     fn is_at_ease(&self) -> bool {
         self.started.elapsed().as_millis() / 250 % 4 == 3
     }
@@ -118,7 +118,7 @@ fn watch(world: &World) {
             if last.0 != steps {
                 *last = (steps, Instant::now());
             } else if last.1.elapsed() > PATIENCE && doing[thread] != DONE {
-                // Directly to standard error: the harness would keep it to itself.
+                // Directly to standard error, because the harness captures other output.
                 let _ = writeln!(
                     std::io::stderr(),
                     "thread {thread} makes no progress: {doing:?}, {:?}",
@@ -130,13 +130,13 @@ fn watch(world: &World) {
     }
 }
 
-/// Runs with a region of `blocks` blocks in a pool of three times as many, all of them in use. `stripe` pages in a row
-/// belong to one owner.
+/// Runs the test with a region of `blocks` blocks in a pool of three times as many, all in use. In the first half, each
+/// stripe of `stripe` pages belongs to one owner.
 fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usize, stripe: usize) {
-    // One pool at a time, so that its threads meet.
+    // One pool at a time, so that its threads really meet.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // A write that fails must not be tried again, as Rust's own handler would do.
+    // The default action, because Rust's own handler would repeat a write that fails.
     handle(libc::SIGBUS, libc::SIG_DFL, 0, &[]);
     let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
     let len = blocks * block_size.bytes();
@@ -144,7 +144,7 @@ fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usi
     let world = World::new(pool.build().unwrap(), grain);
     let options = RegionOptions::new().reserve(Reserve::Full).copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let region = world.pool.region_with(len, options).unwrap();
-    // The first half is in stripes, the other block by block.
+    // The first half is in stripes, the second block by block.
     let (half, own) = (len / PAGE / 2, len / PAGE / 2 / OWNERS);
     let mut found_full = [0, 0];
     std::thread::scope(|scope| {
@@ -157,7 +157,7 @@ fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usi
         let pages = (0..world.filler.len() / PAGE).collect();
         scope.spawn(move || Owner::new(world, OWNERS, &world.filler, pages, false).run(Owner::fill));
         scope.spawn(|| watch(world));
-        // It takes at least as long as it needs to have seen everything.
+        // Goes on until the time is over and everything has happened.
         let is_time_up = || world.started.elapsed() >= Duration::from_secs(seconds) && world.has_seen_all();
         while !((found_full[1] > 0 && is_time_up()) || world.over.load(Ordering::Relaxed)) {
             assert!(world.started.elapsed() < Duration::from_secs(seconds) + PATIENCE, "{:?}", world.counts);

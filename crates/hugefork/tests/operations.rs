@@ -1,4 +1,4 @@
-//! Cuts of regions that threads write to in operations of several writes: each has all of an operation or nothing of
+//! Cuts of regions to which threads write in operations of several writes: a cut has all of an operation or nothing of
 //! it.
 
 mod common;
@@ -25,13 +25,13 @@ fn word(bytes: &[u8], index: usize) -> u64 {
     u64::from_ne_bytes(bytes[index * 8..][..8].try_into().unwrap())
 }
 
-/// The words that one operation sets to one number: at the beginning and the end of each region.
+/// The words that each operation sets to one number: at the beginning and the end of each region.
 fn words_of(region: &Region) -> [&AtomicU64; 2] {
     let words = region.as_atomic_u64s();
     [&words[0], &words[words.len() - 1]]
 }
 
-/// Whether an operation of a writer is cut in half.
+/// Whether the snapshots have only a part of an operation of `writer`.
 fn is_torn(snapshots: &[impl std::ops::Deref<Target = [u8]>], writer: usize) -> bool {
     let seen: Vec<u64> = snapshots
         .iter()
@@ -40,8 +40,8 @@ fn is_torn(snapshots: &[impl std::ops::Deref<Target = [u8]>], writer: usize) -> 
     seen.iter().any(|&number| number != seen[0])
 }
 
-/// Writers that number all of their words again and again, in operations, beside `cuts`, which is run with a sign that
-/// each has written once.
+/// Runs `cuts` beside writers that number all of their words again and again, in operations. `cuts` begins once each
+/// writer has written.
 fn beside_writers(regions: &[Region], operations: Option<&Operations>, cuts: impl FnOnce()) {
     let (is_over, have_begun) = (AtomicBool::new(false), Barrier::new(WRITERS + 1));
     std::thread::scope(|scope| {
@@ -111,7 +111,7 @@ fn no_operation_survives_a_reset_in_half() {
     });
 }
 
-/// What the operations are for. It ends, since a writer is in the middle of its words most of the time.
+/// Shows what operations prevent. The loop ends, since a writer is in the middle of its words most of the time.
 #[test]
 fn without_operations_some_are_cut_in_half() {
     let regions = [a_pool(32).region(4 * BLOCK).unwrap()];
@@ -135,7 +135,7 @@ fn a_cut_waits_for_an_operation_and_others_wait_for_the_cut() {
             let () = wait.recv().unwrap();
             let nested = operations.enter();
             drop(operation);
-            // It is inside still, by the other guard.
+            // The thread is still inside, by the other guard.
             words[1].store(1, Ordering::Relaxed);
             drop(nested);
         });
@@ -166,7 +166,7 @@ fn a_cut_inside_of_an_operation_is_an_error() {
     for refused in [region.reset_to(&snapshot), fork.reset_to(&snapshot), Region::reset_all(&[(&region, &snapshot)])] {
         assert_eq!(refused.map_err(|error| (error.done, error.reason)), Err((0, RegionError::InsideOperation)));
     }
-    // Two threads inside of different ones could wait for each other.
+    // Two threads inside of different operations could wait for each other.
     assert_eq!(other.snapshot().unwrap_err(), RegionError::InsideOperation);
     free.snapshot().unwrap();
     std::thread::scope(|scope| scope.spawn(|| other.snapshot().unwrap()).join().unwrap());
@@ -235,7 +235,7 @@ fn a_cut_gives_up_on_an_operation_that_goes_on_and_all_go_on() {
         scope.spawn(|| {
             let (say, wait) = (say, wait);
             let _operation = operations.enter();
-            // SAFETY: asks for the thread's number.
+            // SAFETY: only asks for the thread's number.
             say.send(unsafe { libc::gettid() }).unwrap();
             let _ = wait.recv();
         });
@@ -244,7 +244,7 @@ fn a_cut_gives_up_on_an_operation_that_goes_on_and_all_go_on() {
             let error = region.snapshot().unwrap_err();
             let RegionError::OperationGoesOn { thread, patience, .. } = error else { panic!("{error}") };
             assert_eq!((thread as i32, patience), (blocked, Duration::from_millis(2)));
-            // Nobody is kept out.
+            // Nobody is kept out any more.
             drop(operations.enter());
         }
         drop(end);
@@ -271,7 +271,7 @@ fn a_thread_that_ends_has_left_whatever_it_forgot() {
     let region = a_pool(16).region(BLOCK).unwrap();
     let operations = Operations::with_patience(Duration::from_millis(2));
     region.set_operations(&operations).unwrap();
-    // Joined, unlike a scope's, which may go on a little after its last line.
+    // Joined explicitly: a scope does not wait for the very end of its threads.
     let forgets = || {
         let operations = operations.clone();
         std::thread::spawn(move || std::mem::forget((operations.enter(), operations.enter()))).join().unwrap();
@@ -287,7 +287,7 @@ fn a_thread_that_ends_has_left_whatever_it_forgot() {
     region.snapshot().unwrap();
 }
 
-/// By the system call, as threads of other runtimes may end: none of its locals is dropped.
+/// The thread ends by the system call, as threads of other runtimes may: none of its thread-local values is dropped.
 #[test]
 fn a_thread_that_ends_without_its_locals_has_left_also_where_a_cut_waits_for_it_already() {
     let region = a_pool(16).region(BLOCK).unwrap();
@@ -298,7 +298,7 @@ fn a_thread_that_ends_without_its_locals_has_left_also_where_a_cut_waits_for_it_
             let (say, hear) = channel();
             let ends = Box::into_raw(Box::new(Ends { operations: operations.clone(), has_entered: say }));
             let mut thread = std::mem::MaybeUninit::uninit();
-            // SAFETY: `end_inside` takes what it is given.
+            // SAFETY: `end_inside` expects this argument.
             let made = unsafe { libc::pthread_create(thread.as_mut_ptr(), std::ptr::null(), end_inside, ends.cast()) };
             assert_eq!(made, 0);
             let (number, go) = hear.recv().unwrap();
@@ -322,10 +322,10 @@ fn a_thread_that_ends_without_its_locals_has_left_also_where_a_cut_waits_for_it_
     }
 }
 
-/// What a thread is given that ends inside of operations.
+/// The argument of a thread that ends inside of operations.
 struct Ends {
     operations: Operations,
-    /// It is sent the thread's number, and what the thread waits for before it ends.
+    /// Takes the thread's number, and a channel through which the thread is told to end.
     has_entered: Sender<(i32, Sender<()>)>,
 }
 
@@ -341,7 +341,7 @@ extern "C" fn end_inside(given: *mut libc::c_void) -> *mut libc::c_void {
     unreachable!("the thread has ended")
 }
 
-/// Its number is that of the process, and stays until all threads have ended.
+/// The number of the first thread is that of the process, and stays until all threads have ended.
 #[test]
 fn a_first_thread_that_ends_inside_has_left_while_others_go_on() {
     alone(|| {
@@ -379,7 +379,7 @@ fn a_guard_that_outlives_the_locals_of_its_thread_does_no_harm() {
     let operations = OPERATIONS.get_or_init(Operations::new);
     let region = a_pool(16).region(BLOCK).unwrap();
     region.set_operations(operations).unwrap();
-    // Whichever of the two locals is dropped first.
+    // Either of the two thread-local values may be dropped first.
     for is_kept_first in [true, false] {
         let keeps = move || {
             if is_kept_first {
@@ -448,7 +448,7 @@ fn a_child_of_fork_enters_without_waiting() {
         let operations = Operations::new();
         region.set_operations(&operations).unwrap();
         drop(operations.enter());
-        // The gate is closed in the child for good, if it is forked while a cut waits for this thread.
+        // If the child is forked while a cut waits for this thread, the child's gate stays closed for good.
         let inside = operations.enter();
         std::thread::scope(|scope| {
             let cut = scope.spawn(|| region.snapshot().unwrap());

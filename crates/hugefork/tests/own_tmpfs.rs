@@ -1,5 +1,5 @@
-//! Pools in a tmpfs of their own: that pages are huge whatever the setting says, who may have one, what is left of it,
-//! and what somebody with a descriptor can do.
+//! Pools in a tmpfs of their own. Their pages are huge whatever the setting says. The tests check who may have such a
+//! pool, that nothing is left of it afterwards, and what the holder of a descriptor can do.
 
 mod common;
 
@@ -19,7 +19,7 @@ use hugefork::{Backing, Fallback, Granted, ImportError, Imported, Pool, Swap};
 const BLOCK: usize = 2 << 20;
 const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
-/// One test changes the machine's setting, and the others do not run meanwhile.
+/// One test changes the machine's setting, and the others must not run meanwhile.
 static SETTING_STAYS: RwLock<()> = RwLock::new(());
 
 fn beside_others(test: impl FnOnce()) -> Ended {
@@ -28,7 +28,7 @@ fn beside_others(test: impl FnOnce()) -> Ended {
 }
 
 fn is_root() -> bool {
-    // SAFETY: asks who this process is.
+    // SAFETY: only asks for the user of this process.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
         println!("skipped: this takes root, to mount or to be somebody else");
@@ -36,7 +36,8 @@ fn is_root() -> bool {
     is_root
 }
 
-/// Root, in a machine whose setting does not decide, and that refuses the tests no call.
+/// Whether the tests can run: the process is root, the machine's setting does not deny huge pages, and no sandbox
+/// refuses the mount.
 fn may_try() -> bool {
     let deny = fs::read_to_string(SETTING).is_ok_and(|text| text.contains("[deny]"));
     if deny {
@@ -45,7 +46,7 @@ fn may_try() -> bool {
     is_root() && !deny && may_mount()
 }
 
-/// Whether the system call that begins a mount is allowed. A sandbox that this whole program runs in may refuse it.
+/// Whether the system call that begins a mount is allowed. A sandbox around the whole test program may refuse it.
 fn may_mount() -> bool {
     // SAFETY: asks for a descriptor, and closes it.
     let is_allowed = unsafe {
@@ -58,7 +59,7 @@ fn may_mount() -> bool {
     is_allowed
 }
 
-/// Whether memfds have no huge pages here, so that it matters who may mount.
+/// Whether memfds have no huge pages here, so that the right to mount matters.
 fn is_never() -> bool {
     let is_never = fs::read_to_string(SETTING).is_ok_and(|text| text.contains("[never]"));
     if !is_never {
@@ -67,7 +68,7 @@ fn is_never() -> bool {
     is_never
 }
 
-/// A pool in a tmpfs, under any setting: it is asked not to be swapped.
+/// A pool in a tmpfs under any setting, because it asks not to be swapped.
 fn pool(blocks: usize) -> Pool {
     let builder =
         Pool::builder().capacity(blocks * BLOCK).swap(Swap::Refused).fallback(Fallback::Refused).exports(true);
@@ -77,16 +78,16 @@ fn pool(blocks: usize) -> Pool {
 }
 
 fn become_nobody() {
-    // SAFETY: changes who this process is, which runs only this test.
+    // SAFETY: changes the user of this process, which runs only this test.
     unsafe {
         assert_eq!(libc::setresgid(65534, 65534, 65534), 0);
         assert_eq!(libc::setresuid(65534, 65534, 65534), 0);
-        // /proc of this process belongs to it again.
+        // Makes /proc of this process belong to it again.
         assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
     }
 }
 
-/// The kernel has this in huge pages, and every byte is where it was written.
+/// Checks that the pool has huge pages, and that every byte is where it was written.
 fn check_works(pool: &Pool) {
     let mut region = pool.region(pool.capacity() / 2).unwrap();
     region.as_mut_slice().fill(7);
@@ -127,7 +128,7 @@ fn anybody_has_one_where_memfds_have_no_huge_pages() {
     .well();
 }
 
-/// What `build` is refused, and what it says then.
+/// Refuses something, builds a pool, and checks that the reason for its backing contains `word`.
 fn says(refusal: impl FnOnce(), word: &str) {
     let status = in_fork(|| {
         refusal();
@@ -149,10 +150,10 @@ fn each_refusal_is_named_and_the_pool_is_made_of_something_else() {
         if !may_try() || !is_never() {
             return;
         }
-        // Who makes calls that a filter does not know may die of it.
+        // A filter may kill a process for a call that it does not know.
         says(|| refuse(every(libc::SYS_fsopen, libc::EPERM)), "seccomp");
         says(|| refuse(every(libc::SYS_clone, libc::EPERM)), "seccomp");
-        // In a namespace of its own, whose limit is nobody else's.
+        // In a user namespace of its own, whose limits concern nobody else.
         let no_namespaces = || {
             // SAFETY: changes this process, which runs only this test.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
@@ -188,7 +189,7 @@ fn who_has_a_strict_umask_exports_all_the_same() {
     .well();
 }
 
-/// The helper would be the first process of the new namespace, and nobody could fork any more when it has ended.
+/// If the helper were the first process of the new namespace, no process could fork there after its end.
 #[test]
 fn who_has_a_pid_namespace_for_its_children_may_still_fork() {
     beside_others(|| {
@@ -227,10 +228,10 @@ fn a_machine_that_denies_huge_pages_is_named() {
     .well();
 }
 
-/// Descriptors, mounts, and children of this process.
+/// The number of descriptors and of mounts, and whether there are children.
 fn what_there_is() -> (usize, usize, bool) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
-    // SAFETY: looks for children of any kind; nothing is written.
+    // SAFETY: only asks for children of any kind; nothing is written.
     let child = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
     (fs::read_dir("/proc/self/fd").unwrap().count(), mounts, child >= 0)
 }
@@ -241,7 +242,8 @@ extern "C" fn count_child(_: libc::c_int) {
     CHILDREN_ENDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// `rounds` of `at_once` pools each, from eight threads, as nobody, who needs a helper.
+/// Builds and drops pools without any privilege, so that each needs a helper: eight threads, each with `rounds` rounds
+/// of `at_once` pools.
 fn build_and_drop(rounds: usize, at_once: usize) {
     become_nobody();
     drop(Pool::builder().capacity(BLOCK).build().unwrap());
@@ -340,7 +342,7 @@ fn only_who_may_write_to_the_file_makes_it_shorter_and_then_a_read_is_an_error()
         let mut found = vec![0; 4 * BLOCK];
         imported.read_at(0, &mut found).unwrap();
         assert!(found.iter().all(|byte| *byte == 7));
-        // Root, or who owns the file and changes its mode first, can.
+        // Root can, and so can the owner of the file after a change of its mode.
         let file = fs::File::options().write(true).open(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap();
         file.set_len(0).unwrap();
         assert!(matches!(imported.read_at(0, &mut found), Err(ImportError::NoPages { .. })));

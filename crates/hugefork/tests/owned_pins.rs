@@ -1,4 +1,4 @@
-//! Owned pins: memory that stays where it is, whatever becomes of its region meanwhile.
+//! Owned pins: the memory stays in place, whatever becomes of its region.
 
 mod common;
 
@@ -20,9 +20,9 @@ const BLOCK: usize = 2 << 20;
 /// The end of one block and the beginning of the next.
 const PINNED: Range<usize> = BLOCK - PAGE..BLOCK + PAGE;
 
-/// Pages of which each holds one value, from 0 on.
+/// A file of pages, each filled with its number.
 fn pages(count: u8) -> File {
-    // SAFETY: the name is a string that ends.
+    // SAFETY: the name ends with a zero byte.
     let fd = unsafe { libc::memfd_create(c"pages".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0);
     // SAFETY: nobody else has it.
@@ -31,7 +31,7 @@ fn pages(count: u8) -> File {
     file
 }
 
-/// What a device has done so far, as others may know it.
+/// The progress of a device, for other threads.
 #[derive(Default)]
 struct Progress {
     /// Rounds that it has begun.
@@ -42,7 +42,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Waits for rounds that begin after this was called, and end.
+    /// Waits until rounds have ended that began after this call.
     fn wait_for_rounds(&self) {
         let enough = self.begun.load(Ordering::Acquire) + 3;
         until("a device that writes", || {
@@ -52,9 +52,9 @@ impl Progress {
     }
 }
 
-/// Writes to the pinned bytes as `io_uring` would, behind the region's back: a number into the first word, by a store,
-/// and a page of one value behind the first page, by the kernel. In each round it looks whether its last ones are still
-/// there.
+/// Starts a device that writes to the pinned bytes as `io_uring` would, past the region: a store writes a number into
+/// the first word, and the kernel writes a page of one value behind the first page. In each round it checks that its
+/// last writes are still there.
 fn start_device<'scope>(
     scope: &'scope Scope<'scope, '_>,
     pin: OwnedPin,
@@ -66,7 +66,7 @@ fn start_device<'scope>(
         let source = pages(VALUES);
         assert_eq!(pin.as_non_null().len(), 2 * PAGE);
         let base: *mut u8 = pin.as_non_null().as_ptr().cast();
-        // SAFETY: the first pinned word, which others read as a word or not at all.
+        // SAFETY: the first pinned word, which other threads read as a word or not at all.
         let word = unsafe { AtomicU64::from_ptr(base.cast()) };
         let page = base.wrapping_add(PAGE);
         let mut round = 0;
@@ -90,7 +90,7 @@ fn start_device<'scope>(
     })
 }
 
-/// Whether each byte has the value. Page by page: a test without optimisation is slow byte by byte.
+/// Whether each byte has the value. It compares page by page, since a debug build is slow byte by byte.
 fn is_all(bytes: &[u8], value: u8) -> bool {
     bytes.chunks(PAGE).all(|page| *page == [value; PAGE][..page.len()])
 }
@@ -99,7 +99,8 @@ fn word_in(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes[PINNED.start..][..8].try_into().unwrap())
 }
 
-/// Takes a copy while the device writes: it has a number that the device wrote meanwhile, and all else as it should be.
+/// Takes a copy while the device writes. Checks that it has a number that the device wrote meanwhile, and that all
+/// other bytes are as they should be.
 fn check_cut(progress: &Progress, others: u8, take: impl FnOnce() -> Vec<u8>) {
     let ended = progress.ended.load(Ordering::Acquire);
     let copy = take();
@@ -124,14 +125,14 @@ fn a_device_writes_while_the_region_is_copied_freed_discarded_and_dropped() {
                 check_cut(&progress, 1, || region.snapshot().unwrap().to_vec());
                 check_cut(&progress, 1, || region.fork().unwrap().as_mut_slice().to_vec());
             }
-            // What is lazily freed beside the pinned blocks is dropped; they are skipped.
+            // The lazily freed blocks beside the pinned ones are dropped; the pinned ones are skipped.
             let freed = region.lazy_free(0..4 * BLOCK).unwrap();
             assert_eq!((freed.freed, freed.pinned), (2 * BLOCK, 2 * BLOCK));
             assert_eq!(pool.reclaim(usize::MAX), Ok(2 * BLOCK));
             progress.wait_for_rounds();
             region.prepare_write(3 * BLOCK..4 * BLOCK).unwrap();
             region.discard(2 * BLOCK..4 * BLOCK).unwrap();
-            // A part of a pinned block that the device does not write to.
+            // A part of a pinned block to which the device does not write.
             region.discard(0..PINNED.start).unwrap();
             let held = region.snapshot().unwrap();
             let word = word_in(&held);
@@ -141,7 +142,7 @@ fn a_device_writes_while_the_region_is_copied_freed_discarded_and_dropped() {
             progress.wait_for_rounds();
             assert_eq!(word_in(&held), word, "a snapshot changes");
             assert_eq!(pool.stats().regions, 1);
-            // All that others may have comes to be theirs, and stays so.
+            // Another region takes all free blocks, and keeps its bytes.
             drop(held);
             assert_eq!(pool.stats().blocks_free, 14);
             let mut others = pool.region(14 * BLOCK).unwrap();
@@ -161,7 +162,7 @@ fn a_device_writes_while_the_region_is_copied_freed_discarded_and_dropped() {
     }
 }
 
-/// Dropping the last holder of a region gives all of it back.
+/// Checks that the drop of a region's last holder gives all of it back.
 #[track_caller]
 fn check_gone<T>(pool: &Pool, last: T) {
     assert_eq!(pool.stats().regions, 1);
@@ -241,7 +242,7 @@ fn owned_and_borrowed_pins_are_counted_together() {
     assert!(matches!(out, Err(RegionError::OutOfRange { .. })), "{out:?}");
 }
 
-/// The reservation, and the block that a snapshot of another region would have had.
+/// The region keeps its reservation, and the block that it would have given to another region's snapshot.
 #[test]
 fn a_region_without_a_handle_keeps_what_it_was_promised() {
     let pool = Pool::builder().name("test").capacity(8 * BLOCK).build().unwrap();

@@ -1,5 +1,5 @@
-//! Writes of which the kernel copies single pages, on real memory: no byte is lost and none shows where it does not
-//! belong, whatever else is done to the region.
+//! Writes for which the kernel copies single pages, on real memory: no byte is lost, and none appears in a wrong place,
+//! whatever else is done to the region.
 
 mod common;
 
@@ -25,10 +25,10 @@ fn grained(grain: CopyGrain) -> RegionOptions {
     RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)
 }
 
-/// The first kernel that says which pages of a mapping are private.
+/// The first kernel that tells which pages of a mapping are private.
 const SINCE: (u32, u32) = (6, 7);
 
-/// A pool of which the kernel copies single pages. If this kernel cannot, prints that and returns `None`.
+/// A pool for which the kernel copies single pages; `None`, with a message, if this kernel cannot.
 fn paged(backing: Backing, capacity: usize, size: BlockSize) -> Option<Pool> {
     let pool = pool(backing, capacity, size)?;
     let mut region = pool.region_with(size.bytes(), grained(CopyGrain::Auto)).unwrap();
@@ -48,13 +48,13 @@ fn paged(backing: Backing, capacity: usize, size: BlockSize) -> Option<Pool> {
     None
 }
 
-/// Pools of so many bytes or of one huge page, of all kinds.
+/// Pools of all kinds, each with `len` bytes or with one huge page if that is more.
 fn pools(len: impl Fn(BlockSize) -> usize) -> impl Iterator<Item = Pool> {
     let kinds = [Backing::ShmemHuge, Backing::ShmemBase].into_iter().flat_map(|it| SIZES.map(|size| (it, size)));
     kinds.filter_map(move |(backing, size)| paged(backing, len(size).max(2 << 20), size))
 }
 
-/// All blocks of the pool are free again.
+/// Checks that all blocks of the pool are free again.
 #[track_caller]
 fn check_all_is_back(pool: &Pool) {
     let stats = pool.stats();
@@ -62,7 +62,7 @@ fn check_all_is_back(pool: &Pool) {
     assert_eq!((stats.regions, stats.faults.failed), (0, 0));
 }
 
-/// It is not random, but in step with nothing.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -81,13 +81,13 @@ const WORDS: usize = LEN / 8;
 const CUTS: usize = 20;
 const KEPT: usize = 2;
 
-/// The two words that count what `writer` has done: it writes the first, and then the second. They are far apart.
+/// The two counters of `writer`, far apart: it writes the first, and later the second.
 fn counters(writer: usize) -> [usize; 2] {
     [writer, WORDS - 1 - writer]
 }
 
-/// Writes words that are its own, and counts before and after, until it is over. Returns what it has written last to
-/// each word.
+/// Writes words of its own, and counts before and after each, until the test is over. Returns its last write to each
+/// word.
 fn write(region: &Region, writer: usize, writes: &AtomicU64, over: &AtomicBool) -> Vec<(usize, u64)> {
     let (words, mut random, mut last) = (region.as_atomic_u64s(), Random(99 + writer as u64), Vec::new());
     let mut count = 0;
@@ -95,7 +95,7 @@ fn write(region: &Region, writer: usize, writes: &AtomicU64, over: &AtomicBool) 
         count += 1;
         let [first, second] = counters(writer);
         words[first].store(count, Ordering::Release);
-        // Some are near each other, most are not. None is a counter.
+        // Some words are near each other, most are not. None is a counter.
         let near = random.below(2) * 1000;
         let at = (1 + near + random.below(WORDS / WRITERS - 2 - near)) * WRITERS + writer;
         words[at].store(count, Ordering::Release);
@@ -107,7 +107,7 @@ fn write(region: &Region, writer: usize, writes: &AtomicU64, over: &AtomicBool) 
     last
 }
 
-/// What a cut shows, once it is checked to be consistent.
+/// Checks that a cut is consistent, and returns what it shows.
 fn check_cut(read: impl Fn(usize) -> u64) -> Vec<u64> {
     let mut seen = Vec::new();
     for writer in 0..WRITERS {
@@ -159,7 +159,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain) {
                     let is_copied = |&word: &usize| copy.as_atomic_u64s()[word].load(Ordering::Relaxed) == u64::MAX;
                     assert!(scribbled.iter().all(is_copied));
                 }
-                // Every other one is dropped at once.
+                // Every other cut is dropped at once.
                 if cut % 2 == 0 {
                     if kept.len() == KEPT {
                         kept.swap_remove(random.below(KEPT));
@@ -189,13 +189,13 @@ fn check_cuts(pool: &Pool, grain: CopyGrain) {
 
 #[test]
 fn cuts_of_a_region_that_threads_write_to_are_consistent_at_every_grain() {
-    // The region, the cuts that are kept, one that is new, a fork, a fork of that, and blocks on their way.
+    // The region, the kept cuts, a new one, a fork, a fork of that, and blocks in transit.
     for pool in pools(|_| (KEPT + 5) * LEN) {
         GRAINS.iter().for_each(|&grain| check_cuts(&pool, grain));
     }
 }
 
-/// `read(2)` into a part of the region. The kernel writes by address.
+/// `read(2)` into a part of the region: the kernel writes to the region's addresses.
 fn read_into(region: &Region, fd: BorrowedFd<'_>, range: Range<usize>) -> std::io::Result<usize> {
     assert!(range.end <= region.len());
     // SAFETY: the range lies in the region, which nobody else uses.
@@ -214,7 +214,7 @@ fn system_calls_write_right_after_a_snapshot() {
         let zeros = File::open("/dev/zero").unwrap();
         for round in 0..4 {
             let (before, snapshot) = (expected.clone(), region.snapshot().unwrap());
-            // Over pages and blocks, and over a page that is private already.
+            // A range over several pages and blocks, and over a page that is private already.
             let range = round * 100 + block - 5000..2 * block + 5000;
             assert_eq!(read_into(&region, zeros.as_fd(), range.clone()).unwrap(), range.len());
             expected[range].fill(0);
@@ -246,8 +246,8 @@ fn by_block_system_calls_need_a_block_that_is_prepared() {
     assert_eq!(read_into(&region, zeros.as_fd(), 0..PAGE).unwrap(), PAGE);
 }
 
-/// Whether the region is written densely, so that the pool's thread would have blocks copied, or is left alone with its
-/// blocks, so that it would write them back.
+/// The region may be written densely, so that the pool's thread would copy its blocks, or hold its blocks alone, so
+/// that the thread would write them back. In both cases prepared ranges stay writable.
 #[test]
 fn by_choice_system_calls_write_wherever_that_was_prepared() {
     use std::os::fd::AsFd;
@@ -266,7 +266,7 @@ fn by_choice_system_calls_write_wherever_that_was_prepared() {
                     let read = read_into(&region, zeros.as_fd(), at..at + 100);
                     assert_eq!(read.ok(), Some(100), "round {round}, page {page} of block {block}");
                 }
-                // From then on the region is alone with its blocks.
+                // From then on the region holds its blocks alone.
                 if page == 4 + 2 * round {
                     snapshot = None;
                 }
@@ -276,7 +276,7 @@ fn by_choice_system_calls_write_wherever_that_was_prepared() {
     }
 }
 
-/// It writes back what was written before, and has made a list of that.
+/// The preparing thread writes back pages written before, from a list that it has made earlier.
 #[test]
 fn by_choice_system_calls_write_wherever_that_was_prepared_beside_a_thread_that_prepares_snapshots() {
     use std::os::fd::AsFd;
@@ -314,7 +314,7 @@ fn by_choice_system_calls_write_wherever_that_was_prepared_beside_a_thread_that_
     }
 }
 
-/// It goes past the protection of what a snapshot has write-protected, and no fault tells of it.
+/// Such a write goes past write-protection, and causes no fault that the engine would see.
 #[test]
 fn a_debuggers_write_to_what_a_snapshot_has_write_protected_is_kept_and_in_the_next_snapshot() {
     for pool in pools(|size| 16 * size.bytes()) {
@@ -322,7 +322,7 @@ fn a_debuggers_write_to_what_a_snapshot_has_write_protected_is_kept_and_in_the_n
         let mut region = pool.region_with(4 * block, grained(CopyGrain::Auto)).unwrap();
         region.as_mut_slice().fill(1);
         let first = region.snapshot().unwrap();
-        // Shows all by page, which the next snapshot write-protects.
+        // CoW-maps all blocks; the next snapshot write-protects them.
         region.as_mut_slice()[5 * PAGE] = 2;
         let second = region.snapshot().unwrap();
         let before = region.stats().faults;
@@ -368,7 +368,7 @@ fn children_of_fork_do_not_have_what_is_shown_by_page() {
     .well();
 }
 
-/// A region, the bytes that it must have, and snapshots with theirs.
+/// A region with the bytes that it must have, and snapshots with theirs.
 struct Model {
     region: Region,
     bytes: Vec<u8>,
@@ -441,7 +441,7 @@ impl Model {
             let at = self.random.below(3);
             self.snapshots.swap_remove(at);
         }
-        // SAFETY: all of it can be read, and nobody writes meanwhile. It takes nothing back that was lazily freed.
+        // SAFETY: all of it can be read, and nobody writes meanwhile. Unlike `as_mut_slice`, this cancels no lazy free.
         let shown = unsafe { std::slice::from_raw_parts(self.region.as_ptr(), self.bytes.len()) };
         if shown != self.bytes {
             let wrong = shown.iter().zip(&self.bytes).position(|(shown, expected)| shown != expected);
@@ -473,7 +473,7 @@ fn whatever_is_done_to_what_is_shown_by_page_keeps_every_byte() {
     }
 }
 
-/// Counts what it is told.
+/// An observer that counts its calls.
 #[derive(Default)]
 struct Counting(AtomicU64);
 
@@ -496,7 +496,7 @@ fn an_observer_that_comes_after_a_snapshot_is_told_of_every_change_too() {
         region.as_mut_slice()[5] = 2;
         let observer = Arc::new(Counting::default());
         region.observe(observer.clone()).unwrap();
-        // The kernel copies no page any more: what is written now lies in blocks of the region's own.
+        // The kernel copies no more pages: private pages lie in blocks of the region's own now.
         assert_eq!(region.stats().blocks_cow_mapped, 0);
         assert_ne!(observer.0.load(Ordering::Relaxed), 0, "it was not told of the blocks that took their place");
         region.as_mut_slice()[block + PAGE] = 2;
@@ -508,7 +508,7 @@ fn an_observer_that_comes_after_a_snapshot_is_told_of_every_change_too() {
     }
 }
 
-/// Blocks that were copied, and blocks that were shown by page, while `write` wrote to a region that a snapshot holds.
+/// The numbers of blocks copied and CoW-mapped while `write` writes to a region that a snapshot holds.
 fn copied_and_cow_mapped(pool: &Pool, advice: Option<Advice>, write: impl Fn(&mut [u8])) -> (u64, u64) {
     let mut region = pool.region(LEN).unwrap();
     region.as_mut_slice().fill(1);

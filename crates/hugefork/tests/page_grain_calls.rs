@@ -1,5 +1,5 @@
-//! System calls that write to a region of [`CopyGrain::Page`] while forks and snapshots are taken of it and dropped:
-//! they wait where the process may hold them, and nothing is lost, neither then nor where it may not.
+//! System calls that write to a region of [`CopyGrain::Page`] while other threads take and drop forks and snapshots.
+//! Where the process may hold them, the calls wait. Nothing is lost, in either case.
 
 mod common;
 
@@ -20,14 +20,14 @@ const LEN: usize = 12 << 20;
 const CUTS: usize = 30;
 const KEPT: usize = 2;
 
-/// What a call did that came upon memory which is not writable.
+/// What a call does when it meets memory that is not writable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Calls {
     Wait,
     MayFail,
 }
 
-/// It is not random, but in step with nothing.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// A file in which byte `at` is `byte(at)`, and these bytes.
+/// A file in which byte `at` is `byte(at)`, and its bytes.
 fn source() -> (File, Vec<u8>) {
     let mut file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     let bytes: Vec<u8> = (0..SOURCE).map(byte).collect();
@@ -53,7 +53,7 @@ fn byte(at: usize) -> u8 {
     (at ^ at >> 8) as u8 | 1
 }
 
-/// Fills bytes from `at` on from the file, and returns how often a call failed meanwhile.
+/// Fills `len` bytes at `at` from the file, and returns how often a call failed.
 fn fill(region: &Region, file: &File, at: usize, len: usize, from: usize) -> usize {
     assert!(at + len <= region.len() && from + len <= SOURCE);
     let (mut done, mut failed) = (0, 0);
@@ -82,8 +82,8 @@ fn fill_once(region: &Region, file: &File, at: usize) -> usize {
     usize::from(count != PAGE as isize)
 }
 
-/// Reads into pages of its own, and writes to some of them, until it is over. Returns what they have to be, and how
-/// many calls failed.
+/// Reads files into pages of its own, and writes to some of them, until the test is over. Returns the bytes that the
+/// pages must have, and the number of failed calls.
 fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &AtomicBool) -> (Vec<u8>, usize) {
     let ((file, bytes), mut random, mut failed) = (source(), Random(31 + thread as u64), 0);
     let mut expected = vec![0xff; LEN];
@@ -103,7 +103,7 @@ fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &Ato
     (expected, failed)
 }
 
-/// How many calls failed while snapshots and forks came and went.
+/// The number of calls that failed while snapshots and forks came and went.
 fn cut_while_they_read(pool: &Pool) -> usize {
     let mut region = pool.region_with(LEN, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)).unwrap();
     region.as_mut_slice().fill(0xff);
@@ -199,12 +199,12 @@ fn without_the_right_to_hold_them_system_calls_may_fail_and_nothing_is_lost() {
 
 fn refuse_userfaultfd() {
     refuse(every(libc::SYS_userfaultfd, libc::EPERM));
-    // The same, by way of /dev/userfaultfd.
+    // The same right, by way of /dev/userfaultfd.
     refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
 }
 
-/// Once a cut is over, system calls can write to all memory that was written before, also to blocks that nobody has
-/// written to since the last cut.
+/// After a cut, system calls can write to all memory that was written before it, even to blocks to which nobody has
+/// written since the previous cut.
 #[test]
 fn system_calls_can_write_after_each_cut_without_the_right_to_hold_them() {
     alone(|| {
@@ -228,7 +228,7 @@ fn system_calls_can_write_after_each_cut_without_the_right_to_hold_them() {
     .well();
 }
 
-/// Who may open this file may hold them without any other right.
+/// A process that may open this file may hold threads without any other privilege.
 #[test]
 fn with_the_device_file_alone_system_calls_wait() {
     alone(|| {
@@ -247,7 +247,7 @@ fn with_the_device_file_alone_system_calls_wait() {
     .well();
 }
 
-/// Calls that read what they find in a region succeed at every moment of a reset; those that write to it wait.
+/// Calls that read from a region succeed at every moment of a reset; calls that write to it wait.
 #[test]
 fn system_calls_beside_resets_succeed() {
     const CALLS: usize = 200;

@@ -1,7 +1,7 @@
-//! Where the kernel does not copy single pages, or says no later which it has copied: pools are built all the same, say
-//! why there is no page grain, and copy blocks; nothing is lost.
+//! Kernels that do not copy single pages, or stop telling which pages they have copied. Pools can still be built, say
+//! why they have no page grain, and copy blocks. Nothing is lost.
 //!
-//! Each test refuses calls to a process of its own.
+//! Each test refuses calls in a process of its own.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn no_scan(errno: i32) -> Refused {
     with(libc::SYS_ioctl, 1, PAGEMAP_SCAN, errno)
 }
 
-/// A pool of shmem, of the best that is to be had here.
+/// A pool on shmem, or on the best backing that this machine grants instead.
 fn pool(backing: Backing) -> Pool {
     let builder = Pool::builder().name("test").capacity(4 * LEN).backing(backing).obtain_ahead(0);
     builder.fallback(Fallback::Allowed).build().unwrap()
@@ -34,14 +34,15 @@ fn region(pool: &Pool, grain: CopyGrain) -> Region {
     region
 }
 
-/// All blocks of the pool are free again.
+/// Checks that all blocks of the pool are free again.
 #[track_caller]
 fn check_all_is_back(pool: &Pool) {
     let stats = pool.stats();
     assert_eq!((stats.blocks_free, stats.blocks_leaked), (stats.blocks, 0));
 }
 
-/// It has no page grain, names `call` as the reason and says what to do, and its regions copy blocks.
+/// Checks that the pool has no page grain, names `call` as the reason and says what to do, and that its regions copy
+/// blocks.
 #[track_caller]
 fn check_blocks_alone(pool: &Pool, call: &str) {
     let why = pool.no_page_grain().expect("it has page grain");
@@ -74,7 +75,7 @@ fn check_blocks_alone(pool: &Pool, call: &str) {
 #[test]
 fn a_kernel_that_does_not_say_which_pages_are_private() {
     alone(|| {
-        // Linux before 6.7, a kernel that is not Linux, a sandbox. The last filter decides.
+        // Linux before 6.7, a kernel that is not Linux, a sandbox. The filter installed last decides.
         for errno in [libc::EINVAL, libc::ENOTTY, libc::EPERM] {
             refuse(no_scan(errno));
             SHMEM.iter().for_each(|&backing| check_blocks_alone(&pool(backing), "ioctl(PAGEMAP_SCAN)"));
@@ -88,7 +89,7 @@ fn a_kernel_that_does_not_say_which_pages_are_private() {
 #[test]
 fn without_proc() {
     alone(|| {
-        // Nothing else that a pool opens has to be there.
+        // A pool needs no other file.
         refuse(every(libc::SYS_openat, libc::ENOENT));
         let pool = pool(Backing::ShmemBase);
         check_blocks_alone(&pool, "open of /proc/self/pagemap");
@@ -111,7 +112,7 @@ fn a_pagemap_that_may_not_be_read() {
 #[test]
 fn a_kernel_that_does_not_duplicate_private_mappings() {
     alone(|| {
-        // It tries with one page: so long are no zeros of these tests, which are made by the same call.
+        // The engine tries it with one page. The zeros of these tests are made by the same call, but are longer.
         refuse(with(libc::SYS_mremap, 1, PAGE as i32, libc::EINVAL));
         check_blocks_alone(&pool(Backing::ShmemBase), "mremap of a private mapping");
     })
@@ -125,7 +126,7 @@ fn pools_of_hugetlb_pages_have_no_page_grain_and_say_so() {
     assert!(!pool.has_page_grain() && why.contains("hugetlb") && why.contains("Backing::ShmemHuge"), "{why}");
 }
 
-/// A pool that has page grain. If this kernel has none, prints that and returns `None`.
+/// A pool with page grain; `None`, with a message, if this kernel has none.
 fn paged(backing: Backing) -> Option<Pool> {
     let pool = pool(backing);
     if let Some(why) = pool.no_page_grain() {
@@ -144,8 +145,8 @@ fn check_refused<T>(result: Result<T, RegionError>) {
     }
 }
 
-/// Writes by page while a snapshot holds the region, and then loses the call that finds those pages, as in a program
-/// that puts itself into a sandbox late.
+/// Writes by page while a snapshot holds the region, and then loses the call that finds these pages, as a program does
+/// that enters a sandbox late.
 fn lose_the_call(backing: Backing, grain: CopyGrain, keeps_snapshot: bool) {
     let Some(pool) = paged(backing) else { return };
     let mut region = region(&pool, grain);
@@ -164,7 +165,7 @@ fn lose_the_call(backing: Backing, grain: CopyGrain, keeps_snapshot: bool) {
     for round in 3..6 {
         check_refused(region.snapshot());
         check_refused(region.fork());
-        // To a page of its own, to another in that block, and to a block that has none.
+        // To a private page, to another page of that block, and to a block without private pages.
         [5 * PAGE + 1, BLOCK + round * 7 * PAGE, 3 * BLOCK + round * PAGE]
             .iter()
             .for_each(|&at| write(&mut region, at, round as u8));
@@ -195,7 +196,7 @@ fn a_call_that_is_lost_where_the_kernel_copied_whatever_came() {
     alone(|| lose_the_call(Backing::ShmemBase, CopyGrain::Page, false)).well();
 }
 
-/// A copy of the block would have to take the private pages along.
+/// A copy of a block would have to contain its private pages.
 #[test]
 fn writes_of_whole_blocks_go_on_by_page_where_their_pages_are_not_found() {
     alone(|| {

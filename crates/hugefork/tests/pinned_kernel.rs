@@ -1,5 +1,5 @@
-//! The kernels that a pool uses: measured, or named by the environment. This is one test, since the environment belongs
-//! to the process.
+//! The kernels that a pool uses, measured or named by the environment. This is a single test, since the environment
+//! belongs to the process.
 
 use std::env;
 
@@ -34,7 +34,7 @@ fn the_environment_pins_the_kernel_and_bad_values_are_errors_that_list_the_good_
 
     // SAFETY: as above.
     unsafe { env::remove_var("HUGEFORK_WINDOW") };
-    // The region does not show what calibration left in the pool's memory.
+    // The region must not show what the calibration has left in the pool's memory.
     let mut region = pool.region(16 << 20).unwrap();
     region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
     assert!(

@@ -32,14 +32,14 @@ fn a_child_cannot_touch_a_region() {
         }
         eprintln!("backings: {backings}");
     });
-    // Each of seven addresses is read and written.
+    // Each of the seven addresses is read and written.
     let said = ended.stderr.lines().filter(|line| line.contains("regions do not cross fork(2)")).count();
     let (_, backings) = ended.stderr.trim().rsplit_once("backings: ").expect("the last line");
     assert_eq!(said, 14 * backings.parse::<usize>().unwrap(), "{ended}");
     ended.well();
 }
 
-/// Those of a pool as a whole, each of them in parts: only some can be accessed.
+/// The mappings of a pool as a whole, each as its parts: only some parts are accessible.
 fn of_whole_pool(maps: Vec<MemoryMap>, capacity: usize) -> Vec<Vec<MemoryMap>> {
     let mut joined: Vec<Vec<MemoryMap>> = Vec::new();
     for map in maps {
@@ -64,7 +64,7 @@ fn a_child_cannot_touch_the_direct_map() {
             let Some(pool) = pool(backing, 8 * BLOCK, BlockSize::MIB_2) else { continue };
             let (mut region, ..) = region_of_all_kinds(&pool);
             let before = region.as_mut_slice().to_vec();
-            // The whole pool is mapped once more for read-only mappings, and for private ones where there are any.
+            // The whole pool is mapped once more for read-only mappings, and for private ones if it has any.
             let whole = of_whole_pool(pool_mappings(), pool.capacity());
             let is_writable = |map: &MemoryMap| map.perms.contains(MMPermissions::SHARED | MMPermissions::WRITE);
             assert_eq!(whole.iter().filter(|maps| maps.iter().any(is_writable)).count(), 1, "the direct map");
@@ -98,7 +98,7 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
             let builder = Pool::builder().capacity(capacity).block_size(block_size).backing(backing);
             let pool = builder.core_dump(core_dump).build().unwrap();
             let held = region_of_all_kinds(&pool);
-            // The pool's thread may open pieces of the direct map meanwhile.
+            // The pool's thread may make pieces of the direct map accessible meanwhile.
             let at = |maps: &[MemoryMap]| maps.iter().map(|map| map.address).collect::<Vec<_>>();
             let (maps, whole) = loop {
                 let (maps, again) = (pool_mappings(), pool_mappings());
@@ -111,7 +111,7 @@ fn every_mapping_of_pool_memory_is_kept_from_children_and_the_direct_map_from_co
                 let flags = map.extension.vm_flags;
                 assert!(flags.contains(VmFlags::DC), "{map:?}");
                 let is_whole = whole.iter().flatten().any(|part| part.address == map.address);
-                // Or what read-only mappings are made of.
+                // The direct map, or the mapping from which read-only mappings are made.
                 let is_direct = is_whole && map.perms.contains(MMPermissions::SHARED);
                 let left_out = is_direct || core_dump == CoreDump::LeftOut;
                 // `/proc/self/coredump_filter` leaves shared hugetlb memory out by default.
@@ -202,7 +202,7 @@ fn a_child_that_was_made_before_the_first_pool_has_pools_of_its_own() {
     .well();
 }
 
-/// Looks in `/proc/self/maps` for what `is_forbidden`, only with system calls.
+/// Whether `/proc/self/maps` has a mapping that `is_forbidden`. Makes only system calls.
 fn finds(buffer: &mut [u8], is_forbidden: impl Fn(Mapped) -> bool) -> bool {
     // SAFETY: the name ends with a zero byte.
     let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
@@ -242,7 +242,7 @@ fn hexadecimal(digits: &[u8]) -> usize {
     digits.iter().fold(0, |number, digit| number << 4 | (*digit as char).to_digit(16).unwrap_or(0) as usize)
 }
 
-/// Makes 200 children, and more until it is `enough`, while two other threads `work`. No child may find what
+/// Makes 200 children, and more until `enough`, while two other threads `work`. No child may find a mapping that
 /// `is_forbidden`.
 fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbidden: impl Fn(Mapped) -> bool) {
     let over = AtomicBool::new(false);
@@ -266,7 +266,7 @@ fn check_forks_amid(work: impl Fn() + Sync, enough: impl Fn() -> bool, is_forbid
     });
 }
 
-/// Faults of all kinds, snapshots and drops.
+/// Makes children amid faults of all kinds, snapshots and drops.
 fn check_forks_amid_faults(backing: Backing, block_size: BlockSize, is_forbidden: fn(Mapped) -> bool) {
     let block = block_size.bytes();
     let Some(pool) = pool(backing, 24 * block, block_size) else { return };
@@ -315,7 +315,7 @@ fn no_child_can_write_to_a_pool_that_was_being_built_when_it_was_made() {
     .well();
 }
 
-/// Zeros where a region was would look like data that was lost.
+/// Zeros in place of a region would look like lost data.
 #[test]
 fn no_child_sees_zeros_in_place_of_a_region_whenever_it_is_made() {
     alone(|| {

@@ -1,6 +1,6 @@
-//! The pressure watcher, with the kernel's own events. Tasks really wait for memory here, but without taking it from
-//! anybody: to read a page of a much-used file again after it was taken away counts as short memory, and a process may
-//! take its own pages away (`MADV_PAGEOUT`).
+//! The pressure watcher, with the kernel's own events. Tasks really wait for memory here, but no other process loses
+//! any: the kernel counts it as pressure when a much-used page of a file was evicted and is read again, and a process
+//! may evict its own pages (`MADV_PAGEOUT`).
 
 mod common;
 
@@ -20,25 +20,25 @@ const BLOCK: usize = 2 << 20;
 const PAGE: usize = 4096;
 const SYSTEM: &str = "/proc/pressure/memory";
 
-/// Pressure belongs to the machine, so one test runs at a time.
+/// Pressure concerns the whole machine, so one test runs at a time.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// No hugetlb pages, which would stay with the pool.
+/// A pool without hugetlb pages, which would stay with the pool.
 fn builder(blocks: usize) -> PoolBuilder {
     Pool::builder().name("watching").capacity(blocks * BLOCK).backing(Backing::ShmemHuge)
 }
 
-/// A trigger that never fires: tasks would have to wait two seconds within two.
+/// A trigger that never fires: tasks would have to wait for two seconds out of two.
 fn never() -> PressureWatch {
     PressureWatch::new().stall(Duration::from_secs(2), Duration::from_secs(2))
 }
 
-/// A pool that watches. If the kernel takes no trigger from this process, prints that and returns `None`.
+/// A pool that watches for pressure; `None`, with a message, if the kernel accepts no trigger from this process.
 fn watching(blocks: usize, watch: PressureWatch) -> Option<Pool> {
-    // With a descriptor, of which the kernel tells the memory.
+    // With a descriptor, by which the kernel tells how much memory the pool has.
     let pool = builder(blocks).exports(true).reclaim_under_pressure(watch).build().unwrap();
     let trigger = File::options().read(true).write(true).open(SYSTEM).and_then(|mut file| {
         // Each trigger needs a file of its own.
@@ -51,12 +51,12 @@ fn watching(blocks: usize, watch: PressureWatch) -> Option<Pool> {
     pool.stats().pressure.running.then_some(pool)
 }
 
-/// The watcher's thread.
+/// The number of the watcher's thread.
 fn thread() -> Option<i32> {
     named("hugefork-press")
 }
 
-/// Waits until the watcher sleeps without a time limit: until the kernel reports something, or somebody ends it.
+/// Waits until the watcher sleeps without a time limit: until the kernel reports something, or the pool ends it.
 fn until_it_sleeps() {
     let is_idle = |Asleep { call, arguments }: Asleep| match call {
         libc::SYS_poll => arguments[2] as i32 == -1,
@@ -72,7 +72,7 @@ fn open_files(part: &str) -> Vec<PathBuf> {
     files.filter(|path| fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(part))).collect()
 }
 
-/// A file whose pages are taken away and read again.
+/// A file whose pages are evicted and read again.
 struct Thrashing {
     file: File,
     path: PathBuf,
@@ -86,7 +86,7 @@ impl Thrashing {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("thrashing.{}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         file.write_all_at(&vec![7; Self::PAGES * PAGE], 0).unwrap();
-        // Pages that are not on the disk yet cannot be taken away.
+        // The kernel cannot evict pages that are not on the disk yet.
         file.sync_all().unwrap();
         let len = Self::PAGES * PAGE;
         // SAFETY: a new mapping of a file that only this process has.
@@ -99,7 +99,7 @@ impl Thrashing {
         Thrashing { file, path, at }
     }
 
-    /// Goes on until `done`, but not longer than `most`. True if it was done.
+    /// Evicts and reads pages until `done`, but for at most `most`. True if `done`.
     fn until(&self, done: impl Fn() -> bool, most: Duration) -> bool {
         let started = Instant::now();
         while !done() {
@@ -123,15 +123,15 @@ impl Thrashing {
         assert_eq!(unsafe { self.at.add(page * PAGE).read_volatile() }, 7);
     }
 
-    /// Microseconds for which tasks of this machine have waited for memory.
+    /// The microseconds for which tasks of this machine have waited for memory.
     fn stalled() -> u64 {
         let text = fs::read_to_string(SYSTEM).unwrap();
         text.lines().next().unwrap().rsplit_once('=').unwrap().1.parse().unwrap()
     }
 
-    /// Whether tasks wait on this machine when their pages are taken away. Says so if they do not.
+    /// Whether tasks on this machine wait when their pages are evicted. Prints a message if they do not.
     fn works(&self) -> bool {
-        // It is read only twice, because the kernel loses time that is read in bits smaller than a jiffy.
+        // Read only twice, because reading often in intervals below a jiffy makes the kernel lose time.
         let (started, before) = (Instant::now(), Self::stalled());
         self.until(|| started.elapsed() > Duration::from_secs(1), Duration::MAX);
         let works = Self::stalled() > before + 50_000;
@@ -174,7 +174,7 @@ fn while_tasks_wait_for_memory_what_was_lazily_freed_first_goes_back_first() {
         assert!(before >= 28 * BLOCK);
         let pressure = || pool.stats().pressure;
         assert!(thrashing.until(|| pressure().bytes_reclaimed > 0, PATIENCE), "{:?}", pressure());
-        // The kernel may report once more what is over.
+        // The kernel may report once more although the pressure is over.
         let mut seen = None;
         until("a watcher that is done", || {
             until_it_sleeps();
@@ -229,7 +229,7 @@ fn a_fork_child_has_none() {
     let _one = one_at_a_time();
     alone(|| {
         let Some(pool) = watching(4, never()) else { return };
-        // SAFETY: only the watcher is another thread of this process, and it holds no lock of the allocator in its
+        // SAFETY: the only other thread of this process is the watcher, and it holds no lock of the allocator in its
         // sleep.
         match unsafe { libc::fork() } {
             -1 => panic!("fork: {}", std::io::Error::last_os_error()),
@@ -258,7 +258,7 @@ fn where_pressure_cannot_be_watched_the_pool_works_without_and_says_so_once() {
     let _one = one_at_a_time();
     let precious = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("precious.{}", std::process::id()));
     let ended = alone(|| {
-        // Another file than that of the process that waits for this one.
+        // Not the file of the parent process, which waits for this one.
         let precious = precious.with_extension("child");
         fs::write(&precious, "precious data").unwrap();
         let too_long = never().stall(Duration::from_secs(3), Duration::from_secs(2));
@@ -307,7 +307,7 @@ fn hugetlb_pages_stay_with_the_pool_so_it_does_not_watch() {
     ended.well();
 }
 
-/// Without privileges, windows are multiples of 2 s, and old kernels take none.
+/// Without privileges, windows must be multiples of 2 s, and old kernels accept none.
 #[test]
 fn a_process_without_privileges_watches_the_machine_where_the_kernel_lets_it() {
     let _one = one_at_a_time();

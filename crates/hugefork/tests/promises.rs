@@ -1,5 +1,5 @@
-//! What the engine promises when memory is short, lazily freed, pinned or given back, in real processes: some die of an
-//! access that fails, others look at how much memory the kernel counts.
+//! The engine's guarantees when memory is short, lazily freed, pinned or given back, in real processes: some die of a
+//! failed access, others check how much memory the kernel counts.
 
 mod common;
 #[path = "promises/physical.rs"]
@@ -19,14 +19,14 @@ use physical::{Device, memory};
 const PAGE: usize = 4096;
 const BLOCK: usize = 2 << 20;
 
-/// The one line that a process wrote.
+/// Checks that the process printed one line, with these parts.
 #[track_caller]
 fn check_one_line(said: &str, parts: &[&str]) {
     assert_eq!(said.lines().count(), 1, "{said}");
     parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` in {said}"));
 }
 
-/// A plain load, which the compiler may not leave out.
+/// A plain load, which the compiler may not remove.
 fn load(bytes: &[u8], at: usize) -> u8 {
     // SAFETY: the reference is valid.
     unsafe { std::ptr::from_ref(&bytes[at]).read_volatile() }
@@ -36,7 +36,7 @@ fn small_pool(blocks: usize) -> Pool {
     Pool::builder().name("test").capacity(blocks * BLOCK).build().unwrap()
 }
 
-/// A region of two blocks that has taken the first away from `holder`, and a region with the rest of the full pool.
+/// The holder that `hold` made, whose first block the first region has taken back, and two regions that fill the pool.
 fn revoked_from<H>(hold: impl FnOnce(&Region) -> H) -> (H, [Region; 2]) {
     let pool = small_pool(4);
     let mut region = pool.region_with(2 * BLOCK, by_block()).unwrap();
@@ -145,7 +145,7 @@ fn a_device_and_the_region_see_each_others_writes_through_a_pin() {
             assert_eq!(unsafe { at.add(100).read_volatile() }, 7);
             let snapshot = region.snapshot().unwrap();
             device.write(100, 8);
-            // SAFETY: it is inside the region, and pinned, so no other memory comes to its place.
+            // SAFETY: it is inside the region, and pinned, so no other memory takes its place.
             unsafe { at.add(101).write_volatile(9) };
             assert_eq!((device.read(100), device.read(101)), (8, 9), "on {backing}");
             assert_eq!((snapshot[BLOCK + 100], snapshot[BLOCK + 101]), (7, 0), "the snapshot has a copy");
@@ -266,7 +266,7 @@ fn reclaiming_a_part_of_a_block_gives_the_memory_of_its_pages_back() {
     .well();
 }
 
-/// A call holds the windows of 2 GiB at once.
+/// One call holds the windows of 2 GiB at once.
 #[test]
 fn what_is_freed_over_several_gigabytes_is_counted_once() {
     const GIB: usize = 1 << 30;
@@ -305,7 +305,7 @@ fn ends_of_pages(bytes: &[u8]) -> Vec<[u8; 2]> {
     bytes.chunks(PAGE).map(|page| [page[0], page[PAGE - 1]]).collect()
 }
 
-/// The first and last byte of each page, by plain loads: a mutable slice would cancel lazy free.
+/// The first and last byte of each page, read by plain loads: a mutable slice would cancel lazy free.
 fn ends_now(region: &Region) -> Vec<[u8; 2]> {
     let byte = |at: usize| {
         // SAFETY: inside the region, which nobody else uses.
@@ -335,8 +335,8 @@ fn live(pool: &Pool) {
     write_all(&mut fork, 3);
     assert_eq!(ends_of_pages(region.as_mut_slice()), vec![[2; 2]; pages], "{what}");
     drop(fork);
-    // All but the first and last page, and a byte more. The backing decides how much of the blocks at the ends goes
-    // with it.
+    // All but the first and last page, and one byte more on each side. The backing decides whether parts of the blocks
+    // at the ends are freed.
     let range = PAGE - 1..len - PAGE + 1;
     let done = region.lazy_free(range.clone()).unwrap();
     assert_eq!((done.freed + done.already + done.skipped(), done.unaligned), (range.len(), 2), "{what}: {done:?}");

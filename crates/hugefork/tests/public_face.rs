@@ -1,4 +1,5 @@
-//! What a program sees of the engine: types that it can name, errors that it can tell apart, an example for each type.
+//! The public interface of the engine: a program can name each type, tell errors apart, and find an example for each
+//! type.
 
 #[path = "common/sources.rs"]
 mod sources;
@@ -8,15 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
 
-/// The public face of a crate.
+/// The public interface of a crate.
 struct Face {
     sources: Sources,
-    /// What `lib.rs` re-exports, by name, and whether that line has an example; of a module that it re-exports, all
-    /// that is in it.
+    /// The names that `lib.rs` re-exports, and whether that line has an example. For a re-exported module, all names in
+    /// it.
     exported: BTreeMap<String, bool>,
-    /// Other crates that are reached through it.
+    /// Other crates that can be reached through this one.
     crates: BTreeSet<String>,
-    /// What one other crate of the workspace is given, and no program: the seam, which documentation does not show.
+    /// The names of the seam, which is for one other crate of the workspace and not for programs; the documentation
+    /// hides it.
     seam: BTreeSet<String>,
 }
 
@@ -44,7 +46,7 @@ fn declared(file: &syn::File) -> impl Iterator<Item = Declared<'_>> {
     })
 }
 
-/// The last names of `tree`, each with its path.
+/// Adds the last names of `tree`, each with its path.
 fn leaves(before: &[String], tree: &syn::UseTree, to: &mut Vec<Vec<String>>) {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {
@@ -56,7 +58,7 @@ fn leaves(before: &[String], tree: &syn::UseTree, to: &mut Vec<Vec<String>>) {
     }
 }
 
-/// What can be named in a module.
+/// The names that a module offers.
 fn names_of(file: &syn::File) -> BTreeSet<String> {
     let mut paths = Vec::new();
     for item in &file.items {
@@ -118,7 +120,7 @@ fn every_public_type_can_be_named_from_the_root() {
 #[derive(Default)]
 struct Signatures {
     named: BTreeSet<String>,
-    /// Inside of what is seen from outside.
+    /// Whether the visit is inside an item that is visible from outside.
     is_seen: bool,
 }
 
@@ -237,7 +239,7 @@ fn every_public_type_has_an_example_that_runs() {
     assert_eq!(without, Vec::<String>::new(), "these have no example");
 }
 
-/// Errors that are text.
+/// Error types that are text.
 #[derive(Default)]
 struct Texts(Vec<String>);
 

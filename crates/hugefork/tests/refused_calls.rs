@@ -1,9 +1,9 @@
-//! System calls fail while others are at work: threads write by block and by page, take forks and snapshots and drop
-//! them, free, discard and pin, the pool's own threads write back and promote, and one call in a few is refused.
-//! round/mod.rs has who writes what, and what must be there.
+//! System calls fail while other threads work. Threads write by block and by page, take and drop forks and snapshots,
+//! free, discard and pin; the pool's own threads write back and promote; one call in a few is refused. round/mod.rs
+//! describes the writers and the bytes that must be there.
 //!
-//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other; `HUGEFORK_REFUSED_SEED` is
-//! for the seed that a failure names. It decides what is done, not which thread is first.
+//! `HUGEFORK_REFUSED_SECONDS=1800` goes on for that long, in one process after the other. `HUGEFORK_REFUSED_SEED` takes
+//! the seed that a failure prints; it decides the work of the threads, but not which thread is first.
 
 mod common;
 mod round;
@@ -18,7 +18,7 @@ use round::{Plan, repeat, round};
 
 /// Rounds of the ordinary test.
 const ROUNDS: usize = 12;
-/// Each cutter makes so many cuts in a round.
+/// The number of cuts that each cutter makes in a round.
 const CUTS: usize = 6;
 
 /// One round.
@@ -30,8 +30,9 @@ fn plan(seed: u64) -> Plan {
         _ => [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_64, BlockSize::KIB_4][random.below(4)],
     };
     let grain = [CopyGrain::Auto, CopyGrain::Auto, CopyGrain::Page, CopyGrain::Page, CopyGrain::Block][random.below(5)];
-    // In some rounds only calls of one kind are refused, and those more often. Where a region cannot be unmapped
-    // its blocks are lost, so that is tried in some; of hugetlb, later rounds would have too few pages then.
+    // In some rounds only calls of one kind are refused, but more often. If a region cannot be unmapped, its blocks are
+    // lost, so that is tried in only some rounds; and never with hugetlb, because later rounds would have too few
+    // pages.
     let mut kinds: Vec<Kind> = KINDS.into_iter().filter(|&kind| kind != Kind::Hide).collect();
     let mut one_in = [4, 10, 30, 100][random.below(4)];
     match random.below(6) {
@@ -79,7 +80,7 @@ fn rounds(is_long: bool) {
     let mut done = 0;
     for nth in 0..ROUNDS as u64 {
         let plan = plan(seed.wrapping_add(nth));
-        // On its own line before, so that a round that does not end is known too.
+        // Printed before the round, so that a round that does not end is known too.
         println!("round {nth}: {plan:?}");
         if let Some(what) = round(&plan, &refusals, &|_, _, _| ()) {
             println!("  {what}");
@@ -88,7 +89,7 @@ fn rounds(is_long: bool) {
     }
     println!("{done} rounds; {}", refusals.table());
     for kind in [Kind::Remap, Kind::Protect, Kind::Look, Kind::Populate, Kind::Scan] {
-        // Other seeds may never ask for some.
+        // With other seeds, some kinds may never be called.
         let is_enough = done == 0 || seed != ORDINARY || refusals.refused(kind) > 0;
         assert!(is_enough, "{kind:?} was never refused: {}", refusals.table());
     }

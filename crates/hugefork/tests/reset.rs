@@ -1,4 +1,4 @@
-//! Resets on real memory: a region has the bytes of a snapshot again, alone in its process and beside threads that
+//! Resets on real memory: a region has the bytes of a snapshot again, both alone in its process and beside threads that
 //! write.
 
 mod common;
@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 const SIZES: [BlockSize; 3] = [BlockSize::MIB_2, BlockSize::KIB_64, BlockSize::KIB_4];
 const GRAINS: [CopyGrain; 3] = [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block];
 
-/// Pools of so many bytes, of all kinds that this machine has.
+/// Pools of `len` bytes, of all kinds that this machine has.
 fn pools(len: usize) -> impl Iterator<Item = Pool> {
     let shmem = [Backing::ShmemHuge, Backing::ShmemBase].into_iter().flat_map(|it| SIZES.map(|size| (it, size)));
     shmem.chain([(Backing::Hugetlb, BlockSize::MIB_2)]).filter_map(move |(backing, size)| pool(backing, len, size))
@@ -24,7 +24,7 @@ fn grained(grain: CopyGrain) -> RegionOptions {
     RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)
 }
 
-/// It is not random, but in step with nothing.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -36,10 +36,10 @@ impl Random {
     }
 }
 
-/// Those of this thread: the pool's may have some.
+/// The page faults of this thread; the pool's threads may have some of their own.
 fn faults() -> u64 {
     let mut usage = core::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: there is room for the answer, and all zeroes is one, too.
+    // SAFETY: there is room for the answer, and all zeroes is a valid one.
     let usage = unsafe {
         assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
         usage.assume_init()
@@ -47,10 +47,10 @@ fn faults() -> u64 {
     usage.ru_minflt as u64
 }
 
-/// Writes to some pages and goes back, again and again: from the second round on no write takes a fault.
+/// Writes to some pages and resets, again and again: from the second round on no write takes a fault.
 fn check_quiet_rounds() {
     const LEN: usize = 64 << 20;
-    // Below a page there is nothing to copy.
+    // Blocks of one page have no smaller unit to copy.
     let by_page = |pool: &Pool| pool.has_page_grain() && pool.block_size() > BlockSize::KIB_4;
     for pool in pools(2 * LEN).filter(by_page) {
         let mut region = pool.region(LEN).unwrap();
@@ -63,7 +63,7 @@ fn check_quiet_rounds() {
             }
             region.reset_to(&snapshot).unwrap();
         };
-        // The pool's threads may still be at work for the first rounds.
+        // The pool's threads may still be busy with the first rounds.
         (2..20).for_each(&mut round);
         let mut quiet = 0;
         for value in 20..120 {
@@ -92,7 +92,7 @@ fn beside_another_thread_the_second_round_takes_no_fault_and_no_signal() {
     .well();
 }
 
-/// A region, and what it must have.
+/// A region, and the bytes that it must have.
 struct Model {
     region: Region,
     bytes: Vec<u8>,
@@ -187,7 +187,7 @@ fn beside_other_threads_a_region_behaves_like_a_vector_that_is_put_back() {
     check_against_a_vector(300);
 }
 
-/// A system call writes in a prepared range, whatever the pool's thread does meanwhile.
+/// A system call can write to a prepared range, whatever the pool's thread does meanwhile.
 #[test]
 fn system_calls_write_to_what_was_prepared() {
     use std::os::fd::AsRawFd;
@@ -205,7 +205,7 @@ fn system_calls_write_to_what_was_prepared() {
                 let read = unsafe { libc::read(zeros.as_raw_fd(), region.as_mut_ptr().add(at).cast(), 70_000) };
                 assert_eq!(read, 70_000, "{}", std::io::Error::last_os_error());
                 if round == 100 {
-                    // From now on the blocks could be written back.
+                    // From now on the pool's thread could write the blocks back.
                     snapshot = None;
                 }
             }
@@ -215,7 +215,7 @@ fn system_calls_write_to_what_was_prepared() {
     .well();
 }
 
-/// The numbers of the pages.
+/// The numbers of the changed pages.
 fn pages_of(changed: hugefork::Changes<'_>) -> Vec<usize> {
     let ranges: Vec<_> = changed.pages().collect::<Result<_, _>>().unwrap();
     ranges.into_iter().flat_map(|range| range.start / PAGE..range.end / PAGE).collect()
@@ -250,8 +250,8 @@ fn what_has_changed_is_exact_after_a_reset() {
 
 const WRITERS: usize = 3;
 
-/// What a reset loses and keeps, as two counters of each writer tell. It writes the first, and then the second, far
-/// away. So if the second is gone, so is the first, and if no reset has come in between, both are there.
+/// Checks what a reset undoes and keeps. Each writer has two counters, far apart, and writes the first before the
+/// second. So if the first write survives a reset, so does the second; without a reset in between, both are there.
 fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
     let block = pool.block_size().bytes();
     let len = (block * 5).max(40 * PAGE);
@@ -297,7 +297,8 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
             region.reset_to(&snapshot).unwrap();
             ended.store(nth + 1, Ordering::SeqCst);
             if nth % 5 == 0 {
-                // The cut of a snapshot right after it: what is not of the snapshot was written since.
+                // A snapshot right after the reset: everything in it that differs from the reset's snapshot was written
+                // since.
                 let after = region.snapshot().unwrap();
                 let word = |at: usize| {
                     let mut bytes = [0; 8];
@@ -328,7 +329,8 @@ fn a_write_beside_a_reset_comes_before_it_or_after_it() {
     }
 }
 
-/// The same for longer: `HUGEFORK_RESET_SECONDS` on each kind of memory that this machine has, or a minute.
+/// As [`a_write_beside_a_reset_comes_before_it_or_after_it`] for longer: `HUGEFORK_RESET_SECONDS` on each kind of
+/// memory that this machine has, or a minute.
 #[test]
 #[ignore = "takes minutes; see docs/safety.md"]
 fn for_a_minute_writes_beside_resets_come_before_or_after_them() {
@@ -347,7 +349,7 @@ fn for_a_minute_writes_beside_resets_come_before_or_after_them() {
     }
 }
 
-/// Each thread resets a region of its own, made of one image.
+/// Each thread resets a region of its own, and all regions are forks of one image.
 #[test]
 fn threads_reset_their_own_forks_of_one_image() {
     for pool in pools(96 << 20) {

@@ -1,5 +1,5 @@
 //! Resets of a region into which the kernel writes on behalf of the program's only thread, while that thread is in the
-//! call: a read by `io_uring` ends in the thread that asked for it, between any two of its instructions.
+//! reset: a read by `io_uring` completes in the thread that asked for it, between any two of its instructions.
 
 mod common;
 
@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 const LEN: usize = 64 << 20;
 const ROUNDS: usize = 4000;
 
-/// What the other end of the pipe writes. The snapshot has none of it.
+/// The value that the other end of the pipe writes. The snapshot does not contain it.
 const READ: u8 = 7;
 
 /// A ring with room for few requests.
@@ -38,9 +38,9 @@ struct Parameters {
     features: u32,
     wq_fd: u32,
     reserved: [u32; 3],
-    /// `struct io_sqring_offsets`: head, tail, mask, entries, flags, dropped, array, and what is reserved.
+    /// `struct io_sqring_offsets`: head, tail, mask, entries, flags, dropped, array, and reserved fields.
     sq: [u32; 10],
-    /// `struct io_cqring_offsets`: head, tail, mask, entries, overflow, entries of the queue, and what is reserved.
+    /// `struct io_cqring_offsets`: head, tail, mask, entries, overflow, entries of the queue, and reserved fields.
     cq: [u32; 10],
 }
 
@@ -78,7 +78,7 @@ impl Ring {
         assert_eq!(done, i64::from(submitted), "{}", io::Error::last_os_error());
     }
 
-    /// Asks for a page from a pipe.
+    /// Submits a read of a page from a pipe.
     fn read(&self, pipe: &OwnedFd, to: *mut u8) {
         const READ: u8 = 22;
         let [_, tail, mask, _, _, _, array, ..] = self.parameters.sq;
@@ -99,7 +99,7 @@ impl Ring {
         self.enter(1, 0);
     }
 
-    /// Waits until a read has ended, and says how.
+    /// Waits until a read has completed, and returns its result.
     fn ended(&self) -> i32 {
         let [head, tail, mask, _, _, results, ..] = self.parameters.cq;
         let nth = self.word(head).load(Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Ring {
     }
 }
 
-/// A child of `fork(2)` that writes a page into the pipe whenever it is told to, a little later.
+/// Starts a child of `fork(2)` that, each time it is asked, writes a page into the pipe a little later.
 fn start_writer(pipe: &OwnedFd) -> &'static AtomicU32 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, which stays.
@@ -126,7 +126,7 @@ fn start_writer(pipe: &OwnedFd) -> &'static AtomicU32 {
     // SAFETY: this process has one thread, but for those of the engine, which the child does not call.
     if unsafe { libc::fork() } == 0 {
         let (mut done, mut random) = (0, 88_172_645_463_325_252_u64);
-        // SAFETY: asks for the parent, which changes when it goes.
+        // SAFETY: only asks for the parent, which changes when the parent ends.
         while unsafe { libc::getppid() } as u32 == parent {
             if turn.load(Ordering::SeqCst) == done {
                 continue;
@@ -145,8 +145,8 @@ fn start_writer(pipe: &OwnedFd) -> &'static AtomicU32 {
     turn
 }
 
-/// What a read has brought that ended before the call began is gone after it. What one brings that ends during the call
-/// may stay, and is gone after the next.
+/// If a read completes before the reset begins, the reset undoes its writes. If it completes during the reset, its
+/// writes may stay until the next reset.
 #[test]
 fn what_a_completed_read_has_brought_is_gone_after_the_next_reset() {
     alone(|| {
@@ -174,7 +174,7 @@ fn what_a_completed_read_has_brought_is_gone_after_the_next_reset() {
                 let expected = [1; PAGE];
                 let (start, mut refused, mut stayed, mut left) = (region.as_mut_ptr(), 0, 0, 0);
                 for round in 0..ROUNDS {
-                    // Some pages that are put back each time, and one that the kernel writes.
+                    // Some pages that each reset puts back, and one to which the kernel writes.
                     for page in 0..40 {
                         // SAFETY: inside the region, which nobody else uses.
                         unsafe { start.add((page * 397) * PAGE).write_volatile(round as u8) };
@@ -183,7 +183,7 @@ fn what_a_completed_read_has_brought_is_gone_after_the_next_reset() {
                     ring.read(&from, start.wrapping_add(at));
                     turn.fetch_add(1, Ordering::SeqCst);
                     region.reset_to(&snapshot).unwrap();
-                    // Where a block is not shown by page just then, the kernel may not write.
+                    // If the block is not CoW-mapped at the moment, the kernel may not write to it.
                     let ended = ring.ended();
                     assert!([PAGE as i32, -libc::EFAULT].contains(&ended), "{ended}");
                     refused += usize::from(ended < 0);
@@ -197,8 +197,8 @@ fn what_a_completed_read_has_brought_is_gone_after_the_next_reset() {
                 assert!(refused < ROUNDS / 2 && stayed > 0, "reads end during the call and after it");
                 assert_eq!(left, 0, "pages that a reset has left as a read wrote them that had ended");
                 assert!(*region.as_mut_slice() == snapshot[..]);
-                // By turns to two snapshots with pages over the first block, which get marks. The kernel writes
-                // elsewhere.
+                // Resets alternate between two snapshots with pages over the first block, which get marks. The kernel
+                // writes elsewhere.
                 let goals = [2, 3].map(|value| {
                     (0..40).for_each(|page| region.as_mut_slice()[(page * 3 + 5) * PAGE] = value);
                     region.snapshot().unwrap()

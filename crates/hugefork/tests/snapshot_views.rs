@@ -1,4 +1,4 @@
-//! Reads by address of snapshots that hold pages over blocks of older ones.
+//! Reads by address of snapshots that hold pages over blocks of older snapshots.
 
 mod common;
 
@@ -11,7 +11,8 @@ const BLOCK: usize = 2 << 20;
 const LEN: usize = 8 * BLOCK;
 const PAGE: usize = 4096;
 
-/// A region, and snapshots of it between which every seventh page was written. None if pages cannot be copied singly.
+/// A region with snapshots, between which every seventh page was written. `None` if the kernel cannot copy single
+/// pages.
 fn history(pool: &Pool, snapshots: usize) -> Option<(Region, Vec<Snapshot>)> {
     let mut region = pool.region(LEN).unwrap();
     region.as_mut_slice().fill(0);
@@ -78,7 +79,7 @@ fn threads_that_read_one_view_see_its_pages_and_nothing_else() {
     .well();
 }
 
-/// A system call cannot have a fault resolved. It fails, and never reads what is not the snapshot's.
+/// A fault inside a system call cannot be resolved. The call fails, and never reads bytes that are not the snapshot's.
 #[test]
 fn a_system_call_reads_what_is_mapped_for_it() {
     alone(|| {

@@ -1,4 +1,4 @@
-//! The zeroed stock, and faults that prepare more than was asked of them.
+//! The zeroed stock, and faults that prepare more blocks than they need.
 
 mod common;
 
@@ -11,7 +11,8 @@ use hugefork::{Advice, Backing, BlockSize, Commit, Fallback, Pool, Region, Zeroe
 
 const BLOCK: usize = 2 << 20;
 
-/// The tests find a thread by its name, which all zeroing threads of a process share.
+/// One test with a stock runs at a time: the tests find its thread by name, and all such threads of a process have the
+/// same.
 static ONE_STOCK: Mutex<()> = Mutex::new(());
 
 fn pool_with_stock(blocks: usize, stock: ZeroedStock) -> Pool {
@@ -31,7 +32,7 @@ fn used_blocks_are_zeroed_in_the_background_and_then_given_without_clearing() {
     assert!(pool.stats().stock.running);
     use_all_blocks(&pool);
     until("a full stock", || pool.stats().blocks_zeroed_free == 16);
-    // A block is there a moment before it is counted.
+    // A block is free a moment before it is counted.
     let counted = || pool.stats().stock;
     until("the count of it", || counted().blocks >= 16 && counted().time > Duration::ZERO);
 
@@ -51,7 +52,7 @@ fn the_stock_is_kept_between_its_watermarks_and_costs_nothing_when_it_is_full() 
     let pool = pool_with_stock(16, ZeroedStock::keep(4 * BLOCK, 8 * BLOCK));
     use_all_blocks(&pool);
     until("the high watermark", || pool.stats().blocks_zeroed_free == 8);
-    // It sleeps on a word and for no set time, so it stays asleep until somebody wakes it.
+    // The thread sleeps on a word and without a time limit, so it stays asleep until another thread wakes it.
     let is_idle = |asleep: Asleep| asleep.call == libc::SYS_futex && asleep.arguments[3] == 0;
     until("an idle stock that sleeps", || asleep(named("hugefork-zero").unwrap()).is_some_and(is_idle));
     assert_eq!(pool.stats().blocks_zeroed_free, 8);
@@ -69,7 +70,7 @@ fn a_pool_with_a_stock_can_be_used_up_and_goes_at_once() {
     for _ in 0..20 {
         let pool = pool_with_stock(4, ZeroedStock::keep(4 * BLOCK, 4 * BLOCK));
         use_all_blocks(&pool);
-        // This takes every block while some are being zeroed: none may be missed, and none shown.
+        // The region takes every block while some are being zeroed: none may be missing, and none shown unzeroed.
         let mut region = pool.region(4 * BLOCK).unwrap();
         region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte += 1);
         assert!(region.as_mut_slice().iter().step_by(4096).all(|&byte| byte == 1));
@@ -77,7 +78,7 @@ fn a_pool_with_a_stock_can_be_used_up_and_goes_at_once() {
     }
 }
 
-/// How many faults it takes to write the region from end to end.
+/// The number of faults that a write of the region from end to end takes.
 fn faults_of_a_sweep(region: &mut Region) -> u64 {
     let before = region.stats().faults.faults();
     region.as_mut_slice().iter_mut().step_by(4096).for_each(|byte| *byte = 1);
@@ -129,7 +130,7 @@ fn a_region_written_downwards_is_a_stream_too() {
     assert!(region.as_mut_slice().iter().rev().step_by(4096).all(|&byte| byte == 2));
 }
 
-/// Blocks that were prepared ahead and never written belong to the region, and go like the rest of it.
+/// Blocks that were prepared ahead and never written belong to the region, and are given back with it.
 #[test]
 fn blocks_prepared_ahead_are_given_back_by_a_discard() {
     let pool = Pool::builder().capacity(48 * BLOCK).commit(Commit::Upfront).build().unwrap();
@@ -139,7 +140,7 @@ fn blocks_prepared_ahead_are_given_back_by_a_discard() {
     }
     let ahead = region.stats().blocks_present - 6;
     assert!((1..4).contains(&ahead), "{ahead} blocks ahead");
-    // This discards only what was never written.
+    // Only blocks that were never written.
     region.discard(6 * BLOCK..32 * BLOCK).unwrap();
     assert_eq!((region.stats().blocks_present, pool.stats().blocks_free), (6, 42));
     assert!(region.as_mut_slice()[6 * BLOCK..].iter().step_by(4096).all(|&byte| byte == 0));

@@ -1,23 +1,24 @@
-//! A program with everything in it at once: threads that write, take cuts, fork, free, discard, pin and reset
-//! (round/mod.rs has who writes what, and what must be there), and beside them signals, `fork(2)`, `exec` and mappings
-//! that come and go (stress/noise.rs). No call is refused, but memory, mappings and blocks may run out.
+//! A program that does everything at once. Its threads write, take cuts, fork, free, discard, pin and reset
+//! (round/mod.rs describes the writers and the bytes that must be there). Beside them there are signals, `fork(2)`,
+//! `exec`, and mappings that come and go (stress/noise.rs). No call is refused, but memory, mappings and blocks may run
+//! out.
 //!
 //! | test | memory |
 //! |---|---|
-//! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; with room and at full pools |
-//! | `in_a_tmpfs_of_its_own` | shmem that no setting allows huge pages |
+//! | `on_every_backing` | hugetlb of 2 MiB and 1 GiB, shmem by setting, base pages; in roomy and full pools |
+//! | `in_a_tmpfs_of_its_own` | shmem under a setting that allows no huge pages |
 //! | `on_collapsed_pages` | the same with `MADV_COLLAPSE`, since a filter refuses the tmpfs |
 //! | `with_few_mappings` | base pages, and hardly a mapping more than the pool needs |
 //! | `while_memory_is_short` | base and huge pages under a limit of the control group, with swap |
 //!
-//! The ordinary tests take the machine as it is, and make a round on what it has. With `HUGEFORK_STRESS_SECONDS=600`
-//! each goes on for so long, `on_every_backing` on each kind of memory. As root it sets up what it needs, which goes
-//! back afterwards:
+//! The ordinary tests take the machine as it is, and run one round on the memory that it has. With
+//! `HUGEFORK_STRESS_SECONDS=600` each test goes on for that long, and `on_every_backing` does so on each kind of
+//! memory. As root, the tests set up the memory that they need, and restore the settings afterwards:
 //!
 //! `HUGEFORK_STRESS_SECONDS=600 cargo test --release -p hugefork --test stress -- --nocapture --test-threads=1`
 //!
-//! A failure says how to repeat it, with `HUGEFORK_STRESS_SEED` and `HUGEFORK_STRESS_MEMORY`. The seed decides what is
-//! done, not which thread is first.
+//! A failure prints how to repeat it, with `HUGEFORK_STRESS_SEED` and `HUGEFORK_STRESS_MEMORY`. The seed decides the
+//! work of the threads, but not which thread is first.
 
 mod common;
 #[path = "stress/noise.rs"]
@@ -52,21 +53,21 @@ const BASE: [Memory; 3] = [
     (Backing::ShmemBase, BlockSize::KIB_4),
 ];
 
-/// Where few pages of 1 GiB are to be had, blocks of that size are tried on these.
+/// The memory on which blocks of 1 GiB are tried if the machine has too few pages of 1 GiB.
 const GIGANTIC_BASE: Memory = (Backing::ShmemBase, BlockSize::GIB_1);
 
 /// The seed of the ordinary tests.
 const ORDINARY: u64 = 7;
-/// A pool of a round with blocks of 1 GiB has so many.
+/// Number of blocks in the pool of a round with blocks of 1 GiB.
 const GIGANTIC: usize = 5;
-/// So much memory a process may have that is to give most of it back all the time.
+/// The memory of a process that must give most of it back all the time.
 const SHORT: usize = 400 << 20;
 
-/// The regions of a round with small blocks need at most 1408 mappings, so their writes always find one. Their forks
-/// and snapshots may not.
+/// Mappings for a round with small blocks. Its regions need at most 1408, so their writes always find one. Their forks
+/// and snapshots may find none.
 const ENOUGH: usize = 1800;
 
-/// What a process has too little of.
+/// The resource of which a process has too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lacks {
     Nothing,
@@ -86,7 +87,7 @@ fn plan(seed: u64, (backing, block): Memory, lacks: Lacks) -> Plan {
         backing,
         block,
         blocks: if is_gigantic { 1 } else { 8 },
-        // It compares all bytes.
+        // The checks of the stage compare all of its bytes.
         has_stage: !is_gigantic,
         grain: [CopyGrain::Auto, CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block][random.below(4)],
         is_tight: is_gigantic || random.one_in(3),
@@ -99,7 +100,7 @@ fn plan(seed: u64, (backing, block): Memory, lacks: Lacks) -> Plan {
     }
 }
 
-/// A round on each kind of memory.
+/// Runs a round on each kind of memory.
 fn rounds(memory: impl IntoIterator<Item = Memory>, lacks: Lacks) {
     let seed = variable("HUGEFORK_STRESS_TURN").unwrap_or(ORDINARY);
     println!("seed {seed}");
@@ -112,7 +113,7 @@ fn rounds(memory: impl IntoIterator<Item = Memory>, lacks: Lacks) {
             continue;
         }
         let (plan, counts) = (plan(seed.wrapping_add(nth), memory, lacks), Counts::default());
-        // On its own line before, so that a round that does not end is known too.
+        // Printed before the round, so that a round that does not end is known too.
         println!("round {nth}: {plan:?}");
         let noise = |region: &_, other: &_, over: &_| noise::make(region, other, &plan, over, &counts);
         if let Some(what) = round(&plan, &Refusals::none(), &noise) {
@@ -129,7 +130,7 @@ fn shared_memory() -> u64 {
     status.rssshmem.unwrap_or(0) + status.hugetlbpages.unwrap_or(0)
 }
 
-/// Says how to repeat what has failed, when the test panics.
+/// Prints how to repeat a failure, when the test panics.
 struct Repeat<'a> {
     test: &'a str,
     seed: u64,
@@ -149,8 +150,8 @@ impl Drop for Repeat<'_> {
     }
 }
 
-/// For as long as was asked for, with what the machine lends for it, on each of so many kinds of `memory` if it is more
-/// than one; once on all of them in the ordinary test.
+/// Runs a test for as long as the environment says, with the settings that `lend` makes. If there is more than one kind
+/// of `memory`, runs it that long on each. In the ordinary tests, runs it once, on all kinds.
 fn again_and_again<Loan>(name: &str, memory: u64, lend: impl FnOnce() -> io::Result<Loan>, test: impl Fn()) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if is_alone() {
@@ -194,17 +195,17 @@ fn is_long() -> bool {
     variable("HUGEFORK_STRESS_SECONDS").is_some()
 }
 
-/// Only the first in the ordinary tests.
+/// In the ordinary tests, only the first kind.
 fn few<const N: usize>(memory: [Memory; N]) -> impl Iterator<Item = Memory> {
     memory.into_iter().take(if is_long() { N } else { 1 })
 }
 
-/// Nothing in the ordinary tests.
+/// In the ordinary tests, no setting is changed.
 fn in_long_ones<const N: usize>(lend: [fn() -> io::Result<Lent>; N]) -> io::Result<Vec<Lent>> {
     if is_long() { lend.into_iter().map(|lend| lend()).collect() } else { Ok(Vec::new()) }
 }
 
-/// All kinds of memory that take no setting of their own.
+/// All kinds of memory that need no setting of their own.
 fn every_backing() -> impl Iterator<Item = Memory> {
     HUGETLB.into_iter().chain(is_long().then_some(GIGANTIC_BASE)).chain(SHMEM).chain(BASE)
 }

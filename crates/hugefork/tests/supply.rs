@@ -1,7 +1,7 @@
-//! Where blocks get their memory: in huge pages however small the blocks are, ahead of snapshots, and not where nobody
-//! needs it.
+//! When and in which pages blocks get their memory: in huge pages even if the blocks are small, ahead of snapshots, and
+//! not for blocks that nobody needs.
 //!
-//! `.ci/run` runs this under `shmem_enabled=advise` and once more under `never`, where huge pages come by
+//! `.ci/run` runs this under `shmem_enabled=advise` and once more under `never`, where huge pages come from
 //! `MADV_COLLAPSE`.
 
 mod common;
@@ -17,10 +17,10 @@ use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, RegionOptions};
 const HUGE: usize = 2 << 20;
 const PAGE: usize = 4 << 10;
 
-/// The tests find a thread by its name, which those of all pools share.
+/// One test runs at a time: the tests find the pool's thread by name, and those of all pools have the same.
 static ONE_POOL: Mutex<()> = Mutex::new(());
 
-/// A pool of huge pages that gets nothing ahead, on a kernel that tells what its memory is made of.
+/// A pool of huge pages that obtains no memory ahead, on a kernel that reports the sizes of its pages.
 fn huge_pool(capacity: usize, block: usize) -> Option<Pool> {
     let size = BlockSize::new(block).unwrap();
     pool(Backing::ShmemHuge, capacity, size)?;
@@ -66,7 +66,7 @@ fn what_is_written_in_order_and_copied_in_order_is_all_huge() {
 fn blocks_below_a_huge_page_live_in_huge_pages() {
     for block in [PAGE, 64 << 10, 1 << 20] {
         let Some(pool) = huge_pool(32 << 20, block) else { continue };
-        // Two windows, and a window that does not fill its huge page, far from each other.
+        // A region of two windows and one that does not fill its huge page, far from each other.
         let (mut region, mut small) = (pool.region(16 << 20).unwrap(), pool.region(block).unwrap());
         for at in [5 * PAGE, (9 << 20) + 77] {
             region.as_mut_slice()[at] = 1;
@@ -89,14 +89,14 @@ fn a_hole_has_memory_before_it_is_written_to() {
         let Some(pool) = huge_pool(16 << 20, block) else { continue };
         let mut region = pool.region(HUGE).unwrap();
         let has = |pool: &Pool| made_of(pool).0 + made_of(pool).1;
-        // At the beginning of a huge page and inside it: MADV_COLLAPSE accepts one and refuses the other.
+        // At the beginning of a huge page, where MADV_COLLAPSE works, and inside it, where it is refused.
         for first in [0, 3] {
             region.as_mut_slice().fill(1);
             let all = has(&pool);
             region.lazy_free(first * PAGE..(first + 4) * PAGE).unwrap();
             assert_eq!(pool.reclaim(usize::MAX).unwrap(), 4 * PAGE);
             assert_eq!(has(&pool), all - 4 * PAGE);
-            // The write itself would report missing memory by a signal. This returns an error.
+            // The write itself would report missing memory by a signal; this call returns an error.
             region.prepare_write((first + 1) * PAGE..(first + 2) * PAGE).unwrap();
             assert_eq!(has(&pool), all, "page {first} of blocks of {block} bytes");
             let bytes = region.as_mut_slice();
@@ -106,7 +106,7 @@ fn a_hole_has_memory_before_it_is_written_to() {
     }
 }
 
-/// How often the thread that gets memory ahead has gone to sleep.
+/// The number of times that the thread that obtains memory ahead has gone to sleep.
 fn sleeps() -> String {
     let is_it = |path: &Path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "hugefork-maint");
     let mut tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
@@ -134,7 +134,7 @@ fn a_pool_with_all_defaults_has_memory_ready_for_what_a_snapshot_will_hold_and_g
         return println!("skipped: seven eighths of the machine's memory are in use");
     }
     drop(snapshots);
-    // It gives back what nobody uses, is asleep, and does not wake by itself.
+    // The thread gives back unused memory, goes to sleep, and does not wake by itself.
     wait_until("what nobody has used to go back", || pool.stats().blocks_zeroed_free == 0);
     let is_still = || {
         let before = sleeps();

@@ -1,5 +1,5 @@
-//! Private pages that were swapped out are written back like all others, however writers are kept off meanwhile, and
-//! nothing else is taken for one. This takes a swap file for a moment, which needs root.
+//! Private pages that were swapped out are written back like all others, whichever way writers are kept off meanwhile,
+//! and no other page is taken for one. The test adds a swap file for a moment, which needs root.
 
 mod common;
 
@@ -17,7 +17,7 @@ use hugefork_linux::userfaultfd::USERFAULTFD_IOC_NEW;
 const PAGE: usize = 4096;
 const LEN: usize = 8 << 20;
 
-/// How many pages of the region are swapped out.
+/// The number of the region's pages that are swapped out.
 fn swapped(region: &Region) -> usize {
     const IS_SWAPPED: u64 = 1 << 62;
     let mut entries = vec![0; region.len() / PAGE * 8];
@@ -27,7 +27,7 @@ fn swapped(region: &Region) -> usize {
     entries.filter(|entry| entry & IS_SWAPPED != 0).count()
 }
 
-/// Has the kernel swap out what it can of the region.
+/// Makes the kernel swap out as much of the region as it can.
 fn swap_out(region: &Region) -> usize {
     // SAFETY: the range is the region's; this changes no contents.
     let done = unsafe { libc::madvise(region.as_mut_ptr().cast(), region.len(), libc::MADV_PAGEOUT) };
@@ -35,8 +35,8 @@ fn swap_out(region: &Region) -> usize {
     swapped(region)
 }
 
-/// Writes to one page in `every`, and reads some of the others, so that there are pages of all kinds. Returns how many
-/// pages were written to.
+/// Writes to one page in `every`, and reads some of the others, so that there are pages of all kinds. Returns the
+/// number of written pages.
 fn write(region: &mut Region, expected: &mut [u8], every: usize, value: u8) -> u64 {
     let mut written = 0;
     for page in (0..LEN / PAGE).step_by(every) {
@@ -68,7 +68,7 @@ fn write_back_what_is_swapped_out(backing: Backing, size: BlockSize, grain: Copy
         let written = write(&mut region, &mut expected, [3, 64, 17][round % 3], 10 + round as u8);
         let out = swap_out(&region);
         if round >= 3 {
-            // The region alone holds most blocks now, and the pages go back into those.
+            // The region alone holds most blocks now, so the pages are written back into those.
             kept.clear();
         }
         let snapshot = region.snapshot().unwrap();
@@ -106,7 +106,7 @@ fn all() {
 
 #[test]
 fn pages_that_are_swapped_out_are_written_back_and_nothing_else_is() {
-    // Outside of the process of the test, so that it goes whatever becomes of that.
+    // In the process of the harness, so that it goes whatever becomes of the test's process.
     let is_child = std::env::var_os("HUGEFORK_TEST_ALONE").is_some();
     let swap = if is_child { None } else { Some(Swap::on()) };
     if let Some(Err(error)) = &swap {
@@ -115,7 +115,7 @@ fn pages_that_are_swapped_out_are_written_back_and_nothing_else_is() {
     }
     alone(|| {
         all();
-        // And where nobody may be held: by mprotect.
+        // Again where the process may hold nobody, so that writers are kept off by mprotect.
         refuse(every(libc::SYS_userfaultfd, libc::EPERM));
         refuse(with(libc::SYS_ioctl, 1, USERFAULTFD_IOC_NEW as i32, libc::EPERM));
         all();

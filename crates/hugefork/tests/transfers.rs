@@ -1,4 +1,4 @@
-//! Reads from descriptors into regions and writes from regions to them, while other threads take snapshots.
+//! Reads from descriptors into regions, and writes from regions to descriptors, while other threads take snapshots.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn bytes_of(region: &Region, range: Range<usize>) -> Vec<u8> {
     bytes
 }
 
-/// Ranges at all places, shorter and longer than a pipe, the same in each run.
+/// A range for each round, the same in each run: at varying places, shorter and longer than a pipe.
 fn range(round: usize) -> Range<usize> {
     let start = round * 777_777 % (LEN - 1);
     let len = [1, 4095, 65_536, 300_000][round % 4];
@@ -86,12 +86,12 @@ fn reads_of_a_file_beside_snapshots_are_never_short() {
     }
 }
 
-/// Reads what comes through a pipe or socket, while snapshots are taken.
+/// Checks reads from a pipe or socket, while snapshots are taken.
 fn lose_nothing(pool: &Pool, reader: impl AsFd, mut writer: impl Write + Send) {
     let region = pool.region(LEN).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // The pattern comes again and again, until the reader goes.
+            // The writer repeats the pattern until the reader is gone.
             let bytes = pattern(LEN);
             std::iter::repeat_with(|| writer.write_all(&bytes)).find(Result::is_err);
         });
@@ -128,8 +128,8 @@ fn reads_of_stream_sockets_beside_snapshots_are_never_short_and_lose_nothing() {
     lose_nothing(&pools().last().unwrap(), listener.accept().unwrap().0, writer);
 }
 
-/// The kernel drops a message that it cannot copy, so there must be no moment at which it cannot. These lie in what one
-/// call reads.
+/// The kernel drops a message that it cannot copy, so the memory must be writable at every moment. Each message fits
+/// into the bytes that one call reads.
 #[test]
 fn reads_of_messages_beside_snapshots_lose_none() {
     const CALL: usize = 64 << 10;
@@ -233,7 +233,7 @@ fn what_is_written_is_what_the_region_holds() {
     assert_eq!(region.stats().blocks_present, 1, "what was never written needs no memory to be read");
 }
 
-/// Checks the kernel's answer to a transfer, and how far it came.
+/// Checks the kernel's error of a transfer, and the number of bytes transferred before.
 #[track_caller]
 fn check_refused<T: std::fmt::Debug>(result: Result<T, TransferError>, done: usize, errno: i32, says: &[&str]) {
     let error = result.unwrap_err();
@@ -292,7 +292,7 @@ fn errors_say_what_is_wrong_and_how_far_it_came() {
 fn a_read_that_fails_whatever_is_done_about_the_memory_ends_with_an_error() {
     let region = pool(Backing::Auto, 8 * LEN, BlockSize::MIB_2).unwrap().region(LEN).unwrap();
     region.prepare_write(0..LEN).unwrap();
-    // The engine does not see this: to it the block is writable.
+    // The engine does not notice this change, and takes the block for writable.
     // SAFETY: it is inside the region, to which nobody has a reference.
     let protected = unsafe { libc::mprotect(region.as_mut_ptr().add(BLOCK).cast(), BLOCK, libc::PROT_READ) };
     assert_eq!(protected, 0);
@@ -323,7 +323,7 @@ extern "C" fn count_interruption(_: i32) {
     INTERRUPTED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Waits until the thread sleeps in its next call: here `read(2)` of an empty pipe.
+/// Waits until the thread sleeps in its next call, here `read(2)` of an empty pipe.
 fn wait_until_asleep(thread: u32) {
     let sleeps = || {
         let state = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
@@ -368,7 +368,7 @@ fn interrupted_reads_go_on() {
     assert_eq!(bytes_of(&region, 0..100), pattern(100));
 }
 
-/// Each write to such a pipe is a message, of which a reader gets all or loses the rest.
+/// Each write to such a pipe is one message: a reader gets all of it, or loses the rest.
 #[test]
 fn messages_of_a_pipe_are_read_whole() {
     let Some(pool) = pool(Backing::ShmemBase, 4 * BLOCK, BlockSize::MIB_2) else { return };
@@ -383,7 +383,8 @@ fn messages_of_a_pipe_are_read_whole() {
     assert_eq!(bytes_of(&region, 65_535..65_535 + 8192), bytes);
 }
 
-/// A file system of one file, to which writes go past the page cache. Its server, a thread, reads them when it may.
+/// A file system with one file, to which writes go past the page cache. Its server, a thread, reads a write when it is
+/// allowed to.
 struct Fuse {
     at: std::ffi::CString,
     /// The bytes of each write.
@@ -391,14 +392,14 @@ struct Fuse {
 }
 
 impl Fuse {
-    /// `is_there` is told when a write is to be read, which it then waits for.
+    /// The server sends on `is_there` when a write has arrived, and waits for `may_read` before it reads it.
     fn start(is_there: Sender<()>, may_read: Receiver<()>) -> std::io::Result<Fuse> {
         let server = File::options().read(true).write(true).open("/dev/fuse")?;
         let file = std::env::temp_dir().join(format!("hugefork-fuse-{}", std::process::id()));
         File::create(&file)?;
         let at = std::ffi::CString::new(file.into_os_string().into_encoded_bytes())?;
         let options = format!("fd={},rootmode=100666,user_id=0,group_id=0\0", server.as_fd().as_raw_fd());
-        // SAFETY: texts that end in zeros.
+        // SAFETY: strings that end with a zero byte.
         let mounted =
             unsafe { libc::mount(c"fuse".as_ptr(), at.as_ptr(), c"fuse".as_ptr(), 0, options.as_ptr().cast()) };
         let (result, error) = (mounted, std::io::Error::last_os_error());
@@ -418,13 +419,13 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        // SAFETY: a text that ends in a zero.
+        // SAFETY: a string that ends with a zero byte.
         unsafe { libc::umount2(self.at.as_ptr(), libc::MNT_DETACH) };
         let _ = std::fs::remove_file(self.at.to_str().unwrap());
     }
 }
 
-/// Answers as fuse(4) and `linux/fuse.h` say, until the file system is gone.
+/// Answers requests as in fuse(4) and `linux/fuse.h`, until the file system is gone.
 fn serve(server: &File, written: &Sender<Vec<u8>>, is_there: &Sender<()>, may_read: &Receiver<()>) {
     const OPEN: u32 = 14;
     let (mut request, mut is_open) = (vec![0; 2 << 20], false);
@@ -432,7 +433,7 @@ fn serve(server: &File, written: &Sender<Vec<u8>>, is_there: &Sender<()>, may_re
         let mut wait = [rustix::event::PollFd::new(server, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut wait, None).unwrap();
         if is_open {
-            // Whatever comes now is the write.
+            // The next request is the write.
             let _ = is_there.send(());
             let _ = may_read.recv();
         }
@@ -480,7 +481,7 @@ fn serve(server: &File, written: &Sender<Vec<u8>>, is_there: &Sender<()>, may_re
     }
 }
 
-/// Between the call and the moment that the server reads, the block goes to another region.
+/// Between the call and the moment that the server reads, another region gets the block.
 #[test]
 fn a_server_that_reads_late_gets_what_the_region_has() {
     let Some(pool) = pool(Backing::ShmemBase, 4 * BLOCK, BlockSize::MIB_2) else { return };
@@ -491,7 +492,7 @@ fn a_server_that_reads_late_gets_what_the_region_has() {
     };
     let file = fuse.open();
     let region = pool.region_with(BLOCK, by_block()).unwrap();
-    // SAFETY: nobody else is there.
+    // SAFETY: no other thread uses the region yet.
     unsafe { region.as_mut_ptr().write_bytes(b'a', BLOCK) };
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| region.write_to(&file, 0..65_536));

@@ -1,4 +1,4 @@
-//! Regions and snapshots as words, values and parts.
+//! Regions and snapshots as words, as values and in parts.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn parts_are_written_by_several_threads_while_another_takes_snapshots() {
                     while !is_over.load(Ordering::Relaxed) {
                         round += 1;
                         words[0] = round;
-                        // The compiler must not write the second before the first, nor leave rounds out.
+                        // The compiler must not write the second word before the first, nor leave rounds out.
                         std::sync::atomic::compiler_fence(Ordering::SeqCst);
                         words[end] = round;
                         std::sync::atomic::compiler_fence(Ordering::SeqCst);
@@ -175,7 +175,7 @@ fn ranges_that_hold_no_whole_values_are_refused_with_the_reason() {
     assert_eq!(io::Error::from(outside).kind(), ErrorKind::InvalidInput);
 }
 
-/// Takes so many bytes, and then refuses more.
+/// A writer that accepts this many bytes, and then refuses more.
 struct Full(usize);
 
 impl Write for Full {
@@ -232,7 +232,7 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
         let mut region = a_pool(8).region(BLOCK).unwrap();
         region.as_mut_slice()[0] = 1;
         let snapshot = region.snapshot().unwrap();
-        // SAFETY: no other thread of this process uses anything that the child does.
+        // SAFETY: no other thread of this process uses anything that the child uses.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: a child that hangs ends with SIGALRM.
@@ -260,7 +260,7 @@ fn a_child_of_fork_is_given_no_view_of_what_it_does_not_have() {
     .well();
 }
 
-/// Not a whole word, and not a power of two.
+/// A type whose size is not a whole word and not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 struct Pixel {
@@ -269,7 +269,7 @@ struct Pixel {
     blue: u16,
 }
 
-/// 7 KiB.
+/// A type of 7 KiB.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Large {

@@ -1,9 +1,8 @@
-//! `memset` and `memcpy` as the compiler and the C library have them.
+//! `memset` and `memcpy` of the compiler and the C library.
 //!
-//! Needs: nothing. Wins: on architectures that have no file here, and near the target on x86-64
-//! CPUs without fast `rep`. Not for: comparing orders on x86-64. glibc changes its strategy with
-//! the length (`rep` from about 100 KiB, non-temporal stores from megabytes), so the comparison
-//! would measure glibc.
+//! Needs: nothing. Wins: on architectures that have no folder here, and near the target on x86-64 CPUs without fast
+//! `rep`. Not for: comparing orders on x86-64. glibc changes its strategy with the length (`rep` from about 100 KiB,
+//! non-temporal stores from megabytes), so the comparison would measure glibc.
 
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! The machine code of each [`Primitive`](crate::Primitive): one folder an architecture, one file
-//! an extension.
+//! The machine code of each [`Primitive`](crate::Primitive): one folder for each architecture, one file for each
+//! extension.
 //!
 //! Every architecture offers the same two items. `Code` is a primitive of this architecture: it
 //! exists only where the CPU has the instructions, and it clears or copies one run of bytes.

@@ -1,4 +1,4 @@
-//! The candidates of one work and use: the kernels that are tried, and the best one so far.
+//! The candidates of one work and use: the kernels to try, and the best one so far.
 
 use super::decision::{Samples, choose, clearly_faster};
 use crate::{
@@ -69,7 +69,7 @@ impl Candidates {
     pub(super) fn add_primitives(&mut self) {
         let default = self.slots[0].kernel;
         let what = self.what;
-        // AVX2 lies between SSE2 and AVX-512 in width and in figures, and its samples would use up their budget.
+        // AVX2 lies between SSE2 and AVX-512 in width and in speed, and its samples would use up the others' budget.
         let is_spared = |name| name == PrimitiveName::Avx2Nt && Primitive::new(PrimitiveName::Avx512Nt).is_some();
         let here = FAR.into_iter().filter(|name| !is_spared(*name)).filter_map(Primitive::new);
         for far in here.filter(|far| what == Work::Clear || far.can_copy()) {
@@ -110,7 +110,7 @@ impl Candidates {
         choose(&self.figures(), clearly_faster(self.used))
     }
 
-    /// The times that are good enough to decide.
+    /// The least time of each candidate that has enough samples to decide.
     fn figures(&self) -> [Option<u64>; Candidates::MAX] {
         let mut figures = [None; Candidates::MAX];
         for (figure, candidate) in figures.iter_mut().zip(self.all()) {

@@ -1,4 +1,4 @@
-//! Decides whether one time is so much smaller than another that the candidate wins.
+//! Decides whether one time is so much smaller than another that its candidate wins.
 //!
 //! The default wins unless another candidate is clearly faster, and a single sample decides
 //! nothing. These are pure functions of times; `stage` measures the times.
@@ -14,8 +14,8 @@ pub(super) const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
 /// A candidate needs this many samples to win: a single sample may have been interrupted.
 const DECISIVE: usize = 2;
 
-/// A time above this many hundredths of another may differ only by the noise of a shared machine. Decides the size from
-/// which stores are non-temporal.
+/// A time above this many hundredths of another may differ only by the noise of a shared machine. Decides the block
+/// size from which stores are non-temporal.
 const NOISE: u64 = 97;
 
 /// A candidate wins if it takes less than this many hundredths of the best earlier candidate's time.
@@ -25,9 +25,9 @@ pub(super) const fn clearly_faster(used: Use) -> u64 {
         // full queues after wide stores cost the window 3 to 4 µs of 25.
         Use::Near => 88,
         // The calibration's blocks fit in the last-level cache, so cached stores do not pay for the lines that they
-        // evict. Here `rep stosb` and 2 MiB of stores take 73 µs, and the non-temporal kernel 84; with blocks spread
-        // over 1 GiB they take 119 and 92. So only a machine where one kind is really slow should switch (Skylake-SP,
-        // non-temporal clears).
+        // evict. There `rep stosb` and 2 MiB of stores take 73 µs, and the non-temporal kernel 84; with blocks spread
+        // over 1 GiB they take 119 and 92. So only a machine on which one kind is really slow should switch
+        // (Skylake-SP, non-temporal clears).
         Use::Whole => 75,
     }
 }
@@ -50,8 +50,8 @@ fn is_below(figure: u64, other: u64, hundredths: u64) -> bool {
     u128::from(figure) * 100 < u128::from(other) * u128::from(hundredths)
 }
 
-/// The smallest of [`SIZES`] from which on the first time of each pair is clearly smaller; a size above all of them if
-/// there is none.
+/// The smallest of [`SIZES`] from which on the first time of each pair is clearly smaller. A size above all of them if
+/// the first time is not clearly smaller even for the last.
 pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     let mut from = BLOCK + 1;
     for (size, (kernel, cached)) in SIZES.into_iter().zip(pairs).rev() {

@@ -12,8 +12,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `decision` | when a time is so much smaller that its candidate wins |
-//! | `candidates` | the kernels that are tried for one work and use, and their times |
+//! | `decision` | the rule by which a smaller time wins |
+//! | `candidates` | the kernels to try for one work and use, and their times |
 //! | `stage` | the memory, the clock and the budget: takes the samples |
 
 mod candidates;
@@ -38,7 +38,7 @@ use crate::{
 pub struct Figure {
     /// The work that was timed.
     pub what: Work,
-    /// The use after it, also timed.
+    /// The use after it, which the time includes.
     pub used: Use,
     /// The candidate.
     pub kernel: Kernel,

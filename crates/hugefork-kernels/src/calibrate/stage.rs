@@ -1,8 +1,8 @@
 //! Takes the samples: owns the memory, the clock, and the rest of the budget.
 //!
-//! Before each sample, all lines of its block (for a copy, of both blocks) are written past the
-//! cache, untimed, so every candidate starts cold. Candidates alternate, [`ROUNDS`] times. When the
-//! [budget](BUDGET) is spent, a decision without figures keeps its default.
+//! Before each sample, an untimed clear writes all lines of its block past the cache (for a copy, of both blocks), so
+//! every candidate starts cold. Candidates alternate, [`ROUNDS`] times. A decision that has no figures when the
+//! [budget](BUDGET) is spent keeps its default.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -79,8 +79,8 @@ impl Stage {
         }
     }
 
-    /// Times of the best kernel and of the cached one for each of [`SIZES`]; `None` if they are equal or the budget
-    /// ends.
+    /// Times of the best kernel and of the cached one for each of [`SIZES`]; `None` if both are the same kernel or the
+    /// budget ends.
     pub(super) fn small(&mut self, candidates: &Candidates) -> Option<[(u64, u64); SIZES.len()]> {
         let kernels = [candidates.best(), Kernel::cached()];
         if kernels[0] == kernels[1] {
@@ -107,7 +107,7 @@ impl Stage {
         Some(pairs)
     }
 
-    /// Nanoseconds of one operation on `len` cold bytes and of the use after it.
+    /// Nanoseconds that one operation on `len` cold bytes and the use after it take together.
     ///
     /// # Safety
     ///

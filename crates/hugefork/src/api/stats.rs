@@ -102,7 +102,7 @@ impl RegionStats {
             mappings: core.addresses.mappings(),
             metadata_bytes: core.table.bytes()
                 + core.pins.bytes()
-                + core.density.bytes()
+                + core.captured.bytes()
                 + for_resets
                 + size_of::<RegionCore<Linux>>(),
             faults: core.counters.read(),

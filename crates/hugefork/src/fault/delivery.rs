@@ -1,5 +1,5 @@
-//! What becomes of a page fault: if it belongs to a region, this resolves it or raises `SIGBUS`. It runs in the signal
-//! handler, on the thread that writes, so that what is cleared or copied is in the cache of that core.
+//! Delivery of page faults: a fault in a region is resolved, or raises `SIGBUS`. This runs in the signal handler, on
+//! the thread that writes, so the cleared or copied bytes are in the cache of that core.
 
 use super::report;
 use super::route::{Found, Owner, Routes};
@@ -10,7 +10,7 @@ use crate::sys::linux::handlers::{self, Fault, NEEDED_STACK_BYTES, Resolver};
 use crate::sys::linux::memory::{Linux, now};
 use crate::sys::linux::{owner, signal};
 
-/// What the handler has to know of regions.
+/// The functions that the signal handler calls.
 static RESOLVER: Resolver = Resolver { concerns, resolve, say_no_room: report::no_stack };
 
 /// Installs the handler, unless it is installed already.
@@ -25,13 +25,13 @@ pub(crate) fn install_once() -> Result<(), SystemError> {
 }
 
 /// Puts hugefork's fault handler on top again. Call it after something has installed a `SIGSEGV` handler that does not
-/// pass on faults that it does not know. That handler still gets the faults that are not hugefork's. This does nothing
-/// if hugefork's handler is on top already, or in a child of `fork(2)`, which has no regions.
+/// pass unknown faults on. That handler still gets the faults that are not hugefork's. This does nothing if hugefork's
+/// handler is on top already, or in a child of `fork(2)`, which has no regions.
 ///
 /// Call it from normal code, not from a signal handler.
 ///
 /// # Errors
-/// The answer of `sigaction(2)`, or `ENOSPC` when other handlers have come on top more than sixty times. Nothing has
+/// The error of `sigaction(2)`, or `ENOSPC` after handlers have been put on top more than sixty times. Nothing has
 /// changed then.
 pub fn reinstall_fault_handler() -> Result<(), SystemError> {
     if owner::is_forked_child() {
@@ -47,7 +47,8 @@ fn concerns(address: usize) -> bool {
     Routes::get().is_some_and(|routes| routes.contains(address))
 }
 
-/// True if the fault belonged to a region or snapshot, whether it was resolved or not.
+/// Handles a fault. True if its address lies in a region or snapshot, whether the fault was resolved or raised
+/// `SIGBUS`.
 fn resolve(fault: &mut Fault<'_>) -> bool {
     let address = fault.address;
     let Some(routes) = Routes::get() else { return false };
@@ -92,14 +93,14 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     true
 }
 
-/// Raises `SIGBUS` for an access to a block that was taken away. True, because the fault belonged to us.
+/// Raises `SIGBUS` for an access to a block that was taken away. Always true: the fault was hugefork's.
 fn raise_revoked(pool: &PoolCore<Linux>, fault: &mut Fault<'_>) -> bool {
     raise(pool, fault, Unresolved::Revoked);
     true
 }
 
-/// Raises `SIGBUS` for an access that cannot be completed. If that fails, the access would be repeated for ever, so the
-/// process aborts.
+/// Raises `SIGBUS` for an access that cannot be completed. If the kernel refuses, the thread would repeat the access
+/// for ever, so the process aborts.
 #[cold]
 fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) {
     report::unresolved(pool, fault.address, reason);

@@ -1,4 +1,4 @@
-//! Page faults: how they are resolved and how they reach us.
+//! Page faults: how they reach hugefork, and how it resolves them.
 //!
 //! ```text
 //!   write to a region ─▶ SIGSEGV ─▶ delivery ─▶ route: which region? ─▶ region/write ─▶ return, the write is repeated

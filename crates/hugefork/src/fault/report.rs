@@ -1,4 +1,4 @@
-//! The one line on standard error about a fault that cannot be resolved. Programs in C and Python have it too, so it
+//! Writes one line to standard error about a fault that cannot be resolved. Programs in C and Python show it too, so it
 //! names nothing of Rust's.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use crate::sys::linux::signal;
 use crate::sys::linux::stderr::{say, say_plainly};
 use crate::sys::{Sys, SystemError, answer};
 
-/// Says that an access cannot be completed, and that `SIGBUS` for it cannot be raised.
+/// For an access that cannot be completed, when `SIGBUS` cannot be raised either.
 pub(super) fn unraisable(address: usize, error: SystemError) {
     say(format_args!(
         "the access to {address:#x} cannot be completed, and SIGBUS cannot be raised for it: {error}; aborting; allow that \
@@ -18,7 +18,7 @@ pub(super) fn unraisable(address: usize, error: SystemError) {
     ));
 }
 
-/// Says that the alternate stack of a thread like this one may have no room for the handler.
+/// For a thread whose alternate stack may be too small for the handler.
 pub(super) fn small_stack(has: usize, needed: usize) {
     say(format_args!(
         "this process may use AMX tiles: a thread that uses them and writes to a region needs an alternate signal stack of \
@@ -26,14 +26,14 @@ pub(super) fn small_stack(has: usize, needed: usize) {
     ));
 }
 
-/// Says why a child of `fork(2)` faults in its parent's regions.
+/// For a child of `fork(2)` that touches its parent's regions.
 pub(super) fn of_parent(address: usize) {
     say(format_args!(
         "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of the one that made it"
     ));
 }
 
-/// Says that a program has written to a snapshot.
+/// For a write to a snapshot.
 #[cold]
 pub(super) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, address: usize) {
     if is_new(address) {
@@ -45,7 +45,7 @@ pub(super) fn of_snapshot<S: Sys>(pool: &PoolCore<S>, address: usize) {
     }
 }
 
-/// Says that a region or a snapshot ends before an address. Neither is looked at: another thread may drop it just then.
+/// For an access past the end of a region or snapshot. Reads nothing of the owner: another thread may be dropping it.
 #[cold]
 pub(super) fn of_what_is_behind(bytes: usize, address: usize) {
     if is_new(address) {
@@ -55,7 +55,7 @@ pub(super) fn of_what_is_behind(bytes: usize, address: usize) {
     }
 }
 
-/// Says that nothing is at an address.
+/// For an access to addresses without an owner.
 #[cold]
 pub(super) fn of_nobody(address: usize) {
     if is_new(address) {
@@ -66,12 +66,12 @@ pub(super) fn of_nobody(address: usize) {
     }
 }
 
-/// Whether the last line was about another address: an earlier handler may have the access repeated.
+/// Whether the last line was about another address. An earlier handler may make the thread repeat the access.
 fn is_new(address: usize) -> bool {
     SAID.swap(address, Ordering::Relaxed) != address
 }
 
-/// Says that the stack has no room for the handler.
+/// For a fault whose stack has no room for the handler.
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
                         getauxval(AT_MINSIGSTKSZ) + 4 KiB, or none; aborting\n";
@@ -81,8 +81,8 @@ pub(super) fn no_stack() {
 /// The address in the last line about an access.
 static SAID: AtomicUsize = AtomicUsize::new(0);
 
-/// Says why an access to `address` cannot be completed, and what would have prevented it. A handler may restore the
-/// default action and repeat the access, to die of it, as Rust's own does. Then this says nothing the second time.
+/// For an access to `address` that cannot be completed: says why, and how to prevent it. A handler may restore the
+/// default action and repeat the access to end the process, as Rust's own does; the second time, this says nothing.
 pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unresolved) {
     if !is_new(address) && signal::is_bus_error_default() {
         return;
@@ -105,7 +105,7 @@ pub(super) fn unresolved<S: Sys>(pool: &PoolCore<S>, address: usize, reason: Unr
             pool.sys.budget().of_process(),
             pool.sys.budget().most(),
         )),
-        // The write faults again.
+        // The thread repeats the write.
         Unresolved::NotYet | Unresolved::CowLimit => {}
         Unresolved::Revoked => say(format_args!(
             "pool `{name}`: {address:#x} lies in a block that was taken away from a fork or snapshot, because its parent \

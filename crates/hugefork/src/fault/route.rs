@@ -1,13 +1,13 @@
-//! The owners of addresses: the table from the arena's slots to regions and snapshots.
+//! The table from slots of the arena to the regions and snapshots that own them. The fault handler finds the owner of
+//! an address with one load and no lock.
 //!
 //! ```text
 //! arena   | slot | slot | slot | slot | …
 //!         └── region A ──┘ gap  └─ B ─┘
-//! table   [  A   ][  A  ][  A ][  B  ]            slot → region or snapshot, and the pages of the slot that it has:
-//!                                                 one load, no lock
+//! table   [  A   ][  A  ][  A ][  B  ]            each word: the owner, and how many of the slot's pages it owns
 //! ```
-//! Only an owner whose page is touched is looked at: the program keeps it. An access behind the end may come while
-//! another thread drops the owner, so that is told by the table alone.
+//! The handler reads an owner only if the address lies in one of its pages: the program then keeps the owner alive.
+//! Past the end, another thread may drop the owner meanwhile, so the table alone tells how far the owner's pages reach.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -23,10 +23,10 @@ use crate::units::BASE_PAGE;
 
 static ROUTES: OnceLock<Routes> = OnceLock::new();
 
-/// The addresses of snapshots are even. This bit marks them.
+/// Marks a snapshot's address in the table. Addresses of snapshots are even.
 const SNAPSHOT: usize = 1;
 
-/// The pages that an owner has of a slot lie above its address, which takes fewer bits.
+/// The lowest bit of the page count in a word of the table. An address takes fewer bits.
 const PAGES_FROM_BIT: u32 = 48;
 
 /// The owner of an address.
@@ -35,11 +35,11 @@ pub(crate) enum Owner<'a> {
     Snapshot(&'a SnapshotCore<Linux>),
 }
 
-/// The table's answer for an address.
+/// What the table finds at an address.
 pub(crate) enum Found<'a> {
-    /// Its owner, and the offset there.
+    /// The owner, and the offset in it.
     Within(Owner<'a>, usize),
-    /// So many bytes behind the end of a region or a snapshot, which another thread may drop just then.
+    /// The number of bytes past the end of a region or snapshot, which another thread may be dropping.
     Behind(usize),
     Nobody,
 }
@@ -47,12 +47,12 @@ pub(crate) enum Found<'a> {
 /// The owner of each slot of the arena.
 pub(crate) struct Routes {
     arena: &'static Arena,
-    /// Null; or the address of a region, or that of a snapshot with the bit [`SNAPSHOT`], and the pages above it.
+    /// Null, or the address of a region or snapshot, with [`SNAPSHOT`] for the latter, and the page count above.
     owners: EngineBox<[AtomicPtr<()>]>,
 }
 
 impl Routes {
-    /// The table, created with the arena at the first call.
+    /// The table; the first call creates it, with the arena.
     pub(crate) fn open() -> Result<&'static Routes, SystemError> {
         if let Some(routes) = ROUTES.get() {
             return Ok(routes);
@@ -61,20 +61,20 @@ impl Routes {
         Ok(ROUTES.get_or_init(|| Routes { arena, owners: mem::zeroed(arena.slots()) }))
     }
 
-    /// The table, if it exists. The fault handler calls this.
+    /// The table, if it exists, for the fault handler.
     pub(crate) fn get() -> Option<&'static Routes> {
         ROUTES.get()
     }
 
-    /// Sends faults in the region's addresses to it from now on.
+    /// Routes faults at the region's addresses to it from now on.
     ///
     /// # Safety
-    /// The region stays where it is until [`Routes::forget`] has been told of its addresses.
+    /// The region must stay in place until [`Routes::forget`] gets its addresses.
     pub(crate) unsafe fn to_region(&self, region: &RegionCore<Linux>) {
         self.fill(region.addresses.base(), region.len(), ptr::from_ref(region).cast_mut().cast());
     }
 
-    /// Sends faults at `base`, where the snapshot is mapped, to it from now on.
+    /// Routes faults at `base`, where the snapshot is mapped, to it from now on.
     ///
     /// # Safety
     /// As [`Routes::to_region`].
@@ -83,7 +83,7 @@ impl Routes {
         self.fill(base, len, owner.map_addr(|address| address | SNAPSHOT));
     }
 
-    /// Sends faults in the range to nobody from now on.
+    /// Leaves the range without an owner from now on.
     pub(crate) fn forget(&self, base: usize, len: usize) {
         self.fill(base, len, ptr::null_mut());
     }
@@ -99,9 +99,10 @@ impl Routes {
         }
     }
 
-    /// The owner of `address`, and the offset there. This is one load, for the fault handler.
+    /// The owner of `address`, and the offset in it. One load, for the fault handler.
     ///
-    /// The reference is valid while the program keeps the region or snapshot, which it must while it uses it.
+    /// The reference is valid while the program keeps the region or snapshot, as it must while it uses an address of
+    /// it.
     pub(crate) fn find(&self, address: usize) -> Found<'_> {
         let Some((slot, within)) = self.arena.slot_of(address) else { return Found::Nobody };
         let owner = self.owners.get(slot).map_or(ptr::null_mut(), |owner| owner.load(Ordering::Acquire));
@@ -114,7 +115,8 @@ impl Routes {
         }
         let plain = owner.map_addr(|address| address & ((1 << PAGES_FROM_BIT) - 1) & !SNAPSHOT);
         let (found, base) = if owner.addr() & SNAPSHOT == 0 {
-            // SAFETY: a region that stays in place until it is forgotten, and the program uses one of its pages.
+            // SAFETY: a region stays in place until it is forgotten, and the program keeps it while it uses one of its
+            // pages.
             let Some(region) = (unsafe { plain.cast::<RegionCore<Linux>>().as_ref() }) else { return Found::Nobody };
             (Owner::Region(region), region.addresses.base())
         } else {

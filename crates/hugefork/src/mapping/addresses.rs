@@ -1,4 +1,4 @@
-//! The addresses of a region or snapshot, and how many mappings they are split into.
+//! The addresses of a region or snapshot, and the number of mappings (VMAs) that they take.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -11,38 +11,39 @@ use crate::sys::{Access, Extent, Part, Shows, Sys, SystemError, answer};
 use crate::table::Entries;
 use crate::types::error::RegionError;
 
-/// A range of addresses, and its mappings as the budget counts them.
+/// A range of addresses, with the number of mappings charged to the budget for it.
 pub(crate) struct Addresses<S: Sys> {
     pub(crate) pool: EngineArc<PoolCore<S>>,
-    /// `None` once it is released.
+    /// `None` once the addresses are released.
     extent: Option<Extent>,
     base: usize,
     mappings: AtomicUsize,
-    /// Where what is held lies.
+    /// Addresses that show the contents of held bytes meanwhile; `None` if bytes cannot be held.
     parked: Option<Extent>,
-    /// Where private pages lie while a reset puts them back, once one wants that.
+    /// Addresses that show private pages while a reset puts them back. Claimed on first use; `None` inside if that
+    /// failed.
     staging: OnceLock<Option<Extent>>,
 }
 
-/// Which addresses show a part of a region just now.
+/// The addresses that show a part of a region at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Its own.
+    /// The region's own.
     Own,
-    /// The parking, while whoever uses its own waits.
+    /// The parking, while threads that touch the region's own addresses wait.
     Parked,
-    /// The staging, while a reset puts private pages back there. Its own show the blocks below them.
+    /// The staging, while a reset puts private pages back there. The region's own addresses then show the blocks below.
     Staging,
 }
 
 impl<S: Sys> Addresses<S> {
-    /// Claims `len` bytes that read as zeros and that will soon be split into `mappings` mappings.
+    /// Claims `len` bytes of addresses that show zeros at first and will soon be split into `mappings` mappings.
     pub(crate) fn claim(pool: &EngineArc<PoolCore<S>>, len: usize, mappings: usize) -> Result<Self, RegionError> {
         let budget = pool.sys.budget();
-        // Setting a range aside may split the arena around it.
+        // The reservation of a range may split the arena around it.
         let needed = mappings + 2;
-        // With many mappings it takes milliseconds to count those of the rest of the program, so count only when it
-        // matters.
+        // With many mappings, counting those of the rest of the program takes milliseconds, so the budget is refreshed
+        // only when it may matter.
         if !budget.fits(needed + budget.limit() / 2) {
             pool.sys.refresh_budget();
         }
@@ -70,12 +71,12 @@ impl<S: Sys> Addresses<S> {
         self.base
     }
 
-    /// Length in bytes; 0 once it is closed.
+    /// Length in bytes; 0 once the addresses are closed.
     pub(crate) fn len(&self) -> usize {
         self.extent.as_ref().map_or(0, Extent::len)
     }
 
-    /// Some of the bytes.
+    /// The addresses of `bytes`.
     ///
     /// # Panics
     /// If the addresses are closed.
@@ -83,25 +84,26 @@ impl<S: Sys> Addresses<S> {
         self.extent.as_ref().expect("open").part(bytes.start, bytes.len())
     }
 
-    /// Claims parking, so that some of the bytes can be held, if the process may do so.
+    /// Claims parking, so that bytes can be held. Without the right to do so, nothing can be held.
     pub(crate) fn claim_parking(&mut self) {
         self.parked = self.pool.sys.claim_parking(self.len(), self.pool.block_size.bytes()).ok();
     }
 
-    /// Whether anything can be held.
+    /// Whether bytes can be held.
     pub(crate) fn can_hold(&self) -> bool {
         self.parked.is_some()
     }
 
-    /// The parking of some of the bytes.
+    /// The parking of `bytes`.
     pub(super) fn parked(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
         self.parked.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
     }
 
-    /// Claims staging, if others may write and that was not tried yet. Not for faults.
+    /// Claims staging on the first call, if the process has other threads that may write. Must not be called in a
+    /// fault.
     pub(crate) fn claim_staging(&self) {
         if self.staging.get().is_none() && !self.pool.sys.is_alone() {
-            // The arena is split around them.
+            // Staging splits the arena around it.
             let fits = self.pool.sys.budget().fits(2);
             let claim_staging = || self.pool.sys.claim_staging(self.len(), self.pool.block_size.bytes()).ok();
             self.staging.get_or_init(|| if fits { claim_staging() } else { None });
@@ -113,12 +115,12 @@ impl<S: Sys> Addresses<S> {
         self.staging.get().is_some_and(Option::is_some)
     }
 
-    /// The staging of some of the bytes.
+    /// The staging of `bytes`.
     pub(super) fn staging(&self, bytes: &Range<usize>) -> Option<Part<'_>> {
         self.staging.get()?.as_ref().map(|extent| extent.part(bytes.start, bytes.len()))
     }
 
-    /// Where some of the bytes are shown.
+    /// The addresses of `bytes` at `place`.
     pub(crate) fn part_at(&self, place: Place, bytes: &Range<usize>) -> Part<'_> {
         match place {
             Place::Own => self.part(bytes),
@@ -131,18 +133,18 @@ impl<S: Sys> Addresses<S> {
         self.mappings.load(Ordering::Relaxed)
     }
 
-    /// Counts `after` mappings in place of `before`.
+    /// Charges `after` mappings in place of `before`.
     pub(crate) fn recount(&self, before: usize, after: usize) {
         self.pool.sys.budget().replace(before, after);
-        // Two faults at neighbouring entries may count their common edge twice or not at all; the next snapshot counts
-        // anew.
+        // Two faults at neighbouring entries may count their common edge twice or not at all. The next snapshot
+        // corrects the count.
         let _ = self.mappings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mappings| {
             Some((mappings + after).saturating_sub(before))
         });
     }
 
-    /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Those that have pages of a
-    /// snapshot over them are hidden (snapshot/view.rs).
+    /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Blocks with a snapshot's pages
+    /// over them are hidden (snapshot/view.rs).
     pub(crate) fn show_frozen(&self, entries: &Entries) -> Result<(), SystemError> {
         let size = self.pool.block_size;
         for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
@@ -159,12 +161,12 @@ impl<S: Sys> Addresses<S> {
         Ok(())
     }
 
-    /// Unmaps everything. If that fails, the addresses are lost, and the caller must not reuse the blocks that were
-    /// mapped there.
+    /// Unmaps everything. If the kernel refuses, the addresses are lost, and the caller must not reuse the blocks that
+    /// were mapped there.
     pub(crate) fn close(&mut self) -> Result<(), SystemError> {
         let Some(extent) = self.extent.take() else { return Ok(()) };
         for other in [self.parked.take(), self.staging.take().flatten()].into_iter().flatten() {
-            // It shows nothing. If the kernel refuses, the addresses stay taken.
+            // These addresses show nothing. If the kernel refuses, they stay taken.
             let _ = self.pool.sys.release(other);
         }
         self.pool.sys.budget().replace(self.mappings(), 0);
@@ -174,7 +176,8 @@ impl<S: Sys> Addresses<S> {
 
 impl<S: Sys> Drop for Addresses<S> {
     fn drop(&mut self) {
-        // Whoever mapped blocks here has closed it and looked at the result. Only zeros can be left.
+        // A caller that mapped blocks here has closed the addresses and checked the result. Here only zeros can be
+        // left.
         let _ = self.close();
     }
 }

@@ -1,16 +1,16 @@
-//! The two ways to change what addresses show. Each checks the budget of mappings, makes one call, and handles its
-//! failure. It ends when the new entries are published, and counts their mappings.
+//! The two transactions that change what addresses show. Each checks the budget of mappings, makes one call and handles
+//! its failure. It ends when the caller publishes the new entries, and then charges their mappings.
 //!
 //! | transaction | changes | when the call fails |
 //! |---|---|---|
-//! | `remap` | the memory behind the addresses; the observer is told | shows again what the entries say |
-//! | … to be written to | as above | if only the right to write is missing: the entries published say so |
-//! | `reprotect` | the right to write | the entries published are correct with the right and without it |
+//! | `remap` | the memory behind the addresses, and notifies the observer | shows again what the entries say |
+//! | `remap` to writable memory | the same | the same; if only the right is missing, entries say so |
+//! | `reprotect` | the right to write | the caller publishes entries that are correct with and without the right |
 //!
-//! What a region shows changes by these, but for its private pages; what a fork or a snapshot's view shows first, by
-//! [`Addresses::show_frozen`].
+//! Only these change what a region shows, apart from its private pages. [`Addresses::show_frozen`] makes the first
+//! mappings of a fork or of a snapshot's view.
 //!
-//! Meanwhile those who use the addresses can be made to wait, system calls too ([`Site::park`]).
+//! [`Site::park`] makes all users of the addresses wait during a change, system calls included.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use crate::table::Locked;
 use crate::types::observer::{Changing, Observer};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// Why nothing changed.
+/// The reason why nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// The process has too few mappings left.
@@ -31,31 +31,31 @@ pub(crate) enum Refused {
     Call(SystemError),
 }
 
-/// The mappings before and after the entries were published.
+/// The number of mappings before and after the entries were published.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Recount {
     pub(crate) before: usize,
     pub(crate) after: usize,
 }
 
-/// Whether the access that was asked for is in place.
+/// Whether the pages have the access that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Granted,
-    /// The call failed: some pages may have it and others not.
+    /// The call failed: some pages may have the access and others not.
     Unknown,
 }
 
-/// Addresses and the entries that say what they show.
+/// Addresses, and the entries that determine what they show.
 pub(crate) struct Site<'a, S: Sys> {
     pub(crate) addresses: &'a Addresses<S>,
     pub(crate) shown: Shown<'a>,
     pub(crate) observer: Option<&'a dyn Observer>,
-    /// Where the changes are made.
+    /// The place where changes are made.
     pub(crate) place: Place,
 }
 
-/// Other memory is shown; the caller has yet to publish entries that say so.
+/// The addresses show other memory; the caller has yet to publish entries that say so.
 #[must_use = "publish the entries"]
 pub(crate) struct Remapped<'a, S: Sys> {
     addresses: &'a Addresses<S>,
@@ -75,7 +75,7 @@ impl<'a, S: Sys> Site<'a, S> {
         &self.addresses.pool
     }
 
-    /// Shows `shows` at whole entries. If it is memory, it begins with the block of the first entry.
+    /// Shows `shows` at whole entries. If that is memory, it is consecutive and begins with the first entry's block.
     pub(crate) fn remap(
         &self,
         _locked: Locked<'_>,
@@ -118,19 +118,22 @@ impl<'a, S: Sys> Site<'a, S> {
         self.shown.has_cow_mapping(size.count(blocks.start)..size.count(blocks.end))
     }
 
-    /// The bytes of all blocks that `bytes` touches: the observer is told of whole blocks.
+    /// The bytes of all blocks that `bytes` touches, because the observer gets whole blocks.
     fn blocks(&self, bytes: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
         bytes.start - size.within(bytes.start)..bytes.end.next_multiple_of(size.bytes())
     }
 
-    /// Makes up for a mapping call that failed. If it has left everything as it was, nothing is to be done; if only the
-    /// right to write is missing, the caller has its entries say so: to take away what somebody may have written to by
-    /// now would lose that. Otherwise this shows again what the entries say. Where private pages may be gone by now,
-    /// there is no way back: the caller has copied them, or means to drop them. So there it shows once more what was
-    /// asked for.
+    /// Handles a failed mapping call, by what it has left behind:
+    /// * Everything is as it was: nothing to do.
+    /// * Only the right to write is missing: the caller publishes entries that say so. Going back would lose what
+    ///   another thread may have written by now.
+    /// * Unknown: this shows again what the entries say. Private pages may be gone and cannot come back, so where there
+    ///   may have been some, this repeats the new mapping instead: the caller has copied these pages or means to drop
+    ///   them.
     ///
-    /// If that fails too, the program no longer sees its own memory there. So the process says so in a line and aborts.
+    /// If the repair fails too, the program no longer sees its own memory there, so the process prints a line and
+    /// aborts.
     #[cold]
     fn make_up_for(
         &self,
@@ -189,7 +192,7 @@ impl<'a, S: Sys> Site<'a, S> {
         ));
     }
 
-    /// Gives or takes the right to write to `bytes`, which show memory or zeros. It cannot be given to zeros.
+    /// Makes `bytes`, which show memory or zeros, writable or read-only. Zeros cannot become writable.
     pub(crate) fn reprotect(
         &self,
         _locked: Locked<'_>,
@@ -201,9 +204,9 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Reprotected { addresses: self.addresses, result })
     }
 
-    /// Makes threads wait that use these bytes, system calls too. The contents, memory in a row or one CoW mapping, are
-    /// parked from then on. False if that cannot be done, and then nothing has changed. The caller has seen that there
-    /// are mappings enough.
+    /// Makes threads and system calls that touch these bytes wait. Meanwhile the parking shows the contents, which are
+    /// consecutive memory or one CoW mapping. False if the kernel refuses; then nothing has changed. The caller has
+    /// checked the budget of mappings.
     pub(crate) fn park(&self, _locked: Locked<'_>, bytes: &Range<usize>) -> bool {
         match self.addresses.parked(bytes) {
             Some(parked) => self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok(),
@@ -211,22 +214,22 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// Shows what is parked of these bytes where it belongs.
+    /// Moves the parked part of these bytes back to the region's own addresses.
     pub(crate) fn unpark(&self, _locked: Locked<'_>, bytes: &Range<usize>) {
         if let Some(parked) = self.addresses.parked(bytes) {
             self.pool().sys.unpark(self.addresses.part(bytes), parked);
         }
     }
 
-    /// Wakes those who wait for these bytes, of which none is parked any more.
+    /// Wakes the threads that wait for these bytes. None of the bytes may be parked any more.
     pub(crate) fn resume(&self, bytes: &Range<usize>) {
         if let Some(parked) = self.addresses.parked(bytes) {
             self.pool().sys.resume(self.addresses.part(bytes), parked);
         }
     }
 
-    /// Takes the private pages of these entries, which are one CoW mapping, to the staging. False if that cannot be
-    /// done, and then nothing has changed. The caller has seen that there are mappings enough.
+    /// Moves the private pages of these entries, which are one CoW mapping, to the staging. False if the kernel
+    /// refuses; then nothing has changed. The caller has checked the budget of mappings.
     pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
         match self.addresses.staging(&bytes) {
@@ -235,7 +238,7 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// Shows what is staged of these entries where it belongs.
+    /// Moves the staged pages of these entries back to the region's own addresses.
     pub(crate) fn bring_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> Result<(), SystemError> {
         let bytes = self.bytes_of(entries);
         match self.addresses.staging(&bytes) {
@@ -244,33 +247,34 @@ impl<'a, S: Sys> Site<'a, S> {
         }
     }
 
-    /// The rule of the budget: a change needs as many mappings as it adds edges. A change that adds none works without
-    /// any left.
+    /// The rule of the budget: a change needs as many free mappings as it adds edges. A change that adds none works
+    /// even with no mapping left.
     fn check_budget(&self, more: usize) -> Result<(), Refused> {
         if more == 0 || self.pool().sys.budget().fits(more) { Ok(()) } else { Err(Refused::TooManyMappings) }
     }
 }
 
 impl<S: Sys> Remapped<'_, S> {
-    /// Whether the access that was asked for is in place. It is, unless the memory was to be writable and is an
-    /// CoW mapping, or its mappings do not merge.
+    /// Whether the addresses have the access that was asked for. An error is possible only for writable memory that is
+    /// a CoW mapping or whose mappings do not merge.
     pub(crate) fn right(&self) -> Result<(), SystemError> {
         self.right
     }
 
-    /// Ends the transaction: the entries say what is shown.
+    /// Ends the transaction: the caller has published entries that say what the addresses show.
     pub(crate) fn published(self, recount: Recount) {
         self.addresses.recount(recount.before, recount.after);
     }
 }
 
 impl<S: Sys> Reprotected<'_, S> {
-    /// What the entries have to say.
+    /// The access that the entries have to record.
     pub(crate) fn right(&self) -> Right {
         if self.result.is_ok() { Right::Granted } else { Right::Unknown }
     }
 
-    /// Ends the transaction: the entries say what is allowed or, after a failure, what may be.
+    /// Ends the transaction: the caller has published entries with the new access or, after a failure, with the access
+    /// that the pages may have.
     pub(crate) fn published(self, recount: Recount) -> Result<(), Refused> {
         self.addresses.recount(recount.before, recount.after);
         self.result.map_err(Refused::Call)

@@ -1,16 +1,17 @@
-//! Where one mapping (VMA) ends and the next begins: what the kernel merges, counted from the entries.
+//! Counts the edges between mappings (VMAs) from the entries, by the rules by which the kernel merges mappings.
 //!
 //! ```text
 //! table    | Zero | Zero | Private 8 | Private 9 | Shared 3 | Zero …
 //! mapped   | zeros       | blocks 8–9, rw        | block 3,r| zeros …      one mapping each
 //! edges                  ▲                       ▲          ▲
 //! ```
-//! Two neighbours are one mapping if the second shows what follows in the pool on what the first shows. So each place
-//! in the pool is a number, and a face has two of them: what is shown first, and what would continue the last.
+//! Two neighbours are one mapping if the second shows the place in the pool that follows the first's. So each place in
+//! the pool is a number, and a face has two of them: the place that it shows first, and the place that would continue
+//! its last.
 //!
-//! The kernel may keep two neighbouring CoW mappings apart that are counted as one here: if both had private pages
-//! before they became neighbours. There is at most one such place for each run that became a CoW mapping at once (1
-//! GiB), and the budget has a margin.
+//! The count may be too low: it counts two neighbouring CoW mappings as one, but the kernel keeps them as two if both
+//! had private pages before they became neighbours. There is at most one such pair for each run that became a CoW
+//! mapping at once (1 GiB), and the budget has a margin for these.
 
 use std::ops::Range;
 
@@ -21,23 +22,23 @@ use crate::table::{Entries, Entry, Table};
 use crate::types::options::Writers;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
-/// What a run of pages shows at its ends, and the edges inside it.
+/// The two ends of a run of pages as numbers, and the edges inside the run.
 #[derive(Clone, Copy)]
 pub(crate) struct Face {
-    /// What is shown first.
+    /// The place shown first.
     first: u64,
-    /// What continues it.
+    /// The place that would continue the run.
     after: u64,
-    /// The number of edges inside.
+    /// The number of edges inside the run.
     inner: usize,
 }
 
 const ZEROS: u64 = u64::MAX;
 const HIDDEN: u64 = u64::MAX - 1;
-/// Nothing continues it.
+/// As `after`: no place continues the run.
 const NOTHING: u64 = u64::MAX - 2;
 
-/// Counts edges from left to right.
+/// A count of edges, made from left to right.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Edges {
     left: Option<u64>,
@@ -50,7 +51,7 @@ impl Edges {
         self.end_at(face);
     }
 
-    /// Counts the edge before `face`, but not those inside it.
+    /// Counts the edge before `face`, but not the edges inside it.
     fn end_at(&mut self, face: Face) {
         if let Some(left) = self.left {
             self.count += usize::from(left != face.first);
@@ -59,11 +60,11 @@ impl Edges {
     }
 }
 
-/// The entries of a region or snapshot, as the kernel sees them.
+/// The entries of a region or snapshot, as the kernel's mappings show them.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a> {
     entries: &'a Entries,
-    /// For a region: the pages of its split blocks.
+    /// For a region: the table, which has the page states of split blocks.
     table: Option<&'a Table>,
     merging: Merging,
     size: BlockSize,
@@ -86,7 +87,7 @@ impl<'a> Shown<'a> {
         entries.map(EntryIndex).any(|index| self.entries.get(index).is_cow_mapping())
     }
 
-    /// What `len` bytes show that begin at `start` of the pool.
+    /// The face of `len` bytes that show `shows`.
     pub(crate) fn face(&self, shows: Shows<usize>, len: usize) -> Face {
         let (first, after) = match (shows, self.merging) {
             (Shows::Zeros, _) => (ZEROS, ZEROS),
@@ -104,7 +105,7 @@ impl<'a> Shown<'a> {
         Face { first, after, inner: blocks.saturating_sub(1) }
     }
 
-    /// What `count` entries from `start` on show, which are alike and begin with `first`.
+    /// The face of `count` like entries that begin at `start` with the entry `first`.
     pub(crate) fn face_of(&self, start: EntryIndex, count: usize, first: Entry) -> Face {
         match first {
             Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
@@ -120,7 +121,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Counts the edges of `count` entries from `start` on, which are alike and begin with `first`.
+    /// Counts the edges of `count` like entries that begin at `start` with the entry `first`.
     pub(crate) fn count(&self, edges: &mut Edges, start: EntryIndex, count: usize, first: Entry) {
         edges.add(self.face_of(start, count, first));
     }
@@ -143,7 +144,7 @@ impl<'a> Shown<'a> {
         is.shows(self.size.len_of(block.index()) + page * BASE_PAGE)
     }
 
-    /// What the page at byte `at` shows.
+    /// The face of the page at byte `at`.
     fn page(&self, at: usize) -> Face {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);
@@ -154,7 +155,7 @@ impl<'a> Shown<'a> {
         self.face(shows, BASE_PAGE)
     }
 
-    /// What an entry shows, if it is not split. Where no write faults, nothing can be read either that was not mapped.
+    /// What an entry shows; `None` if it is split. In a region without faults, addresses without a block are hidden.
     fn shows(&self, entry: Entry) -> Option<Shows<BlockId>> {
         match (entry.shows(), self.writers) {
             (Some(Shows::Zeros), Writers::NeverFault) => Some(Shows::Hidden),
@@ -166,7 +167,7 @@ impl<'a> Shown<'a> {
         self.size.len_of(self.entries.len())
     }
 
-    /// How many edges are added when these pages show `face`.
+    /// The number of edges added if these bytes come to show `face`.
     pub(crate) fn more_edges(&self, bytes: &Range<usize>, face: Face) -> usize {
         let with_neighbours = bytes.start.saturating_sub(BASE_PAGE)..(bytes.end + BASE_PAGE).min(self.len());
         let mut now = Edges::default();
@@ -182,8 +183,8 @@ impl<'a> Shown<'a> {
         then.count.saturating_sub(now.count)
     }
 
-    /// How many edges are added at most when `bytes` get this access. Inside, pages become alike, so only the ends
-    /// count.
+    /// The maximal number of edges added if `bytes` get this access. Inside, pages only become more alike, so only the
+    /// two ends count.
     pub(crate) fn more_edges_protected(&self, bytes: &Range<usize>, access: Access) -> usize {
         let edge = |left: u64, right: u64| isize::from(left != right);
         let (first, after) = (self.page(bytes.start).first, self.page(bytes.end - BASE_PAGE).after);
@@ -199,7 +200,7 @@ impl<'a> Shown<'a> {
         usize::try_from(more).unwrap_or(0)
     }
 
-    /// What is shown from byte `at` on, and how many bytes of its entry one mapping shows so.
+    /// What byte `at` shows, and how many bytes of its entry from there on one mapping shows.
     pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);
@@ -230,13 +231,13 @@ impl<'a> Shown<'a> {
         self.face_of(EntryIndex(index), 1, self.entries.get(EntryIndex(index)))
     }
 
-    /// Starts a count of edges at `start`, with the edge before it.
+    /// Starts a count of edges at the entry `start`, with the edge before it.
     pub(crate) fn edges_from(&self, start: usize) -> Edges {
         let left = if start > 0 { Some(self.get(start - 1).after) } else { None };
         Edges { left, count: 0 }
     }
 
-    /// Adds the edge at `end`, and returns the count.
+    /// Adds the edge before the entry `end`, and returns the count.
     pub(crate) fn edges_to(&self, mut edges: Edges, end: usize) -> usize {
         if end < self.entries.len() {
             edges.end_at(self.get(end));
@@ -255,14 +256,14 @@ impl<'a> Shown<'a> {
         self.edges_to(edges, entries.end)
     }
 
-    /// How many edges are added inside `entries` and at both ends when they show `face`.
+    /// The number of edges added inside `entries` and at both ends if they come to show `face`.
     pub(crate) fn more_edges_as(&self, entries: &Range<usize>, face: Face) -> usize {
         let mut then = self.edges_from(entries.start);
         then.add(face);
         self.edges_to(then, entries.end).saturating_sub(self.edges(entries.clone()))
     }
 
-    /// The maximal runs of entries that are one mapping each, with the first entry of each. No entry may be split.
+    /// The maximal runs of entries that are one mapping each, with the first entry of each run. No entry may be split.
     pub(crate) fn runs(self) -> impl Iterator<Item = (Range<usize>, Entry)> + 'a {
         let mut start = 0;
         std::iter::from_fn(move || {
@@ -279,15 +280,15 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The same place with another access. Only memory has one.
+/// The same place in the pool with another access. Numbers that are no place have no access.
 fn with_access(key: u64, access: Access) -> u64 {
     if key >= NOTHING { key } else { key & !1 | u64::from(access == Access::ReadWrite) }
 }
 
-/// A place in the pool and its access, as a number.
+/// The number of a place in the pool with an access.
 fn key(start: usize, access: Access) -> u64 {
     (start as u64) << 2 | u64::from(access == Access::ReadWrite)
 }
 
-/// Added to the number of a place that is shown through a private mapping.
+/// The bit that marks a place shown through a private mapping.
 const COW_MAPPING: u64 = 0b10;

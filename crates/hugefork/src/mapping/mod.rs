@@ -1,4 +1,4 @@
-//! What the addresses of a region or snapshot show, and the two ways to change it.
+//! What the addresses of a region or snapshot show, and the transactions that change it.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `change` | the transactions `remap` and `reprotect` |
 //! | `edges` | where one mapping ends and the next begins |
 
-#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+#![deny(clippy::wildcard_enum_match_arm)] // A new state must be considered in every match.
 
 pub(crate) mod addresses;
 pub(crate) mod change;

@@ -1,4 +1,4 @@
-//! Values with several owners. What lies in one is read by the fault handler; it never makes, clones or drops one.
+//! Values with several owners. The fault handler reads them, but never makes, clones or drops one.
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
 use super::{EngineBox, Own};
 
-/// What several own: the last one drops it.
+/// A value with several owners; the last one drops it.
 pub(crate) struct EngineArc<T> {
     inner: NonNull<Inner<T>>,
 }
@@ -27,7 +27,8 @@ impl<T> EngineArc<T> {
         EngineArc { inner: EngineBox::into_non_null(inner) }
     }
 
-    /// The value, of which no other owner sees a change: if it has others, this one gets a copy first.
+    /// Exclusive access to the value. If it has other owners, this one gets a copy of it first, so no other sees a
+    /// change.
     pub(crate) fn make_mut(&mut self) -> &mut T
     where
         T: Clone,
@@ -39,18 +40,19 @@ impl<T> EngineArc<T> {
         unsafe { &mut self.inner.as_mut().value }
     }
 
-    /// Whether both own the same.
+    /// Whether both own the same value.
     pub(crate) fn is(&self, other: &EngineArc<T>) -> bool {
         self.inner == other.inner
     }
 
-    /// How many own it, just then.
+    /// The number of owners at this moment.
     pub(crate) fn owners(&self) -> usize {
         self.inner().owners.load(Ordering::Relaxed)
     }
 
     fn inner(&self) -> &Inner<T> {
-        // SAFETY: there while it has an owner; only shared references to it are made until it has none.
+        // SAFETY: the value is there while it has an owner, and only shared references to it are made until it has
+        // none.
         unsafe { self.inner.as_ref() }
     }
 }
@@ -85,7 +87,7 @@ impl<T: core::fmt::Debug> core::fmt::Debug for EngineArc<T> {
 impl<T> Drop for EngineArc<T> {
     fn drop(&mut self) {
         if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {
-            // What other owners did happens before.
+            // Everything that other owners did happens before the drop.
             fence(Ordering::Acquire);
             // SAFETY: `new` made it from a box, and nobody owns it any more.
             drop(unsafe { EngineBox::from_non_null_in(self.inner, Own) });

@@ -1,15 +1,16 @@
-//! The engine's own memory, for all that it writes to in the fault handler or under a lock that a fault takes: tables,
-//! counters, locks, lists.
+//! The engine's own memory, for everything that it writes to in the fault handler or under a lock that a fault takes:
+//! tables, counters, locks, lists.
 //!
-//! The program's allocator cannot serve that. It may take its memory from a region (a heap that is snapshotted as a
-//! whole), and a write there may fault: in the handler, which cannot resolve it, or under the very lock that a fault
-//! needs to resolve it. Values that are only built and handed out, such as errors, or that change only under locks that
-//! no fault takes, may come from the program's allocator.
+//! The program's allocator cannot serve for that. It may take its memory from a region, if the program snapshots its
+//! heap as a whole, and then a write to that memory may fault. In the handler nobody could resolve such a fault;
+//! elsewhere its resolution might need the very lock that the writing thread holds. Other values may come from the
+//! program's allocator: values that are built once and handed out, such as errors, and values that change only under
+//! locks that no fault takes.
 //!
 //! ```text
 //!   EngineBox, EngineVec, EngineArc, PinnedBox ─▶ Own ─▶ dlmalloc, under a lock ─▶ anonymous mappings
 //! ```
-//! The handler calls nothing in this file. Other threads may under a lock that the handler takes.
+//! The handler calls nothing in this file. Other threads may call it under a lock that the handler takes.
 
 mod arc;
 pub(crate) mod pinned;
@@ -36,8 +37,8 @@ pub(crate) type EngineVec<T> = allocator_api2::vec::Vec<T, Own>;
 
 static HEAP: Mutex<Dlmalloc<Mappings>> = Mutex::new(Dlmalloc::new_with_allocator(Mappings));
 
-/// The heap, to one thread at a time. No signal handler of the program interrupts that: it could wait for a lock whose
-/// holder waits for the heap.
+/// Access to the heap for one thread at a time. The program's signals are blocked meanwhile: a signal handler could
+/// wait for a lock whose holder waits for the heap.
 struct Heap {
     guard: MutexGuard<'static, Dlmalloc<Mappings>>,
     _signals: SignalsBlocked,
@@ -48,7 +49,7 @@ fn heap() -> Heap {
     Heap { guard: HEAP.lock().unwrap_or_else(PoisonError::into_inner), _signals: signals }
 }
 
-/// Keeps everybody else from the memory.
+/// Locks the heap against all other threads.
 #[cfg(test)]
 pub(crate) fn lock() -> impl Sized {
     heap()
@@ -81,25 +82,25 @@ unsafe impl Allocator for Own {
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
-        // What a fork(2) child has of its parent's stays: a thread that it does not have may hold the lock.
+        // A fork(2) child keeps its parent's memory: a thread that the child does not have may hold the lock.
         if layout.size() == 0 || owner::is_forked_child() {
             return;
         }
         if is_mapped(layout) {
-            // SAFETY: it was mapped for this alone, and the caller says that nobody uses it any more. If the kernel
-            // refuses, it stays.
+            // SAFETY: it was mapped for this alone, and the caller guarantees that nobody uses it any more. If the
+            // kernel refuses, it stays mapped.
             unsafe { memory::unmap_anonymous(at.as_ptr(), layout.size()) };
         } else {
-            // SAFETY: the caller says that it came from this heap, with this size and alignment.
+            // SAFETY: the caller guarantees that it came from this heap, with this size and alignment.
             unsafe { heap().guard.free(at.as_ptr(), layout.size(), layout.align()) };
         }
     }
 }
 
-/// Whether memory gets a mapping of its own: the tables of very large regions do. The system gives them page by page as
-/// they are used, zeroed, and gets them back at once. Smaller ones are cleared instead, which is cheaper than a page
-/// fault for each 4 KiB of every snapshot. In a `fork(2)` child all do: a thread that it does not have may hold the
-/// lock of the heap.
+/// Whether memory of this layout gets a mapping of its own, as the tables of very large regions do. The kernel gives
+/// such memory page by page as it is used, zeroed, and takes it back at once. Smaller memory is cleared instead, which
+/// is cheaper than a page fault for each 4 KiB of every snapshot. In a `fork(2)` child all memory is mapped: a thread
+/// that the child does not have may hold the lock of the heap.
 fn is_mapped(layout: Layout) -> bool {
     layout.align() <= BASE_PAGE && (layout.size() >= 4 << 20 || owner::is_forked_child())
 }
@@ -121,7 +122,7 @@ unsafe impl Zeroed for core::sync::atomic::AtomicU32 {}
 // SAFETY: as above.
 unsafe impl Zeroed for core::sync::atomic::AtomicU64 {}
 #[cfg(test)]
-// SAFETY: as above; it is one of these.
+// SAFETY: as above; it wraps one of these.
 unsafe impl Zeroed for crate::sync::steps::AtomicU32 {}
 #[cfg(test)]
 // SAFETY: as above.
@@ -129,10 +130,10 @@ unsafe impl Zeroed for crate::sync::steps::AtomicU64 {}
 // SAFETY: all zeroes are the null pointer.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
-/// `count` zeroes. If they are many, the system gives the memory page by page as it is used.
+/// A slice of `count` zeroes. For a large one, the kernel gives the memory page by page as it is used.
 pub(crate) fn zeroed<T: Zeroed>(count: usize) -> EngineBox<[T]> {
     let zeroes = EngineBox::new_zeroed_slice_in(count, Own);
-    // SAFETY: `T` promises that all zeroes are a value of it.
+    // SAFETY: `T: Zeroed` guarantees that all zeroes are a value of it.
     unsafe { zeroes.assume_init() }
 }
 

@@ -1,9 +1,9 @@
-//! Values that stay where they are, because others know them by pointer: the fault handler through the arena, and the
-//! pool through its list of holders.
+//! Values that stay in place because others know them by pointer: the fault handler through the arena, and the pool
+//! through its list of holders.
 //!
-//! In practice a `Box` would do. But whoever moves a `Box` claims to have the only way to its value, and so does the
-//! `&mut` of a `drop`, while a handler or a visit may be looking at the value. A [`PinnedBox`] makes no such claim
-//! until the value is withdrawn from all who know it.
+//! In practice a `Box` would do. But a move of a `Box` claims that it is the only way to its value, and so does the
+//! `&mut` of a `drop`, while a handler or the pool may be reading the value. A [`PinnedBox`] makes no such claim until
+//! all who know the value have forgotten it ([`Known::withdraw`]).
 
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -12,16 +12,16 @@ use crate::mem::{EngineBox, Own};
 
 /// A value that others may know by pointer.
 pub(crate) trait Known {
-    /// Ends all access by pointer: when this returns, nobody looks at the value, and nobody will.
+    /// Ends all access by pointer: after this returns, no thread reads the value through a pointer any more.
     fn withdraw(&self);
 }
 
-/// Owns a value that stays where it is until it is withdrawn and dropped.
+/// Owns a value that stays in place until it is withdrawn and dropped.
 pub(crate) struct PinnedBox<T: Known> {
     value: NonNull<T>,
 }
 
-// SAFETY: it hands out `&T`, and drops the `T` where it is dropped itself.
+// SAFETY: it hands out `&T`, and drops the `T` on the thread that drops it.
 unsafe impl<T: Known + Send + Sync> Send for PinnedBox<T> {}
 // SAFETY: as above.
 unsafe impl<T: Known + Send + Sync> Sync for PinnedBox<T> {}

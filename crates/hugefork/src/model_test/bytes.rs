@@ -1,7 +1,7 @@
-//! Programs as bytes: what a fuzzer changes, and what is kept of what it found, in fuzz/corpus/model.
+//! Random programs encoded as bytes: the form in which a fuzzer mutates them and fuzz/corpus/model stores its finds.
 //!
-//! Every sequence of bytes is a program. The first byte is the shape of the pool; then come operations, a byte for
-//! which, and as many as it needs.
+//! Every sequence of bytes is a valid program. The first byte selects the shape of the pool. Each operation follows as
+//! one byte that selects it and as many bytes as its arguments need.
 
 use super::{Op, SCARCE_MAPPINGS, SMALL, SPLITTING, Shape, run};
 use crate::sys::soft::Call;
@@ -22,12 +22,12 @@ impl Bytes<'_> {
         Some(self.byte()? % end)
     }
 
-    /// More than a region has bytes.
+    /// A number larger than the length of any region.
     fn large(&mut self) -> Option<usize> {
         Some(self.byte()? << 16 | self.byte()? << 8 | self.byte()?)
     }
 
-    /// A region or snapshot.
+    /// The number of a region or snapshot.
     fn index(&mut self) -> Option<usize> {
         self.below(5)
     }
@@ -40,7 +40,7 @@ impl Bytes<'_> {
         Some((self.index()?, self.large()?, self.large()?))
     }
 
-    /// The next operation; `None` at the end.
+    /// Decodes the next operation; `None` at the end.
     fn op(&mut self) -> Option<Op> {
         Some(match self.below(38)? {
             0 | 1 => Op::Create { blocks: self.below(64)?, with: self.below(36)? },
@@ -95,14 +95,14 @@ impl Bytes<'_> {
     }
 }
 
-/// The program that these bytes are.
+/// Decodes a program.
 fn program(bytes: &[u8]) -> (Shape, Vec<Op>) {
     let mut bytes = Bytes(bytes);
     let shape = [SMALL, SPLITTING, SCARCE_MAPPINGS][bytes.below(3).unwrap_or(0)];
     (shape, std::iter::from_fn(|| bytes.op()).take(MOST_OPS).collect())
 }
 
-/// Runs it. If it fails, it is printed as a test would have it.
+/// Runs a program. If it fails, prints it as a line that can be pasted into a test.
 pub(crate) fn run_bytes(bytes: &[u8]) {
     struct Program(Shape, Vec<Op>);
     impl Drop for Program {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_the_fuzzer_has_found_goes_well() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/model");
-        // A package of this crate alone has none.
+        // The published package of this crate does not contain the corpus.
         let Ok(entries) = std::fs::read_dir(folder) else { return println!("skipped: {folder} is not there") };
         entries.flatten().for_each(|entry| run_bytes(&std::fs::read(entry.path()).unwrap()));
     }

@@ -1,4 +1,5 @@
-//! What differs between a region or snapshot and a snapshot, as the engine tells it and as the vectors do.
+//! Compares the differences that the engine reports between a region or snapshot and a snapshot with those of the
+//! vectors.
 
 use std::ops::Range;
 
@@ -10,7 +11,7 @@ use crate::table::{Entries, Entry};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// What an iterator has given.
+/// The items of one comparison.
 struct Told {
     ranges: Vec<Range<usize>>,
     error: Option<RegionError>,
@@ -43,7 +44,7 @@ impl World {
         blocks.map(|block| self.pool.frames.references(block)).collect()
     }
 
-    /// Compares the region `newer`, or the snapshot after all regions, with a snapshot, if they have one length.
+    /// Compares a region (`newer` below 5) or snapshot with the snapshot `older`, if they have the same length.
     pub(super) fn compare(&self, newer: usize, older: usize) {
         let old = &self.snapshots[older];
         let block = self.shape.block;
@@ -71,7 +72,7 @@ impl World {
             let expected = (0..count).any(is_lost).then_some(RegionError::Revoked);
             assert_eq!(told.error, expected);
             if expected.is_some() {
-                // What was told before the error is right.
+                // The ranges before the error are right.
                 let end = told.ranges.last().map_or(0, |last| last.end);
                 assert!(end.div_ceil(block) <= count);
             }

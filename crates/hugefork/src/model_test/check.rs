@@ -1,5 +1,5 @@
-//! Checks every interesting byte, every entry against what is mapped, every block's references against its holders,
-//! every reservation, and every mapping against the budget.
+//! Checks the whole world after an operation: the bytes of the interesting pages, each entry against the software MMU's
+//! mapping, each block's references against its holders, the reservations, and the mappings against the budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,7 +97,7 @@ impl World {
         assert_eq!(self.mmu().budget_used(), mappings, "the budget is off");
     }
 
-    /// What an export would name has the bytes, and what it does not is zeros.
+    /// Checks that the extents of an export have the snapshot's bytes, and that all bytes outside of them are zeros.
     fn check_extents(&self, model: &SnapshotModel) {
         let extents = model.frozen.extents(BASE_PAGE);
         self.check_bytes(
@@ -112,7 +112,7 @@ impl World {
         );
     }
 
-    /// A free block that is marked as zero has memory, which is zero.
+    /// Checks that each free block marked as zeroed has memory, and that this is zero.
     fn check_zeroed(&self) {
         let frames = &self.pool.frames;
         let free = (0..self.shape.blocks as u32).map(BlockId).filter(|&block| frames.references(block) == 0);
@@ -130,8 +130,8 @@ impl World {
         assert_eq!(frames.zeroed(), zeroed);
     }
 
-    /// Lazily freed contents read as before, or as zeros once they were dropped. Either way nothing more can be dropped
-    /// then.
+    /// Updates the model for lazily freed pages that the engine no longer counts as lazy: they read as before, or as
+    /// zeros if they were dropped. In either case they cannot be dropped any more.
     pub(super) fn notice_what_was_dropped(&mut self) {
         let block = self.shape.block;
         for model in &mut self.regions {
@@ -161,17 +161,17 @@ impl World {
                     assert_eq!(at, offset(block));
                     assert!(is_alone(block), "writable, and held by others");
                 }
-                // Beside pinned pages, the right may not have come back.
+                // Beside pinned pages, a page may lack the right to be written.
                 (Entry::Private(block), Page::Memory { start: at, access: Access::Read })
                     if at == offset(block) && space.pins.may_lack_right() =>
                 {
                     assert!(is_alone(block), "the region's own, and held by others");
                 }
                 (Entry::Shared(block, _), Page::Memory { start: at, access }) if at == offset(block) => {
-                    // It is writable only if a protection failed, and then nobody else may hold it.
+                    // It is writable only after a failed protection, and then nobody else may hold the block.
                     assert!(access == Access::Read || is_alone(block), "writable and shared");
                 }
-                // It is read-only only if a call has failed.
+                // It is read-only only after a failed call.
                 (Entry::CowMapped(block, _, Access::ReadWrite), Page::CowMapping { start: at, .. })
                     if at == offset(block) => {}
                 (Entry::CowMapped(block, _, Access::Read), Page::CowMapping { start: at, access: Access::Read }) => {
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// The first and last bytes of each page, where the interesting offsets lie.
+    /// Compares the first two bytes and the last byte of each interesting page, where all writes of the tests go.
     fn check_bytes(&self, expected: &[u8], is_there: impl Fn(usize) -> bool, actual: impl Fn(usize) -> u8) {
         for page in (0..expected.len()).step_by(BASE_PAGE) {
             if !is_interesting(page, self.shape.block) || !is_there(page) {
@@ -207,7 +207,7 @@ impl World {
     }
 }
 
-/// Whether the engine says that the page at `offset` may be dropped.
+/// Whether the engine may drop the page at `offset`.
 pub(super) fn is_lazy(space: &RegionCore<SoftMmu>, offset: usize, block: usize) -> bool {
     let index = EntryIndex(offset / block);
     match space.table.get(index) {

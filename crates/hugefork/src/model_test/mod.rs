@@ -1,14 +1,14 @@
-//! Random programs on the software MMU, against plain vectors, with every call of the operating system failing in turn.
+//! Runs random programs on the software MMU beside plain vectors, and lets calls of the operating system fail.
 //!
-//! After each operation, everything that can be checked is checked: every interesting byte, every entry against what is
-//! mapped, every block's references against its holders, every mapping against the budget.
+//! After each operation, the test checks the whole world: the bytes of the interesting pages, each entry against the
+//! software MMU's mapping, each block's references against its holders, the mappings against the budget.
 //!
 //! | file | what |
 //! |---|---|
-//! | `world` | a pool, its regions and snapshots beside their models, and what each operation does to both |
-//! | `changes` | what differs, as the engine tells it and as the vectors do |
-//! | `check` | everything that is checked after each operation |
-//! | `bytes` | programs as bytes, for the fuzzer and its corpus |
+//! | `world` | a pool with its regions and snapshots, their models, and the effect of each operation on both |
+//! | `changes` | compares the differences that the engine reports with those of the vectors |
+//! | `check` | the checks after each operation |
+//! | `bytes` | programs encoded as bytes, for the fuzzer and its corpus |
 
 mod bytes;
 mod changes;
@@ -64,7 +64,7 @@ enum Op {
         blocks: usize,
     },
     Trim,
-    /// The thread that gets memory ahead of cuts takes one step.
+    /// One step of the thread that obtains memory ahead of snapshots.
     GetAhead,
     Pin {
         region: usize,
@@ -98,36 +98,36 @@ enum Op {
     PrepareSnapshot {
         region: usize,
     },
-    /// Keeps the blocks of a snapshot for other processes.
+    /// Makes a snapshot irrevocable, as an export does.
     Keep {
         snapshot: usize,
     },
-    /// Compares a region or snapshot with a snapshot of its length.
+    /// Compares a region or snapshot with a snapshot of the same length.
     Compare {
         newer: usize,
         older: usize,
     },
-    /// Back to a snapshot, perhaps one of another length.
+    /// Resets a region to a snapshot, perhaps one of another length.
     Reset {
         region: usize,
         snapshot: usize,
     },
-    /// Two regions back to two snapshots at one moment.
+    /// Resets two regions to two snapshots at one moment.
     ResetAll {
         regions: [usize; 2],
         snapshots: [usize; 2],
     },
-    /// From now on others may write meanwhile, or nobody does.
+    /// Sets whether the software MMU reports that no other thread can write.
     BeAlone(bool),
-    /// A snapshot, while somebody writes this as soon as the first pages were marked.
+    /// Takes a snapshot during which another thread writes this byte, right after the first pages were write-protected.
     SnapshotBeside {
         region: usize,
         offset: usize,
         value: u8,
     },
-    /// From now on writes are tracked, or no more than they are.
+    /// Sets whether the software MMU tracks writes.
     TrackWrites(bool),
-    /// The thread that looks after CoW mappings looks once.
+    /// One step of the thread that maintains CoW mappings.
     Maintain,
     DropRegion {
         region: usize,
@@ -150,7 +150,7 @@ struct Shape {
     mappings: usize,
 }
 
-/// 4 KiB blocks share a window of 512 and are given in runs; 2 MiB blocks are alone in theirs.
+/// Blocks of 4 KiB share a window of 512 and are given in runs; a block of 2 MiB has a window of its own.
 const SMALL: Shape = Shape { block: 4 << 10, blocks: 48, merging: Merging::Merge, mappings: 1000 };
 const SPLITTING: Shape = Shape { block: 64 << 10, blocks: 12, merging: Merging::Merge, mappings: 1000 };
 #[cfg(test)]
@@ -159,20 +159,21 @@ const HUGE: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Merge, 
 const HUGETLB: Shape = Shape { block: 2 << 20, blocks: 6, merging: Merging::Separate, mappings: 1000 };
 const SCARCE_MAPPINGS: Shape = Shape { block: 16 << 10, blocks: 48, merging: Merging::Merge, mappings: 14 };
 
-/// Only the first, a middle and the last page of a huge block are checked; otherwise a run would take minutes.
+/// Whether `page` is checked: only the first, a middle and the last page of a huge block are, since a run would
+/// otherwise take minutes.
 fn is_interesting(page: usize, block: usize) -> bool {
     let within = page % block / BASE_PAGE;
     within == 0 || within == 100 || within == block / BASE_PAGE - 1
 }
 
-/// One of the bytes that `check_bytes` checks.
+/// The offset of a byte that `check_bytes` checks.
 fn interesting(seed: usize, len: usize, block: usize) -> usize {
     let pages = [0, 100 * BASE_PAGE % block, block - BASE_PAGE];
     let start = seed / 9 % (len / block) * block;
     start + pages[seed / 3 % 3] + [0, 1, BASE_PAGE - 1][seed % 3]
 }
 
-/// A range whose ends lie at blocks, at pages, or at neither.
+/// A range whose ends are block-aligned, page-aligned or unaligned.
 fn sub_range(start: usize, len: usize, whole: usize, block: usize) -> Range<usize> {
     let unit = [block, BASE_PAGE, 1][start % 3];
     let start = start % whole / unit * unit;
@@ -218,20 +219,20 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A region with a private page that is captured.
+/// The start of a history: a region whose private page was captured in a snapshot.
 #[cfg(test)]
 fn begin_of_a_history() -> [Op; 5] {
     [
         Op::Create { blocks: 2, with: 3 },
         Op::Populate { region: 0 },
         Op::Snapshot { region: 0, with: 3 },
-        // Not at the edge of a block, so it goes by page.
+        // Not at the edge of a block, so the kernel copies the page.
         Op::Write { region: 0, offset: 3, value: 1 },
         Op::Snapshot { region: 0, with: 3 },
     ]
 }
 
-/// What happens to one region whose snapshots are held, most often while writes are tracked.
+/// An operation on a single region whose snapshots are held, most often while writes are tracked.
 #[cfg(test)]
 fn of_a_history() -> impl Strategy<Value = Op> {
     let snapshot = 0..5usize;
@@ -256,7 +257,7 @@ fn of_a_history() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// `HUGEFORK_MODEL_CASES=6000` runs a million operations.
+/// The number of cases. `HUGEFORK_MODEL_CASES=6000` runs a million operations.
 #[cfg(test)]
 fn cases(usual: u32) -> u32 {
     std::env::var("HUGEFORK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
@@ -268,7 +269,7 @@ fn run(shape: Shape, ops: &[Op]) {
         world.apply(op);
         world.check();
     }
-    // What is left is dropped in one order or the other, and everything must be back.
+    // Drops all regions and snapshots; all blocks must be back then.
     world.mmu().fail(None);
     while let Some(index) = world.regions.len().checked_sub(1) {
         world.apply(&Op::DropRegion { region: index });
@@ -329,7 +330,7 @@ proptest! {
     }
 }
 
-/// A program that chance has found: what a discard takes away is in the last set of its block still.
+/// Found by a random program: the last page set of a block still contained a page that a discard had dropped.
 #[test]
 fn a_page_that_was_discarded_is_in_no_later_snapshot() {
     let write = |offset| Op::Write { region: 0, offset, value: 1 };
@@ -365,7 +366,7 @@ fn a_page_that_was_discarded_is_in_no_later_snapshot() {
     run(SPLITTING, &[begin_of_a_history().to_vec(), rest.to_vec()].concat());
 }
 
-/// A program that chance has found: a region with freed pages has the block of a snapshot that has pages over it.
+/// Found by a random program: a region with lazily freed pages has the block of a snapshot that has pages over it.
 #[test]
 fn a_page_beside_freed_ones_is_a_change_of_a_fork() {
     let ops = [
@@ -381,7 +382,7 @@ fn a_page_beside_freed_ones_is_a_change_of_a_fork() {
     run(SPLITTING, &ops);
 }
 
-/// A program that chance has found: two snapshots have one block, and pages over it only in one of them.
+/// Found by a random program: two snapshots have the same block, but only one has pages over it.
 #[test]
 fn pages_over_one_block_are_changes() {
     let ops = [
@@ -397,7 +398,8 @@ fn pages_over_one_block_are_changes() {
     run(SCARCE_MAPPINGS, &ops);
 }
 
-/// A program that chance has found: one of two regions is reset at one moment, and the other in a longer way.
+/// Found by a random program: of two regions reset together, one is reset at one moment and the other by the longer
+/// way.
 #[test]
 fn mappings_are_counted_after_a_reset_of_several() {
     let ops = [
@@ -411,7 +413,7 @@ fn mappings_are_counted_after_a_reset_of_several() {
     run(SCARCE_MAPPINGS, &ops);
 }
 
-/// A program that chance has found: what a reset has left staged shows a block that another region gives back.
+/// Found by a random program: the staging of a reset still showed a block that another region gave back.
 #[test]
 fn what_is_staged_keeps_no_block() {
     let ops = [
@@ -433,7 +435,8 @@ fn what_is_staged_keeps_no_block() {
     run(SPLITTING, &ops);
 }
 
-/// Each call of the operating system fails, the first time and the third, in a program that makes all of them.
+/// Lets each call of the operating system fail once, at the first call and at the third, in a program that makes all of
+/// them.
 #[test]
 fn every_call_may_fail() {
     for shape in [SMALL, SPLITTING, SCARCE_MAPPINGS] {
@@ -461,7 +464,7 @@ fn every_call_may_fail() {
                         Op::Reclaim { blocks: 8 },
                         Op::Write { region: 1, offset: 0, value: 3 },
                         Op::DropRegion { region: 1 },
-                        // By page where the engine chooses.
+                        // With a grain that the engine chooses, by page at first.
                         Op::Create { blocks: 3, with: 5 },
                         Op::Write { region: 1, offset: 3, value: 4 },
                         Op::Fork { region: 1, with: 5 },
@@ -473,7 +476,7 @@ fn every_call_may_fail() {
                         Op::Fork { region: 1, with: 5 },
                         Op::DropRegion { region: 2 },
                         Op::DropRegion { region: 1 },
-                        // By page.
+                        // Copies by page.
                         Op::Create { blocks: 3, with: 11 },
                         Op::Write { region: 1, offset: 0, value: 4 },
                         Op::Write { region: 1, offset: 12, value: 4 },
@@ -494,7 +497,7 @@ fn every_call_may_fail() {
                         Op::Write { region: 1, offset: 3, value: 8 },
                         Op::Snapshot { region: 1, with: 1 },
                         Op::PrepareWrite { region: 1, start: 0, len: shape.block * 3 },
-                        // Back to the snapshot, beside others and alone.
+                        // Resets to the snapshot, beside other threads and alone.
                         Op::Snapshot { region: 1, with: 1 },
                         Op::Write { region: 1, offset: 3, value: 7 },
                         Op::BeAlone(round < 2),
@@ -508,7 +511,7 @@ fn every_call_may_fail() {
                         Op::DropSnapshot { snapshot: 1 },
                         Op::DropRegion { region: 1 },
                         Op::DropSnapshot { snapshot: 1 },
-                        // Beside others, where nothing differs but private pages.
+                        // Beside other threads, where only private pages differ.
                         Op::BeAlone(false),
                         Op::Create { blocks: 1, with: 11 },
                         Op::Write { region: 1, offset: 0, value: 4 },
@@ -518,7 +521,7 @@ fn every_call_may_fail() {
                         [Op::Write { region: 1, offset: 0, value: 5 }, Op::Reset { region: 1, snapshot }]
                     }));
                     ops.extend([
-                        // With another, of which blocks differ.
+                        // Together with another region, in which blocks differ.
                         Op::Create { blocks: 1, with: 11 },
                         Op::Write { region: 2, offset: 0, value: 4 },
                         Op::Snapshot { region: 2, with: 1 },
@@ -545,15 +548,16 @@ fn every_call_may_fail() {
                     Call::Hide => false,
                     // These pools are smaller than a huge page; `huge_blocks_behave_like_vectors` makes it fail.
                     Call::MakeHuge => false,
-                    // Blocks of one page do not split, and with few mappings none does.
+                    // Blocks of one page do not split, and with few mappings no block does.
                     Call::Punch => shape.block == SPLITTING.block,
-                    // There is nothing below a page.
+                    // A block of one page has no smaller unit.
                     Call::CowMapping | Call::Scan | Call::ClaimParking | Call::Hold | Call::WriteThrough => {
                         shape.block != SMALL.block
                     }
-                    // With few mappings there are none to spare.
+                    // With few mappings there is no budget for these.
                     Call::ClaimStaging | Call::TakePages | Call::BringPages => shape.block == SPLITTING.block,
-                    // A write to the first page of a block may begin a stream, and in 16 KiB it is always the first.
+                    // A write to the first page of a block may begin a stream, and in 16 KiB the first page is always
+                    // written.
                     Call::DropPrivate => shape.block == SPLITTING.block,
                     _ => true,
                 };
@@ -567,7 +571,7 @@ fn every_call_may_fail() {
     }
 }
 
-/// The engine asks the system for what the design says: one call for each run, not for each block.
+/// The engine makes one system call for each run, not for each block, as the design says.
 #[test]
 fn runs_are_one_system_call() {
     let mut world = World::new(SMALL);
@@ -588,8 +592,8 @@ fn runs_are_one_system_call() {
     world.check();
 }
 
-/// A program that chance has found: a block is written back in the pause, where states have changed and no mapping was
-/// counted yet.
+/// Found by a random program: a snapshot wrote a block back during its pause, after it had changed states but before it
+/// had counted mappings.
 #[test]
 fn mappings_are_counted_before_a_block_is_written_back_in_the_pause() {
     let write = |offset| Op::Write { region: 0, offset, value: 1 };

@@ -1,4 +1,5 @@
-//! A pool of the software MMU, its regions and snapshots, and for each the plain bytes that it should hold.
+//! A pool of the software MMU with its regions and snapshots, and for each of these the plain bytes that it should
+//! hold.
 
 use std::ops::Range;
 
@@ -26,7 +27,7 @@ use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 pub(super) struct RegionModel {
     pub(super) space: PinnedBox<RegionCore<SoftMmu>>,
     pub(super) bytes: Vec<u8>,
-    /// Pages that may be dropped.
+    /// Pages that the engine may drop.
     pub(super) lazy: Vec<bool>,
     pub(super) pins: Vec<Range<usize>>,
     /// Whether it was made with a reservation.
@@ -39,7 +40,7 @@ impl RegionModel {
         RegionModel { space, bytes, lazy, pins: Vec::new(), reserve }
     }
 
-    /// Cancels lazy free of the unit that holds byte `offset`: a block that is lazily freed as a whole, or else a page.
+    /// Cancels lazy free of the unit at byte `offset`: the block if it is lazily freed as a whole, or else the page.
     fn cancel(&mut self, offset: usize, block: usize) {
         let pages = offset / block * block / BASE_PAGE..(offset / block + 1) * block / BASE_PAGE;
         if self.lazy[pages.clone()].iter().all(|&lazy| lazy) {
@@ -67,7 +68,7 @@ impl Shape {
     }
 }
 
-/// The options of regions and forks.
+/// The options number `with` for regions and forks.
 fn options(with: usize, block: usize) -> RegionOptions {
     let grain = [CopyGrain::Auto, CopyGrain::Page, CopyGrain::Block][with / 6 % 3];
     let waits = (grain == CopyGrain::Page) == (with / 18).is_multiple_of(2);
@@ -102,7 +103,7 @@ impl World {
         &self.pool.sys
     }
 
-    /// A write as hardware does it: fault, resolve, repeat.
+    /// Writes as hardware does: the write faults, the engine resolves the fault, and the write is repeated.
     pub(super) fn write(&mut self, region: usize, offset: usize, value: u8) {
         let (mmu, block) = (&self.pool.sys, self.shape.block);
         let model = &mut self.regions[region];
@@ -142,7 +143,7 @@ impl World {
         self.reset_each(&[(region, snapshot)], |pairs| pairs[0].0.reset_to(pairs[0].1));
     }
 
-    /// Resets regions to snapshots, and looks what came of each.
+    /// Resets regions to snapshots, and checks the outcome of each.
     fn reset_each(
         &mut self,
         asked: &[(usize, usize)],
@@ -170,7 +171,8 @@ impl World {
                 match error.reason {
                     RegionError::AnotherLength { .. } => assert!(is_other),
                     RegionError::Revoked => assert!(was_revoked),
-                    // What it has from another region may be taken back from now on.
+                    // The region may lose blocks that it has from another region from now on, so it cannot keep a
+                    // reservation.
                     RegionError::NotReservable { .. } => {}
                     RegionError::TooManyMappings { .. } => {}
                     RegionError::PoolFull { .. } => assert!(had_pages && error.done == 0),
@@ -194,7 +196,8 @@ impl World {
         }
     }
 
-    /// Each page of a region is as before or as the snapshot; so are the first `done` bytes.
+    /// Checks that each page of a region is as before or as in the snapshot, and that the first `done` bytes are as in
+    /// the snapshot.
     fn is_as_before_or_then(&mut self, region: usize, snapshot: usize, done: usize) {
         let block = self.shape.block;
         for start in (0..self.regions[region].bytes.len()).step_by(BASE_PAGE) {
@@ -202,7 +205,7 @@ impl World {
             let now = |offset: usize| self.pool.sys.load(model.space.addresses.base() + offset).ok();
             let page = start..start + BASE_PAGE;
             let differ = model.bytes[page.clone()] != goal.bytes[page.clone()];
-            // What tells one from the other, and some of what does not.
+            // The bytes that tell the snapshot from the contents before, and some others.
             let is_as = |bytes: &[u8]| {
                 let is_as = |at: usize| now(at) == Some(bytes[at]);
                 let mut telling = page.clone().filter(|&at| differ && model.bytes[at] != goal.bytes[at]);
@@ -252,7 +255,7 @@ impl World {
                     && let Ok(space) =
                         self.regions[at].space.freeze().and_then(|frozen| RegionCore::of_snapshot(&frozen, options))
                 {
-                    // Copies of pinned blocks may have needed blocks.
+                    // The copies of pinned blocks may have needed blocks, for which lazily freed ones were dropped.
                     self.notice_what_was_dropped();
                     let bytes = self.regions[at].bytes.clone();
                     self.regions.push(RegionModel::new(space, bytes, options.reserve));
@@ -319,7 +322,7 @@ impl World {
                         Ok(done) => assert_eq!(done.freed + done.already + done.skipped(), range.len(), "{done:?}"),
                         Err(_) => assert!(!self.pool.sys.failure_pending() || !mmu_fits(&self.pool.sys)),
                     }
-                    // A page may be dropped exactly where the engine says so.
+                    // The model may lose a page exactly where the engine says so.
                     for page in range.start.div_ceil(BASE_PAGE)..range.end / BASE_PAGE {
                         model.lazy[page] |= is_lazy(&model.space, page * BASE_PAGE, self.shape.block);
                     }
@@ -376,7 +379,7 @@ impl World {
                     model.space.unpin(&range);
                     for index in model.space.touched(&range) {
                         if !model.space.pins.has(EntryIndex(index)) {
-                            // It has the effect of a write.
+                            // The end of the pin counts as a write.
                             let pages = self.shape.block / BASE_PAGE;
                             model.lazy[index * pages..(index + 1) * pages].fill(false);
                         }
@@ -402,7 +405,8 @@ impl World {
                     let pinned = self.shape.pinned(model).map(|index| (index, model.space.table.get(index)));
                     let pinned: Vec<_> = pinned.collect();
                     let discarded = model.space.discard(range.clone());
-                    // At the ends it may have needed blocks.
+                    // The parts of blocks at both ends may have needed blocks, for which lazily freed ones were
+                    // dropped.
                     self.notice_what_was_dropped();
                     let model = &mut self.regions[at];
                     for (index, entry) in pinned {
@@ -410,7 +414,7 @@ impl World {
                     }
                     match discarded {
                         Ok(()) => model.bytes[range].fill(0),
-                        // Some of it may be zero, but none of it may be anything else.
+                        // Some bytes may be zero already; all others must be as before.
                         Err(_) => {
                             for offset in range {
                                 if model.is_revoked(offset, self.shape.block) {
@@ -427,7 +431,7 @@ impl World {
             Op::Populate { region: at } => {
                 if let Some(at) = region(at) {
                     let model = &self.regions[at];
-                    // Lazily freed blocks may be dropped for those that the others need.
+                    // Lazily freed blocks may be dropped to give others their blocks.
                     let has_lazy = model.lazy.contains(&true);
                     if model.space.populate(0..model.bytes.len()).is_ok() && !has_lazy {
                         assert!(model.space.table.iter().all(|entry| entry != Entry::Zero));
@@ -451,7 +455,7 @@ impl World {
             }
             Op::PrepareSnapshot { region: at } => {
                 if let Some(at) = region(at) {
-                    // It may find the pool full, or be refused a call: the bytes are the same.
+                    // The pool may be full, or a call may fail: the bytes stay the same in any case.
                     let _ = self.regions[at].space.prepare_snapshot();
                     self.notice_what_was_dropped();
                 }

@@ -1,11 +1,15 @@
-//! Captured pages: for each block of a region, the set of private pages that the region gave to its last snapshots.
+//! The private pages over a region's blocks: one record a block, and the sets of pages that snapshots share.
 //!
+//! ```text
+//!   record   [ dense | by page | prepared | made | begun | outdated | current ]  [ pages in the set : 25 ]
+//!              how the block is written     how far the set is valid
+//! ```
 //! A region may have private pages over a block that a snapshot shares. The snapshot then gets copies of these pages, a
 //! *set* (page_set.rs). The region keeps the last set of each block, so that the next snapshot copies only pages that
 //! were written since, and shares the others.
 //!
 //! Sets change only in a region's *turn*: the lock that a thread holds while it forks, snapshots or resets the region.
-//! Between turns, other threads read only the number of pages in each set, or change its flags.
+//! Between turns, other threads read and change only the records.
 //!
 //! Slots for pages take blocks of the pool, so a set is dropped when it has lost its use:
 //!
@@ -30,21 +34,41 @@ use super::unheld::{Captures, Keeper};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
+use crate::table::Locked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
 /// The block was write-protected when it was captured, and has stayed so.
-const CURRENT: u32 = 1 << 31;
+const CURRENT: u32 = 1 << 25;
 
 /// Since the capture, private pages of the block were dropped, or the region maps something else there.
-const OUTDATED: u32 = 1 << 30;
+const OUTDATED: u32 = 1 << 26;
 
 /// A thread is making a set of the block.
-const BEGUN: u32 = 1 << 29;
+const BEGUN: u32 = 1 << 27;
 
 /// The block has a set, perhaps without pages.
 const MADE: u32 = 1 << 28;
 
-const FLAGS: u32 = CURRENT | OUTDATED | BEGUN | MADE;
+/// The program has prepared writes to the block: until the next fork, snapshot or reset they do not fault. The block
+/// must not be write-protected until then, because a system call that writes to it would fail.
+const PREPARED: u32 = 1 << 29;
+
+/// A reset has put back the few pages of the block that were written.
+const BY_PAGE: u32 = 1 << 30;
+
+/// The block was written so densely after the last snapshot that a copy of the block costs less than copies of its
+/// pages (density.rs), and will probably be so after the next. From then on the first write copies the whole block.
+const DENSE: u32 = 1 << 31;
+
+/// The bits of a record for the number of pages in the set.
+const PAGES: u32 = CURRENT - 1;
+
+/// All bits of a record that concern the set.
+const SET: u32 = PAGES | CURRENT | OUTDATED | BEGUN | MADE;
+
+/// After this many snapshots, a dense block is written by page again, as a trial: while it is copied as a whole, its
+/// written pages cannot be counted.
+const TRIED_AFTER_SNAPSHOTS: usize = 32;
 
 /// A kind of set to drop: sets that are of no use to the region.
 const USELESS: u32 = 1;
@@ -83,7 +107,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The sets that were captured of a region's blocks.
+/// The records and sets of a region's blocks.
 pub(crate) struct Captured<S: Sys> {
     /// The lock behind a [`Turn`]: a thread holds it while it forks, snapshots or resets the region, so that two such
     /// threads do not undo each other's write-backs. Its holder must not wait for the end of an operation, because
@@ -96,13 +120,16 @@ pub(crate) struct Captured<S: Sys> {
     sets: Mutex<Sets<S>>,
     /// Whether memory for sets has ever been allocated.
     has_room: AtomicBool,
-    /// For each block, the number of pages in its set, and the flags: [`CURRENT`] while no thread may have written to
-    /// the block since the capture, [`OUTDATED`], [`BEGUN`] and [`MADE`].
-    pages: EngineBox<[AtomicU32]>,
+    /// One record for each block; none if a block is a single page.
+    records: EngineBox<[AtomicU32]>,
+    /// Whether a block may be [`PREPARED`].
+    are_any_prepared: AtomicBool,
     /// Whether the last cut could make the kernel track writes to all CoW mappings.
     are_tracked: AtomicBool,
     /// How many blocks with many private pages this cut may still copy as a whole.
     copies_left: AtomicUsize,
+    /// The number of snapshots that were taken of the region.
+    snapshots: AtomicUsize,
 }
 
 /// The most blocks that one cut copies because of their many private pages. It captures the pages of all others,
@@ -118,7 +145,7 @@ pub(crate) struct Sets<S: Sys> {
 }
 
 impl<S: Sys> Captured<S> {
-    /// No sets, of `count` blocks.
+    /// Empty records of `count` blocks, and no sets.
     pub(crate) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
@@ -128,9 +155,11 @@ impl<S: Sys> Captured<S> {
             turns: AtomicUsize::new(0),
             sets: Mutex::new(sets),
             has_room: AtomicBool::new(false),
-            pages: mem::zeroed(count),
+            records: mem::zeroed(count),
+            are_any_prepared: AtomicBool::new(false),
             are_tracked: AtomicBool::new(false),
             copies_left: AtomicUsize::new(0),
+            snapshots: AtomicUsize::new(0),
         }
     }
 
@@ -166,7 +195,7 @@ impl<S: Sys> Captured<S> {
         for (index, of) in sets.blocks.iter_mut().enumerate() {
             if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
                 (*of, are_any) = (None, true);
-                self.pages[index].store(0, Ordering::Relaxed);
+                self.set_record(EntryIndex(index), SET, 0);
             }
         }
         if are_any {
@@ -179,25 +208,102 @@ impl<S: Sys> Captured<S> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The record of a block; 0 if it has none.
+    fn record(&self, index: EntryIndex) -> u32 {
+        self.records.get(index.0).map_or(0, |record| record.load(Ordering::Relaxed))
+    }
+
+    /// Sets the bits `bits` of a record to `to`. Returns the record from before; 0 if there is none.
+    fn set_record(&self, index: EntryIndex, bits: u32, to: u32) -> u32 {
+        let Some(record) = self.records.get(index.0) else { return 0 };
+        let changed = |was: u32| Some(was & !bits | to);
+        record.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).unwrap_or_default()
+    }
+
+    /// Sets the bits `bits` to `to` in those records that have any bit of `of`. This only loads where none has.
+    fn clear(&self, entries: Range<usize>, of: u32, bits: u32, to: u32) {
+        for index in entries.start..entries.end.min(self.records.len()) {
+            if self.record(EntryIndex(index)) & of != 0 {
+                self.set_record(EntryIndex(index), bits, to);
+            }
+        }
+    }
+
+    /// Whether the block was written densely.
+    pub(crate) fn is_dense(&self, index: EntryIndex) -> bool {
+        self.record(index) & DENSE != 0
+    }
+
+    /// Notes whether a block was written densely.
+    pub(crate) fn note_dense(&self, index: EntryIndex, is_dense: bool) {
+        self.set_record(index, DENSE | BY_PAGE, if is_dense { DENSE } else { 0 });
+    }
+
+    /// Whether a block keeps its private pages, because resets put them back.
+    pub(crate) fn is_by_page(&self, index: EntryIndex) -> bool {
+        self.record(index) & BY_PAGE != 0
+    }
+
+    /// Notes that a reset has put back the few written pages of a block. The program will probably write to these pages
+    /// again, which costs nothing while they are private.
+    pub(crate) fn keep_by_page(&self, index: EntryIndex) {
+        self.set_record(index, DENSE | BY_PAGE, BY_PAGE);
+    }
+
+    /// Forgets how these blocks were written.
+    pub(crate) fn forget_density(&self, entries: Range<usize>) {
+        self.clear(entries, DENSE | BY_PAGE, DENSE | BY_PAGE, 0);
+    }
+
+    /// Counts a snapshot, and forgets how some blocks were written: each block once in [`TRIED_AFTER_SNAPSHOTS`]
+    /// snapshots.
+    pub(crate) fn forget_some_density(&self) {
+        let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER_SNAPSHOTS;
+        let some = (first..self.records.len()).step_by(TRIED_AFTER_SNAPSHOTS);
+        some.for_each(|index| self.forget_density(index..index + 1));
+    }
+
+    /// Notes that writes to `entries` are prepared, so that they do not fault.
+    pub(crate) fn prepare(&self, _locked: Locked<'_>, entries: Range<usize>) {
+        self.are_any_prepared.store(true, Ordering::Relaxed);
+        for index in entries.map(EntryIndex) {
+            self.set_record(index, PREPARED, PREPARED);
+        }
+    }
+
+    /// Whether writes to the block at `index` are prepared. The answer does not change while the caller holds the lock
+    /// of the block's window.
+    pub(crate) fn is_prepared(&self, index: EntryIndex) -> bool {
+        self.record(index) & PREPARED != 0
+    }
+
+    /// Notes that no writes are prepared any more.
+    pub(crate) fn end_prepared(&self) {
+        if self.are_any_prepared.swap(false, Ordering::Relaxed) {
+            self.clear(0..self.records.len(), PREPARED, PREPARED, 0);
+        }
+    }
+
+    /// The size of the records in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.records)
+    }
+
     /// How many pages of a block are in its set. The next snapshot need not copy those of them that stay unchanged.
     pub(crate) fn pages_of(&self, index: EntryIndex) -> usize {
-        self.pages.get(index.0).map_or(0, |pages| (pages.load(Ordering::Relaxed) & !FLAGS) as usize)
+        (self.record(index) & PAGES) as usize
     }
 
     /// Whether the set gives the content of every marked private page of the block. (A mark is the kernel's note that
     /// the page was not written since a scan.) Such a page is as in the set or, if the set lacks it, as in the block
     /// below. All pages of the set are private.
     pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & (MADE | OUTDATED) == MADE)
+        self.record(index) & (MADE | OUTDATED) == MADE
     }
 
     /// Notes that threads may write to these blocks, or have written. This only loads where nothing was captured.
     pub(crate) fn may_change(&self, entries: Range<usize>) {
-        for pages in self.pages.get(entries).unwrap_or_default() {
-            if pages.load(Ordering::Relaxed) & CURRENT != 0 {
-                pages.fetch_and(!CURRENT, Ordering::Relaxed);
-            }
-        }
+        self.clear(entries, CURRENT, CURRENT, 0);
     }
 
     pub(crate) fn are_tracked(&self) -> bool {
@@ -232,7 +338,7 @@ impl<S: Sys> Captured<S> {
     /// Whether a block was write-protected when it was captured, and has not been made writable since. The caller holds
     /// the lock of its window.
     pub(crate) fn is_current(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & CURRENT != 0)
+        self.record(index) & CURRENT != 0
     }
 
     /// Uses the last set of a block over `base` for this cut, too, if the set is not outdated. Nobody may have written
@@ -248,16 +354,11 @@ impl<S: Sys> Captured<S> {
     /// Notes that private pages of these blocks are dropped, so that their sets say nothing about later private pages.
     /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
-        for pages in self.pages.get(entries).unwrap_or_default() {
-            if pages.load(Ordering::Relaxed) != 0 {
-                pages.fetch_or(OUTDATED, Ordering::Relaxed);
-                pages.fetch_and(!CURRENT, Ordering::Relaxed);
-            }
-        }
+        self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);
     }
 
     pub(crate) fn is_outdated(&self, index: EntryIndex) -> bool {
-        self.pages.get(index.0).is_some_and(|pages| pages.load(Ordering::Relaxed) & OUTDATED != 0)
+        self.record(index) & OUTDATED != 0
     }
 
     /// Begins a cut, which has captured no block yet. Drops outdated sets, and sets over blocks that are not at their
@@ -271,7 +372,7 @@ impl<S: Sys> Captured<S> {
             let is_old = |base| self.is_outdated(index) || block_of(index) != Some(base);
             if of.as_ref().is_some_and(|of| is_old(of.set.base)) {
                 *of = None;
-                self.pages[index.0].store(0, Ordering::Relaxed);
+                self.set_record(index, SET, 0);
             }
         }
     }
@@ -280,9 +381,7 @@ impl<S: Sys> Captured<S> {
     pub(crate) fn forget(&self, index: EntryIndex) {
         let mut sets = self.lock();
         let set = sets.blocks.get_mut(index.0).and_then(Option::take);
-        if let Some(pages) = self.pages.get(index.0) {
-            pages.store(0, Ordering::Relaxed);
-        }
+        self.set_record(index, SET, 0);
         drop(sets);
         drop(set);
     }
@@ -290,8 +389,7 @@ impl<S: Sys> Captured<S> {
     /// Notes that the caller is making a set of the block, which is write-protected now if `is_protected`. Returns
     /// false if the last set is outdated. The caller holds the lock of the block's window.
     pub(crate) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
-        let now = BEGUN | if is_protected { CURRENT } else { 0 };
-        self.pages.get(index.0).is_some_and(|pages| pages.swap(now, Ordering::Relaxed) & OUTDATED == 0)
+        self.set_record(index, SET, BEGUN | if is_protected { CURRENT } else { 0 }) & OUTDATED == 0
     }
 
     /// The last set of a block, for whatever cut it was made.
@@ -312,23 +410,23 @@ impl<S: Sys> Captured<S> {
     ) -> Result<bool, E> {
         let mut sets = self.lock();
         self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(self.pages.len());
+        sets.make_room(self.records.len());
         let Sets { blocks, cut, .. } = &mut *sets;
         let last = blocks[index.0].take().filter(|of| Some(of.set.base) == base);
         let mut set = last.map_or_else(|| EngineArc::new(empty()), |of| of.set);
         let changed = change(&mut set);
         if matches!(changed, Ok(true)) {
-            self.pages[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
+            self.records[index.0].fetch_add((set.len() as u32 | MADE).wrapping_sub(BEGUN), Ordering::Relaxed);
             blocks[index.0] = Some(Block { set, cut: *cut });
         } else {
-            self.pages[index.0].store(0, Ordering::Relaxed);
+            self.set_record(index, SET, 0);
         }
         changed
     }
 
     /// Allocates the room that [`Captured::replace`] needs to replace each set once.
     pub(crate) fn make_room(&self) {
-        let (mut sets, count) = (self.lock(), self.pages.len());
+        let (mut sets, count) = (self.lock(), self.records.len());
         self.has_room.store(true, Ordering::Relaxed);
         sets.make_room(count);
         if sets.replaced.capacity() < count {
@@ -341,8 +439,8 @@ impl<S: Sys> Captured<S> {
     pub(crate) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         let mut sets = self.lock();
         let Sets { blocks, cut, replaced } = &mut *sets;
-        let (Some(of), Some(pages)) = (blocks.get_mut(index.0), self.pages.get(index.0)) else { return };
-        pages.store(set.as_ref().map_or(0, |set| set.len() as u32 | MADE), Ordering::Relaxed);
+        let Some(of) = blocks.get_mut(index.0) else { return };
+        self.set_record(index, SET, set.as_ref().map_or(0, |set| set.len() as u32 | MADE));
         replaced.extend(std::mem::replace(of, set.map(|set| Block { set, cut: *cut })).map(|of| of.set));
     }
 
@@ -368,7 +466,7 @@ impl<S: Sys> EngineArc<Captured<S>> {
         captures.remove(self);
         let _turn = self.freezing.lock();
         self.lock().blocks = EngineVec::new_in(Own);
-        self.pages.iter().for_each(|pages| pages.store(0, Ordering::Relaxed));
+        self.clear(0..self.records.len(), SET, SET, 0);
     }
 
     /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the

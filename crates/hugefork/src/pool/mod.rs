@@ -5,7 +5,8 @@
 //! |---|---|
 //! | `ahead`, `supply` | how much memory a pool allocates before it is needed, and the steps that allocate it |
 //! | `bits` | a bitmap that finds free blocks without a scan of all blocks |
-//! | `captured`, `unheld` | the pages that a region's last snapshots captured, and the ways to drop them |
+//! | `captured`, `unheld` | one record a block of its private pages; the sets of pages for snapshots, and their drop |
+//! | `density` | the numbers of private pages from which a block is copied as a whole |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
 //! | `frames` | for each block: the number of holders, the content, whether it is free |
 //! | `holders` | the list of regions and snapshots, which give blocks up when the pool runs out of them |
@@ -24,6 +25,7 @@ pub(crate) mod ahead;
 mod bits;
 pub(crate) mod captured;
 pub(crate) mod core;
+pub(crate) mod density;
 pub(crate) mod frames;
 #[cfg(test)]
 mod frames_tests;

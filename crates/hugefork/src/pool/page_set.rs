@@ -15,7 +15,7 @@ use super::slots::Slot;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::sys::Sys;
 use crate::sys::racing::PageBytes;
-use crate::units::{BASE_PAGE, BlockId, BlockSize};
+use crate::units::{BASE_PAGE, BlockId};
 
 /// The number of neighbouring pages in a piece.
 const PIECE_PAGES: usize = 32;
@@ -61,13 +61,6 @@ impl<S: Sys> Clone for PageSet<S> {
 }
 
 impl<S: Sys> PageSet<S> {
-    /// The most pages that a set may have over a block. With more, the block itself is copied, which takes as much
-    /// memory as all its pages. Without write tracking, each snapshot compares all these pages, so the limit is lower.
-    pub(crate) fn most_pages(size: BlockSize, are_tracked: bool) -> usize {
-        let pages = size.bytes() / BASE_PAGE;
-        if are_tracked { pages / 8 * 7 } else { pages / 4 }
-    }
-
     /// A set without pages over `base`.
     pub(crate) fn empty(pool: &EngineArc<PoolCore<S>>, base: BlockId) -> PageSet<S> {
         let mut pieces = EngineVec::new_in(Own);

@@ -13,10 +13,11 @@
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
+use crate::pool::density;
 use crate::pool::frames::Wanted;
 use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
-use crate::region::state::{Density, RegionCore};
+use crate::region::state::RegionCore;
 use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
@@ -70,7 +71,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
             return false;
         }
         let Some(usual) = self.usual_pages() else { return false };
-        let is_dense = usual >= Density::dense_everywhere_pages(self.pool().block_size);
+        let is_dense = usual >= density::dense_everywhere_pages(self.pool().block_size);
         let is_beside = self.copies_beside();
         if is_dense && !is_beside && self.may_promote() && self.accounts.limit.is_none() {
             self.leave_all_to_writers();
@@ -84,10 +85,10 @@ impl<S: Sys> RegionCore<S> {
     /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
     fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
-        if !entry.is_cow_mapping() || self.prepared.has(first) {
+        if !entry.is_cow_mapping() || self.captured.is_prepared(first) {
             return Ok(entries.start + 1);
         }
-        if self.held(entry) == Held::ByOthersToo && !entry.is_writable_cow_mapping() && self.density.is_dense(first) {
+        if self.held(entry) == Held::ByOthersToo && !entry.is_writable_cow_mapping() && self.captured.is_dense(first) {
             self.copy_beside(first);
             return Ok(entries.start + 1);
         }
@@ -113,19 +114,19 @@ impl<S: Sys> RegionCore<S> {
 
     /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
-        if self.density.is_by_page(index) || self.prepared.has(index) {
+        if self.captured.is_by_page(index) || self.captured.is_prepared(index) {
             return;
         }
         let is_paced = self.pool().maintenance.is_paced();
-        let is_enough = match is_paced && self.density.is_dense(index) {
+        let is_enough = match is_paced && self.captured.is_dense(index) {
             true => pages > 0,
-            false => pages >= Density::promoted_pages(self.pool().block_size),
+            false => pages >= density::promoted_pages(self.pool().block_size),
         };
         if !is_enough {
             return;
         }
         if !self.copies_beside()
-            && pages >= Density::left_to_writer_pages(self.pool().block_size)
+            && pages >= density::left_to_writer_pages(self.pool().block_size)
             && entry.is_writable_cow_mapping()
         {
             self.leave_to_writer(index);
@@ -147,7 +148,7 @@ impl<S: Sys> RegionCore<S> {
     fn expects_promotions(&self) -> bool {
         let is_expected = |index: EntryIndex| {
             let entry = self.table.get(index);
-            entry.is_writable_cow_mapping() && self.density.is_dense(index) && self.held(entry) == Held::ByOthersToo
+            entry.is_writable_cow_mapping() && self.captured.is_dense(index) && self.held(entry) == Held::ByOthersToo
         };
         self.pool().maintenance.is_paced()
             && self.may_promote()
@@ -159,7 +160,7 @@ impl<S: Sys> RegionCore<S> {
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
-            let keeps_pages = self.density.is_by_page(EntryIndex(*index));
+            let keeps_pages = self.captured.is_by_page(EntryIndex(*index));
             entry.is_writable_cow_mapping() && !keeps_pages && self.held(entry) == Held::ByOthersToo
         };
         let count = (0..self.table.len()).filter(is_shared).count();
@@ -185,8 +186,8 @@ impl<S: Sys> RegionCore<S> {
         let Some(_no_snapshot) = self.captured.try_freezing() else { return };
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
-        let may_be_protected = cow_mappings.filter(|index| !self.prepared.has(*index));
-        may_be_protected.for_each(|index| self.density.note(index, true));
+        let may_be_protected = cow_mappings.filter(|index| !self.captured.is_prepared(*index));
+        may_be_protected.for_each(|index| self.captured.note_dense(index, true));
         // What is not write-protected is promoted one by one.
         let _ = self.write_protect_all();
     }
@@ -197,8 +198,9 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index) {
-            self.density.note(index, true);
+        if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.captured.is_prepared(index)
+        {
+            self.captured.note_dense(index, true);
             // If it fails, it stays as it was.
             let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);
         }
@@ -231,7 +233,7 @@ impl<S: Sys> RegionCore<S> {
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
         if self.captured.has_all_marked(index) {
             let unmarked = self.count_pages(ScanFor::Unmarked, index)?;
-            if unmarked < Density::never_promoted_pages(self.pool().block_size) {
+            if unmarked < density::never_promoted_pages(self.pool().block_size) {
                 return Ok(unmarked);
             }
         }
@@ -253,7 +255,7 @@ impl<S: Sys> RegionCore<S> {
         yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {
-            self.density.note(index, true);
+            self.captured.note_dense(index, true);
         }
         if pool.release(below) {
             // All others have let go of it meanwhile, and took us for another holder.
@@ -281,7 +283,7 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_cow_mapping() || entry.block() != Some(below) || self.prepared.has(index) {
+        if !entry.is_cow_mapping() || entry.block() != Some(below) || self.captured.is_prepared(index) {
             return false;
         }
         let held = &self.counters.held_by_promotion;

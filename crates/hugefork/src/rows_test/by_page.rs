@@ -1,5 +1,6 @@
-//! What else is done to blocks whose pages the kernel copies (CoW mapping.rs): they are discarded, freed, pinned,
-//! forked again, taken away, reserved and limited. And what is left when one of the calls for that is refused.
+//! Tests of operations on CoW-mapped blocks, whose pages the kernel copies (cow_mapping.rs): discard, free, pin,
+//! another fork, revocation, reservation and limit. They also check the state after the kernel refuses one of the
+//! calls.
 
 use super::cow_mapping::{
     by_page, copied, is_cow_mapped, is_cow_mapped_and_inherited, run_by_page, where_pages_are_copied, written_back,
@@ -22,13 +23,13 @@ fn a_discard_drops_private_pages_and_shows_zeros() {
         assert_eq!((region.entry(0), region.read(100), world.free()), (Entry::Zero, Some(0), free));
         region.write(100, 8);
         assert_eq!((region.read(100), region.kept()), (Some(8), vec![G::PAGES..3 * G::PAGES]), "nothing comes back");
-        // A part of a block: the rest of its private pages stays.
+        // Of a block that is discarded in part, the other private pages stay.
         region.discard(G::BLOCK..G::BLOCK + BASE_PAGE).unwrap();
         let seen = [G::BLOCK + 100, G::BLOCK + BASE_PAGE + 100].map(|at| region.read(at));
         assert_eq!((seen, region.kept()), ([Some(0), Some(7)], vec![G::PAGES + 1..3 * G::PAGES]));
         assert_eq!((kept_by(&snapshot), read_at(&snapshot, G::BLOCK + 100)), (vec![0..3 * G::PAGES], Ok(0)));
         drop(snapshot);
-        // The third block is held alone now, and goes back.
+        // The region alone holds the third block now, so a discard gives it back.
         let free = world.free();
         region.write(2 * G::BLOCK + 100, 9);
         region.discard(2 * G::BLOCK..3 * G::BLOCK).unwrap();
@@ -203,7 +204,7 @@ fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
         region.write(G::BLOCK + 100, 7);
         assert_eq!((region.accounts.cost(), is_cow_mapped(&region, 2)), (2, false));
         region.write(200, 8);
-        // What has become a copy costs what it did before.
+        // A block of its own costs the region the same as the CoW mapping before.
         region.prepare_write(0..2 * G::BLOCK).unwrap();
         assert_eq!((region.accounts.cost(), snapshot.is_revoked()), (2, false));
         region.write(2 * G::BLOCK, 9);
@@ -219,7 +220,7 @@ fn each_block_that_is_shown_by_page_counts_towards_the_limit() {
     where_pages_are_copied!(row, 10);
 }
 
-/// Is told, and does nothing.
+/// An observer that does nothing.
 struct Deaf;
 
 impl Observer for Deaf {
@@ -227,7 +228,7 @@ impl Observer for Deaf {
     fn invalidate_end(&self, _: Range<usize>) {}
 }
 
-/// The kernel tells nobody which pages it copies.
+/// The kernel reports no page copies to an observer, so such a region does not use them.
 #[test]
 fn a_region_with_an_observer_copies_blocks() {
     fn row<G: Ground>(world: &World<G>) {
@@ -246,7 +247,7 @@ fn a_region_with_an_observer_copies_blocks() {
     where_pages_are_copied!(row, 8);
 }
 
-/// Real memory cannot be made to fail here.
+/// On the software MMU only: real memory cannot be made to fail here.
 #[test]
 fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>, refused: Option<Call>, failing: [Call; 2]) {
@@ -255,7 +256,7 @@ fn pages_that_cannot_be_put_back_stay_private_and_nothing_is_lost() {
         let snapshot = region.snapshot();
         region.write(100, 7);
         let free = world.free();
-        // Once with a part of the call carried out, and once with nothing.
+        // One failure carries out a part of the call, the next carries out nothing.
         for call in failing.into_iter().flat_map(|call| [call, call]) {
             world.pool.sys.fail(Some((call, 0)));
             region.freeze().map(drop).unwrap_err();
@@ -285,7 +286,7 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
         let snapshots: Vec<_> = (1..6)
             .map(|round| {
                 region.write(100, round);
-                // At the write-back, which is ahead of the snapshot, and in the pause.
+                // Of the write-back ahead of the snapshot, and of the one in the pause.
                 sys.fail((round > 2).then_some((Call::Hold, round as usize % 2)));
                 let protected = sys.calls(Call::Protect);
                 let snapshot = region.snapshot();
@@ -302,13 +303,13 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
     run_by_page::<Soft>(12, row);
 }
 
-/// What is parked has the right to write that it had before.
+/// Parked memory keeps the right to write that it had before.
 #[test]
 fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let sys = &world.pool.sys;
         let region = world.written_with(2, by_page());
-        // Once with a call that was carried out all the same, and once with one that did nothing.
+        // One failure carries out the call all the same, the next carries out nothing.
         for round in 1..5 {
             region.prepare_write(0..2 * G::BLOCK).unwrap();
             sys.fail(Some((Call::CowMapping, 0)));
@@ -323,7 +324,8 @@ fn what_cannot_be_shown_by_page_in_the_pause_cannot_be_written_either() {
     run_by_page::<Soft>(6, row);
 }
 
-/// A second try under the region lock would take it twice, and wait for ever if a snapshot had asked for it in between.
+/// A second try under the region lock would take this lock twice, and wait for ever if a snapshot had asked for it in
+/// between.
 #[test]
 fn a_write_that_may_not_allow_writes_goes_by_block() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -331,7 +333,7 @@ fn a_write_that_may_not_allow_writes_goes_by_block() {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
         region.write(2 * BASE_PAGE + 100, 1);
-        // The neighbour is shown by page too and has no private pages, so it is write-protected.
+        // The neighbour is CoW-mapped too and has no private pages, so it is write-protected.
         let later = region.snapshot();
         assert!(matches!(region.entry(1), Entry::CowMapped(_, _, Access::Read)), "{:?}", region.entry(1));
         world.pool.sys.fail(Some((Call::Protect, 0)));
@@ -343,8 +345,8 @@ fn a_write_that_may_not_allow_writes_goes_by_block() {
     run_by_page::<Soft>(8, row);
 }
 
-/// The kernel shows the blocks by page, and then refuses to make all of that writable. What somebody has written to a
-/// part that is would be lost if the blocks were shown again.
+/// The kernel shows the blocks through a private mapping, and then refuses to make all of it writable. If the engine
+/// showed the blocks again, it would lose what another thread has written to a part that was writable.
 #[test]
 fn a_write_to_what_is_just_being_shown_by_page_is_not_lost_if_the_right_to_write_is_refused() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

@@ -1,18 +1,18 @@
-//! What the design says of pages that a snapshot holds over a block that others hold too.
+//! Tests of the design's captured pages: a snapshot holds them over a block that others hold too.
 
 use std::time::Duration;
 
 use super::cow_mapping::{copied, run_by_page, where_pages_are_copied, written_back, written_by_choice};
 use super::*;
+use crate::pool::density;
 use crate::pool::frames::Wanted;
 use crate::pool::lineage::Derived;
-use crate::pool::page_set::PageSet;
 use crate::region::cut::{Part, fill, freeze_all};
 use crate::region::state::HeldOperations;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::table::Reserved;
 
-/// The byte of a page that rows write.
+/// The offset of the byte that rows write in a page.
 pub(super) fn at(page: usize) -> usize {
     page * BASE_PAGE + 100
 }
@@ -23,7 +23,8 @@ pub(super) fn slots<G: Ground>(world: &World<G>) -> usize {
 
 pub(super) type Held<G> = Vec<PinnedBox<SnapshotCore<<G as Ground>::S>>>;
 
-/// A region, and snapshots of it between which one page of its first block was written: 1, 2, 3 … for the page.
+/// A region with snapshots. Before each snapshot but the first, one more page of the first block was written: page n
+/// gets the value n.
 pub(super) fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<G>, Held<G>) {
     let region = written_by_choice(world, 2);
     let mut held = vec![region.snapshot()];
@@ -34,7 +35,7 @@ pub(super) fn history<G: Ground>(world: &World<G>, snapshots: usize) -> (Region<
     (region, held)
 }
 
-/// What the rows have written of the pages of a history.
+/// The values that a snapshot has for the written pages of a history.
 pub(super) fn written<S: Sys>(frozen: &SnapshotCore<S>, pages: usize) -> Vec<u8> {
     (1..pages).map(|page| read_at(frozen, at(page)).unwrap()).collect()
 }
@@ -44,7 +45,7 @@ fn a_snapshot_beside_others_costs_the_pages_that_were_written() {
     fn row<G: Ground>(world: &World<G>) {
         let free = world.free();
         let (region, held) = history(world, 5);
-        // The two blocks of the region, and one that has the pages.
+        // The region's two blocks, and one block for all captured pages.
         assert_eq!((world.free(), slots(world), copied(&region)), (free - 3, 4, 0));
         for (nth, frozen) in held.iter().enumerate() {
             let expected: Vec<u8> = (1..5).map(|page| if page <= nth { page as u8 } else { 0 }).collect();
@@ -60,10 +61,10 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 4);
         assert_eq!(slots(world), 3);
-        // Nothing was written: nothing is copied.
+        // No page was written, so the snapshot copies none.
         held.push(region.snapshot());
         assert_eq!(slots(world), 3);
-        // The first page is written anew, and the old one is still some snapshot's.
+        // The first page is written again, while earlier snapshots still hold its old contents.
         region.write(at(1), 9);
         held.push(region.snapshot());
         assert_eq!(slots(world), 4);
@@ -82,7 +83,7 @@ fn a_page_that_stays_is_held_once_and_goes_with_its_last_snapshot() {
 fn many_pages_are_a_block_of_its_own() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, held) = history(world, 2);
-        let (free, most) = (world.free(), PageSet::<G::S>::most_pages(world.pool.block_size, true));
+        let (free, most) = (world.free(), density::most_captured_pages(world.pool.block_size, true));
         (0..=most).for_each(|page| region.write(at(page), 7));
         let later = region.snapshot();
         assert_eq!((world.free(), slots(world)), (free - 1, 1), "what was captured stays the earlier snapshot's");
@@ -92,7 +93,8 @@ fn many_pages_are_a_block_of_its_own() {
     where_pages_are_copied!(row, 8);
 }
 
-/// The first page of a block may be the beginning of a stream, for which blocks are copied. A history would keep each.
+/// A write to the first page of a block may begin a stream, for which the engine copies blocks. A history would keep
+/// each of those blocks.
 #[test]
 fn a_write_to_the_first_page_of_a_block_costs_a_history_one_page() {
     fn row<G: Ground>(world: &World<G>) {
@@ -114,7 +116,8 @@ fn a_write_to_the_first_page_of_a_block_costs_a_history_one_page() {
     where_pages_are_copied!(row, 12);
 }
 
-/// What is reserved stays so while pages are captured, and pays for a block where no other is left for the pages.
+/// A fork keeps its reservation while pages are captured, and uses a reserved block where no other is left for the
+/// pages.
 #[test]
 fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
     fn row<G: Ground>(world: &World<G>) {
@@ -126,7 +129,7 @@ fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
             held.push(fork.snapshot());
         }
         assert_eq!((slots(world), copied(&fork), world.reserved()), (3, 0, 2));
-        // Then there is neither a block nor a slot.
+        // From here on there is neither a free block nor a free slot.
         let others = world.pool.take_slots(G::PAGES - 3);
         let rest = world.fill();
         fork.write(at(1), 9);
@@ -142,7 +145,7 @@ fn a_fork_with_a_reservation_captures_pages_and_keeps_what_is_reserved() {
     where_pages_are_copied!(row, 8);
 }
 
-/// A fork of the region, too: what snapshots hold a block of is captured for it.
+/// A fork captures the written pages of blocks that snapshots hold too, as a snapshot does.
 #[test]
 fn a_fork_beside_snapshots_takes_pages() {
     fn row<G: Ground>(world: &World<G>) {
@@ -151,7 +154,7 @@ fn a_fork_beside_snapshots_takes_pages() {
         let before = (world.free(), slots(world));
         let made = RegionCore::of_snapshot(&region.freeze_for_fork().unwrap(), RegionOptions::new());
         let fork = Region::<G>::new(made.unwrap());
-        // The page is captured, for the next snapshot too.
+        // The fork captured the page, and the next snapshot will share it.
         assert_eq!((world.free(), slots(world), copied(&region)), (before.0, before.1 + 1, 0));
         fork.write(at(1), 8);
         region.write(at(2), 9);
@@ -164,7 +167,7 @@ fn a_fork_beside_snapshots_takes_pages() {
     where_pages_are_copied!(row, 8);
 }
 
-/// So it is with a fork, which shows the blocks of the snapshot.
+/// A fork of a snapshot takes over its pages, and shows the blocks below.
 #[test]
 fn a_fork_of_a_snapshot_takes_its_pages() {
     fn row<G: Ground>(world: &World<G>) {
@@ -182,7 +185,7 @@ fn a_fork_of_a_snapshot_takes_its_pages() {
         assert_eq!((written(&of_fork, 5), written(&held[3], 5)), (vec![1, 9, 3, 0], vec![1, 2, 3, 0]));
         assert_eq!([1, 2, 3, 4].map(|page| region.read(at(page))), [Some(1), Some(2), Some(3), Some(4)]);
         drop((of_fork, fork));
-        // With a reservation it is given whole blocks.
+        // A fork with a reservation gets whole blocks.
         let options = RegionOptions::new().reserve(Reserve::Full);
         let full = Region::<G>::new(RegionCore::of_snapshot(&held[3].duplicate().unwrap(), options).unwrap());
         assert_eq!([1, 2, 3, 4].map(|page| full.read(at(page))), [Some(1), Some(2), Some(3), Some(0)]);
@@ -195,7 +198,7 @@ fn a_fork_of_a_snapshot_takes_its_pages() {
     where_pages_are_copied!(row, 8);
 }
 
-/// A view has pages where they were read, and takes no memory for all others.
+/// A view copies the pages that are read, and takes no memory for all others.
 #[test]
 fn a_view_copies_the_pages_that_are_read() {
     fn row<G: Ground>(world: &World<G>) {
@@ -207,7 +210,7 @@ fn a_view_copies_the_pages_that_are_read() {
         // The second block has no pages over it.
         assert_eq!((load(at(1)), load(G::BLOCK + at(1)).is_some(), copies()), (None, true, 0));
         assert_eq!((frozen.show_more(G::BLOCK + at(1)), frozen.show_more(at(1))), (Ok(false), Ok(true)));
-        // The first read has a 32nd part of the block, or one page; the next one all of it.
+        // The first fault shows a 32nd part of the block, or one page; the second shows all of it.
         let first = (G::PAGES / 32).max(1);
         assert_eq!((load(at(1)), load(at(G::PAGES - 1))), (Some(1), None));
         assert_eq!(copies(), if first == 1 { 1 } else { 4 });
@@ -221,7 +224,7 @@ fn a_view_copies_the_pages_that_are_read() {
     where_pages_are_copied!(row, 8);
 }
 
-/// Nothing is shown by a call that fails, and the next read shows it.
+/// A failed call shows nothing; the next read shows the pages.
 #[test]
 fn a_view_of_which_a_call_fails_shows_nothing_wrong() {
     run_by_page::<Soft>(8, |world| {
@@ -260,11 +263,11 @@ fn whoever_wants_the_block_whole_is_given_one() {
     where_pages_are_copied!(row, 16);
 }
 
-/// What other processes read of an export: the bytes that its extents name.
+/// The bytes that other processes read of an export: those that its extents name.
 fn exported<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<u8> {
     let mut bytes = vec![0; frozen.len()];
     for extent in frozen.extents(BASE_PAGE).iter() {
-        // SAFETY: the direct map spans what the extent names, which nobody writes while it is kept.
+        // SAFETY: the direct map spans the extent, which nobody writes while the snapshot keeps its blocks.
         let named =
             unsafe { std::slice::from_raw_parts(frozen.pool().sys.direct().add(extent.file_offset), extent.len) };
         bytes[extent.offset..extent.offset + extent.len].copy_from_slice(named);
@@ -272,7 +275,7 @@ fn exported<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<u8> {
     bytes
 }
 
-/// In a pool that is full: it takes nothing, and keeps its pages when everybody else has dropped them.
+/// In a full pool, an export takes no block, and keeps its pages after all other snapshots have dropped them.
 #[test]
 fn an_export_names_the_pages_where_they_are() {
     fn row<G: Ground>(world: &World<G>) {
@@ -300,7 +303,7 @@ fn an_export_names_the_pages_where_they_are() {
     where_pages_are_copied!(row, 8);
 }
 
-/// The pages that differ, by number.
+/// The numbers of the pages that differ.
 fn differing<S: Sys, N: Newer<S>>(newer: &N, older: &SnapshotCore<S>) -> Vec<usize> {
     let found = Found::new(newer, older, Precision::Page);
     found.flat_map(|range| range.unwrap().step_by(BASE_PAGE)).map(|at| at / BASE_PAGE).collect()
@@ -330,7 +333,7 @@ fn changes_are_told_from_the_pages_and_take_no_block() {
     where_pages_are_copied!(row, 8);
 }
 
-/// Without a block for the pages, or for the copy that somebody needs, nothing is lost.
+/// Without a block for captured pages, or for a copy that a caller needs, no page is lost.
 #[test]
 fn a_full_pool_loses_no_page() {
     run_by_page::<Soft>(3, |world| {
@@ -352,13 +355,14 @@ fn a_full_pool_loses_no_page() {
         assert_eq!(written(&second, 3), [1, 0]);
         assert_eq!((written(&first, 3), region.read(at(1)), region.read(at(2))), (vec![0, 0], Some(1), Some(2)));
         drop(first);
-        // A slot is free.
+        // There is a free slot by now.
         let third = region.snapshot();
         assert_eq!((written(&third, 3), written(&second, 3)), (vec![1, 2], vec![1, 0]));
     });
 }
 
-/// So it is for a cut of several regions, which keeps nobody off either: they write to one and then to the other.
+/// The pause of a cut of several regions keeps no writer off, and yet the cut shows one moment: the other thread writes
+/// to one region and then to the other.
 #[test]
 fn a_cut_of_several_is_one_moment_for_writers_whom_nobody_keeps_off() {
     run_by_page::<Soft>(20, |world| {
@@ -373,7 +377,7 @@ fn a_cut_of_several_is_one_moment_for_writers_whom_nobody_keeps_off() {
         let stores = |values: [u8; 2]| [0, 1].map(|of| (regions[of].addresses.base() + at(1), values[of]));
         world.pool.sys.store_when_looked(stores([7, 8]));
         held.push(cut());
-        // Their blocks were copied for that. Now it is known.
+        // The first cut copied the blocks. From now on the engine knows that they are written by page.
         regions.iter().for_each(|region| region.write(at(1), 9));
         let before = (slots(world), [0, 1].map(|of| written_back(&regions[of])));
         world.pool.sys.store_when_looked(stores([10, 11]));
@@ -386,7 +390,8 @@ fn a_cut_of_several_is_one_moment_for_writers_whom_nobody_keeps_off() {
     });
 }
 
-/// Too few slots for all that counts as written, but enough for what differs: by then the pages are marked.
+/// The pool has too few slots for all pages that count as written, but enough for those that differ. By the time the
+/// snapshot finds this out, it has marked all of them as unwritten.
 #[test]
 fn what_was_marked_in_vain_counts_as_written() {
     run_by_page::<Soft>(3, |world| {
@@ -406,8 +411,8 @@ fn what_was_marked_in_vain_counts_as_written() {
     });
 }
 
-/// A page that is written again before the pause is the snapshot's as it is in the pause. Where nobody has written,
-/// what was captured is.
+/// A page that is written between its capture and the pause is in the snapshot as it is in the pause. Without such a
+/// write, the snapshot has the captured page.
 #[test]
 fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
     for is_written in [true, false] {
@@ -431,8 +436,8 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
     }
 }
 
-/// Nobody is kept off, and the snapshot itself copies what was written since. A block in which writes are prepared is
-/// left to the snapshot.
+/// The snapshot keeps no writer off, and copies only the pages written since the preparation. A block in which writes
+/// are prepared is left to the snapshot.
 #[test]
 fn what_is_captured_beforehand_is_not_captured_again() {
     run_by_page::<Soft>(8, |world| {
@@ -457,7 +462,7 @@ fn what_is_captured_beforehand_is_not_captured_again() {
     });
 }
 
-/// A block that nobody can have written to has the set of the last snapshot: no page of it is looked at.
+/// A block to which nobody can have written keeps the last snapshot's set, and none of its pages is read.
 #[test]
 fn what_stays_write_protected_is_not_looked_at() {
     run_by_page::<Soft>(8, |world| {
@@ -469,22 +474,22 @@ fn what_stays_write_protected_is_not_looked_at() {
         region.write(at(1), 1);
         let again = region.snapshot();
         assert!(set(&again).is(&set(&held[2])), "compared, and the same");
-        // A reset writes to private pages, and nobody is let write.
+        // A reset writes to private pages itself, but makes them writable for nobody.
         region.reset_to(&held[1]).unwrap();
         let back = region.snapshot();
         assert_eq!((written(&back, 3), written(&later, 3)), (vec![1, 0], vec![1, 2]));
     });
 }
 
-/// Where writes are tracked, everybody keeps the right to write over a snapshot, and the pages that were written are
-/// found by their marks.
+/// Where writes are tracked, all threads keep the right to write during a snapshot. A write takes the mark of its page
+/// away, and so the snapshot finds the written pages.
 #[test]
 fn nobody_is_kept_off_where_writes_are_tracked() {
     fn row(world: &World<Soft>) {
         let (region, mut held) = history(world, 3);
         let is_writable = || region.entry(0).is_writable_cow_mapping();
         let protections = || world.pool.sys.calls(Call::Protect);
-        // Without a fault.
+        // Writes without a fault.
         let store = |page, value| assert_eq!(world.pool.sys.store(region.addresses.base() + at(page), value), Ok(()));
         region.write(at(3), 3);
         let before = protections();
@@ -531,7 +536,7 @@ fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
         world.pool.sys.store_when_taken([(region.addresses.base() + at(1), 9)]);
         held.push(region.snapshot());
         assert_eq!((written(&held[3], 5), written(&held[4], 5)), (vec![1, 2, 3, 0], vec![9, 2, 3, 4]));
-        // From the next on it goes as before.
+        // Later snapshots capture as before.
         held.push(region.snapshot());
         region.write(at(5), 5);
         held.push(region.snapshot());
@@ -540,8 +545,8 @@ fn what_is_written_after_it_was_marked_is_in_the_snapshot() {
     });
 }
 
-/// The pause looks for what was written since it was captured only if other threads have had page faults, and again
-/// only if they had some meanwhile.
+/// The pause scans for pages written since their capture only if other threads have had page faults since, and scans
+/// again only if they had some meanwhile.
 #[test]
 fn the_pause_does_not_look_if_nobody_can_have_written() {
     run_by_page::<Soft>(16, |world| {
@@ -566,14 +571,15 @@ fn the_pause_does_not_look_if_nobody_can_have_written() {
     });
 }
 
-/// Where many blocks have many pages at once, a cut copies some of the blocks and captures the pages of the others.
+/// If many blocks have many written pages at once, a cut copies some of the blocks and captures the pages of the
+/// others.
 #[test]
 fn a_cut_copies_few_blocks_however_many_are_full() {
     const BLOCKS: usize = 12;
     run_by_page::<Soft>(4 * BLOCKS, |world| {
         let (region, block) = (written_by_choice(world, BLOCKS), world.pool.block_size.bytes());
         let earlier = region.snapshot();
-        let most = PageSet::<SoftMmu>::most_pages(world.pool.block_size, true);
+        let most = density::most_captured_pages(world.pool.block_size, true);
         let write_all = |value: u8| {
             let each = (0..BLOCKS).flat_map(|nth| (1..most + 2).map(move |page| nth * block + at(page)));
             each.for_each(|at| region.write(at, value));
@@ -594,10 +600,11 @@ fn a_cut_copies_few_blocks_however_many_are_full() {
     });
 }
 
-/// The pause ends before pages are copied that were written since the look: a thread that writes elsewhere goes on.
+/// The snapshot copies pages written after its scan behind the pause, so a thread that writes elsewhere goes on
+/// meanwhile.
 #[test]
 fn what_is_written_after_the_look_is_captured_behind_the_pause() {
-    // The last block lies in another window.
+    // The last block lies in another window than the first.
     const BLOCKS: usize = 40;
     run_by_page::<Soft>(BLOCKS + 4, |world| {
         let region = written_by_choice(world, BLOCKS);
@@ -626,7 +633,7 @@ fn what_is_written_after_the_look_is_captured_behind_the_pause() {
     });
 }
 
-/// The marks that such a snapshot has set tell the next one nothing.
+/// The failed snapshot has marked pages without capturing them, so the next one must not rely on these marks.
 #[test]
 fn what_a_snapshot_could_not_capture_behind_its_pause_is_in_the_next() {
     const BLOCKS: usize = 40;
@@ -653,7 +660,7 @@ fn what_a_snapshot_could_not_capture_behind_its_pause_is_in_the_next() {
     });
 }
 
-/// A snapshot that finds no block for what was written after its look is given up, and nothing of the region is lost.
+/// A snapshot that finds no block for pages written after its scan is given up, and nothing of the region is lost.
 #[test]
 fn a_snapshot_that_cannot_capture_behind_its_pause_is_given_up() {
     run_by_page::<Soft>(8, |world| {
@@ -679,7 +686,7 @@ fn a_snapshot_that_cannot_capture_behind_its_pause_is_given_up() {
     });
 }
 
-/// A cut captures the pages that operations under way write before its pause, and keeps nobody off for them.
+/// A cut captures the pages that operations in progress write before its pause, and keeps no writer off for that.
 #[test]
 fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     run_by_page::<Soft>(16, |world| {
@@ -687,7 +694,7 @@ fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
         region.space.set_operations(&HeldOperations::new(Duration::MAX));
         let mut held = vec![region.snapshot()];
         region.write(at(1), 1);
-        // The first look at it begins its set.
+        // The first snapshot begins the block's set.
         held.push(region.snapshot());
         region.write(at(2), 2);
         world.pool.sys.store_when_taken([(region.addresses.base() + at(3), 3)]);
@@ -700,7 +707,8 @@ fn a_cut_between_operations_captures_what_was_written_until_they_were_over() {
     });
 }
 
-/// The first pages beside a snapshot are captured as all later ones: by marks, and nobody is kept off.
+/// The first pages that are captured beside a snapshot are found by their lost marks, as all later ones, and no writer
+/// is kept off.
 #[test]
 fn nobody_is_kept_off_the_first_pages_that_are_captured() {
     run_by_page::<Soft>(8, |world| {
@@ -713,14 +721,15 @@ fn nobody_is_kept_off_the_first_pages_that_are_captured() {
     });
 }
 
-/// Somebody writes here and then there while the pause looks for what was written: who has the second has the first.
+/// While the pause scans for written pages, another thread writes here and then there: a snapshot with the second write
+/// has the first.
 #[test]
 fn a_snapshot_is_one_moment_for_writers_whom_nobody_keeps_off() {
     run_by_page::<Soft>(16, |world| {
         let (region, block) = (written_by_choice(world, 3), world.pool.block_size.bytes());
         let (here, there) = (at(1), 2 * block + at(1));
         let mut held = vec![region.snapshot()];
-        // What lies between is not looked at.
+        // The scan skips the discarded block in between.
         region.discard(block..2 * block).unwrap();
         for value in 1..3 {
             [here, there].into_iter().for_each(|at| region.write(at, value));
@@ -731,7 +740,7 @@ fn a_snapshot_is_one_moment_for_writers_whom_nobody_keeps_off() {
         held.push(region.snapshot());
         let seen = |frozen: &SnapshotCore<SoftMmu>| [here, there].map(|at| read_at(frozen, at).unwrap());
         assert_eq!(held.iter().map(|frozen| seen(frozen)).collect::<Vec<_>>(), [[0, 0], [1, 1], [2, 2], [7, 8]]);
-        // Their blocks were copied for that. Once it is known, their pages are captured in the pause.
+        // The first snapshots copied the blocks. From now on the engine captures their pages in the pause.
         [here, there].into_iter().for_each(|at| region.write(at, 9));
         held.push(region.snapshot());
         let free = (world.free(), slots(world));

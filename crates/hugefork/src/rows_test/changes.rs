@@ -1,4 +1,4 @@
-//! What differs, in each state that an entry can be in; and blocks that are kept for other processes.
+//! Tests of comparisons, in each state of an entry, and of snapshots kept for other processes.
 
 use super::captured::{at, history};
 use super::cow_mapping::{run_by_page, where_pages_are_copied};
@@ -6,7 +6,7 @@ use super::*;
 use crate::snapshot::changes::{Found, Newer, Precision};
 use crate::types::snapshot_id::SnapshotId;
 
-/// The pages that differ, in runs.
+/// The runs of pages that differ.
 fn pages<S: Sys>(newer: &dyn Newer<S>, older: &SnapshotCore<S>) -> Vec<Range<usize>> {
     pages_by(Precision::Page, newer, older)
 }
@@ -34,7 +34,7 @@ fn blocks_that_were_written_discarded_or_left_alone() {
         assert_eq!(lists::<G>(&*region, &older), [vec![], vec![]]);
         region.write(G::BLOCK + 5 * BASE_PAGE, 7);
         region.discard(2 * G::BLOCK..3 * G::BLOCK).unwrap();
-        // What it has already.
+        // The byte that is there already.
         region.write(4 * G::BLOCK, pattern(4 * G::PAGES));
         let differ = vec![G::PAGES + 5..G::PAGES + 6, 2 * G::PAGES..3 * G::PAGES];
         assert_eq!(lists::<G>(&*region, &older), [vec![1..3, 4..5], differ.clone()]);
@@ -80,7 +80,7 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
         assert!(region.entry(0).is_cow_mapping());
         assert_eq!(lists::<G>(&*region, &older), [vec![], vec![]]);
         [1, 6, 9].into_iter().for_each(|page| region.write(page * BASE_PAGE + 9, 7));
-        // What it has already: a private page with the same bytes.
+        // A private page with the bytes of the block.
         region.write(3 * BASE_PAGE, pattern(3));
         assert_eq!(lists::<G>(&*region, &older), [vec![0..1], vec![1..2, 6..7, 9..10]]);
         let newer = region.snapshot();
@@ -96,7 +96,7 @@ fn private_pages_over_the_snapshots_block_and_over_another() {
     run::<Huge>(8, row);
 }
 
-/// Captured pages lie over the block of each snapshot. Of those, only pages that were written since are compared.
+/// Captured pages lie over the block of each snapshot, and only those written since are compared.
 #[test]
 fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
     fn row<G: Ground>(world: &World<G>) {
@@ -114,11 +114,12 @@ fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
             true => assert_eq!(written, vec![2..4, 7..8]),
             false => assert_eq!(written, vec![1..4, 7..8]),
         }
-        // A cut that waits for operations need not look again because of a thread that only reads.
+        // The thread compares and writes nothing, so a cut that waits for operations need not scan again because of its
+        // turn.
         let turn = || region.captured.take_turn(&world.pool.captures, &world.pool.frames).number();
         let before = turn();
         assert_eq!((pages(&*region, &held[3]), turn()), (vec![2..3, 7..8], before.wrapping_add(1)));
-        // A snapshot or a reset of another thread is under way: marks and sets do not tell then.
+        // A snapshot or a reset of another thread is under way: meanwhile a comparison cannot use marks and sets.
         let turn = region.captured.freezing.lock();
         assert_eq!(pages(&*region, &held[3]), vec![2..3, 7..8]);
         drop(turn);
@@ -149,7 +150,7 @@ fn a_snapshot_copies_no_shared_block_between_those_with_private_pages() {
     run::<Huge>(16, row);
 }
 
-/// Real memory cannot be made to fail here.
+/// On the software MMU only: real memory cannot be made to fail here.
 #[test]
 fn a_kernel_that_does_not_say_which_pages_are_private_has_all_of_them_compared() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -178,7 +179,7 @@ fn what_is_kept_is_not_asked_for_and_others_lose_nothing_in_vain() {
         let kept = snapshot.keep().unwrap();
         let rest = world.fill();
         region.prepare_write(0..1).unwrap_err();
-        // What its parent has left to it is no other's either.
+        // The fork's block comes from its parent, so the fork cannot take it back from the export either.
         fork.prepare_write(0..1).unwrap_err();
         assert!(!snapshot.is_revoked() && !kept.is_revoked() && fork.read(0) == Some(pattern(0)));
         assert_eq!(kept_by(&kept), vec![0..2 * G::PAGES]);
@@ -197,7 +198,7 @@ fn a_region_is_at_the_snapshot_that_was_taken_last_or_that_it_came_from() {
         let at = |region: &Region<G>| region.accounts.origin.get();
         let first = region.snapshot();
         assert_eq!((first.from.get(), at(&region)), (None, first.id));
-        // One that fails changes nothing.
+        // A snapshot that fails changes nothing.
         region.write(0, 9);
         world.pool.sys.fail(Some((Call::Protect, 0)));
         region.freeze().map(drop).unwrap_err();
@@ -208,7 +209,7 @@ fn a_region_is_at_the_snapshot_that_was_taken_last_or_that_it_came_from() {
         let second = region.snapshot();
         assert_eq!((second.from.get(), at(&fork), at(&region)), (first.id, first.id, second.id));
         assert!(first.id < second.id);
-        // As one that cannot be given what it was to have.
+        // As after a snapshot whose options could not be met.
         region.forget(&second);
         assert_eq!(at(&region), first.id);
         region.forget(&second);

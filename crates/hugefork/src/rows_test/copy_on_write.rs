@@ -1,4 +1,4 @@
-//! What the design says of copy-on-write, pins and observers.
+//! Tests of the design's copy-on-write, pins and observers.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -55,7 +55,7 @@ fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
         drop(region.snapshot());
         let (done, is_done) = channel();
         std::thread::scope(|scope| {
-            // This is what a snapshot holds while it is being taken.
+            // A snapshot holds this lock while it is taken.
             let taking = region.lock.exclusive();
             let (tell, told) = channel();
             scope.spawn(move || {
@@ -76,7 +76,7 @@ fn a_write_meanwhile_waits_until_the_snapshot_is_taken() {
 #[test]
 fn a_fault_waits_for_no_fault_of_another_region_or_window() {
     fn row<G: Ground>(world: &World<G>) {
-        // Blocks that are 2 MiB apart are in different windows.
+        // Blocks 2 MiB apart have different windows.
         let [one, other] = &[world.region(33), world.region(1)];
         let (done, is_done) = channel();
         let waited = std::thread::scope(|scope| {
@@ -157,7 +157,8 @@ fn two_racers_take_one_block_of_an_almost_empty_pool() {
     everywhere!(row, 2);
 }
 
-/// Two snapshots hold the block: where only one does, the first thread's copy leaves the other nothing to copy.
+/// Two snapshots hold the block: if there was only one, the first thread's copy would leave the other thread nothing to
+/// copy.
 #[test]
 fn who_waited_for_a_fault_on_the_same_block_does_not_do_it_again() {
     fn row<G: Ground>(world: &World<G>) {
@@ -183,12 +184,12 @@ fn who_waited_for_a_fault_on_the_same_block_does_not_do_it_again() {
     everywhere!(row, 4);
 }
 
-/// Real memory cannot be made to fail here.
+/// On the software MMU only: real memory cannot be made to fail here.
 #[test]
 fn a_copy_that_cannot_be_mapped_gives_its_block_and_its_reservation_back() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
         let fork = world.written(2).fork(reserved());
-        // Once with a part of the call carried out, and once with nothing.
+        // One failure carries out a part of the call, the next carries out nothing.
         for _ in 0..2 {
             let before = (world.free(), world.reserved(), fork.block(0));
             assert_eq!(before.1, 2);
@@ -246,7 +247,7 @@ fn a_pinned_block_is_neither_moved_nor_dropped_when_the_pool_is_empty() {
     everywhere!(row, 2);
 }
 
-/// A cut is of all regions or of none: what was shared before one of them failed is as before.
+/// A cut takes all regions or none: if one of them fails, blocks that were shared before are as before.
 #[test]
 fn a_cut_through_several_regions_is_of_all_or_of_none() {
     fn row<G: Ground>(world: &World<G>) {
@@ -274,8 +275,8 @@ fn a_cut_through_several_regions_is_of_all_or_of_none() {
     everywhere!(row, 7);
 }
 
-/// Others may look at the region as soon as a snapshot has failed, and before it is dropped. They would take blocks
-/// that it left shared for write-protected, and copy them while somebody writes to them.
+/// Other threads may see the region as soon as a snapshot has failed, before it is dropped. If blocks were still
+/// `Shared`, these threads would take them for write-protected, and copy them during writes.
 #[test]
 fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -334,7 +335,7 @@ fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
         let free = world.free();
         drop(region);
         assert_eq!((world.free(), world.pool.leaked.load(Ordering::Relaxed)), (free + 2, 1));
-        // `run` expects it like this.
+        // Gives the leaked block back, because `run` expects all blocks to be free.
         let leaked = (0..world.pool.frames.len() as u32).map(BlockId).find(|id| world.pool.frames.references(*id) > 0);
         world.pool.release(leaked.unwrap());
         world.pool.leaked.store(0, Ordering::Relaxed);
@@ -342,8 +343,8 @@ fn a_block_whose_pin_was_forgotten_is_given_to_nobody_when_its_region_goes() {
     everywhere!(row, 4);
 }
 
-/// System calls may write to pinned pages while a snapshot is being taken, so no write-protection covers them. It
-/// covers the pages beside them, where it can, so that these are of one moment with all else.
+/// System calls may write to pinned pages while a snapshot is taken, so these are never write-protected. The pages
+/// beside them are protected where possible, so that they show one moment together with everything else.
 #[test]
 fn a_pinned_page_is_never_write_protected_and_those_beside_it_are_while_they_are_copied() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -374,7 +375,7 @@ fn a_pinned_page_is_never_write_protected_and_those_beside_it_are_while_they_are
     run::<SoftHugetlb>(6, row);
 }
 
-/// The kernel may refuse to give the right to write back to pages beside pinned ones. The next write there asks again.
+/// The kernel may refuse to make pages beside pinned ones writable again. The next write there asks again.
 #[test]
 fn pages_beside_pinned_ones_that_did_not_get_their_right_back_get_it_at_the_next_write_or_pin() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -390,7 +391,7 @@ fn pages_beside_pinned_ones_that_did_not_get_their_right_back_get_it_at_the_next
             },
         ];
         for way in ways {
-            // The pages beside are protected with one call, and the next two are to open the block.
+            // One call protects the pages beside the pin, and the next two make the block writable again.
             world.pool.sys.fail(Some((Call::Protect, 1)));
             world.pool.sys.fail_next(Call::Protect);
             let snapshot = region.snapshot();
@@ -408,15 +409,15 @@ fn pages_beside_pinned_ones_that_did_not_get_their_right_back_get_it_at_the_next
     run::<Soft>(4, row);
 }
 
-/// Notes what it is told, and which block is there at that moment. It runs in the fault handler, so it does not
-/// allocate or lock.
+/// Records the calls of an observer, and the block in place at that moment. It runs in the fault handler, so it neither
+/// allocates nor locks.
 struct Recorder<S: Sys> {
     space: AtomicPtr<RegionCore<S>>,
     told: [AtomicUsize; 64],
     count: AtomicUsize,
 }
 
-/// What an observer was told: about which bytes, and which block was at the first of them.
+/// One call of an observer: the range of bytes, and the block at its start.
 type Told = (Range<usize>, Option<usize>);
 
 impl<S: Sys> Recorder<S> {
@@ -436,7 +437,7 @@ impl<S: Sys> Recorder<S> {
         }
     }
 
-    /// What was told since the last time: starts and ends by turns.
+    /// The calls since the last time, as pairs of start and end.
     fn take(&self) -> Vec<[Told; 2]> {
         let told: Vec<_> = self.told.iter().map(|told| told.load(Ordering::Relaxed)).collect();
         let told = &told[..self.count.swap(0, Ordering::Relaxed)];
@@ -458,7 +459,7 @@ impl<S: Sys> Observer for Recorder<S> {
     }
 }
 
-/// A region of one block, so that the range is always that.
+/// With a region of one block, the range is always that block.
 #[test]
 fn an_observer_is_told_around_every_change_of_backing() {
     fn row<G: Ground>(world: &World<G>) {
@@ -530,8 +531,8 @@ fn an_observer_is_told_when_pages_of_a_split_block_go_and_come_back() {
     where_blocks_split!(row, 2);
 }
 
-/// Where mappings do not merge, it takes another call to make a copy writable. What somebody has written to it before
-/// that fails would be lost if the block were shown again that was there before.
+/// Where mappings do not merge, it takes a second call to make a copy writable. If this call fails and the engine
+/// showed the old block again, it would lose what another thread has written to the copy by then.
 #[test]
 fn a_write_to_a_block_that_is_just_being_shown_is_not_lost_if_the_right_to_write_is_refused() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {

@@ -1,14 +1,14 @@
-//! What the design says of page grain: of blocks that others hold too, the kernel copies the pages that are written.
+//! Tests of the design's page grain: for a block that others hold too, the kernel copies each page that is written.
 
 use std::sync::mpsc::channel;
 
 use super::*;
+use crate::pool::density;
 use crate::pool::holders::CowMappingHolder;
 use crate::pool::lineage::Derived;
 use crate::region::cut::{Part, fill, freeze_all};
-use crate::region::state::Density;
 
-/// Runs a row where single pages can be copied.
+/// Runs a row if the ground can copy single pages.
 pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     run::<G>(blocks, |world| {
         if world.pool.sys.has_cow_mappings() {
@@ -19,7 +19,7 @@ pub(super) fn run_by_page<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>))
     });
 }
 
-/// The same on the software MMU, in a process that has no other threads.
+/// As [`run_by_page`] on the software MMU, in a process without other threads.
 pub(super) fn run_alone_by_page(blocks: usize, row: impl FnOnce(&World<Soft>)) {
     run_by_page::<Soft>(blocks, |world| {
         world.pool.sys.set_alone(true);
@@ -27,7 +27,7 @@ pub(super) fn run_alone_by_page(blocks: usize, row: impl FnOnce(&World<Soft>)) {
     });
 }
 
-/// Runs a row on every ground where single pages can be copied.
+/// Runs a row on every ground that can copy single pages.
 macro_rules! where_pages_are_copied {
     ($row:ident, $blocks:expr) => {
         run_by_page::<Soft>($blocks, $row);
@@ -42,13 +42,13 @@ pub(super) fn by_page() -> RegionOptions {
     RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
 }
 
-/// A region that chooses by what it sees, with the pattern in all pages.
+/// A region with the default grain, which the engine chooses by the writes that it sees. All pages have the pattern.
 pub(super) fn written_by_choice<G: Ground>(world: &World<G>, blocks: usize) -> Region<G> {
     let region = RegionCore::zeros(&world.pool, blocks * G::BLOCK, RegionOptions::new()).unwrap();
     world.with_pattern(Region::new(region))
 }
 
-/// How often pages were put back into blocks, and how many there were.
+/// The number of blocks that pages were written back into, and the number of these pages.
 pub(super) fn written_back<G: Ground>(region: &Region<G>) -> (u64, u64) {
     let counters = &region.counters;
     (counters.blocks_written_back.load(Ordering::Relaxed), counters.pages_written_back.load(Ordering::Relaxed))
@@ -58,17 +58,17 @@ pub(super) fn copied<G: Ground>(region: &Region<G>) -> u64 {
     region.counters.blocks_copied.load(Ordering::Relaxed)
 }
 
-/// Whether the kernel copies pages over a block that the region wrote itself.
+/// Whether the block, which the region wrote itself, is CoW-mapped and writable.
 pub(super) fn is_cow_mapped<G: Ground>(region: &Region<G>, block: usize) -> bool {
     region.entry(block).is_writable_cow_mapping() && region.entry(block).is_owner()
 }
 
-/// Whether the kernel copies pages over a block of the parent.
+/// Whether the block, which the parent wrote, is CoW-mapped and writable.
 pub(super) fn is_cow_mapped_and_inherited<G: Ground>(region: &Region<G>, block: usize) -> bool {
     region.entry(block).is_writable_cow_mapping() && !region.entry(block).is_owner()
 }
 
-/// Does what the pool's thread does when it looks at a region's CoW mappings. These pools have none.
+/// Maintains a region's CoW mappings as the pool's thread does. The pools of these tests have no thread.
 fn maintain<G: Ground>(region: &Region<G>) {
     let mut from = Some(0);
     while let Some(start) = from {
@@ -81,7 +81,7 @@ fn private_pages_are_counted_once_however_many_runs_there_are() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true));
         let _older = region.snapshot();
-        // Fewer than are asked for at once and could be, and more than Linux takes in one step.
+        // More runs than one scan returns at once, and than Linux handles in one step.
         (0..2 * G::PAGES - 1).for_each(|nth| region.write(2 * nth * BASE_PAGE, 7));
         assert_eq!(region.private_page_count().unwrap(), 2 * G::PAGES - 1);
     }
@@ -166,7 +166,7 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
     where_pages_are_copied!(row, 4);
 }
 
-/// So that the next write finds the whole region in one state, and gets it back at once.
+/// So the next write finds the whole region in one state, and makes all of it writable at once.
 #[test]
 fn cow_mappings_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
     fn row<G: Ground>(world: &World<G>) {
@@ -194,7 +194,7 @@ fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_th
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         region.write(at(0, 1), 7);
         assert!(region.are_alike(0) && is_cow_mapped(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
@@ -222,14 +222,14 @@ fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_th
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
 
-/// The kernel clears fresh memory first, which may take it far longer than the copy: no writer waits for that.
+/// The kernel clears fresh memory first, which may take far longer than the copy. No writer may wait for that.
 #[test]
 fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
     const BLOCKS: usize = 36;
     fn row<G: Ground>(world: &World<G>) {
         let region = written_by_choice(world, BLOCKS);
         let snapshot = region.snapshot();
-        let pages = 1..1 + Density::left_to_writer_pages(world.pool.block_size);
+        let pages = 1..1 + density::left_to_writer_pages(world.pool.block_size);
         let written = |block: usize| pages.clone().map(move |page| (block, page));
         let at = |(block, page): (usize, usize)| block * G::BLOCK + page * BASE_PAGE + 100;
         (0..BLOCKS).flat_map(written).for_each(|page| region.write(at(page), 7));
@@ -244,10 +244,10 @@ fn dense_cow_mappings_are_copied_beside_their_writers_where_memory_is_fresh() {
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
 
-/// A region whose first block is written to by page so often that it is to be promoted, and its snapshot.
+/// A region whose first block has so many pages written one by one that it is due for promotion, and its snapshot.
 fn soon_promoted(region: Region<Soft>, world: &World<Soft>) -> (Region<Soft>, PinnedBox<SnapshotCore<SoftMmu>>) {
     let snapshot = region.snapshot();
-    let pages = 1..1 + Density::promoted_pages(world.pool.block_size);
+    let pages = 1..1 + density::promoted_pages(world.pool.block_size);
     pages.for_each(|page| region.write(page * BASE_PAGE + 100, 7));
     assert!(is_cow_mapped(&region, 0));
     (region, snapshot)
@@ -261,7 +261,7 @@ fn promoted(region: &Region<Soft>) -> u64 {
 fn a_block_that_is_promoted_has_what_was_written_by_page() {
     run_by_page::<Soft>(8, |world| {
         let (region, snapshot) = soon_promoted(written_by_choice(world, 2), world);
-        let (written, before) = (1..1 + Density::promoted_pages(world.pool.block_size), region.block(0));
+        let (written, before) = (1..1 + density::promoted_pages(world.pool.block_size), region.block(0));
         assert_eq!(region.maintain(0), None);
         assert_eq!((promoted(&region), matches!(region.entry(0), Entry::Private(_))), (1, true));
         assert_ne!(region.block(0), before);
@@ -285,9 +285,9 @@ fn nothing_is_promoted_into_blocks_that_a_write_has_not_found() {
     });
 }
 
-/// The software MMU lets nobody copy pages that are written to meanwhile.
+/// The software MMU panics if pages are copied that another thread can write to meanwhile.
 #[test]
-fn the_thread_keeps_writers_off_what_it_write_backs() {
+fn maintenance_keeps_writers_off_what_it_writes_back() {
     run_by_page::<Soft>(4, |world| {
         let region = written_by_choice(world, 2);
         let snapshot = region.snapshot();
@@ -301,11 +301,11 @@ fn the_thread_keeps_writers_off_what_it_write_backs() {
     });
 }
 
-/// While the block is copied others go on, and another block may come to lie below.
+/// During the copy other threads go on, and by its end another block may lie below the pages.
 #[test]
 fn a_promotion_looks_again_at_what_it_has_copied() {
     run_by_page::<Soft>(8, |world| {
-        // No page is captured where system calls wait.
+        // Where system calls wait, no page is captured.
         let options = RegionOptions::new().calls_wait(true);
         let region = RegionCore::zeros(&world.pool, 2 * Soft::BLOCK, options).unwrap();
         let (region, _snapshot) = soon_promoted(world.with_pattern(Region::new(region)), world);
@@ -315,7 +315,7 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
             scope.spawn(|| region.maintain(0));
             mmu.until_it_stops();
             region.write(100, 8);
-            // The pages go into a copy, which is below from then on.
+            // The snapshot writes the pages into a copy, which lies below the mapping from then on.
             let later = region.snapshot();
             region.write(5 * BASE_PAGE + 100, 9);
             assert!(is_cow_mapped(region, 0) && region.block(0) != before);
@@ -328,7 +328,7 @@ fn a_promotion_looks_again_at_what_it_has_copied() {
     });
 }
 
-/// As soon as a region is shown by page, its writers go on, without a fault that would wait.
+/// As soon as a region is CoW-mapped, its writers go on without a fault, so nothing would make them wait.
 #[test]
 fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
     run_by_page::<Soft>(8, |world| {
@@ -347,7 +347,7 @@ fn no_writer_of_a_cut_goes_on_before_those_of_all_regions_are_kept_off() {
     });
 }
 
-/// What becomes private after the look ahead is written back in the pause.
+/// A page that becomes private after the write-back ahead of the snapshot is written back in the pause.
 #[test]
 fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was() {
     run_by_page::<Soft>(8, |world| {
@@ -366,7 +366,7 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
     });
 }
 
-/// A copy of a block keeps its writer waiting, and so does a write-protected one.
+/// A copy of a block would make its writer wait, and so would a write-protected block.
 #[test]
 fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside_them() {
     const BLOCKS: usize = 36;
@@ -377,24 +377,24 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.write(100, 7);
         assert_eq!((copied(&region), is_cow_mapped(&region, 0)), (0, true), "the first page, which may begin a stream");
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         assert!(!region.are_alike(0), "somebody has to look");
         assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)), "nothing is left to writers");
-        let more = pages.end..1 + Density::promoted_pages(world.pool.block_size);
+        let more = pages.end..1 + density::promoted_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| more.clone().for_each(|page| region.write(at(block, page), 7)));
         maintain(&region);
         assert!((0..BLOCKS).all(|block| matches!(region.entry(block), Entry::Private(_))));
         let kept_before = |block: usize| read_at(&snapshot, at(block, 1));
         assert!((0..BLOCKS).all(|block| kept_before(block) == Ok(0)));
         drop(snapshot);
-        // After the next snapshot they are known to be dense: one page is enough.
+        // After the next snapshot the blocks are known to be dense: one page is enough for a promotion.
         let later = region.snapshot();
         (0..BLOCKS).for_each(|block| region.write(at(block, 1), 8));
         assert!((0..BLOCKS).all(|block| is_cow_mapped(&region, block)));
         assert!(!region.are_alike(0), "somebody has to look");
         maintain(&region);
-        // Each snapshot has a few of them tried anew.
+        // With each snapshot, a few dense blocks go by page again, to see whether they are still dense.
         let promoted = (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::Private(_))).count();
         assert!(promoted >= BLOCKS - BLOCKS.div_ceil(16), "{promoted}");
         let seen = |block: usize| [region.read(at(block, 1)).unwrap(), region.read(at(block, 2)).unwrap()];
@@ -409,7 +409,7 @@ fn the_writes_of_a_paced_program_go_by_page_and_dense_blocks_are_promoted_beside
     where_pages_are_copied!(row, 4 * BLOCKS + 16);
 }
 
-/// `prepare_write` has promised that no write faults: a system call would fail.
+/// `prepare_write` guarantees that no write faults: a system call would fail with a fault.
 #[test]
 fn cow_mappings_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
     const BLOCKS: usize = 36;
@@ -419,7 +419,7 @@ fn cow_mappings_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
         region.prepare_write(2 * G::BLOCK..BLOCKS * G::BLOCK).unwrap();
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         region.are_alike(0);
         maintain(&region);
@@ -427,14 +427,14 @@ fn cow_mappings_of_a_dense_region_in_which_writes_are_prepared_stay_open() {
             (0..BLOCKS).filter(|&block| matches!(region.entry(block), Entry::CowMapped(_, _, Access::Read))).count();
         let open = (2..BLOCKS).filter(|&block| region.entry(block).is_writable_cow_mapping()).count();
         assert_eq!((write_protected, open), (0, BLOCKS - 2));
-        // Only what was not promised is copied by block.
+        // Only the blocks that were not prepared are copied as a whole.
         assert!((0..2).all(|block| matches!(region.entry(block), Entry::Private(_))));
         assert_eq!(kept_by(&snapshot), vec![0..BLOCKS * G::PAGES]);
     }
     where_pages_are_copied!(row, 2 * BLOCKS + 16);
 }
 
-/// Another thread has asked for the block before, and comes only now.
+/// The writer asked for the block before it was prepared, and gets its turn only now.
 #[test]
 fn a_write_that_comes_late_does_not_write_back_what_was_prepared_since() {
     fn row<G: Ground>(world: &World<G>) {
@@ -448,7 +448,7 @@ fn a_write_that_comes_late_does_not_write_back_what_was_prepared_since() {
             (true, (0, 0)),
             "it was write-protected meanwhile"
         );
-        // A pin writes it back all the same.
+        // A pin writes the pages back all the same.
         region.pin(0..1).unwrap();
         assert!(matches!(region.entry(0), Entry::Private(_)));
         region.unpin(&(0..1));
@@ -493,14 +493,15 @@ fn nobody_gives_up_a_block_to_a_snapshot_that_is_only_prepared() {
         assert!(!snapshot.is_revoked() && kept_by(&snapshot) == vec![0..2 * G::PAGES]);
         assert_eq!((filler.read(0), region.read(100)), (Some(0), Some(7)));
         assert_eq!(filler.cancel_lazy_free(0..G::BLOCK), Ok(G::BLOCK), "nothing of it was dropped");
-        // What must be done, is.
+        // The snapshot itself does take the block that it needs.
         let later = region.snapshot();
         assert_eq!([0, 1].map(|block| read_at(&later, block * G::BLOCK + 100).unwrap()), [7; 2]);
     }
     where_pages_are_copied!(row, 5);
 }
 
-/// It would not look at what is write-protected after its own look, and would miss what was written there since.
+/// A snapshot would not scan the mappings that are write-protected after its own look, and would miss what was written
+/// there since.
 #[test]
 fn no_snapshot_begins_while_all_cow_mappings_are_left_to_writers() {
     const BLOCKS: usize = 36;
@@ -509,7 +510,7 @@ fn no_snapshot_begins_while_all_cow_mappings_are_left_to_writers() {
         world.use_free_blocks();
         let snapshot = region.snapshot();
         let at = |block: usize, page: usize| block * G::BLOCK + page * BASE_PAGE + 100;
-        let pages = 1..1 + Density::dense_everywhere_pages(world.pool.block_size);
+        let pages = 1..1 + density::dense_everywhere_pages(world.pool.block_size);
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
         let last = region.table.lock(EntryIndex(BLOCKS - 1));
         let (tell, told) = channel();
@@ -547,7 +548,7 @@ fn pages_go_into_a_copy_of_their_block_if_others_hold_it() {
     where_pages_are_copied!(row, 4);
 }
 
-/// If no block is left for the copy, an earlier snapshot loses its own, as at any other write.
+/// If no block is left for the copy, an earlier snapshot loses its own, as with any other write.
 #[test]
 fn a_snapshot_that_finds_no_block_for_pages_takes_the_earlier_ones() {
     fn row<G: Ground>(world: &World<G>) {

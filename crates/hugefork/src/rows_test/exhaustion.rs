@@ -1,10 +1,10 @@
-//! The table of reservations and exhaustion, row by row.
+//! Tests of the design's table of reservations and exhaustion, one row each.
 
 use super::*;
 use crate::region::state::Unresolved;
 use crate::types::error::ResetError;
 
-/// A write that finds the pool full, as a call and as a fault.
+/// Checks that a write finds the pool full, both by a call and by a fault.
 #[track_caller]
 fn check_full<S: Sys>(space: &RegionCore<S>, offset: usize) {
     let called = space.prepare_write(offset..offset + 1);
@@ -20,7 +20,7 @@ fn first_touch_faults_of_a_reserved_region_cannot_fail() {
         check_full(&*world.region(1), 0);
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 7));
         assert_eq!([0, 1, 2].map(|block| region.read(block * G::BLOCK + 100)), [Some(7); 3]);
-        // What the region discards stays reserved for it.
+        // A block that the region discards stays reserved for it.
         region.discard(0..3 * G::BLOCK).unwrap();
         assert_eq!((world.free(), world.reserved()), (0, 3));
         check_full(&*world.region(1), 0);
@@ -93,7 +93,7 @@ fn an_owners_copy_does_not_use_up_its_first_touch_reservation() {
         region.write(100, 7);
         assert_eq!((world.free(), world.reserved()), (before.0 - 1, 2));
         let rest = world.fill();
-        // Not even if there is no other block: the snapshot loses its own instead.
+        // Without any other block, the snapshot loses its own, and the reservation still stays.
         region.write(G::BLOCK + 100, 7);
         assert_eq!((world.reserved(), snapshot.is_revoked()), (2, true));
         (2..4).for_each(|block| region.write(block * G::BLOCK + 100, 8));
@@ -122,7 +122,7 @@ fn with_the_pool_empty_lazily_freed_blocks_go_first_then_shared_ones_and_the_own
             (region.kept(), region.read(100), region.read(G::BLOCK + 100)),
             (vec![0..3 * G::PAGES], Some(7), Some(8))
         );
-        // The snapshot has lost nothing else.
+        // The snapshot has lost no other block.
         assert_eq!(
             [0, 2].map(|block| read_at(&snapshot, block * G::BLOCK)),
             [0, 2].map(|block| Ok(pattern(block * G::PAGES)))
@@ -221,7 +221,7 @@ fn a_write_to_what_one_of_the_others_keeps_finds_the_pool_full_and_nobody_loses_
     everywhere!(row, 8);
 }
 
-/// Another snapshot has what was written since.
+/// Another snapshot holds what was written since.
 #[test]
 fn a_reset_of_a_reserved_region_reserves_a_block_or_says_that_there_is_none() {
     fn row<G: Ground>(world: &World<G>) {
@@ -268,7 +268,7 @@ fn a_forks_write_with_the_pool_empty_fails_and_nobody_else_is_disturbed() {
     everywhere!(row, 4);
 }
 
-/// A fork owns what it wrote itself.
+/// A fork owns the blocks that it wrote itself.
 #[test]
 fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     fn row<G: Ground>(world: &World<G>) {
@@ -286,7 +286,7 @@ fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     everywhere!(row, 4);
 }
 
-/// This holds for what it wrote itself, and also for what its parent has left to it.
+/// This holds for blocks that the fork wrote itself, and for those that its parent has left to it.
 #[test]
 fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_has_them() {
     fn row<G: Ground>(world: &World<G>) {
@@ -301,7 +301,7 @@ fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_ha
         fork.write(100, 7);
         assert_eq!((fork.read(100), read_at(&snapshot, 0)), (Some(7), Err(RegionError::Revoked)));
         assert_eq!((grandchild.entry(0), grandchild.read(G::BLOCK)), (Entry::Revoked, Some(pattern(G::PAGES))));
-        // The other way round it does not work.
+        // The grandchild cannot take blocks back from the fork.
         check_full(&grandchild, G::BLOCK);
         assert_eq!(fork.read(G::BLOCK), Some(pattern(G::PAGES)));
         drop(rest);
@@ -323,7 +323,7 @@ fn a_reserved_fork_that_is_left_alone_with_its_blocks_gives_its_reservations_bac
     everywhere!(row, 4);
 }
 
-/// A block that a fork lazily frees is its own by then, and costs its parent nothing.
+/// A block that a fork lazily frees is the fork's own by then, and costs its parent nothing.
 #[test]
 fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
     fn row<G: Ground>(world: &World<G>) {
@@ -343,14 +343,14 @@ fn blocks_that_a_fork_lazily_frees_are_not_charged_to_its_parent() {
     everywhere!(row, 8);
 }
 
-/// Each block that a copy copies with its own is charged to the account.
+/// If a copy copies neighbours along with its block, each of them is charged.
 #[test]
 fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
     fn row<G: Ground>(world: &World<G>) {
         let region = world.written_with(8, limited::<G>().reserve(Reserve::Full));
         let snapshot = region.snapshot();
         world.pool.sys.budget().replace(0, world.pool.sys.budget().limit() / 2 + 1);
-        // A stream of writes while few mappings are left.
+        // Consecutive writes, while few mappings are left.
         let written =
             (0..8).filter(|block| region.prepare_write(block * G::BLOCK..block * G::BLOCK + 1).is_ok()).count();
         world.pool.sys.budget().replace(world.pool.sys.budget().limit() / 2 + 1, 0);
@@ -361,14 +361,14 @@ fn a_limit_is_not_passed_by_the_neighbours_of_a_copy() {
     everywhere!(row, 20);
 }
 
-/// A call that frees mappings must not need any.
+/// A call that frees mappings must not need one.
 #[test]
 fn without_a_mapping_left_whatever_frees_some_works() {
     fn row<G: Ground>(world: &World<G>) {
         let budget = world.pool.sys.budget();
         for reclaim in [false, true] {
             let region = world.written(6);
-            // Separate mappings, or one with an edge on both sides of what goes.
+            // Either the mappings do not merge, or one mapping has an edge on both sides of the part that goes.
             region.discard(0..G::BLOCK).unwrap();
             region.discard(5 * G::BLOCK..6 * G::BLOCK).unwrap();
             if reclaim {
@@ -388,7 +388,7 @@ fn without_a_mapping_left_whatever_frees_some_works() {
     everywhere!(row, 8);
 }
 
-/// Copies cost one block.
+/// Options with a limit of one block for copies.
 fn limited<G: Ground>() -> RegionOptions {
     RegionOptions::new().max_cow_bytes(G::BLOCK)
 }
@@ -405,7 +405,7 @@ fn beyond_max_cow_bytes_a_write_takes_the_block_away_and_copies_no_more() {
         (1..3).for_each(|block| assert_eq!(read_at(&snapshot, block * G::BLOCK), Err(RegionError::Revoked)));
         drop(snapshot);
         assert_eq!((region.accounts.cow.blocks(), region.kept()), (0, vec![0..3 * G::PAGES]));
-        // A holder with a reservation still gets its copy.
+        // A holder with a reservation still makes the writer copy.
         let snapshot = region.snapshot();
         snapshot.make_irrevocable().unwrap();
         (0..3).for_each(|block| region.write(block * G::BLOCK + 100, 8));
@@ -414,7 +414,7 @@ fn beyond_max_cow_bytes_a_write_takes_the_block_away_and_copies_no_more() {
     everywhere!(row, 12);
 }
 
-/// Real memory cannot be made to fail here.
+/// On the software MMU only: real memory cannot be made to fail here.
 #[test]
 fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() {
     fn row<G: Ground<S = SoftMmu>>(world: &World<G>) {
@@ -425,7 +425,7 @@ fn a_holder_that_cannot_be_hidden_is_revoked_or_intact_and_nothing_in_between() 
             let snapshot = (!is_fork).then_some(snapshot);
             let rest = world.fill();
             let shown = || kept(region.len(), |offset| world.pool.sys.load(base + offset).unwrap());
-            // Once with a part of the call carried out, and once with nothing.
+            // One failure carries out a part of the call, the next carries out nothing.
             for _ in 0..2 {
                 world.pool.sys.fail(Some((Call::Hide, 0)));
                 assert_eq!(region.resolve(100), Err(Unresolved::PoolFull), "nobody let go");

@@ -1,11 +1,11 @@
-//! The lazy-free table, row by row, and the bugs that others had there.
+//! Tests of the design's table of lazy free, one row each, and of bugs that other implementations had there.
 
 use super::*;
 use crate::LazyFreed;
 use crate::pool::shortage::{Found, LOOKED_AT_ENTRIES};
 use crate::units::HUGE_PAGE;
 
-/// The result when all of it was freed.
+/// The result of a call that freed everything.
 fn freed(bytes: usize) -> LazyFreed {
     LazyFreed { freed: bytes, ..LazyFreed::default() }
 }
@@ -57,7 +57,7 @@ fn a_block_that_is_freed_in_parts_goes_as_a_whole_when_the_last_part_is() {
         assert_eq!(world.reclaim_all(), Dropped { blocks: 1, bytes: half });
         assert_eq!((region.kept(), world.free()), (vec![G::PAGES..2 * G::PAGES], free + 1));
         assert_eq!(region.entry(0), Entry::Zero);
-        // The block went back with holes. Its next holder must see zeros, in memory that is there.
+        // The block went back with holes. Its next holder must see zeros, with memory behind them.
         let (next, rest) = (world.region(1), world.fill());
         drop(rest);
         next.populate(0..next.len()).unwrap();
@@ -107,7 +107,7 @@ fn a_shared_block_is_skipped_and_the_next_is_taken() {
         assert_eq!(world.reclaim_all(), Dropped { blocks: 1, bytes: G::BLOCK });
         assert_eq!(region.kept(), [0..G::PAGES, 2 * G::PAGES..4 * G::PAGES]);
         assert_eq!(kept_by(&snapshot), vec![0..4 * G::PAGES]);
-        // A part of a block is skipped as well.
+        // A part of a shared block is skipped as well.
         let done = LazyFreed { shared: BASE_PAGE, ..LazyFreed::default() };
         assert_eq!(region.lazy_free(0..BASE_PAGE), Ok(done));
         drop(snapshot);
@@ -259,7 +259,7 @@ fn what_was_freed_first_is_dropped_first() {
         for nth in [1, 2, 0] {
             regions[nth].lazy_free(0..2 * G::BLOCK).unwrap();
         }
-        // A second call does not move it to the end of the line.
+        // A second call does not move a region to the end of the line.
         regions[1].lazy_free(0..2 * G::BLOCK).unwrap();
         for nth in [1, 2, 0] {
             assert_eq!(world.reclaim(2 * G::BLOCK), Dropped { blocks: 2, bytes: 2 * G::BLOCK });
@@ -282,7 +282,7 @@ fn of_one_region_too_what_was_freed_first_is_dropped_first() {
             (0..3).for_each(|nth| assert_eq!(region.entry(nth * window) != Entry::Zero, left.contains(&nth), "{nth}"));
         }
     }
-    // 64 KiB blocks share a window of 32.
+    // 32 blocks of 64 KiB share a window.
     run::<Soft>(100, row);
     run::<Base>(100, row);
     run::<Huge>(4, row);
@@ -292,7 +292,7 @@ fn of_one_region_too_what_was_freed_first_is_dropped_first() {
 #[test]
 fn a_batch_never_runs_past_the_region_or_its_range() {
     fn row<G: Ground>(world: &World<G>) {
-        // Neighbours in the pool, in more than one window of 64 KiB blocks.
+        // The regions are neighbours in the pool, and the first has more than one window of 64 KiB blocks.
         let regions = [world.written(40), world.written(2)];
         assert_eq!(regions[0].block(39) + 1, regions[1].block(0));
         let inside = 30 * G::BLOCK..36 * G::BLOCK;
@@ -308,7 +308,7 @@ fn a_batch_never_runs_past_the_region_or_its_range() {
     everywhere!(row, 44);
 }
 
-/// If the state of a batch's first entry were given to the rest, others' blocks would become writable or be dropped.
+/// If a whole batch got the state of its first entry, blocks of others would become writable or be dropped.
 #[test]
 fn a_batch_does_to_each_entry_what_its_own_state_says() {
     fn row<G: Ground>(world: &World<G>) {
@@ -327,7 +327,7 @@ fn a_batch_does_to_each_entry_what_its_own_state_says() {
         assert_eq!(is_lazy, [true, false, false, true, false, false, true, false]);
         assert_eq!(world.reclaim_all().blocks, 2, "not the one that was shared since");
         assert_eq!(region.kept(), [G::PAGES..3 * G::PAGES, 5 * G::PAGES..8 * G::PAGES]);
-        // The next write must not reach anybody else's block.
+        // The next write must not reach another holder's block.
         region.cancel_lazy_free(0..len).unwrap();
         (0..8).for_each(|block| region.write(block * G::BLOCK + 100, 9));
         assert_eq!(kept_by(&snapshot), vec![0..8 * G::PAGES]);
@@ -352,7 +352,7 @@ fn unaligned_ends_are_rounded_inward_and_every_byte_is_accounted_for() {
             assert_eq!(done.freed + done.already + done.skipped(), range.len(), "{range:?}: {done:?}");
         }
         world.reclaim_all();
-        // No page at either end was ever wholly inside.
+        // The pages at the two ends were never wholly inside the range.
         let pages = if world.pool.sys.merging() == Merging::Merge { 1 } else { G::PAGES };
         assert_eq!(region.kept(), [0..pages, 3 * G::PAGES - pages..3 * G::PAGES]);
     }
@@ -376,7 +376,7 @@ fn counts_of_one_call_are_not_those_of_the_call_before() {
     everywhere!(row, 44);
 }
 
-/// Direct I/O into lazily freed memory lost what it had read when that memory was dropped.
+/// A bug elsewhere: direct I/O into lazily freed memory lost the bytes that it had read when that memory was dropped.
 #[test]
 fn what_a_device_writes_into_lazily_freed_memory_is_not_lost() {
     fn row<G: Ground>(world: &World<G>) {
@@ -386,7 +386,7 @@ fn what_a_device_writes_into_lazily_freed_memory_is_not_lost() {
             // SAFETY: it is within the block, which is pinned and which nobody else uses.
             unsafe { world.pool.direct(block).add(offset % G::BLOCK).write_volatile(value) };
         };
-        // One is pinned after it was lazily freed, one before.
+        // One block is pinned after it was lazily freed, the other before.
         region.lazy_free(0..G::BLOCK).unwrap();
         region.pin(0..2 * G::BLOCK).unwrap();
         region.lazy_free(G::BLOCK..2 * G::BLOCK).unwrap();
@@ -401,7 +401,7 @@ fn what_a_device_writes_into_lazily_freed_memory_is_not_lost() {
     everywhere!(row, 4);
 }
 
-/// Each window is freed by a call of its own, and a snapshot holds all of it. A fault looks at each window once.
+/// One call frees each window, and a snapshot holds all of them. A fault visits each window only once.
 #[test]
 fn what_cannot_be_dropped_is_not_looked_at_again_before_something_changes() {
     fn row<G: Ground>(world: &World<G>) {
@@ -416,12 +416,12 @@ fn what_cannot_be_dropped_is_not_looked_at_again_before_something_changes() {
             let found = world.pool.look_for_lazy(&mut look);
             (found, LOOKED_AT_ENTRIES - look)
         };
-        // The windows are in line, and once more after another call of `lazy_free`. Each time the region is asked,
-        // and snapshots are not, which have nothing lazy.
+        // The windows wait in line, and once more after another call of `lazy_free`. Each visit asks the region once
+        // more; it does not ask snapshots, which have nothing lazy.
         assert_eq!(find(), (Found::None, 2 * (40 + 1)));
         assert_eq!(find(), (Found::None, 0), "nothing has changed");
         drop(snapshot);
-        // After one more call, a fault looks once more, at no more than it needs.
+        // After one more call, a fault visits windows again, but no more than it needs.
         assert_eq!(find().0, Found::Some);
         assert_eq!(region.lazy() + world.free() * G::BLOCK, 41 * G::BLOCK);
         world.reclaim_all();
@@ -430,11 +430,11 @@ fn what_cannot_be_dropped_is_not_looked_at_again_before_something_changes() {
     everywhere!(row, 41);
 }
 
-/// A fault does not look at everything before it lets signals be delivered.
+/// A fault does not visit all windows before it lets signals be delivered.
 #[test]
 fn a_fault_looks_at_so_much_and_the_next_goes_on_where_it_was() {
     fn row<G: Ground>(world: &World<G>) {
-        // Three windows, and one and a quarter of them at a time.
+        // There are three windows, and a fault visits one and a quarter of them.
         let (window, look) = (HUGE_PAGE / G::BLOCK, HUGE_PAGE / G::BLOCK * 5 / 4);
         let region = world.written(3 * window);
         (0..3).for_each(|at| _ = region.lazy_free(at * HUGE_PAGE..(at + 1) * HUGE_PAGE).unwrap());

@@ -1,12 +1,12 @@
-//! What the design says of blocks that a snapshot has not, and that its region writes again and again: the two share
-//! one of zeros, and a reset costs the pages.
+//! Tests of the design's lent zeros: where a snapshot has no block but its region writes after every reset, the two
+//! share a block of zeros, and a reset costs only the written pages.
 
 use super::cow_mapping::{run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
 
 const BLOCKS: usize = 3;
 
-/// Writes single pages of blocks that the snapshot has not, and resets.
+/// Writes a page in each block, where the snapshot has none, and resets.
 fn round<G: Ground>(region: &Region<G>, goal: &SnapshotCore<G::S>, value: u8) {
     for block in 0..BLOCKS {
         region.write(block * G::BLOCK + 3 * BASE_PAGE + 9, value);
@@ -32,7 +32,7 @@ fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_agai
         let older = region.snapshot();
         let goal = region.snapshot();
         (1..5).for_each(|value| round(&region, &goal, value));
-        // One of zeros for each, which both have.
+        // For each entry one block of zeros, which both hold.
         assert_eq!((blocks_of(&goal), blocks_of(&older), free - world.free()), (BLOCKS, 0, BLOCKS));
         assert!((0..BLOCKS).all(|block| region.entry(block).is_cow_mapping()));
         let before = region.counters.pages_put_back.load(Ordering::Relaxed);
@@ -55,7 +55,8 @@ fn blocks_that_a_snapshot_has_not_are_written_by_page_if_they_are_again_and_agai
     run_alone_by_page(4 * BLOCKS, row);
 }
 
-/// … where blocks that copies will need are counted, the snapshot is visible, or it is another region's.
+/// The snapshot takes none if the region has a limit or a reservation, because blocks that copies will need are counted
+/// then; nor if it is irrevocable or mapped, or another region's.
 #[test]
 fn a_snapshot_takes_no_zeros_where_copies_are_reserved_it_is_irrevocable_or_it_is_shown() {
     fn row<G: Ground>(world: &World<G>) {
@@ -85,7 +86,7 @@ fn a_snapshot_takes_no_zeros_where_copies_are_reserved_it_is_irrevocable_or_it_i
     where_pages_are_copied!(row, 8 * BLOCKS);
 }
 
-/// What only the snapshot has of them is there for whoever needs a block, and for who looks for such.
+/// A thread that needs a block gets blocks of zeros that only the snapshot holds; a search for such blocks finds them.
 #[test]
 fn zeros_that_the_region_has_left_are_free_for_others() {
     fn row<G: Ground>(world: &World<G>) {
@@ -104,7 +105,7 @@ fn zeros_that_the_region_has_left_are_free_for_others() {
         region.write(9, 1);
         assert_eq!((region.read(9), read_at(&goal, 9), goal.is_revoked()), (Some(1), Ok(0), false));
         drop(rest);
-        // Only once at each entry, so that this snapshot takes none again.
+        // An entry takes a block of zeros only once, so this snapshot takes none again.
         lend(&goal);
         assert_eq!(blocks_of(&goal), 0);
         lend(&older);
@@ -123,7 +124,7 @@ fn zeros_that_the_region_has_left_are_free_for_others() {
     run_alone_by_page(3 * BLOCKS, row);
 }
 
-/// Whatever fails meanwhile, all has zeros after the next reset, and nothing is lost.
+/// Whatever call fails, all bytes are zeros after the next reset, and no block is lost.
 #[test]
 fn a_call_that_fails_leaves_zeros_to_the_region_or_to_both() {
     let failing = [Call::Protect, Call::CowMapping, Call::Map];

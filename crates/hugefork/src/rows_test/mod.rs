@@ -1,5 +1,5 @@
-//! What the design says of copy-on-write, exhaustion and lazy free, row by row, and the bugs that others had there.
-//! Each row is one test. The same text runs on the software MMU and on real memory.
+//! Tests of the design's tables of copy-on-write, exhaustion and lazy free, and of bugs that other implementations had
+//! there. Each row of a table is one test. The same code runs on the software MMU and on real memory.
 //!
 //! | ground | memory | blocks |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | [`Base`] | shmem base pages | 64 KiB |
 //! | [`Huge`], [`Hugetlb`] | shmem huge pages, hugetlb | 2 MiB |
 //!
-//! If a row ends in an error, `tests/promises.rs` has the death of a plain load or store.
+//! For a row that ends in an error, `tests/promises.rs` checks the signal that a plain load or store raises.
 
-// These lists of runs of pages may have only one run.
+// Lists of runs of pages may have only one run.
 #![allow(clippy::single_range_in_vec_init)]
 
 mod by_page;
@@ -64,7 +64,7 @@ macro_rules! everywhere {
     };
 }
 
-/// Runs a row where a block can be treated page by page.
+/// Runs a row on every ground whose blocks can be treated page by page.
 macro_rules! where_blocks_split {
     ($row:ident, $blocks:expr) => {
         run::<Soft>($blocks, $row);
@@ -73,7 +73,7 @@ macro_rules! where_blocks_split {
     };
 }
 
-/// Runs a row where a block cannot be treated page by page.
+/// Runs a row on every ground whose blocks can only be treated as a whole.
 macro_rules! where_blocks_do_not_split {
     ($row:ident, $blocks:expr) => {
         run::<SoftHugetlb>($blocks, $row);
@@ -83,16 +83,16 @@ macro_rules! where_blocks_do_not_split {
 
 use {everywhere, where_blocks_do_not_split, where_blocks_split};
 
-/// The memory that a row runs on.
+/// The kind of memory that a row runs on.
 trait Ground: Sized {
     type S: Sys;
     const BLOCK: usize;
     const PAGES: usize = Self::BLOCK / BASE_PAGE;
 
-    /// A pool. If the machine does not have this memory, prints that and returns `None`.
+    /// A pool; `None`, with a message, if the machine does not have this memory.
     fn pool(blocks: usize) -> Option<EngineArc<PoolCore<Self::S>>>;
 
-    /// Routes faults to the region, and removes the route again.
+    /// Routes faults at the region's addresses to it. `leave` removes the route.
     fn enter(_: &RegionCore<Self::S>) {}
     fn leave(_: &RegionCore<Self::S>) {}
 
@@ -102,7 +102,7 @@ trait Ground: Sized {
     /// A plain store, which may fault.
     fn store(space: &RegionCore<Self::S>, offset: usize, value: u8);
 
-    /// How often the system was called, on ground that counts that.
+    /// How often the engine made this call, on ground that counts calls.
     fn calls(_: &PoolCore<Self::S>, _: Call) -> Option<usize> {
         None
     }
@@ -162,7 +162,7 @@ macro_rules! real_ground {
             }
 
             fn enter(space: &RegionCore<Linux>) {
-                // SAFETY: the value is fixed in place, and the ground removes its route before it goes.
+                // SAFETY: the value is fixed in place, and the ground removes its route before it is dropped.
                 unsafe { Routes::get().unwrap().to_region(space) };
             }
 
@@ -214,10 +214,10 @@ fn real_load(address: usize) -> Option<u8> {
     (read == 1).then(|| unsafe { at.read_volatile() })
 }
 
-/// Some kinds of real memory are scarce, so one row runs at a time.
+/// One row runs at a time, because some kinds of real memory are scarce.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Runs a row in a pool of its own. All of its blocks must be back afterwards.
+/// Runs a row in a pool of its own. All blocks of the pool must be free afterwards.
 fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     println!("on {}", std::any::type_name::<G>());
@@ -229,9 +229,9 @@ fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
     assert_eq!(world.pool.leaked.load(Ordering::Relaxed), 0);
 }
 
-/// An alternate stack of this thread. The words of these tests, at whose uses other threads may go on, take more of it
-/// than Rust gives a thread, where the processor's registers take much; `tests/handler_stack.rs` has what the handler
-/// takes without.
+/// A large alternate signal stack of this thread. The atomics of these tests, which let other threads run, take more
+/// stack than the one that Rust gives a thread, on processors with large registers. `tests/handler_stack.rs` checks the
+/// stack that the handler takes without them.
 struct SignalStack {
     before: libc::stack_t,
     _memory: Vec<u8>,
@@ -242,7 +242,7 @@ impl SignalStack {
         let mut memory = vec![0; 64 << 10];
         let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
         let mut before = std::mem::MaybeUninit::uninit();
-        // SAFETY: the memory lives until the stack of before is this thread's again.
+        // SAFETY: the memory lives until the drop has put the earlier stack back.
         assert_eq!(unsafe { libc::sigaltstack(&raw const stack, before.as_mut_ptr()) }, 0);
         // SAFETY: the call has written it.
         SignalStack { before: unsafe { before.assume_init() }, _memory: memory }
@@ -251,7 +251,7 @@ impl SignalStack {
 
 impl Drop for SignalStack {
     fn drop(&mut self) {
-        // SAFETY: what was this thread's before.
+        // SAFETY: this was the thread's stack before.
         unsafe { libc::sigaltstack(&raw const self.before, std::ptr::null_mut()) };
     }
 }
@@ -262,7 +262,7 @@ struct World<G: Ground> {
 }
 
 impl<G: Ground> World<G> {
-    /// Blocks that anybody may have.
+    /// Blocks that any region may take.
     fn free(&self) -> usize {
         self.pool.frames.available()
     }
@@ -296,7 +296,7 @@ impl<G: Ground> World<G> {
         region
     }
 
-    /// Uses up what is free.
+    /// Takes all free blocks.
     fn fill(&self) -> Region<G> {
         let rest = self.region(self.free());
         rest.populate(0..rest.len()).unwrap();
@@ -304,12 +304,12 @@ impl<G: Ground> World<G> {
         rest
     }
 
-    /// From now on, free blocks are such as were used before.
+    /// Uses all free blocks once, so that none of them is fresh from now on.
     fn use_free_blocks(&self) {
         drop(self.fill());
     }
 
-    /// Reclaims about so many bytes of what was lazily freed.
+    /// Reclaims lazily freed memory, about `bytes`.
     fn reclaim(&self, bytes: usize) -> Dropped {
         let _signals = SignalsBlocked::new();
         self.pool.drop_lazy(bytes, Droppable::Everything)
@@ -320,7 +320,7 @@ impl<G: Ground> World<G> {
     }
 }
 
-/// The first and the last byte of a page. They are never zero.
+/// The value of the first and the last byte of a page. It is never zero.
 fn pattern(page: usize) -> u8 {
     (1 + page % 250) as u8
 }
@@ -404,18 +404,18 @@ fn kept(len: usize, read: impl Fn(usize) -> u8) -> Vec<Range<usize>> {
     runs
 }
 
-/// One byte of a snapshot, as `Snapshot::read_at` reads it.
+/// One byte of a snapshot, read as `Snapshot::read_at` does.
 fn read_at<S: Sys>(frozen: &SnapshotCore<S>, offset: usize) -> Result<u8, RegionError> {
     let mut byte = [0];
     frozen.read(offset, &mut byte, Destination::Region).map(|()| byte[0])
 }
 
-/// The pages of a snapshot that hold the pattern, as `Snapshot::read_at` reads them.
+/// The runs of pages of a snapshot that hold the pattern, read as `Snapshot::read_at` does.
 fn kept_by<S: Sys>(frozen: &SnapshotCore<S>) -> Vec<Range<usize>> {
     kept(frozen.len(), |offset| read_at(frozen, offset).unwrap())
 }
 
-/// Rows are about blocks, unless they name another grain (cow_mapping.rs).
+/// The options with block grain, unless a row chooses another (cow_mapping.rs).
 fn by_block(options: RegionOptions) -> RegionOptions {
     match options.grain {
         CopyGrain::Auto => options.copy_grain(CopyGrain::Block),
@@ -423,7 +423,7 @@ fn by_block(options: RegionOptions) -> RegionOptions {
     }
 }
 
-/// A region or fork with a reservation.
+/// Options of a region or fork with a reservation.
 fn reserved() -> RegionOptions {
     RegionOptions::new().reserve(Reserve::Full)
 }

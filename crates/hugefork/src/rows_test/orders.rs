@@ -1,18 +1,18 @@
-//! Writers, snapshots, forks, exports, resets, write-backs, promotions, frees and reclaim beside each other on the
-//! software MMU, in orders that a checker (shuttle) chooses: tasks take turns at each use of a lock, an entry, a count
-//! or the free list, and at each call, load and store (steps.rs).
+//! Runs writers, snapshots, forks, exports, resets, write-backs, promotions, frees and reclaim beside each other on the
+//! software MMU, in orders that a checker (shuttle) chooses. The tasks take turns at each use of a lock, an entry, a
+//! count or the free list, and at each system call, load and store (steps.rs).
 //!
 //! ```text
-//!   writer    counts in places of its own, in their order: what a cut may show is known
-//!   cutter    takes a cut, looks at it, keeps a second (as an export does) or forks it, looks again
+//!   writer    counts up in places of its own, in their order, so the states that a cut may show are known
+//!   cutter    takes a cut and checks it, keeps a second (as an export does) or forks it, and checks again
 //!   maintainer writes back and promotes, as the pool's thread does
-//!   resetter  sets the region back: there is a moment before which all of a writer's writes are gone
-//!   taker     lazily frees and reclaims, where no block is free
+//!   resetter  resets the region: there is a moment before which all of a writer's writes are gone
+//!   taker     lazily frees and reclaims where no block is free
 //! ```
-//! Afterwards all blocks, reservations and addresses are back. Half of the orders are random; the other half
-//! interrupts few times, where it may hurt (PCT).
+//! Afterwards all blocks, reservations and addresses must be back. Half of the orders are random; the other half
+//! interrupts tasks only a few times, at places where this may hurt (PCT).
 //!
-//! `HUGEFORK_ORDERS_SECONDS=600` goes through others for that long in each test; `HUGEFORK_ORDER` is for the schedule
+//! `HUGEFORK_ORDERS_SECONDS=600` makes each test try other orders for that long. `HUGEFORK_ORDER` takes the schedule
 //! that a failure prints: run only the test that printed it.
 
 use std::sync::Mutex;
@@ -23,23 +23,24 @@ use shuttle::thread::{Scope, scope};
 use shuttle::{Config, MaxSteps, Runner};
 
 use super::*;
+use crate::pool::density;
 use crate::pool::frames::{Content, Frames};
 use crate::pool::holders::CowMappingHolder;
 use crate::region::reset::reset_all;
-use crate::region::state::{Density, Unresolved};
+use crate::region::state::Unresolved;
 use crate::snapshot::changes::{Found, Precision};
 use crate::sync::steps::checked;
 
-/// So many orders of each kind in the ordinary tests.
+/// Orders of each kind in an ordinary test run.
 const ORDERS: usize = 150;
 
-/// Entries of the region, in two windows, of which few are used.
+/// Entries of the region, in two windows. The tasks use only a few of them.
 const ENTRIES: usize = 34;
 
 /// The first entry of the second window.
 const SECOND: usize = 32;
 
-/// Goes through orders of a scenario.
+/// Runs a scenario in many orders.
 fn in_many_orders(scenario: fn()) {
     let seconds = std::env::var("HUGEFORK_ORDERS_SECONDS").ok().map(|seconds| seconds.parse().expect("seconds"));
     let seed = seconds.map_or(15, |_: u64| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs());
@@ -59,12 +60,12 @@ fn in_many_orders(scenario: fn()) {
     }
 }
 
-/// Starts tasks, and waits for them.
+/// Starts tasks and waits for them.
 fn beside_each_other<'env>(start: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>)) {
     checked(|| scope(start));
 }
 
-/// Runs a scenario in a pool of its own. All of its blocks must be back afterwards.
+/// Runs a scenario in a pool of its own. All blocks of the pool must be free afterwards.
 fn in_a_pool(blocks: usize, scenario: impl FnOnce(&World<Soft>)) {
     let world = World::<Soft> { pool: Soft::pool(blocks).unwrap() };
     scenario(&world);
@@ -77,7 +78,7 @@ fn at(block: usize, page: usize) -> usize {
     block * Soft::BLOCK + page * BASE_PAGE + 100
 }
 
-/// A region with blocks at some entries, each zero where the writers write.
+/// A region with blocks at some entries, all zero where the writers write.
 fn region_with_blocks(world: &World<Soft>, grain: CopyGrain, blocks: &[usize]) -> Region<Soft> {
     let options = RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page);
     let region = Region::new(RegionCore::zeros(&world.pool, ENTRIES * Soft::BLOCK, options).unwrap());
@@ -85,7 +86,7 @@ fn region_with_blocks(world: &World<Soft>, grain: CopyGrain, blocks: &[usize]) -
     region
 }
 
-/// Writes 1 to all places in their order, then 2, up to `most`.
+/// Writes 1 to all places in their order, then 2, and so on up to `most`.
 fn count_up(region: &Region<Soft>, places: &[usize], most: u8) {
     for count in 1..=most {
         for &place in places {
@@ -95,7 +96,8 @@ fn count_up(region: &Region<Soft>, places: &[usize], most: u8) {
     }
 }
 
-/// What a cut shows of a writer, which has to be what it had written at one moment. An error if it was taken away.
+/// The values that a cut shows at a writer's places, which must be its state at one moment. An error if a block was
+/// taken away.
 fn seen_by(frozen: &SnapshotCore<SoftMmu>, places: &[usize]) -> Result<Vec<u8>, RegionError> {
     let seen = places.iter().map(|&place| read_at(frozen, place)).collect::<Result<Vec<u8>, _>>()?;
     let (first, last) = (seen[0], seen[seen.len() - 1]);
@@ -114,7 +116,7 @@ fn maintain(region: &Region<Soft>, times: usize) {
     }
 }
 
-/// Takes a cut and looks at it, at a second that stays when the first goes, and at a fork that is written to.
+/// Takes a cut and checks it, then a second snapshot that outlives it, and a fork that is written to.
 fn cut(region: &Region<Soft>, places: &[usize]) {
     let frozen = region.snapshot();
     let seen = seen_by(&frozen, places).unwrap();
@@ -131,7 +133,7 @@ fn cut(region: &Region<Soft>, places: &[usize]) {
 fn cuts_and_write_backs(grain: CopyGrain) {
     in_a_pool(24, |world| {
         let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
-        // One after the other shares a window with the other writer's.
+        // Places of the two writers lie in the same windows.
         let places = [[at(0, 1), at(SECOND, 2), at(1, 3)], [at(0, 2), at(1, 3) + 8, at(SECOND, 5)]];
         beside_each_other(|tasks| {
             for own in &places {
@@ -156,13 +158,13 @@ fn cuts_beside_writers_and_write_backs_by_page() {
     in_many_orders(|| cuts_and_write_backs(CopyGrain::Page));
 }
 
-/// Somebody writes so densely that blocks are promoted, while others let go of the blocks below.
+/// A writer writes so densely that blocks are promoted, while other tasks give up the blocks below.
 #[test]
 fn promotions_beside_writers_and_snapshots() {
     in_many_orders(|| {
         in_a_pool(24, |world| {
             let region = &region_with_blocks(world, CopyGrain::Auto, &[0, SECOND]);
-            let dense = Density::promoted_pages(world.pool.block_size) + 1;
+            let dense = density::promoted_pages(world.pool.block_size) + 1;
             let places: Vec<usize> = (1..=dense).flat_map(|page| [at(0, page), at(SECOND, page)]).collect();
             let first = Mutex::new(Some(region.snapshot()));
             beside_each_other(|tasks| {
@@ -181,8 +183,8 @@ fn promotions_beside_writers_and_snapshots() {
     });
 }
 
-/// Somebody who has written asks what differs, while others write to the same block, so that a fault of theirs may have
-/// made it writable for him a moment ago.
+/// A task writes and then compares with a snapshot, while another writes to the same block: a fault of the other may
+/// have made the block writable a moment ago.
 fn told_of_own_writes(grain: CopyGrain) {
     in_a_pool(24, |world| {
         let region = &region_with_blocks(world, grain, &[0, 1, SECOND]);
@@ -214,7 +216,7 @@ fn who_has_written_is_told_of_it_by_page() {
     in_many_orders(|| told_of_own_writes(CopyGrain::Page));
 }
 
-/// What a writer has written, and what a reset may have left of it.
+/// Checks the values that a reset beside a writer may leave at the writer's places.
 fn check_reset(places: &[usize], most: u8, region: &Region<Soft>) {
     let seen: Vec<u8> = places.iter().map(|&place| region.read(place).unwrap()).collect();
     let last_after = |moment: usize| {
@@ -266,7 +268,7 @@ fn resets_beside_writers_and_write_backs_by_page() {
     in_many_orders(|| resets(CopyGrain::Page, 2));
 }
 
-/// Writers find the pool full: they take blocks from snapshots, and what was lazily freed, but nothing of an export.
+/// Writers find the pool full: they take blocks from snapshots, and lazily freed ones, but none of an export's.
 #[test]
 fn a_full_pool_beside_snapshots_and_lazy_frees() {
     in_many_orders(|| {
@@ -305,8 +307,8 @@ fn a_full_pool_beside_snapshots_and_lazy_frees() {
     });
 }
 
-/// An older region has gone back to a younger one's snapshot. So the younger takes a block away from the older, against
-/// the order in which a reset of both takes their locks.
+/// The older region was reset to a snapshot of the younger one. So the younger takes a block away from the older,
+/// against the order in which a reset of both takes their locks.
 #[test]
 fn a_full_pool_beside_resets_of_regions_that_went_to_each_others_snapshots() {
     in_many_orders(|| {
@@ -332,7 +334,7 @@ fn a_full_pool_beside_resets_of_regions_that_went_to_each_others_snapshots() {
     });
 }
 
-/// Writes as a region does that may lose blocks; false if it has lost this one.
+/// Writes to a region that may lose blocks; false if it has lost this one.
 fn may_write(region: &Region<Soft>, place: usize, value: u8) -> bool {
     while region.pool().sys.store(region.addresses.base() + place, value).is_err() {
         match region.resolve(place) {
@@ -344,8 +346,8 @@ fn may_write(region: &Region<Soft>, place: usize, value: u8) -> bool {
     true
 }
 
-/// A writer finds the pool full and takes blocks away from a fork that has written to them by page, while windows of
-/// that are locked: its pages are written back, it is snapshotted, it writes.
+/// A writer finds the pool full and takes blocks away from a fork that has written to them by page. Meanwhile windows
+/// of the fork are locked: its pages are written back, it is snapshotted, and it writes.
 fn revocations_beside_write_backs(options: RegionOptions) {
     in_a_pool(12, |world| {
         let region = &region_with_blocks(world, CopyGrain::Block, &[0, 1, SECOND]);
@@ -395,8 +397,8 @@ fn a_full_pool_beside_forks_that_write_back_by_page() {
     });
 }
 
-/// Whoever clears a block that is free and used has one. What was given back to the system meanwhile has no memory, and
-/// the pool's own mapping of it is closed.
+/// A task that clears a used free block owns it. A block that was given back to the system meanwhile has no memory, and
+/// its place in the pool's own mapping is closed.
 #[test]
 fn what_is_taken_as_used_is_used() {
     in_many_orders(|| {

@@ -1,4 +1,4 @@
-//! An owner writes to a full pool while others come, go, and also look for blocks.
+//! A region writes to a full pool while other threads take and drop snapshots and forks, or look for blocks too.
 
 use std::mem::ManuallyDrop;
 use std::sync::Barrier;
@@ -62,13 +62,13 @@ fn a_write_does_not_fail_since_a_fork_is_just_being_made_or_dropped() {
     everywhere!(row, 10);
 }
 
-/// One thread visits the holders and waits for a window, and another wants to become a holder and waits for the visit.
-/// The holder of the window must not wait for either.
+/// One thread visits the holders and waits for a window. Another wants to become a holder and waits for this visit. The
+/// thread that has the window locked must not wait for either.
 #[test]
 fn a_revocation_does_not_wait_for_who_waits_for_its_window() {
     fn row<G: Ground + 'static>(world: &World<G>) {
         let region = Arc::new(world.written(1));
-        // If the test fails, these are not dropped: that would wait for the threads as well.
+        // If the test fails, these are not dropped, because the drop would wait for the threads as well.
         let fork = ManuallyDrop::new(region.fork(RegionOptions::new()));
         let ((entered, has_entered), (go, may_go), (done, is_done)) = (channel(), channel(), channel());
         let held = region.table.lock(EntryIndex(0));
@@ -134,7 +134,8 @@ fn what_is_lazily_freed_while_its_other_holder_goes_is_all_accounted_for() {
     everywhere!(row, 10);
 }
 
-/// Gives a region operations while `cut` of it waits for its turn, and enters one then. It writes to two blocks.
+/// Gives the region operations while `cut` of it waits for its turn, and enters an operation then, which writes to two
+/// blocks.
 fn given_operations_while_it_waits<G: Ground>(region: &Region<G>, cut: impl FnOnce() + Send) {
     let operations = &HeldOperations::new(Duration::MAX);
     let turn = region.captured.freezing.lock();
@@ -172,7 +173,7 @@ fn waits(thread: i32) -> bool {
     asleep(thread).is_some_and(|asleep| asleep.call == libc::SYS_futex)
 }
 
-/// Of an operation that is entered once a region has it, every cut has all or nothing.
+/// As soon as a region has operations, every cut has all or nothing of each.
 #[test]
 fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
     fn row<G: Ground>(world: &World<G>) {
@@ -194,7 +195,8 @@ fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
     everywhere!(row, 24);
 }
 
-/// A cut waits for operations when its pages are written back already. Others may have their turn meanwhile, and fail.
+/// When a cut waits for operations, it has already written its pages back. Another snapshot may have its turn
+/// meanwhile, and fail.
 #[test]
 fn what_others_write_protect_and_do_not_write_back_while_a_cut_waits_for_operations_is_in_it() {
     fn row(world: &World<Soft>) {

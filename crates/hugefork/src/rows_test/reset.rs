@@ -1,4 +1,4 @@
-//! What the design says of resets: the region has the bytes of the snapshot again, at the cost of what was written
+//! Tests of the design's resets: the region has the bytes of the snapshot again, and the cost depends on the writes
 //! since.
 
 use super::*;
@@ -7,7 +7,8 @@ use crate::region::reset::{Pair, reset_all};
 use crate::stats::counters::FaultStats;
 use crate::types::error::ResetError;
 
-/// Runs a row beside others, who have to be held, and alone. Real memory has other threads beside it in a test.
+/// Runs a row both beside other threads, which a reset has to hold, and alone. On real memory, a test always has other
+/// threads.
 fn in_both_ways<G: Ground<S = SoftMmu>>(blocks: usize, row: impl Fn(&World<G>)) {
     for alone in [false, true] {
         run::<G>(blocks, |world| {
@@ -28,7 +29,7 @@ macro_rules! wherever {
     };
 }
 
-/// Runs a row on every ground where single pages can be copied.
+/// Runs a row on every ground that can copy single pages.
 macro_rules! where_pages_are_copied {
     ($row:ident, $blocks:expr) => {
         in_both_ways::<Soft>($blocks, $row);
@@ -62,7 +63,7 @@ fn a_region_has_the_bytes_of_the_snapshot_again_whatever_was_done_to_it() {
             region.discard(4 * G::BLOCK..5 * G::BLOCK).unwrap();
             let (snapshot, free) = (region.snapshot(), world.free());
             for _ in 0..4 {
-                // Written, discarded, written in full, and written for the first time.
+                // One block is written in part, one discarded, one written in full, and one written for the first time.
                 region.write(100, 7);
                 region.discard(G::BLOCK..2 * G::BLOCK).unwrap();
                 (0..G::PAGES).for_each(|page| region.write(2 * G::BLOCK + page * BASE_PAGE, 8));
@@ -72,7 +73,7 @@ fn a_region_has_the_bytes_of_the_snapshot_again_whatever_was_done_to_it() {
                 assert_eq!([100, 4 * G::BLOCK + 100].map(|at| region.read(at)), [Some(0); 2]);
                 assert_eq!(stats(&region).failed, 0);
             }
-            // What was written again and again may stay a block of the region's own, but not for ever.
+            // A block that was written after every reset may stay the region's own, but not for ever.
             (0..6).for_each(|_| region.reset_to(&snapshot).unwrap());
             // A block of zeros stays the snapshot's (lent_zeros.rs).
             let lent = usize::from(snapshot.entries.get(EntryIndex(4)).block().is_some());
@@ -138,7 +139,7 @@ fn a_fork_goes_back_to_the_snapshot_that_it_was_made_of() {
     wherever!(row, 8);
 }
 
-/// The second write to a page takes no fault, neither here nor in the kernel.
+/// The second write to a page takes no fault, neither in hugefork nor in the kernel.
 #[test]
 fn written_pages_stay_private_and_few_are_looked_at() {
     fn row<G: Ground>(world: &World<G>) {
@@ -163,7 +164,7 @@ fn written_pages_stay_private_and_few_are_looked_at() {
         assert_eq!(after.faults(), before.faults());
         assert_eq!((after.resets - before.resets, after.blocks_exchanged), (2, 0));
         assert_eq!((after.pages_put_back - before.pages_put_back, region.private_page_count()), (8, Ok(4)));
-        // What is not written any more goes back to the kernel.
+        // A page that is not written any more goes back to the kernel.
         (0..20).for_each(|_| {
             region.write(100, 9);
             region.reset_to(&snapshot).unwrap();
@@ -173,7 +174,7 @@ fn written_pages_stay_private_and_few_are_looked_at() {
     where_pages_are_copied!(row, 6);
 }
 
-/// Writes other pages in each round, and resets: four, none of which was written in the last ten rounds.
+/// In each round writes to four pages, none of which was written in the last ten rounds, and resets.
 fn write_others<G: Ground>(region: &Region<G>, snapshot: &SnapshotCore<G::S>, rounds: Range<usize>) {
     for round in rounds {
         let pages = (0..4).map(|by| (4 * round + by) % (4 * G::PAGES));
@@ -183,7 +184,7 @@ fn write_others<G: Ground>(region: &Region<G>, snapshot: &SnapshotCore<G::S>, ro
     }
 }
 
-/// Most of these resets do not look which they are.
+/// Most of these resets do not scan which pages were written.
 #[test]
 fn pages_that_are_others_each_time_are_dropped_at_one_moment() {
     fn row<G: Ground>(world: &World<G>) {
@@ -194,7 +195,7 @@ fn pages_that_are_others_each_time_are_dropped_at_one_moment() {
         write_others(&region, &snapshot, 40..60);
         assert!(G::calls(&world.pool, Call::Scan) < scans.map(|scans| scans + 20) || scans.is_none());
         assert_eq!((stats(&region).blocks_exchanged, stats(&region).failed), (0, 0));
-        // The same each time are soon kept again.
+        // If the same pages are written each time, the resets soon keep them again.
         (0..80).for_each(|_| {
             [100, G::BLOCK + 100].iter().for_each(|&at| region.write(at, 9));
             region.reset_to(&snapshot).unwrap();
@@ -204,7 +205,7 @@ fn pages_that_are_others_each_time_are_dropped_at_one_moment() {
     where_pages_are_copied!(row, 6);
 }
 
-/// More than there is room for in the list are dropped, and there is room for them the next time.
+/// If more pages were written than the list has room for, the reset drops them, and the list has room the next time.
 #[test]
 fn more_pages_than_the_list_has_room_for_are_kept_the_next_time() {
     fn row<G: Ground>(world: &World<G>) {
@@ -229,17 +230,17 @@ fn more_pages_than_the_list_has_room_for_are_kept_the_next_time() {
 fn pages_that_the_kernel_does_not_put_back_are_dropped_and_else_shown_anew() {
     for calls in [vec![Call::WriteThrough], vec![Call::WriteThrough, Call::DropPrivate]] {
         run::<Soft>(6, |world| {
-            // Pages that are parked can be written to.
+            // Pages that are parked stay writable, so there is no parking here.
             world.pool.sys.fail(Some((Call::ClaimParking, 0)));
             let region = world.written_with(3, by_page());
             assert!(!region.addresses.can_hold());
             let snapshot = region.snapshot();
-            // Nor are pages staged.
+            // There is no staging either.
             world.pool.sys.fail(Some((Call::ClaimStaging, 0)));
             region.write(100, 7);
             region.reset_to(&snapshot).unwrap();
             [100, BASE_PAGE + 100, G_BLOCK + 100].iter().for_each(|&at| region.write(at, 7));
-            // One failure at a time: the second comes when the first has.
+            // One failure at a time: the second is armed when the first has happened.
             world.pool.sys.fail(Some((calls[0], 1)));
             if calls.len() > 1 {
                 world.pool.sys.fail_next(calls[1]);
@@ -356,7 +357,7 @@ fn a_fork_with_a_reservation_has_it_again() {
     wherever!(row, 8);
 }
 
-/// The account goes down with what the region has again.
+/// The account goes down by the blocks that the region shares again.
 #[test]
 fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
     fn row<G: Ground>(world: &World<G>) {
@@ -364,11 +365,11 @@ fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
         let region = world.written_with(3, limit);
         let snapshot = region.snapshot();
         for round in 0..12 {
-            // Two of three, others each time.
+            // Two of the three blocks, others in each round.
             (0..2).for_each(|by| region.write((round + by) % 3 * G::BLOCK + 100, 7));
             assert!(region.accounts.cow.blocks() <= 2);
             region.reset_to(&snapshot).unwrap();
-            // What stays the region's own still costs.
+            // A block that stays the region's own still costs.
             let own = (0..3).filter(|&at| region.entry(at).block() != snapshot.entries.get(EntryIndex(at)).block());
             assert_eq!(region.accounts.cow.blocks(), own.count());
             (0..8).for_each(|_| region.reset_to(&snapshot).unwrap());
@@ -380,7 +381,7 @@ fn what_forks_and_snapshots_cost_goes_down_with_a_reset() {
     wherever!(row, 8);
 }
 
-/// A block is as before or as the snapshot, and another call goes on.
+/// After a failure each block is as before or as in the snapshot, and another reset completes the work.
 #[test]
 fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
     let failing = [Call::Map, Call::MapZeros, Call::Protect, Call::Scan, Call::CowMapping, Call::DropPrivate];
@@ -408,7 +409,7 @@ fn a_call_that_fails_leaves_each_block_whole_and_another_reset_goes_on() {
     }
 }
 
-/// A region of four blocks that can hold those who use it, or not.
+/// A region of four blocks that can hold threads off its addresses, or cannot.
 fn written_by_page(world: &World<Soft>, holds: bool) -> Region<Soft> {
     world.pool.sys.fail((!holds).then_some((Call::ClaimParking, 0)));
     let region = world.written_with(4, by_page());
@@ -416,7 +417,7 @@ fn written_by_page(world: &World<Soft>, holds: bool) -> Region<Soft> {
     region
 }
 
-/// What is copied does not say who waits.
+/// The copy grain does not decide whether threads are held.
 #[test]
 fn nobody_is_held_unless_calls_are_to_wait() {
     for waits in [false, true] {
@@ -436,7 +437,7 @@ fn nobody_is_held_unless_calls_are_to_wait() {
     }
 }
 
-/// From the first call on the region is as the snapshot, so no failure after it is one of the reset.
+/// After the first call, the region shows the snapshot. So no later failure makes the reset fail.
 #[test]
 fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
     let failing =
@@ -469,7 +470,7 @@ fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
     }
 }
 
-/// What others write after the moment in which all pages are dropped stays.
+/// After the moment in which a reset drops all pages, writes of other threads stay.
 #[test]
 fn beside_others_what_is_written_after_pages_are_dropped_stays() {
     for holds in [false, true] {
@@ -489,7 +490,7 @@ fn beside_others_what_is_written_after_pages_are_dropped_stays() {
     }
 }
 
-/// What others write while pages are put back in the staging stays.
+/// Writes of other threads stay while the reset puts pages back in the staging.
 #[test]
 fn beside_others_what_is_written_after_the_moment_stays() {
     for holds in [false, true] {
@@ -500,7 +501,7 @@ fn beside_others_what_is_written_after_the_moment_stays() {
             for value in 1..5 {
                 region.write(before, value);
                 if value > 1 {
-                    // It is made when the region shows the snapshot already.
+                    // The store is made when the region shows the snapshot already.
                     let (address, base) = (region.addresses.base(), after);
                     world.pool.sys.store_when_taken(base.map(|at| (address + at, value)));
                 }
@@ -524,7 +525,7 @@ fn a_prepared_range_is_not_copied_and_takes_writes_until_the_next_snapshot() {
         let before = stats(&region).faults();
         (0..3 * G::PAGES).for_each(|page| region.write(page * BASE_PAGE + 100, 7));
         assert_eq!((stats(&region).faults(), kept_by(&snapshot)), (before, vec![0..4 * G::PAGES]));
-        // The pool's thread neither write-protects nor writes it back.
+        // The pool's thread neither write-protects the block nor writes it back.
         drop(snapshot);
         maintain(&region);
         assert!((0..3).all(|at| region.entry(at).is_writable_cow_mapping()));
@@ -559,13 +560,13 @@ fn an_irrevocable_snapshot_loses_nothing_to_a_region_that_has_gone_back_to_it() 
 /// A region, and a snapshot of it.
 type Kept<G> = (Region<G>, PinnedBox<SnapshotCore<<G as Ground>::S>>);
 
-/// Regions, the first of which differs in blocks, and the others in pages, and their snapshots.
+/// Three regions with their snapshots: the first differs from its snapshot in blocks, the others in pages.
 fn three<G: Ground>(world: &World<G>) -> Vec<Kept<G>> {
     let regions = [RegionOptions::new(), by_page(), by_page()].map(|options| world.written_with(3, options));
     regions.into_iter().map(|region| (region.snapshot(), region)).map(|(snapshot, region)| (region, snapshot)).collect()
 }
 
-/// As a call of the program names them: neither by age nor by address.
+/// In the order in which a program might name them: neither by age nor by address.
 fn in_some_order<G: Ground>(all: &[Kept<G>]) -> [Pair<'_, G::S>; 3] {
     [1, 2, 0].map(|nth| (&*all[nth].0.space, &*all[nth].1))
 }
@@ -611,7 +612,7 @@ fn several_regions_go_back_to_the_same_snapshot() {
     wherever!(row, 10);
 }
 
-/// If one of them cannot go back, none has changed.
+/// If one of the regions cannot be reset, none changes.
 #[test]
 fn several_regions_go_back_or_none_where_a_snapshot_does_not_fit() {
     fn row<G: Ground>(world: &World<G>) {
@@ -632,8 +633,8 @@ fn several_regions_go_back_or_none_where_a_snapshot_does_not_fit() {
     wherever!(row, 6);
 }
 
-/// Each block of each region is as before or as the snapshot, those that count as done are as the snapshot, and another
-/// call goes on.
+/// After a failure, each block of each region is as before or as in the snapshot, the blocks that count as done are as
+/// in the snapshot, and another call completes the work.
 #[test]
 fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on() {
     let failing = [
@@ -653,7 +654,7 @@ fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on()
     let all = failing.into_iter().flat_map(|call| (0..5).map(move |after| (call, after)));
     for ((call, after), holds) in all.flat_map(|fails| [false, true].map(|holds| (fails, holds))) {
         in_both_ways::<Soft>(24, |world| {
-            // The first and the second can hold those who use them, or not.
+            // The first and the second region can hold threads off their addresses, or cannot.
             world.pool.sys.fail((!holds).then_some((Call::ClaimParking, 0)));
             let all = three(world);
             world.pool.sys.fail(None);
@@ -696,7 +697,7 @@ fn a_call_that_fails_leaves_each_region_whole_and_another_reset_of_all_goes_on()
     }
 }
 
-/// What others write to one region after its moment is before that of all, and so gone.
+/// Another thread's write to one region, after that region's reset but before that of all, is undone too.
 #[test]
 fn beside_others_what_is_written_before_all_regions_are_held_is_gone() {
     for holds in [false, true] {
@@ -707,7 +708,7 @@ fn beside_others_what_is_written_before_all_regions_are_held_is_gone() {
             for value in 1..5 {
                 regions.iter().for_each(|region| region.write(before, value));
                 if value > 1 {
-                    // It is made when the first region shows its snapshot already, and the second not yet.
+                    // The store is made when the first region shows its snapshot already, and the second does not yet.
                     world.pool.sys.store_when_taken(after.map(|at| (regions[0].addresses.base() + at, value)));
                 }
                 reset_all(&[(&*regions[0].space, &*snapshots[0]), (&*regions[1].space, &*snapshots[1])]).unwrap();
@@ -725,7 +726,7 @@ fn beside_others_what_is_written_before_all_regions_are_held_is_gone() {
     }
 }
 
-/// As soon as a region is set back and let go, its writers go on.
+/// As soon as a region is reset and released, its writers go on.
 #[test]
 fn no_writer_goes_on_before_all_regions_are_set_back() {
     run::<Soft>(12, |world| {
@@ -737,7 +738,7 @@ fn no_writer_goes_on_before_all_regions_are_set_back() {
         mmu.stop_at(Call::CowMapping);
         std::thread::scope(|scope| {
             let reset = scope.spawn(|| reset_all(&pairs));
-            // The block of the first region is exchanged, and then that of the second.
+            // The reset exchanges the block of the first region, and then that of the second.
             let are_held = [true, false].map(|comes_again| {
                 mmu.until_it_stops();
                 let are_held = regions.each_ref().map(|region| mmu.is_held(region.addresses.base()));

@@ -1,13 +1,13 @@
-//! What the design says of resets to snapshots that have pages over blocks (region/reset/by_sets.rs).
+//! Tests of the design's resets to snapshots that have pages over blocks (region/reset/by_sets.rs).
 
 use super::captured::{at, history, slots, written};
 use super::cow_mapping::{copied, run_alone_by_page, run_by_page, where_pages_are_copied};
 use super::*;
-use crate::pool::page_set::PageSet;
+use crate::pool::density;
 use crate::region::reset::reset_all;
 use crate::sys::{PageRun, ScanFor};
 
-/// A reset to a snapshot with pages takes no block, and what it has put back costs the next snapshot nothing.
+/// A reset to a snapshot with pages takes no block, and the pages that it puts back cost the next snapshot nothing.
 #[test]
 fn a_reset_takes_the_pages_that_differ() {
     fn row<G: Ground>(world: &World<G>) {
@@ -55,12 +55,13 @@ fn a_region_goes_back_to_any_of_them() {
     where_pages_are_copied!(row, 24);
 }
 
-/// A history in which a block was copied meanwhile is gone through for nothing: what is below the pages is shown again.
+/// Resets back and forth over a history in which a block was copied take no further block: each shows the block below
+/// the snapshot's pages again.
 #[test]
 fn a_reset_to_pages_over_another_block_takes_no_block() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 4);
-        let most = PageSet::<G::S>::most_pages(world.pool.block_size, true);
+        let most = density::most_captured_pages(world.pool.block_size, true);
         (0..=most).for_each(|page| region.write(at(page), 7));
         held.push(region.snapshot());
         region.write(at(1), 8);
@@ -94,12 +95,13 @@ fn a_reset_to_pages_over_another_block_takes_no_block() {
     where_pages_are_copied!(row, 12);
 }
 
-/// So the next reset finds only what is written from then on. Pages of one that stays at its snapshot take no mark.
+/// The reset marks the pages that it writes, so the next reset finds only later writes. A reset to the snapshot of the
+/// last reset sets no marks.
 #[test]
 fn a_reset_to_another_snapshot_marks_what_it_has_put_back() {
     fn row<G: Ground>(world: &World<G>) {
         let (region, mut held) = history(world, 6);
-        // Pages that are only read have no mark either.
+        // Pages that were only read have no mark either.
         let unmarked = || {
             let (mut runs, mut private) = ([PageRun::default(); 8], [PageRun::default(); 8]);
             let part = region.addresses.part(&(0..G::BLOCK));
@@ -131,7 +133,7 @@ fn a_reset_to_another_snapshot_marks_what_it_has_put_back() {
     where_pages_are_copied!(row, 12);
 }
 
-/// A reset gives pages back to the kernel that were not written to for some resets.
+/// A reset gives pages back to the kernel after they were not written for some resets.
 #[test]
 fn a_page_that_a_reset_drops_is_not_what_was_captured() {
     fn row<G: Ground>(world: &World<G>) {
@@ -151,7 +153,8 @@ fn a_page_that_a_reset_drops_is_not_what_was_captured() {
     where_pages_are_copied!(row, 16);
 }
 
-/// Of what was written once, only the snapshot's own pages stay private. Page tables are looked at after a fault only.
+/// Of pages that were written once, only the snapshot's own stay private. The reset scans page tables only after a
+/// fault.
 #[test]
 fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
     fn row<G: Ground>(world: &World<G>) {
@@ -166,7 +169,7 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
             round(3, 10 + nth);
             eprint!("{:?} ", region.private_page_count().unwrap());
         });
-        // One more may stay beside the one that is written: half of the two are.
+        // One more may stay beside the page that is written, because the reset keeps half of the two.
         assert!(matches!(region.private_page_count(), Ok(3..=4)), "{:?}", region.private_page_count());
         assert_eq!(region.kept(), vec![0..2 * G::PAGES]);
         let scans = G::calls(&world.pool, Call::Scan);
@@ -179,7 +182,8 @@ fn resets_to_a_snapshot_with_pages_cost_what_was_written() {
     run_alone_by_page(8, row);
 }
 
-/// The list of private pages lacks those that a set tells of. If that set is outdated, page tables are looked at.
+/// The list of private pages does not contain the pages of the block's set. If that set is outdated, the reset scans
+/// page tables.
 #[test]
 fn a_reset_looks_anew_where_a_set_no_longer_tells() {
     fn row<G: Ground>(world: &World<G>) {
@@ -193,7 +197,8 @@ fn a_reset_looks_anew_where_a_set_no_longer_tells() {
     run_alone_by_page(8, row);
 }
 
-/// A page that is captured, and differs from the block in no byte, has nothing to be put back. It has its mark still.
+/// A captured page with the same bytes as the block's needs no reset and keeps its mark. A reset must still find later
+/// writes to it.
 #[test]
 fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
     fn row<G: Ground>(world: &World<G>) {
@@ -214,7 +219,7 @@ fn a_reset_finds_what_was_written_to_a_page_with_a_mark_since_the_last() {
     run_alone_by_page(8, row);
 }
 
-/// The pages that a set tells of are put back last. A reset that fails before has put back none of them.
+/// A reset puts the pages of the sets back last. If it fails before, it has put back none of them.
 #[test]
 fn a_reset_that_fails_does_not_count_pages_that_a_set_tells_of_as_put_back() {
     for (call, after) in Call::ALL.into_iter().flat_map(|call| (0..3).map(move |after| (call, after))) {

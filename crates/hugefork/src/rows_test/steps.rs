@@ -1,13 +1,15 @@
-//! The places at which threads of a test may take turns. `rows_test::orders` runs engine threads as tasks of a checker
-//! (shuttle): one at a time, and at each step the checker decides which. Other tests go past these places.
+//! The steps at which threads of a test may take turns. `rows_test::orders` runs engine threads as tasks of a checker
+//! (shuttle): one task at a time, and at each step the checker decides which goes on. In all other tests, steps do
+//! nothing.
 //!
 //! | step | where |
 //! |---|---|
 //! | each use of a word of a lock, an entry, a block's count or the free list | [`AtomicU32`] and its like |
 //! | each call of the software MMU, each load and store | [`step`] |
-//! | to sleep on a word, and to wake who does | [`wait`], [`wake`]: the checker finds tasks that all sleep |
+//! | each sleep on a word, and each wake | [`wait`], [`wake`]: so the checker finds tasks that all sleep |
 //!
-//! One task runs at a time and sees all that others wrote, so the order of memory is `tests/locks.rs`'s matter.
+//! One task runs at a time and sees all writes of the others, so these tests say nothing about memory orders;
+//! `tests/locks.rs` does.
 
 use core::cell::Cell;
 use core::sync::atomic;
@@ -24,14 +26,15 @@ thread_local! {
 }
 
 shuttle::lazy_static! {
-    /// The kernel's bucket: whoever sleeps compares under it, and whoever wakes has changed the word before taking it.
+    /// The lock of the kernel's futex bucket: a sleeper compares the word under it, and a waker takes it after it has
+    /// changed the word.
     static ref BUCKET: Mutex<()> = Mutex::new(());
     static ref WAKES: Condvar = Condvar::new();
-    /// To look at it is a step and nothing else.
+    /// A load of this is a step and has no other effect.
     static ref NOTHING: AtomicBool = AtomicBool::new(false);
 }
 
-/// Runs what starts tasks of the checker and waits for them. All of them are on this thread.
+/// Runs `run`, which starts tasks of the checker and waits for them. All tasks run on this thread.
 pub(crate) fn checked<T>(run: impl FnOnce() -> T) -> T {
     IS_CHECKED.set(true);
     let result = run();
@@ -39,7 +42,7 @@ pub(crate) fn checked<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Another task may go on here.
+/// Lets the checker switch to another task.
 #[inline]
 pub(crate) fn step() {
     if IS_CHECKED.get() {
@@ -58,8 +61,8 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32) {
     }
 }
 
-/// As [`wait`], for at most `time`. The checker has no clock: a moment is over when others have gone on, and what is
-/// longer never is.
+/// As [`wait`], for at most `time`. The checker has no clock: a short time ends once other tasks have gone on, and a
+/// longer one never ends.
 pub(crate) fn wait_at_most(word: &AtomicU32, seen: u32, time: Duration) {
     match (IS_CHECKED.get(), time < Duration::from_secs(1)) {
         (true, true) => shuttle::thread::yield_now(),
@@ -68,7 +71,7 @@ pub(crate) fn wait_at_most(word: &AtomicU32, seen: u32, time: Duration) {
     }
 }
 
-/// Wakes up to `count` sleepers of `word`, and among tasks all, who look again.
+/// Wakes up to `count` sleepers of `word`. Among tasks it wakes all, and each checks its word again.
 pub(crate) fn wake(word: &AtomicU32, count: u32) {
     if !IS_CHECKED.get() {
         return futex::wake(&word.0, count);

@@ -1,18 +1,22 @@
-//! What differs between a snapshot and something newer: another snapshot, or a region (region/changes.rs).
+//! Finds where a snapshot differs from something newer: a later snapshot, or a region (region/changes.rs).
+//!
+//! The search first compares which block each side has, and reads bytes only where the blocks differ:
 //!
 //! ```text
-//!   entries, 128 MiB at once ─▶ the same block on both sides: the same bytes, without a look at them
+//!   entries, 128 MiB at once ─▶ the same block on both sides: equal, no byte is read
 //!                            └▶ another block: a candidate ─▶ by block: reported
 //!                                                          └▶ by page: compared, 2 MiB at once ─▶ pages that differ
 //! ```
-//! Why the same block means the same bytes: nobody writes to a block that a snapshot holds. The older snapshot's entry
-//! is read before and after the newer's. If it names one block both times, it held it all the while: a block that it
-//! gave up does not come back, since it takes a block only once, into what is reserved for that. If it names none both
-//! times, it has had none, or one of zeros (zeros.rs). Pages that a snapshot has in place of those of the block
-//! (pages.rs) are the same if they are one set; else they are compared, and none of the block's.
+//! The same block means the same bytes, because nobody writes to a block while a snapshot holds it. The search reads
+//! the older snapshot's entry both before and after the newer entry. If the older entry names the same block both
+//! times, the snapshot held this block all the while: an entry that gives up a block never gets the same one again. If
+//! it names no block both times, it had none, or a block of zeros (zeros.rs). Pages over the block (pages.rs) are equal
+//! if both sides have the same set of pages; otherwise the search compares the pages of the sets, but not those of the
+//! block.
 //!
-//! Why no change is missed: what differs has another block, or none on one side; or it is a private page over the same
-//! block, for which a region looks itself.
+//! The search misses no change. Where bytes differ, the two sides have different blocks, only one side has a block, or
+//! the sets over the block differ. The one other case is a region's private page over the same block, and the region
+//! looks for those itself.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,18 +32,18 @@ use crate::table::Entry;
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 
-/// There is no entry of this number.
+/// In place of the next entry: the search is over.
 const NO_MORE_ENTRIES: usize = usize::MAX;
 
-/// What is compared under one lock, and with signals blocked. Stretches begin at multiples of it.
+/// Bytes compared under one lock and with signals blocked. A stretch begins at a multiple of it.
 const STRETCH_BYTES: usize = HUGE_PAGE;
 
 const STRETCH_PAGES: usize = STRETCH_BYTES / BASE_PAGE;
 
-/// Whose entries are looked at together.
+/// Bytes of entries that are searched for candidates in one go.
 pub(crate) const LOOKED_AT_ONCE_BYTES: usize = 128 << 20;
 
-/// Pages of a stretch.
+/// A set of pages of one stretch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pages([u64; STRETCH_PAGES / 64]);
 
@@ -48,7 +52,7 @@ impl Pages {
         self.0[page / 64] |= 1 << (page % 64);
     }
 
-    /// The first page from `from` on that is among them, or is not.
+    /// The first page from `from` on that is in the set (`is_in`) or is not.
     fn next(&self, from: usize, is_in: bool) -> usize {
         let mut at = from;
         while at < STRETCH_PAGES {
@@ -62,7 +66,7 @@ impl Pages {
         STRETCH_PAGES
     }
 
-    /// The runs of them, in bytes of the stretch.
+    /// The runs of pages in the set, as byte ranges of the stretch.
     fn runs(self) -> impl Iterator<Item = Range<usize>> {
         let mut end = 0;
         std::iter::from_fn(move || {
@@ -73,7 +77,7 @@ impl Pages {
     }
 }
 
-/// The part of one block in a stretch, to be compared.
+/// The part of one block that lies in a stretch.
 pub(crate) struct Piece {
     pub(crate) index: EntryIndex,
     /// In bytes of the block.
@@ -98,7 +102,7 @@ impl Piece {
         })
     }
 
-    /// Its pages: where each begins in the block, and its number in the stretch.
+    /// The pages of the piece: the byte of the block at which each begins, and its number in the stretch.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, usize)> {
         self.within.clone().step_by(BASE_PAGE).map(|at| (at, self.number_of(at)))
     }
@@ -109,7 +113,7 @@ impl Piece {
     }
 }
 
-/// The page of a snapshot that begins at byte `at` of the block, or zeros.
+/// The snapshot's page that begins at byte `at` of the block, or zeros if the snapshot has no block there.
 pub(crate) fn page_of<'a, S: Sys>(block: Option<&'a HeldBlock<'_, S>>, at: usize) -> &'a PageBytes {
     match block {
         Some(block) => block.page(at),
@@ -117,18 +121,19 @@ pub(crate) fn page_of<'a, S: Sys>(block: Option<&'a HeldBlock<'_, S>>, at: usize
     }
 }
 
-/// What an older snapshot is compared with.
+/// The newer side of a comparison.
 pub(crate) trait Newer<S: Sys> {
-    /// Which of `entries` have another block than `older`, or may have private pages over the same. More may be named
-    /// than differ. In order.
+    /// The entries that have another block than `older` or may have private pages over the same block, in order.
+    /// Entries without a difference may be among them.
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError>;
 
-    /// The pages of a stretch (in bytes) that differ.
+    /// The pages of `stretch`, a byte range, that differ.
     fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>, how: Precision) -> Result<Pages, RegionError>;
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Whether both have the same block and pages at `index`, or none, by what `newer` reads of the newer.
+    /// Whether both sides have the same block and pages at `index`, or neither has any. `newer` reads the newer side.
+    /// Also returns the newer entry.
     pub(crate) fn has_the_same(
         &self,
         index: EntryIndex,
@@ -171,7 +176,7 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
                 piece.pages().for_each(|(at, page)| compare(at, page));
                 continue;
             }
-            // What both share is the same, and so is what is in neither.
+            // Pages that both sets share are equal, and so are pages of the block that neither set replaces.
             let [new_pages, old_pages] = blocks.map(|block| block.and_then(HeldBlock::pages));
             PageSet::each_difference(new_pages, old_pages, |page| {
                 if piece.within.contains(&(page * BASE_PAGE)) {
@@ -183,35 +188,35 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
     }
 }
 
-/// How exactly changes are told.
+/// How precisely changes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// The blocks that are not the same.
+    /// The blocks that differ.
     Block,
     /// The pages that may have been written.
     Written,
-    /// The pages whose bytes are not the same.
+    /// The pages whose bytes differ.
     Page,
 }
 
-/// The ranges that differ, in order, found as they are asked for.
+/// An iterator over the ranges that differ, in order. It searches only as far as it is asked to.
 pub(crate) struct Found<'a, S: Sys, N: ?Sized> {
     newer: &'a N,
     older: &'a SnapshotCore<S>,
     precision: Precision,
-    /// The first entry that was not looked at yet.
+    /// The first entry that was not searched yet.
     next: usize,
-    /// Candidates that were not compared yet, in bytes.
+    /// Byte ranges of candidates that were not compared yet.
     candidates: VecDeque<Range<usize>>,
-    /// What was found.
+    /// Byte ranges that differ, not yet merged or returned.
     found: VecDeque<Range<usize>>,
-    /// What was found last, and may go on.
+    /// The last range found; the next one may continue it.
     open: Option<Range<usize>>,
     failed: Option<RegionError>,
 }
 
 impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
-    /// Both are of one pool, and have the same length.
+    /// Both sides belong to one pool and have the same length.
     pub(crate) fn new(newer: &'a N, older: &'a SnapshotCore<S>, precision: Precision) -> Found<'a, S, N> {
         Found {
             newer,
@@ -225,14 +230,14 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
         }
     }
 
-    /// Ends it with an error, unless it is over.
+    /// Ends the iteration with an error, unless it is over.
     pub(crate) fn fail(&mut self, error: RegionError) {
         if self.next != NO_MORE_ENTRIES {
             self.failed.get_or_insert(error);
         }
     }
 
-    /// Finds some more. False if there are none.
+    /// Searches one step further. False at the end.
     fn find(&mut self) -> Result<bool, RegionError> {
         if let Some(candidate) = self.candidates.pop_front() {
             let start = candidate.start / STRETCH_BYTES * STRETCH_BYTES;
@@ -240,7 +245,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
             if stretch.end < candidate.end {
                 self.candidates.push_front(stretch.end..candidate.end);
             }
-            // By value: nothing of the program's is written to under the locks that this takes.
+            // `compare` returns the pages by value, so it writes to no memory of the program under its locks.
             let differing = self.newer.compare(self.older, stretch, self.precision)?;
             self.found.extend(differing.runs().map(|run| start + run.start..start + run.end));
             return Ok(true);
@@ -288,7 +293,7 @@ impl<S: Sys, N: Newer<S> + ?Sized> Iterator for Found<'_, S, N> {
                     true
                 });
             if is_over || self.failed.is_some() {
-                // Nothing is looked at after an error.
+                // The iteration ends after an error.
                 self.next = NO_MORE_ENTRIES;
                 self.candidates.clear();
                 return self.open.take().map(Ok).or_else(|| self.failed.take().map(Err));

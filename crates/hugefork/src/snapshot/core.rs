@@ -1,10 +1,13 @@
-//! Which blocks a snapshot holds.
+//! The blocks that a snapshot holds.
 //!
 //! Invariant: a snapshot holds one reference to each of its blocks. A region writes only to blocks that it holds alone,
-//! so none of these is written while the snapshot lives. Its entries are `Zero`, `Shared`, `CowMapped` where its bytes
-//! have an address and pages of it lie over the block (view.rs), or, once the region has taken the block away,
-//! `Revoked`.
-//! `Zero` may become a block of zeros, and `Zero` again (zeros.rs). They change under the snapshot's lock.
+//! so nobody writes to a block while a snapshot holds it.
+//!
+//! The entries change only under the snapshot's lock. Their states:
+//! * `Zero`: no block. May become a block of zeros, and `Zero` again (zeros.rs).
+//! * `Shared`: a block.
+//! * `CowMapped`: a block with the snapshot's own pages over it, once the bytes have an address (view.rs).
+//! * `Revoked`: the region has taken the block away.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,11 +28,11 @@ use crate::types::error::RegionError;
 use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
 
-/// Some entries of a snapshot: one bit for each.
+/// A set of entries of a snapshot, one bit for each entry.
 pub(super) struct EntrySet(EngineBox<[AtomicU64]>);
 
 impl EntrySet {
-    /// None of `count`.
+    /// The empty set, for `count` entries.
     fn new(count: usize) -> EntrySet {
         EntrySet(mem::zeroed(count.div_ceil(64)))
     }
@@ -42,7 +45,7 @@ impl EntrySet {
         self.0[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1
     }
 
-    /// Each of them, in order.
+    /// The entries of the set, in order.
     pub(super) fn each(&self) -> impl Iterator<Item = EntryIndex> {
         let words = self.0.iter().enumerate().map(|(at, word)| (at, word.load(Ordering::Relaxed)));
         words.filter(|(_, word)| *word != 0).flat_map(|(at, word)| {
@@ -51,34 +54,35 @@ impl EntrySet {
     }
 }
 
-/// The blocks of a region at one moment. The pool and the fault handler find it by its address.
+/// The blocks of a region at one moment. The pool and the fault handler hold the address of this struct.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     pub(crate) entries: Entries,
-    /// Whose blocks its region wrote, and so counts while only forks and snapshots hold them.
+    /// Entries whose blocks the region wrote. The region is charged for them while only forks and snapshots hold them.
     own: EntrySet,
-    /// Which have, or have had, a block of zeros that it has taken.
+    /// Entries that have or have had a block of zeros.
     pub(super) zeros: EntrySet,
-    /// How many have one now. Whoever finds no block asks thousands of snapshots, and most have none.
+    /// How many entries have a block of zeros now. A search for free blocks asks thousands of snapshots, most of which
+    /// have none.
     pub(super) zeros_held: AtomicUsize,
     pub(crate) lock: RegionLock,
     pub(super) revoked: AtomicUsize,
-    /// Whether it was promised that nothing of it is taken away, for good.
+    /// Whether all blocks stay for good: no region may take one away.
     irrevocable: AtomicBool,
-    /// The addresses where its bytes are visible, claimed on first use.
+    /// The addresses where the bytes are visible, claimed on first use.
     pub(super) view: OnceLock<View<S>>,
     pub(crate) parent: Derived,
-    /// Which snapshot it is; none if it is only the beginning of a fork.
+    /// The snapshot's identity; `None` if it is only the first step of a fork.
     pub(crate) id: Option<SnapshotId>,
-    /// The snapshot that the region was at when this was taken.
+    /// The snapshot at which the region was when this one was taken.
     pub(crate) from: Place,
-    /// The pages over blocks that others hold too, which changes under the lock; nothing, if there never were any.
+    /// The pages over blocks that others hold too. They change under `lock`; empty if there never were any.
     pub(super) pages: LockedPages<S>,
-    /// The sets that were captured of its region.
+    /// The page sets captured for the snapshots of its region.
     pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
-    /// Keeps the part of the pool that the blocks lie in set aside, so that the next region settles elsewhere.
+    /// Keeps this part of the pool set aside, so that the next region is placed elsewhere.
     placement: OnceLock<Placement>,
-    /// Where the pool lists it.
+    /// Its place in the pool's list of holders.
     pub(super) seat: Seat,
 }
 
@@ -93,7 +97,7 @@ impl<S: Sys> SnapshotCore<S> {
         SnapshotCore::new(pool, count, parent, None, id)
     }
 
-    /// `source` is what `parent` is a clone of, if it is one.
+    /// `source` is the original if `parent` is a clone.
     fn new(
         pool: &EngineArc<PoolCore<S>>,
         count: usize,
@@ -133,40 +137,40 @@ impl<S: Sys> SnapshotCore<S> {
         self.pool.block_size.len_of(self.entries.len())
     }
 
-    /// Keeps the placement that its region has left.
+    /// Takes over the placement that the region has left.
     pub(crate) fn keep_placement(&self, placement: Option<Placement>) {
         if let Some(placement) = placement {
             let _ = self.placement.set(placement);
         }
     }
 
-    /// Has what was captured of its region dropped when nobody needs it any more.
+    /// Takes a share in the region's captured pages: the drop of this snapshot drops those that became useless.
     pub(crate) fn keep_captured(&self, captured: &EngineArc<Captured<S>>) {
         let _ = self.captured.set(captured.clone());
     }
 
-    /// Whether any of its blocks was taken away.
+    /// Whether the region has taken any block away.
     pub(crate) fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the block that holds byte `offset` was taken away. Waits if that is just being done.
+    /// Whether the region has taken away the block of byte `offset`. Waits for a revocation in progress.
     pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
         let _looking = self.lock.shared();
         self.entries.get(EntryIndex(self.pool.block_size.count(offset))) == Entry::Revoked
     }
 
-    /// An error if any block was taken away.
+    /// Returns an error if the region has taken any block away.
     pub(crate) fn check(&self) -> Result<(), RegionError> {
         if self.is_revoked() { Err(RegionError::Revoked) } else { Ok(()) }
     }
 
-    /// Notes that the block at `index` was written by the region that this is a snapshot of.
+    /// Notes that the snapshot's region wrote the block at `index`.
     pub(crate) fn note_own(&self, index: EntryIndex) {
         self.own.add(index);
     }
 
-    /// Who wrote the block at `index`, for the region `id`: that region, or somebody else.
+    /// The writer of the block at `index`, seen from the region `id`: that region itself, or another.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
         if self.own.has(index) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
     }
@@ -179,7 +183,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.forget_all(locked);
     }
 
-    /// Forgets all blocks: others have its references now.
+    /// Forgets all blocks, because their references now belong to other holders.
     pub(crate) fn forget_all(&self, _locked: Locked<'_>) {
         for index in (0..self.entries.len()).map(EntryIndex) {
             if self.entries.get(index) != Entry::Zero {
@@ -188,7 +192,7 @@ impl<S: Sys> SnapshotCore<S> {
         }
     }
 
-    /// Promises that nothing of it is taken away from here on. An error if a block was before.
+    /// Guarantees that from now on no block is taken away. Returns an error if one already was.
     pub(crate) fn make_irrevocable(&self) -> Result<(), RegionError> {
         let _signals = SignalsBlocked::new();
         let _alone = self.lock.exclusive();
@@ -196,12 +200,12 @@ impl<S: Sys> SnapshotCore<S> {
         self.check()
     }
 
-    /// Whether it was promised that nothing of it is taken away.
+    /// Whether it is guaranteed that no block is taken away.
     pub(crate) fn is_irrevocable(&self) -> bool {
         self.irrevocable.load(Ordering::Relaxed)
     }
 
-    /// A second snapshot of the same blocks and pages, none of which is ever taken away.
+    /// A second snapshot of the same blocks and pages; none of its blocks can be taken away.
     pub(crate) fn keep(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let copy = self.duplicate()?;
         copy.make_irrevocable()?;
@@ -251,11 +255,11 @@ impl<S: Sys> Drop for SnapshotCore<S> {
             self.pages.give_up(&pool);
             if pool.frames.changes() != changes {
                 self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
-                // Somebody is alone with a block now.
+                // Some holder may hold a block alone now.
                 pool.maintenance.nudge();
             }
         } else {
-            // The blocks may still be visible, so nobody may get them again.
+            // The blocks may still be visible, so the pool must not give them out again.
             pool.leak(blocks.count());
         }
     }

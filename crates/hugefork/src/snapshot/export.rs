@@ -1,4 +1,4 @@
-//! Where the bytes of a snapshot lie in the pool's memory, and copies of them.
+//! Lists where the bytes of a snapshot lie in the pool's memory, and copies them out.
 //!
 //! ```text
 //!   snapshot   block 7, pages 3 and 90 in slots 5210 and 5211
@@ -15,7 +15,8 @@ use crate::types::extents::{Extent, Extents};
 use crate::units::{BASE_PAGE, EntryIndex, HUGE_PAGE};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Where its bytes lie, in pages of `page` bytes. Nothing may be taken away from it, and nobody else has it.
+    /// The extents of its bytes, in pages of `page` bytes. The snapshot must be irrevocable and the caller its only
+    /// user.
     pub(crate) fn extents(&self, page: usize) -> Extents {
         let (size, mut extents) = (self.pool().block_size, Extents::new(self.len(), page));
         for (index, entry) in self.entries.iter().enumerate() {
@@ -35,8 +36,9 @@ impl<S: Sys> SnapshotCore<S> {
         extents
     }
 
-    /// Hands runs of pages that are not zeros to `write`, each with its offset, and returns where some are: stretches
-    /// of 2 MiB, or of a block if that is smaller. Calls `progress` after each with the bytes that are done, zeros too.
+    /// Hands each run of pages that are not zeros to `write`, with its offset. Returns the stretches that have such
+    /// pages; a stretch is 2 MiB, or a block if that is smaller. Calls `progress` after each stretch with the number of
+    /// bytes done, zeros included.
     pub(crate) fn copy_to(
         &self,
         mut write: impl FnMut(&[u8], usize) -> Result<(), RegionError>,
@@ -45,7 +47,8 @@ impl<S: Sys> SnapshotCore<S> {
         let mut extents = Extents::new(self.len(), BASE_PAGE);
         let len = self.pool().block_size.bytes().min(HUGE_PAGE);
         for start in (0..self.len()).step_by(len) {
-            // The list grows when the block is let go of: a heap in a region may need that very block for it.
+            // The list grows only after the block is released: a heap inside a region may need that very block to grow
+            // it.
             if self.copy_some(start, len, &mut write)? {
                 extents.push(Extent::new(start, start, len));
             }
@@ -54,7 +57,7 @@ impl<S: Sys> SnapshotCore<S> {
         Ok(extents)
     }
 
-    /// As [`SnapshotCore::copy_to`], for `len` bytes of one block. True if there are any but zeros.
+    /// As [`SnapshotCore::copy_to`], for `len` bytes of one block. True if any of them are not zeros.
     fn copy_some(
         &self,
         start: usize,
@@ -75,15 +78,15 @@ impl<S: Sys> SnapshotCore<S> {
     }
 }
 
-/// Hands runs of pages that are not zeros to `write`. The first byte lies at `start` of the snapshot. True if there are
-/// any.
+/// Hands each run of pages that are not zeros to `write`. `bytes` begin at `start` of the snapshot. True if there was a
+/// run.
 fn write_some(
     bytes: &[u8],
     start: usize,
     write: &mut impl FnMut(&[u8], usize) -> Result<(), RegionError>,
 ) -> Result<bool, RegionError> {
     let (mut run, mut any) = (None, false);
-    // One place behind the end ends the last run.
+    // The place past the end closes the last run.
     for at in (0..=bytes.len()).step_by(BASE_PAGE) {
         let is_data = bytes.get(at..at + BASE_PAGE).is_some_and(|page| *page != ZERO_PAGE);
         match run {

@@ -1,8 +1,8 @@
-//! Keeps single blocks of a snapshot as they are while somebody reads them.
+//! Keeps single blocks of a snapshot unchanged while somebody reads them.
 //!
-//! The region takes a block away from a snapshot only to write to it, and writes to it only if nobody else holds it. So
-//! another reference does: whoever wants the block back waits until it is given up, as for any holder that is just
-//! going.
+//! A region takes a block away from a snapshot only in order to write to it, and writes only once nobody else holds the
+//! block. So the reader takes a reference of its own. A region that wants the block back then waits until the reader
+//! gives the reference up, as it does for any holder that is about to go.
 
 use super::core::SnapshotCore;
 use crate::mem::EngineArc;
@@ -13,17 +13,17 @@ use crate::table::{Entry, Origin};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// A block of a snapshot that nobody writes to while this lives. The program's signals are blocked meanwhile: one of
-/// its handlers could wait for the block.
+/// A block of a snapshot that nobody writes to while this value lives. The program's signals are blocked meanwhile,
+/// because a signal handler could wait for this block.
 pub(crate) struct HeldBlock<'a, S: Sys> {
     frozen: &'a SnapshotCore<S>,
     block: BlockId,
-    /// What the snapshot has in place of pages of the block.
+    /// The snapshot's pages that replace pages of the block.
     pages: Option<EngineArc<PageSet<S>>>,
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Holds the block at `index`; `None` if that is zeros.
+    /// Holds the block at `index`; `None` if the snapshot has zeros there.
     pub(crate) fn hold(&self, index: EntryIndex) -> Result<Option<HeldBlock<'_, S>>, RegionError> {
         let _looking = self.lock.shared();
         match self.entries.get(index) {
@@ -43,12 +43,12 @@ impl<S: Sys> SnapshotCore<S> {
 }
 
 impl<S: Sys> HeldBlock<'_, S> {
-    /// Which block it is.
+    /// The number of the block.
     pub(crate) fn id(&self) -> BlockId {
         self.block
     }
 
-    /// The pages that the snapshot has in place of those of the block.
+    /// The snapshot's pages that replace pages of the block.
     pub(crate) fn pages(&self) -> Option<&PageSet<S>> {
         self.pages.as_deref()
     }
@@ -58,7 +58,7 @@ impl<S: Sys> HeldBlock<'_, S> {
         self.page_in_place(at).unwrap_or_else(|| self.page_below(at))
     }
 
-    /// The same, if it is not the block's.
+    /// The snapshot's page that begins at byte `at`, if it replaces the block's.
     pub(crate) fn page_in_place(&self, at: usize) -> Option<&PageBytes> {
         let pages = self.pages()?;
         pages.slot_of(at / BASE_PAGE).map(|slot| pages.bytes(slot))
@@ -69,11 +69,12 @@ impl<S: Sys> HeldBlock<'_, S> {
         self.below()[at..].first_chunk().expect("a page of the block")
     }
 
-    /// The bytes of the block, some of which [`HeldBlock::pages`] are in place of.
+    /// The bytes of the block. [`HeldBlock::pages`] replaces some of them.
     pub(crate) fn below(&self) -> &[u8] {
         let pool = self.frozen.pool();
-        // SAFETY: the block lies in the direct map. The snapshot and this hold it, or held it until somebody took it
-        // from the snapshot; nobody writes to a block that two hold, and the one who took it waits.
+        // SAFETY: the block lies in the direct map. The snapshot and this guard each hold it, or both held it until a
+        // region took it from the snapshot. Nobody writes to a block with two holders, and the region that took it
+        // waits for this guard.
         unsafe { std::slice::from_raw_parts(pool.direct(self.block), pool.block_size.bytes()) }
     }
 }
@@ -81,7 +82,7 @@ impl<S: Sys> HeldBlock<'_, S> {
 impl<S: Sys> Drop for HeldBlock<'_, S> {
     fn drop(&mut self) {
         if self.frozen.pool().release(self.block) {
-            // All others have let go of it meanwhile, and took us for another holder.
+            // All other holders have let go of it meanwhile, and counted this guard as a remaining holder.
             self.frozen.parent.freed(1);
         }
     }

@@ -1,4 +1,4 @@
-//! A snapshot at an address: what is mapped there (view.rs), and who asks for it.
+//! Gives a snapshot an address (view.rs has the mappings) and shows more of it on request.
 
 use std::sync::atomic::Ordering;
 
@@ -13,10 +13,10 @@ use crate::types::error::RegionError;
 use crate::units::EntryIndex;
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Makes the bytes visible at an address the first time, and returns it. One caller at a time.
+    /// Makes the bytes visible at an address the first time, and returns the address. One caller at a time.
     ///
-    /// `enter` is told the address before anybody else learns of it: a block may be taken away at once, and the fault
-    /// of a read there must find its way here.
+    /// Calls `enter` with the address before any other thread learns it: a region may take a block away at once, and
+    /// the fault of a read there must find this snapshot.
     pub(crate) fn map(&self, enter: impl FnOnce(usize)) -> Result<usize, RegionError> {
         if let Some(view) = self.view.get() {
             return Ok(view.addresses.base());
@@ -41,11 +41,11 @@ impl<S: Sys> SnapshotCore<S> {
         shown.map(|()| base)
     }
 
-    /// Has the entries say which blocks have pages over them, notes these in `sets`, and counts the blocks. All others
-    /// are kept out.
+    /// Sets the entries of blocks with pages to `CowMapped`, stores these pages in `sets`, and returns how many blocks
+    /// they are. The caller holds the snapshot's lock alone.
     fn note_cow_mappings(&self, sets: &mut EngineVec<Option<EngineArc<PageSet<S>>>>) -> usize {
         let mut with_pages = 0;
-        // There is room for all or, without pages, for none.
+        // `sets` has room for all entries or, if no block has pages, for none.
         for index in (0..self.entries.len().min(sets.capacity())).map(EntryIndex) {
             let block = self.entries.get(index).block();
             let set = block.and_then(|block| Some((block, self.set_over(index)?)));
@@ -58,14 +58,14 @@ impl<S: Sys> SnapshotCore<S> {
         with_pages
     }
 
-    /// Shows more of what is hidden at byte `offset`. True if there was something, which another thread may have shown
-    /// by now: the read is to be repeated. The fault handler calls this.
+    /// Shows more of the block at byte `offset`, for the fault handler. True if the block has hidden pages, or had
+    /// until another thread showed them: the thread then repeats its read.
     pub(crate) fn show_more(&self, offset: usize) -> Result<bool, SystemError> {
         let Some(view) = self.view.get() else { return Ok(false) };
         self.show_part(view, offset, Wanted::More)
     }
 
-    /// Shows everything that is hidden, for system calls. One that reads what is hidden fails with `EFAULT`.
+    /// Shows every hidden page, for system calls: a call that reads a hidden page fails with `EFAULT`.
     pub(crate) fn show_all(&self) -> Result<(), RegionError> {
         let Some(view) = self.view.get() else { return Ok(()) };
         if view.is_whole.load(Ordering::Acquire) {
@@ -87,19 +87,19 @@ impl<S: Sys> SnapshotCore<S> {
         let _alone = self.lock.exclusive();
         match self.entries.get(index) {
             Entry::CowMapped(block, ..) => view.show(block, offset, wanted).map(|()| true),
-            // It has become another block, or was taken away.
+            // The entry has another block by now, or none: the block was taken away.
             Entry::Zero | Entry::Private(_) | Entry::Shared(..) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => {
                 Ok(true)
             }
         }
     }
 
-    /// Where the bytes are visible, if they are.
+    /// The address at which the bytes are visible, if they are.
     pub(crate) fn view(&self) -> Option<usize> {
         self.view.get().map(|view| view.addresses.base())
     }
 
-    /// How many mappings are counted.
+    /// How many mappings are charged for the view.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn mappings(&self) -> usize {
         self.view.get().map_or(0, |view| view.addresses.mappings())

@@ -1,19 +1,19 @@
-//! A snapshot without its public face: the blocks of a region at one moment. Forks are made of it, too.
+//! The core of a snapshot: the blocks of a region at one moment. A fork begins as one, too.
 //!
 //! | file | what |
 //! |---|---|
-//! | `changes` | what differs between a snapshot and something newer |
-//! | `core` | which blocks it holds |
-//! | `export` | where its bytes lie in the pool's memory, and copies of them |
-//! | `hold` | keeps single blocks as they are while somebody reads them |
-//! | `mapped` | its bytes at an address: who asks for them |
-//! | `pages` | what it holds of blocks that others hold too |
-//! | `read` | reading it without a mapping |
-//! | `revoke` | giving a block back to the region that needs it |
-//! | `view` | … and how they come there |
+//! | `changes` | finds where a snapshot differs from something newer |
+//! | `core` | the blocks that it holds |
+//! | `export` | lists where its bytes lie in the pool's memory, and copies them out |
+//! | `hold` | keeps single blocks unchanged while somebody reads them |
+//! | `mapped` | gives it an address and shows more of it on request |
+//! | `pages` | its pages over blocks that others hold too |
+//! | `read` | reads it without a mapping |
+//! | `revoke` | gives a block back to the region that needs it |
+//! | `view` | the mappings behind its address |
 //! | `zeros` | blocks of zeros that it takes where it has none |
 
-#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+#![deny(clippy::wildcard_enum_match_arm)] // A new state must be considered in every match.
 
 pub(crate) mod changes;
 pub(crate) mod core;

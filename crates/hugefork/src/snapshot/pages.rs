@@ -1,9 +1,9 @@
-//! Pages of a snapshot over blocks that others hold too (pool/page_set.rs).
+//! A snapshot's pages over blocks that others hold too (pool/page_set.rs).
 //!
-//! A block with such pages is given a block of its own when somebody wants it whole: to reserve the snapshot, or for a
-//! fork or reset that can do nothing with pages. Until then it costs its pages. Reads by address go through a private
-//! mapping of the block, which gets copies of the pages when they are read (view.rs). Other processes are told where
-//! both lie (export.rs).
+//! Such a snapshot shares the block and stores only the written pages, so it costs these pages. It gets a block of
+//! its own in place of both (`complete`) when a caller needs the block whole: to reserve the snapshot, or for a fork or
+//! reset that cannot work with pages. Reads by address go through a private mapping of the block, which gets copies of
+//! the pages on the first read (view.rs). Other processes get the places of both (export.rs).
 
 use std::hint::black_box;
 use std::ptr;
@@ -24,27 +24,28 @@ use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
 
-/// What a snapshot or region has at an entry.
+/// The contents of a snapshot or region at one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) entry: Entry,
-    /// Which set lies over the block, by its address: to hold the set would have somebody drop it, under whatever lock
-    /// he looks. A snapshot that has the same set at two looks has had it in between.
+    /// The set over the block, named by its address. A reference to the set instead might be the last one, and dropping
+    /// it is not allowed under every lock that callers hold. If a snapshot has the same set before and after a
+    /// comparison, it had the set in between.
     pub(super) pages: Option<usize>,
 }
 
 impl Contents {
-    /// An entry, and the set over its block.
+    /// The contents made of an entry and the set over its block.
     pub(crate) fn of<S: Sys>(entry: Entry, set: Option<&PageSet<S>>) -> Contents {
         Contents { entry, pages: set.map(|set| ptr::from_ref(set).addr()) }
     }
 }
 
-/// The sets of a snapshot, one place a block. The program's signals are blocked while they are looked at: one of its
-/// handlers could wait for the snapshot's lock, whose holder looks at them too.
+/// The page sets of a snapshot, one place for each block. The caller blocks the program's signals while it uses them: a
+/// signal handler could wait for the snapshot's lock, whose holder uses the sets too.
 pub(super) struct LockedPages<S: Sys> {
     sets: Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>,
-    /// Whether there ever was room for any.
+    /// Whether `sets` ever had places.
     has_room: AtomicBool,
 }
 
@@ -65,7 +66,7 @@ impl<S: Sys> LockedPages<S> {
 }
 
 impl<S: Sys> LockedPages<S> {
-    /// Gives all sets up.
+    /// Drops all sets.
     pub(super) fn give_up(&mut self, pool: &PoolCore<S>) {
         if self.has_room() {
             *self = LockedPages::default();
@@ -75,8 +76,8 @@ impl<S: Sys> LockedPages<S> {
 }
 
 impl<S: Sys> Drop for LockedPages<S> {
-    /// The counts of owners lie all over the heap. Reads of memory go on side by side, while the processor subtracts
-    /// from one count after the other: so each is read first.
+    /// First reads the count of owners of each set. The counts lie all over the heap: the processor fetches several at
+    /// once for reads, but only one at a time for the subtractions that follow.
     fn drop(&mut self) {
         let sets = self.sets.get_mut().unwrap_or_else(PoisonError::into_inner);
         black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
@@ -84,14 +85,14 @@ impl<S: Sys> Drop for LockedPages<S> {
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Makes room for the pages of all blocks. Allocates; nobody else has the snapshot yet.
+    /// Makes room for the pages of all blocks. Allocates; only the caller may know of the snapshot yet.
     pub(crate) fn make_room_for_pages(&self) {
         let count = self.entries.len();
         self.pages.lock().resize_with(count, || None);
         self.pages.has_room.store(true, Ordering::Relaxed);
     }
 
-    /// Gives the block at `index` these pages, or none. The snapshot is just being filled, and has room for them.
+    /// Stores the pages over the block at `index`, or none. The snapshot is still being filled and has room for them.
     pub(crate) fn set_pages(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         if let Some(place) = self.pages.lock().get_mut(index.0) {
             *place = set;
@@ -118,17 +119,17 @@ impl<S: Sys> SnapshotCore<S> {
         self.pages.lock().get(index.0)?.clone()
     }
 
-    /// The same, for who has blocked the program's signals.
+    /// As [`SnapshotCore::pages_at`], for a caller that has blocked the program's signals.
     pub(crate) fn set_over(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
         self.pages.lock().get(index.0)?.clone()
     }
 
-    /// Has a block of its own wherever it has pages.
+    /// Replaces each block with pages over it by a block of its own.
     pub(crate) fn complete(&self) -> Result<(), RegionError> {
         (0..self.entries.len()).map(EntryIndex).try_for_each(|index| self.complete_at(index))
     }
 
-    /// Has a block of its own at `index`, if it has pages there.
+    /// Replaces the block at `index` by a block of its own, if there are pages over it.
     pub(crate) fn complete_at(&self, index: EntryIndex) -> Result<(), RegionError> {
         while let Some(set) = self.pages_at(index) {
             match self.try_to_complete(index, &set)? {
@@ -147,7 +148,7 @@ impl<S: Sys> SnapshotCore<S> {
         Ok(())
     }
 
-    /// Copies the block below and the pages, unless somebody else was faster.
+    /// Copies the block and the pages over it into a new block, and swaps that in unless another thread was faster.
     fn try_to_complete(&self, index: EntryIndex, set: &PageSet<S>) -> Result<Result<(), Shortage>, RegionError> {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
         let Some(base) = self.hold_base(index)? else { return Ok(Ok(())) };
@@ -172,7 +173,7 @@ impl<S: Sys> SnapshotCore<S> {
         Ok(copied.map(drop))
     }
 
-    /// The block below the pages, with a reference to it; none if there are no pages any more.
+    /// Takes a reference to the block at `index` if it has pages over it, and returns it.
     fn hold_base(&self, index: EntryIndex) -> Result<Option<BlockId>, RegionError> {
         let _looking = self.lock.shared();
         let entry = self.entries.get(index);
@@ -184,7 +185,8 @@ impl<S: Sys> SnapshotCore<S> {
         Ok(base)
     }
 
-    /// Has `own` in place of `base` and the pages over it, and returns the pages; none if others were faster.
+    /// Stores `own` in place of `base` and the pages over it, and returns these pages; `None` if another thread was
+    /// faster.
     fn exchange(
         &self,
         index: EntryIndex,
@@ -230,7 +232,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.pages.lock().iter().flatten().count()
     }
 
-    /// Whether there may be pages.
+    /// Whether there is room for pages: without it, no block has any.
     pub(crate) fn has_room_for_pages(&self) -> bool {
         self.pages.has_room()
     }

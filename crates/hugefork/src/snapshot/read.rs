@@ -1,7 +1,7 @@
-//! Reads a snapshot without a mapping: piece by piece through the direct map. The block is held meanwhile.
+//! Reads a snapshot without mapping it: copies piece by piece from the direct map, and holds the block meanwhile.
 //!
-//! What is read may have to go to a region, and the fault there may want that very block back: it would wait for its
-//! own thread. So on its way there it is put down on the stack.
+//! The destination may lie in a region, and a fault there may want that very block back: it would wait for its own
+//! thread. So bytes for a region are first copied to the stack, and the block is released before they go to the region.
 
 use super::core::SnapshotCore;
 use crate::sync::SignalsBlocked;
@@ -10,16 +10,16 @@ use crate::sys::racing::copy_out;
 use crate::types::error::RegionError;
 use crate::units::EntryIndex;
 
-/// Where what is read goes to.
+/// The kind of memory that a read copies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// Memory of a region, or what may be that.
+    /// A region's memory, or memory that may be one's.
     Region,
     /// Memory whose page faults the kernel resolves.
     Elsewhere,
 }
 
-/// Whoever wants the block back waits while so much is copied.
+/// Bytes copied while the block is held. A thread that wants the block back waits that long.
 const HELD_AT_ONCE_BYTES: usize = 256 << 10;
 
 const OVER_STACK_AT_ONCE_BYTES: usize = 8 << 10;
@@ -29,7 +29,7 @@ impl<S: Sys> SnapshotCore<S> {
     pub(crate) fn read(&self, mut offset: usize, to: &mut [u8], kind: Destination) -> Result<(), RegionError> {
         let most = if kind == Destination::Region { OVER_STACK_AT_ONCE_BYTES } else { HELD_AT_ONCE_BYTES };
         for piece in to.chunks_mut(most.min(self.pool().block_size.bytes())) {
-            // It may lie in two blocks.
+            // A piece may lie in two blocks.
             let (first, second) = piece.split_at_mut(piece.len().min(self.left_in_block(offset)));
             for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
                 match kind {
@@ -46,7 +46,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.pool().block_size.bytes() - self.pool().block_size.within(offset)
     }
 
-    #[inline(never)] // Others need no room for that.
+    #[inline(never)] // Keeps the buffer out of the caller's stack frame.
     fn read_over_stack(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let mut bytes = [0; OVER_STACK_AT_ONCE_BYTES];
         self.read_piece(offset, &mut bytes[..to.len()])?;
@@ -54,14 +54,15 @@ impl<S: Sys> SnapshotCore<S> {
         Ok(())
     }
 
-    /// Copies bytes of one block.
+    /// Copies bytes that lie in one block.
     fn read_piece(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
         let size = self.pool().block_size;
         let _signals = SignalsBlocked::new();
         match self.hold(EntryIndex(size.count(offset)))? {
             Some(block) => {
                 let from = &block.below()[size.within(offset)..size.within(offset) + to.len()];
-                // Word by word: a third faster than `memcpy`, in pieces of 64 KiB, where that is `rep movsb`.
+                // `copy_out` goes word by word: a third faster than `memcpy`, which uses `rep movsb` for pieces of
+                // 64 KiB.
                 // SAFETY: `from` is a slice of `to.len()` bytes, which nobody writes to while the block is held.
                 unsafe { copy_out(from.as_ptr(), to) };
                 if let Some(pages) = block.pages() {

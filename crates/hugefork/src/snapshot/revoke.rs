@@ -1,7 +1,7 @@
-//! What a snapshot does for a region that has to write to one of its blocks: region/write/revoke.rs asks for that.
+//! Gives a snapshot's block back to the region that has to write to it. region/write/revoke.rs asks for that.
 //!
-//! A reader by address has faulted before the region writes again. A reader that copies (read.rs) looks at the entry
-//! afterwards.
+//! The snapshot's addresses of the block are hidden before the region writes, so a reader by address faults instead of
+//! seeing the write. A reader that copies (read.rs) holds the block.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -18,8 +18,8 @@ use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Lets go of the block at `index`: the entry is revoked or, if the block has zeros only, has zeros without it.
-    /// What is visible at an address changes first. False if that cannot be done.
+    /// Gives up the block at `index`: the entry becomes `Revoked`, or `Zero` if the block has only zeros. The addresses
+    /// change first. False if the kernel refuses; then nothing has changed.
     pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
         let is_zeros = self.zeros.has(index);
         let store = || {
@@ -27,7 +27,7 @@ impl<S: Sys> SnapshotCore<S> {
                 self.zeros_held.fetch_sub(1, Ordering::Relaxed);
                 return self.entries.set(index, Entry::Zero);
             }
-            // Counted first, so that whoever sees the entry gone finds out why.
+            // The count rises before the entry changes, so a reader that sees the entry revoked also sees that count.
             self.revoked.fetch_add(1, Ordering::Release);
             self.entries.set(index, Entry::Revoked);
         };

@@ -1,14 +1,15 @@
 //! The bytes of a snapshot at an address.
 //!
-//! A block that has pages over it (pages.rs) cannot be read there at first. A read is a fault, and the handler shows a
-//! part of the block through a private mapping, with copies of the pages:
+//! A block with pages over it (pages.rs) is hidden at first. A read there faults, and the handler shows a part of the
+//! block through a private mapping with copies of the pages:
 //!
 //! ```text
 //!   2 MiB   | hidden            |  ──▶  | hidden | 64 KiB | hidden |  ──▶  | all of it         |
 //!                              first fault                       second fault
 //! ```
-//! So one byte costs the pages of 64 KiB, and a scan two faults in 2 MiB. The mapping gets its pages at the *desk*,
-//! addresses that no other thread knows, and one call moves it from there: no thread ever reads it without them.
+//! So reading one byte copies the pages of 64 KiB, and a scan costs two faults in each 2 MiB. The mapping gets its
+//! pages at the *desk*, addresses that no other thread knows, and then one system call moves it to its place. So no
+//! thread ever reads the mapping without its pages.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
@@ -22,10 +23,10 @@ use crate::table::Entries;
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex, HUGE_PAGE};
 
-/// The mappings that the first fault in a part adds, since the rest of the part stays hidden.
+/// Mappings that the first fault in a part adds, since the rest of the part stays hidden.
 const FIRST_MAPPINGS: usize = 2;
 
-/// The desk splits the addresses around it.
+/// Mappings that the desk adds: it splits the addresses around it.
 const DESK_MAPPINGS: usize = 2;
 
 /// The bytes that the second fault shows: a block, or 2 MiB of a larger one.
@@ -38,27 +39,27 @@ fn first_bytes(part_bytes: usize) -> usize {
     (part_bytes / 32).max(BASE_PAGE)
 }
 
-/// A part of which nothing is shown. One with a first fault has one more than the pages that were copied for it.
+/// State of a part with nothing shown. After a first fault the state is one more than the number of pages copied.
 const HIDDEN: u32 = 0;
-/// All of a part is shown.
+/// State of a part that is shown whole.
 const SHOWN: u32 = u32::MAX;
 
-/// The addresses of a snapshot, and which of its pages can be read there.
+/// The addresses of a snapshot, and how much can be read there.
 pub(super) struct View<S: Sys> {
     pub(super) addresses: Addresses<S>,
-    /// What lay over each block when it was mapped; empty if no block had pages.
+    /// The pages over each block when the snapshot was mapped; empty if no block had any.
     pub(super) sets: EngineVec<Option<EngineArc<PageSet<S>>>>,
     /// How much is shown of each part of a block with pages.
     parts: EngineBox<[AtomicU32]>,
     desk: Option<Extent>,
-    /// Whether all that was hidden is shown.
+    /// Whether every hidden page is shown now.
     pub(super) is_whole: AtomicBool,
     /// Pages that were copied.
     copies: AtomicUsize,
 }
 
 impl<S: Sys> View<S> {
-    /// Addresses for the entries of a snapshot, `with_pages` of which have pages over their blocks. Allocates.
+    /// Claims addresses for the entries of a snapshot, `with_pages` of which have pages over their blocks. Allocates.
     pub(super) fn claim(
         pool: &EngineArc<PoolCore<S>>,
         entries: &Entries,
@@ -83,14 +84,14 @@ impl<S: Sys> View<S> {
         })
     }
 
-    /// The mappings that blocks with pages take beside those of their entries. The kernel does not merge what comes
-    /// from the desk.
+    /// Mappings that blocks with pages need in addition to those of their entries. The kernel does not merge mappings
+    /// that come from the desk.
     fn mappings_of(pool: &PoolCore<S>, with_pages: usize) -> usize {
         let parts = with_pages * (pool.block_size.bytes() / part_bytes(pool.block_size));
         if with_pages > 0 { parts + DESK_MAPPINGS } else { 0 }
     }
 
-    /// Shows the entries, but for blocks with pages, which `with_pages` of them have.
+    /// Shows all entries except the `with_pages` blocks that have pages over them.
     pub(super) fn show_frozen(&self, entries: &Entries, with_pages: usize) -> Result<(), SystemError> {
         let pool = &self.addresses.pool;
         self.addresses.show_frozen(entries)?;
@@ -99,12 +100,12 @@ impl<S: Sys> View<S> {
         Ok(())
     }
 
-    /// Whether the block at `index` had pages.
+    /// Whether the block at `index` had pages over it when the snapshot was mapped.
     pub(super) fn has_pages(&self, index: EntryIndex) -> bool {
         self.sets.get(index.0).is_some_and(Option::is_some)
     }
 
-    /// Shows more of a block with pages, at byte `offset` of the snapshot. Under the snapshot's lock.
+    /// Shows more of a block with pages, around byte `offset` of the snapshot. The caller holds the snapshot's lock.
     pub(super) fn show(&self, block: BlockId, offset: usize, wanted: Wanted) -> Result<(), SystemError> {
         let (pool, size) = (&self.addresses.pool, self.addresses.pool.block_size);
         let (sys, part_bytes, index) = (&pool.sys, part_bytes(size), size.count(offset));
@@ -122,7 +123,8 @@ impl<S: Sys> View<S> {
         sys.show(room, shows).map_err(|failure| failure.error)?;
         let mut copies = 0;
         for (at, page) in set.pages().skip_while(|(at, _)| *at < from).take_while(|(at, _)| *at < from + len) {
-            // SAFETY: a CoW mapping that can be written to, of which nobody else knows; and a page that nobody writes.
+            // SAFETY: the target is a writable private mapping that no other thread knows, and nobody writes to the
+            // source page.
             unsafe { sys.overwrite(desk.part(at - from, BASE_PAGE), page.as_ptr()) };
             copies += 1;
         }
@@ -147,10 +149,10 @@ impl<S: Sys> View<S> {
     }
 }
 
-/// How much of a part is to be shown.
+/// How much of a part the caller wants shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// What one more fault shows.
+    /// As much as one more fault shows.
     More,
     All,
 }

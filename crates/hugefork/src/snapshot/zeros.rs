@@ -1,12 +1,15 @@
 //! Blocks of zeros that a snapshot takes where it has none.
 //!
+//! A region that is reset to the snapshot again and again then finds a block to share there. The snapshot's bytes stay
+//! the same.
+//!
 //! | when | the entry |
 //! |---|---|
-//! | the region goes back there again and again (region/reset/exchange.rs) | `Zero` ─▶ a block that both hold |
-//! | the region has left the block, and somebody looks for blocks | the block ─▶ `Zero` |
+//! | the region is reset again and again (region/reset/exchange.rs) | `Zero` ─▶ a block that both hold |
+//! | the region no longer holds the block, and the pool needs blocks | the block ─▶ `Zero` |
 //!
-//! The bytes stay as they are. An entry takes such a block once: who reads the entry twice and finds the same block
-//! (changes.rs) knows that the snapshot had it in between.
+//! An entry takes a block of zeros at most once. So a comparison that sees the same block twice (changes.rs) knows that
+//! the snapshot held it in between.
 
 use std::sync::atomic::Ordering;
 
@@ -17,14 +20,14 @@ use crate::table::{Entry, Locked, Origin};
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: Sys> SnapshotCore<S> {
-    /// Whether a region may have it take a block of zeros at `index`: it is a snapshot of that region, it may
-    /// lose blocks, its bytes are visible nowhere, and it has had none there.
+    /// Whether the region `id` may give this snapshot a block of zeros at `index`. The snapshot must be one of that
+    /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
         let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
         is_plain && !self.zeros.has(index)
     }
 
-    /// Takes a block of zeros, with a reference to it.
+    /// Stores a block of zeros, and takes over one reference to it.
     pub(crate) fn take_zeros(&self, _locked: Locked<'_>, index: EntryIndex, block: BlockId) {
         self.entries.set(index, Entry::Shared(block, Origin::Parent));
         self.note_own(index);
@@ -32,7 +35,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.zeros_held.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Gives those blocks of zeros back that nobody else holds. Returns how many. The caller has blocked the program's
+    /// Releases each block of zeros that nobody else holds, and returns how many. The caller has blocked the program's
     /// signals.
     pub(super) fn drop_zeros(&self) -> usize {
         if self.zeros_held.load(Ordering::Relaxed) == 0 {
@@ -41,7 +44,7 @@ impl<S: Sys> SnapshotCore<S> {
         let (alone, mut dropped) = (self.lock.exclusive(), 0);
         for index in self.zeros.each() {
             let Some(block) = self.entries.get(index).block() else { continue };
-            // Whoever comes to hold it takes its reference under the lock.
+            // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
             let is_alone = self.pool().frames.references(block) == 1;
             if is_alone && self.let_go(Locked::alone(&alone), index) {
                 self.parent.freed(usize::from(self.pool().release(block)));

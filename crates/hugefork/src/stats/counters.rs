@@ -1,8 +1,8 @@
 //! Counters that faults write and users read.
 //!
-//! Each region has one [`Counters`]. The figures of a pool are the sum over its regions, living and dropped. To count
-//! costs a fault a dozen relaxed additions on cache lines that its thread has just used, and two clock readings for the
-//! histogram.
+//! Each region has one [`Counters`]. The figures of a pool are the sum over its regions, living and dropped. For its
+//! counts a fault makes a dozen relaxed additions to cache lines that its thread has just used, and reads the clock
+//! twice for the histogram.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::histogram::{Histogram, Recording};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 
-/// What is the same for each count: faults add to it, users read it, and a pool sums it up.
+/// The code that is the same for each count: declaring it, reading it, and summing it up.
 macro_rules! counts {
     ($($name:ident)*) => {
         /// Counters of one region.
@@ -65,7 +65,7 @@ pub(crate) fn count(counter: &AtomicU64, more: u64) {
 }
 
 impl Counters {
-    /// Notes how long one fault took, from the first line of the handler to the last.
+    /// Adds the time that one fault took, from the first line of the handler to the last.
     pub(crate) fn record_handler(&self, nanoseconds: u64) {
         self.handler.record(nanoseconds);
     }
@@ -115,7 +115,7 @@ impl Registry {
     }
 }
 
-/// What the faults of a region, or of all regions of a pool, have done. Counts only grow. They are read one after
+/// Counts of the work of faults, of one region or of all regions of a pool. Counts only grow. They are read one after
 /// another while faults go on, so sums may be off by the faults under way.
 ///
 /// ```
@@ -135,20 +135,20 @@ impl Registry {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct FaultStats {
-    /// First writes: the block was given, zeroed.
+    /// First writes: hugefork gave the region a zeroed block.
     pub demand_zero: u64,
-    /// Writes to a block that a fork or snapshot held: it was copied.
+    /// Writes to a block that a fork or snapshot held: hugefork copied the block.
     pub copied: u64,
-    /// Writes to a block that nobody else held any more: it was made writable without a copy.
+    /// Writes to a block that nobody else held any more: hugefork made it writable without a copy.
     pub reused: u64,
-    /// Writes to a block that a fork or snapshot held, from which on the kernel copies the pages that are written,
-    /// there and in the neighbours: [`CopyGrain::Page`](crate::CopyGrain).
+    /// Writes to a block that a fork or snapshot held, after which the kernel copies each page at its first write, in
+    /// this block and in its neighbours: [`CopyGrain::Page`](crate::CopyGrain).
     pub cow_mapped: u64,
-    /// Faults whose work another thread had done before their turn came.
+    /// Faults whose work another thread did first.
     pub raced: u64,
     /// Faults that could not be resolved: the pool, the machine's memory or the mapping budget was used up.
     pub failed: u64,
-    /// Blocks that were zero already: the kernel cleared them when it gave them, or the zeroed stock did.
+    /// Blocks that needed no clearing at the fault: they were fresh from the kernel, or came from the zeroed stock.
     pub blocks_zeroed_before: u64,
     /// Blocks that hugefork cleared.
     pub blocks_cleared: u64,
@@ -160,35 +160,35 @@ pub struct FaultStats {
     pub bytes_copied: u64,
     /// Forks and snapshots taken.
     pub snapshots: u64,
-    /// Bytes that were lazily freed and then written to or kept before they were dropped.
+    /// Lazily freed bytes that the program wrote to or kept before they were dropped.
     pub bytes_cancelled: u64,
     /// Lazily freed blocks that were dropped.
     pub blocks_reclaimed: u64,
     /// Blocks that these regions took away from their forks and snapshots.
     pub blocks_revoked: u64,
-    /// The longest time for which a fork or snapshot kept writers waiting.
+    /// The longest time for which one fork or snapshot made writers wait.
     pub longest_pause: Duration,
-    /// The time for which forks and snapshots kept writers waiting, in all.
+    /// The total time for which forks and snapshots made writers wait.
     pub paused: Duration,
-    /// Pages that the kernel had copied at writes ([`CopyGrain::Page`](crate::CopyGrain)) and that went back into
-    /// blocks.
+    /// Pages that the kernel had copied at writes ([`CopyGrain::Page`](crate::CopyGrain)) and that hugefork wrote back
+    /// into blocks.
     pub pages_written_back: u64,
-    /// The blocks that they went into.
+    /// The blocks that such pages were written back into.
     pub blocks_written_back: u64,
-    /// Blocks that were copied in the background, because so many of their pages had been.
+    /// Blocks that hugefork copied in the background because many of their pages had been copied.
     pub blocks_promoted: u64,
-    /// How often a region was [reset](crate::Region::reset_to).
+    /// Resets of a region ([`Region::reset_to`](crate::Region::reset_to)).
     pub resets: u64,
-    /// Pages of 4 KiB that had been written since the snapshot and that a reset gave their old bytes back, or dropped
-    /// where other threads were held meanwhile.
+    /// Pages of 4 KiB, written since the snapshot, to which a reset gave their old bytes back. A reset that held other
+    /// threads meanwhile dropped the pages instead; these count too.
     pub pages_put_back: u64,
-    /// Blocks in whose place a reset has shown those of the snapshot.
+    /// Blocks that a reset replaced by the snapshot's.
     pub blocks_exchanged: u64,
-    /// For how long blocks that were copied in the background, because so many of their pages had been, were held
-    /// meanwhile: whoever used one waited, system calls too. Empty where nobody may be made to wait
-    /// ([`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait)).
+    /// Times for which a block was held while hugefork copied it in the background (see
+    /// [`blocks_promoted`](Self::blocks_promoted)). Threads and system calls that touched it waited. Empty where
+    /// hugefork may make nobody wait ([`RegionOptions::calls_wait`](crate::RegionOptions::calls_wait)).
     pub held_by_promotion: Histogram,
-    /// The same, where pages went back into blocks.
+    /// Times for which a block was held while pages were written back into it.
     pub held_by_write_back: Histogram,
     /// Time that each fault spent in the fault handler, including clears and copies.
     pub handler: Histogram,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Each power of two of nanoseconds has four buckets, up to more than 8 s. So a percentile is at most 25 % too high.
+/// Buckets for each power of two of nanoseconds, up to more than 8 s. So a percentile is at most 25 % too high.
 const STEPS: u32 = 4;
 const BUCKETS: usize = 128;
 
@@ -20,7 +20,7 @@ fn bucket_end(bucket: usize) -> u64 {
     (u64::from(STEPS) + step + 1) << octave
 }
 
-/// A distribution of times that any thread may add to.
+/// A distribution of times to which any thread may add.
 #[derive(Debug)]
 pub(crate) struct Recording([AtomicU64; BUCKETS]);
 

@@ -1,5 +1,5 @@
-//! The words by which threads agree, those of the locks, entries, counts and free lists, and how they sleep on one.
-//! Tests have a place before each use at which another thread may go on (rows_test/steps.rs).
+//! The atomics through which threads coordinate (locks, entries, counts, free lists) and the calls that sleep on one.
+//! In tests, another thread can run before each use of them (rows_test/steps.rs).
 
 #[cfg(not(test))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};

@@ -1,54 +1,54 @@
-//! A gate that many threads go through all the time, and somebody closes now and then: the readers-writer lock of those
-//! who must not pay for it. To go in is a load, a store and a load of words that no other thread writes to.
+//! A gate for operations and snapshots: many threads pass through all the time, and a snapshot closes it now and then.
+//! It is a readers-writer lock whose readers must not pay for it: entering takes one load, one store and one more load,
+//! of words that no other thread writes meanwhile.
 //!
 //! ```text
-//!   who goes in                               who closes
+//!   a thread that enters                      a thread that closes
 //!   seat := 1                                 gate := closed
 //!   ── light fence ──                         ── heavy fence ──
-//!   gate is open?  in                         each seat: sleep until it is 0
+//!   gate is open?  enter                      each seat: sleep until it is 0
 //!   closed?        seat := 0, sleep, again    (the cut)
 //!   …                                         gate := open, wake all
 //!   seat := 0
 //!   ── light fence ──
-//!   gate is closed?  wake who sleeps on the seat
+//!   gate is closed?  wake the thread that sleeps on the seat
 //! ```
-//! Each thread has a [`Seat`] of its own, which counts how deep it is inside: who is inside goes in again without a
-//! look at the gate, since whoever closes it waits for him.
+//! Each thread has a [`Seat`] of its own, which counts how deep the thread is inside. A thread that is inside enters
+//! again without reading the gate, since the closing thread waits for it anyway.
 //!
-//! # Why nobody is overlooked
-//! Each side writes its own word and then reads the other's. Both must not read the old value: then a thread would be
-//! inside of a closed gate. A full fence on each side rules that out, and costs who goes in some 20 cycles. So the
-//! kernel runs both of them for who closes ([`heavy_fence`], `membarrier(2)`): on every processor that runs a thread of
-//! the process there is a moment within the call at which that thread has a full fence. What it does before that moment
-//! is seen by who closes afterwards; what it does after it sees the closed gate. So the light fence only has to keep
-//! the compiler from exchanging the store and the load. Where the kernel has no such call, the light fence is a full
-//! one.
+//! # Why no thread is overlooked
+//! Each side writes its own word and then reads the other's. If both read the old value, a thread would be inside a
+//! closed gate. A full fence on each side rules that out, but costs the entering thread some 20 cycles. So the closing
+//! thread has the kernel run both of them ([`heavy_fence`], `membarrier(2)`): within this call, each thread of the
+//! process that is running has a full fence at some moment. The closing thread afterwards sees everything that the
+//! other did before its moment, and after it the other sees the closed gate. So the light fence only has to keep the
+//! compiler from exchanging the store and the load. Where the kernel lacks the call, the light fence is a full one.
 //!
-//! The same holds for leaving. If the leaver's load comes before its moment, so does its store, and who closes reads 0
-//! and does not sleep. Otherwise it sees the closed gate, and wakes.
+//! The same holds for leaving. If the leaving thread's load comes before its moment, so does its store, and the closing
+//! thread reads 0 and does not sleep. Otherwise the leaving thread sees the closed gate, and wakes the closing one.
 //!
 //! Light fences are never paired with each other, so it does not matter that two of them order nothing.
 //!
-//! The rest are locks' usual orders. A seat is set to 0 with `Release` and read with `Acquire`: what was written inside
-//! happens before the cut. The gate is opened with `Release` and read with `Acquire`: the cut happens before what is
-//! written by those who waited.
+//! The other orders are the usual ones of locks. A seat is set to 0 with `Release` and read with `Acquire`: writes from
+//! inside happen before the cut. The gate is opened with `Release` and read with `Acquire`: the cut happens before the
+//! writes of the threads that waited.
 
 use super::primitive::{AtomicU32, FenceError, Ordering, heavy_fence, is_forked_child, light_fence, wait, wake};
 
 const OPEN: u32 = 0;
 const CLOSED: u32 = 1;
 
-/// How those who go in, and those who close, see each other's words.
+/// How entering and closing threads come to see each other's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fences {
-    /// Who closes fences for all.
+    /// The closing thread fences for all threads.
     Asymmetric,
-    /// Each fences for itself.
+    /// Each thread fences for itself.
     Full,
 }
 
-/// A thread's place at a gate: how deep it is inside. Only this thread changes it, and after its end the thread that
-/// closes. It lies alone in its lines of the cache, since processors fetch these in pairs.
+/// A thread's counter at a gate: how deep it is inside. Only this thread writes it and, after the thread's end, the
+/// closing thread. It fills two cache lines alone, since processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Seat {
@@ -61,17 +61,17 @@ pub(crate) struct Gate {
     fences: Fences,
 }
 
-/// Why a gate was not closed. It is open.
+/// The reason why a gate was not closed. It is open again.
 #[derive(Debug)]
 pub(crate) enum NotClosed<'a> {
-    /// The thread of this seat was inside for longer than one would wait.
+    /// The thread of this seat stayed inside for longer than the caller would wait.
     Inside(&'a Seat),
-    /// There was no fence.
+    /// The heavy fence failed.
     NoFence(FenceError),
 }
 
 impl Seat {
-    /// Whether its thread is inside.
+    /// Whether the seat's thread is inside.
     pub(crate) fn is_inside(&self) -> bool {
         self.depth.load(Ordering::Relaxed) > 0
     }
@@ -86,7 +86,7 @@ impl Gate {
         self.fences
     }
 
-    /// Goes in, or deeper in. Waits while the gate is closed, unless the thread is inside already.
+    /// Enters, or enters once more. Waits while the gate is closed, unless the thread is inside already.
     #[inline]
     pub(crate) fn enter(&self, seat: &Seat) {
         let depth = seat.depth.load(Ordering::Relaxed);
@@ -96,7 +96,8 @@ impl Gate {
         }
     }
 
-    /// Whether a seat that was taken just now is seen by who closes.
+    /// Whether the gate is open. Its fence makes the seat's last store visible to a closing thread, or the closed gate
+    /// to this one.
     #[inline]
     fn is_open(&self) -> bool {
         light_fence(self.fences);
@@ -106,7 +107,7 @@ impl Gate {
     #[cold]
     fn enter_later(&self, seat: &Seat) {
         loop {
-            // In a child of fork(2) the gate may stay closed for good, and there is nothing to be cut.
+            // In a fork(2) child the gate may stay closed for good, and no snapshot is taken.
             if is_forked_child() {
                 return;
             }
@@ -119,7 +120,7 @@ impl Gate {
         }
     }
 
-    /// Goes out by one. False if the thread was not inside.
+    /// Leaves one level. False if the thread was not inside.
     #[inline]
     pub(crate) fn leave(&self, seat: &Seat) -> bool {
         match seat.depth.load(Ordering::Relaxed) {
@@ -135,7 +136,7 @@ impl Gate {
         true
     }
 
-    /// Goes out, however deep inside. False if the thread was not inside.
+    /// Leaves all levels. False if the thread was not inside.
     pub(crate) fn leave_for_good(&self, seat: &Seat) -> bool {
         let was_inside = seat.is_inside();
         if was_inside {
@@ -150,10 +151,10 @@ impl Gate {
         wake(&seat.depth, u32::MAX >> 1);
     }
 
-    /// Lets nobody in until [`Gate::open`], and waits until all are out. One thread at a time may do so, and `seats`
-    /// are those of all threads that have one when they are looked at: who gets one later finds the gate closed.
-    /// `sleep` is given a seat, its word and the value of that. It sleeps while the word has that value, or returns
-    /// false if it has waited for long enough.
+    /// Closes the gate until [`Gate::open`], and waits until all threads have left. Only one thread at a time may
+    /// close. `seats` yields the seats of all threads that have one when they are visited; a thread that gets a seat
+    /// later finds the gate closed. `sleep` gets a seat, its word and the word's value. It sleeps while the word has
+    /// this value, or returns false to give up.
     pub(crate) fn close<'a>(
         &self,
         seats: impl Iterator<Item = &'a Seat>,
@@ -171,14 +172,14 @@ impl Gate {
         left
     }
 
-    /// Lets in who waits.
+    /// Opens the gate and wakes the threads that wait to enter.
     pub(crate) fn open(&self) {
         self.state.store(OPEN, Ordering::Release);
         wake(&self.state, u32::MAX >> 1);
     }
 }
 
-/// Waits until nobody is inside by this seat.
+/// Waits until the seat's thread is outside; `None` if `sleep` gave up.
 fn wait_for(seat: &Seat, sleep: impl Fn(&Seat, &AtomicU32, u32) -> bool) -> Option<()> {
     loop {
         match seat.depth.load(Ordering::Acquire) {

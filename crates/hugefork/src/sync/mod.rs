@@ -4,19 +4,18 @@
 //! | lock | guards | held by |
 //! |---|---|---|
 //! | [`WordLock`] | one window of a table | a fault, also while it clears or copies; `discard`, `populate` |
-//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | whoever looks at some of them, also a fault |
-//! | [`WordLock`] | cuts and resets of a region against each other | whoever cuts or resets it, or prepares a cut |
-//! | [`WordLock`] | a region's CoW mappings against resets | the pool's thread that looks after them, and a reset |
+//! | [`WordLock`] | windows that wait for reclaim (table/waiting.rs) | a reclaim that visits them, also in a fault |
+//! | [`WordLock`] | cuts and resets of a region against each other | a cut, a reset, or the preparation of a cut |
+//! | [`WordLock`] | a region's CoW mappings against resets | the pool's thread that maintains them, and a reset |
 //! | [`RegionLock`] | a table against snapshots | shared: faults that publish; alone: `fork`, `snapshot`, `lazy_free` |
 //!
-//! A [`WaitQueue`] sleeps until others have changed something.
+//! On a [`WaitQueue`] a thread sleeps until another has changed something.
 //!
-//! A [`Gate`] keeps operations of the program apart from snapshots. No handler goes through one.
+//! A [`Gate`] keeps operations of the program out while a snapshot is taken. No handler passes through one.
 //!
-//! They are taken in this order: the list of holders, the lock of CoW mappings against resets, the lock of waiting
-//! windows, window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds
-//! [`SignalsBlocked`] around them: otherwise a signal handler of the program that touches the region would wait for its
-//! own thread.
+//! The order of locks is: the list of holders, the lock of CoW mappings against resets, the lock of waiting windows,
+//! window locks (ascending), the region lock, the lock of a snapshot. Code outside the handler holds [`SignalsBlocked`]
+//! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
 pub(crate) mod atomic;
 mod gate;
@@ -26,7 +25,7 @@ mod region_lock;
 #[path = "../rows_test/steps.rs"]
 pub(crate) mod steps;
 mod wait_queue;
-/// A fuzzer's operations are one thread's, which nobody takes turns with, and so are a model's.
+/// The fuzzer and the model run each operation on one thread, so there are no turns to take.
 #[cfg(all(any(fuzzing, feature = "model"), not(test)))]
 pub(crate) mod steps {
     #[inline]

@@ -1,4 +1,4 @@
-//! What the locks are made of. `tests/locks.rs` puts a concurrency checker in its place.
+//! The operations that the locks are built from. `tests/locks.rs` puts a concurrency checker in place of this file.
 
 pub(super) use core::hint::spin_loop;
 use core::sync::atomic::compiler_fence;
@@ -9,11 +9,11 @@ pub(super) use crate::sys::SystemError as FenceError;
 use crate::sys::linux::barrier;
 pub(super) use crate::sys::linux::owner::is_forked_child;
 
-/// A lock looks so many times before it sleeps: to publish a mapping takes microseconds, and to sleep and wake takes
-/// longer.
+/// Rounds that a lock spins before it sleeps: a fault publishes a mapping within microseconds, and to sleep and wake
+/// takes longer.
 pub(super) const SPINS: u32 = 100;
 
-/// Orders a store before a load, for those who run a [`heavy_fence`] between theirs.
+/// Orders a store before a load with respect to a thread that runs a [`heavy_fence`] between its store and load.
 #[inline]
 pub(super) fn light_fence(fences: Fences) {
     match fences {
@@ -22,9 +22,9 @@ pub(super) fn light_fence(fences: Fences) {
     }
 }
 
-/// Orders a store before a load, here and on every thread that runs a [`light_fence`] between its own.
+/// Orders a store before a load here, and on every thread that runs a [`light_fence`] between its store and load.
 pub(super) fn heavy_fence(fences: Fences) -> Result<(), FenceError> {
-    // The call itself is one for the caller; where there is no call, this is.
+    // With `membarrier(2)`, the call is a fence for the calling thread too; without, this is its fence.
     fence(Ordering::SeqCst);
     match fences {
         Fences::Asymmetric => barrier::on_all_threads(),

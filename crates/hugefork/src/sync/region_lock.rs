@@ -1,4 +1,4 @@
-//! Many faults or one snapshot: a readers-writer lock in one word. A waiting snapshot goes before new faults.
+//! A readers-writer lock in one word, for many faults or one snapshot. A waiting snapshot goes before new faults.
 //!
 //! ```text
 //!   bit 31           bits 30…0
@@ -7,8 +7,8 @@
 //!  │ or has it      │ publishing       │
 //!  └────────────────┴──────────────────┘
 //! ```
-//! A snapshot sets bit 31, so that no more faults enter, and waits until the count is zero. Faults hold the lock only
-//! while they publish a mapping (microseconds), and not while they clear or copy. So a snapshot does not wait for
+//! A snapshot sets bit 31, which keeps further faults out, and waits until the count is zero. A fault holds the lock
+//! only while it publishes a mapping (microseconds), not while it clears or copies. So a snapshot does not wait for
 //! clears that are under way.
 
 use super::primitive::{AtomicU32, Ordering, wait, wake};
@@ -21,14 +21,14 @@ pub(crate) struct RegionLock {
     state: AtomicU32,
 }
 
-/// A fault is publishing.
+/// Held by a fault that publishes.
 pub(crate) struct SharedGuard<'a>(&'a RegionLock);
 
-/// A snapshot is being taken.
+/// Held while a snapshot is taken.
 pub(crate) struct ExclusiveGuard<'a>(&'a RegionLock);
 
 impl RegionLock {
-    /// Enters beside other faults. Waits while a snapshot has or wants the lock.
+    /// Locks beside other faults. Waits while a snapshot has or wants the lock.
     pub(crate) fn shared(&self) -> SharedGuard<'_> {
         loop {
             let seen = self.state.load(Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl RegionLock {
         }
     }
 
-    /// Keeps faults out and waits for those inside.
+    /// Keeps further faults out and waits for those inside.
     pub(crate) fn exclusive(&self) -> ExclusiveGuard<'_> {
         loop {
             let seen = self.state.fetch_or(EXCLUSIVE, Ordering::Acquire);
@@ -62,7 +62,7 @@ impl RegionLock {
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
         if self.0.state.fetch_sub(1, Ordering::Release) == EXCLUSIVE | 1 {
-            // The last fault inside lets the snapshot in. New faults sleep on the same word, so all are woken.
+            // The last fault inside lets the snapshot in. New faults sleep on the same word, so all threads are woken.
             wake(&self.0.state, u32::MAX >> 1);
         }
     }

@@ -1,20 +1,20 @@
-//! Waits for what many may do without a lock: a block comes back, or a reservation is given up.
+//! A queue of threads that wait for a change made without a lock: a block becomes free, or a reservation is given up.
 //!
-//! Whoever looks and finds nothing sleeps. Whoever changes something rings, which is one load while nobody sleeps. A
-//! sleeper leaves the processor to the thread that it waits for, which may have a lower scheduling class (`SCHED_IDLE`,
-//! while the sleeper is real-time). If it spun or yielded instead, it would wait for ever.
+//! A thread that looks and finds nothing sleeps. A thread that changes something rings, which is one load while nobody
+//! sleeps. A sleeper leaves the processor to the thread that it waits for, which may have a lower scheduling class
+//! (`SCHED_IDLE`, while the sleeper is real-time). If it spun or yielded instead, it would wait for ever.
 //!
-//! A ring may be missed by a thread that is just going to sleep. So nobody sleeps for longer than a moment before
+//! A thread that is about to sleep may miss a ring. So each sleep lasts only a moment, and then the thread looks again.
 //! looking again.
 
 use core::time::Duration;
 
 use super::primitive::{AtomicU32, Ordering, wait_at_most, wake};
 
-/// A missed ring costs so much time.
+/// The length of one sleep: the time that a missed ring costs.
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(1);
 
-/// Most waits take less than a microsecond.
+/// Looks before the first sleep: most waits take less than a microsecond.
 const LOOKS_BEFORE_SLEEP: usize = 20;
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Looks until `look` finds something.
+    /// Calls `look` until it finds something.
     pub(crate) fn until<T>(&self, look: impl Fn() -> Option<T>) -> T {
         for _ in 0..LOOKS_BEFORE_SLEEP {
             if let Some(seen) = look() {
@@ -44,14 +44,14 @@ impl WaitQueue {
         seen
     }
 
-    /// Sleeps until somebody rings, but only for a moment.
+    /// Sleeps until a thread rings, but only for a moment.
     pub(crate) fn wait_a_moment(&self) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         wait_at_most(&self.rings, self.rings.load(Ordering::SeqCst), LOOKED_AGAIN_AFTER);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Makes sleepers look again.
+    /// Makes all sleepers look again.
     pub(crate) fn ring(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.rings.fetch_add(1, Ordering::SeqCst);

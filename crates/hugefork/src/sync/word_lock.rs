@@ -37,15 +37,15 @@ impl WordLock {
         WordGuard { lock: self }
     }
 
-    /// Whether somebody has the lock.
+    /// Whether any thread has the lock.
     pub(crate) fn is_taken(&self) -> bool {
         self.state.load(Ordering::Acquire) != FREE
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if no thread has it.
     pub(crate) fn try_lock(&self) -> Option<WordGuard<'_>> {
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
-        // The guard is made only then: one that is thrown away would release a lock that another thread holds.
+        // `then` makes a guard only on success: a discarded guard would release a lock that another thread holds.
         taken.is_ok().then(|| WordGuard { lock: self })
     }
 
@@ -59,13 +59,13 @@ impl WordLock {
                 return;
             }
         }
-        // From here on we cannot know whether others sleep too, so we take the lock as if it had waiters.
+        // From here on this thread cannot know whether others sleep, so it takes the lock as if it had waiters.
         while self.state.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
             wait(&self.state, HELD_WITH_WAITERS);
         }
     }
 
-    /// Gives up a lock whose guard was [kept](WordGuard::keep).
+    /// Releases a lock whose guard was [kept](WordGuard::keep).
     pub(crate) fn release(&self) {
         if self.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
             wake(&self.state, 1);
@@ -74,7 +74,7 @@ impl WordLock {
 }
 
 impl WordGuard<'_> {
-    /// Leaves the lock taken, until somebody calls [`WordLock::release`].
+    /// Leaves the lock taken until [`WordLock::release`].
     pub(crate) fn keep(self) {
         core::mem::forget(self);
     }

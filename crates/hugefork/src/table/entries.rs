@@ -1,4 +1,4 @@
-//! A row of entries: the table of a region, the blocks of a snapshot.
+//! An array of entries: the table of a region, or the blocks of a snapshot.
 
 use core::ops::Range;
 
@@ -7,20 +7,20 @@ use crate::mem::{self, EngineBox};
 use crate::sync::atomic::{AtomicU32, Ordering};
 use crate::units::{BlockId, EntryIndex};
 
-/// Whether an entry has a block reserved in the pool.
+/// Whether a block of the pool is reserved for an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserved {
     Yes,
     No,
 }
 
-/// One word an entry. An entry changes only under the lock that its owner names.
+/// One word for each entry. An entry changes only under the lock that its owner, the region or snapshot, documents.
 pub(crate) struct Entries {
     words: EngineBox<[AtomicU32]>,
 }
 
 impl Entries {
-    /// `count` entries, all zero. The system gives the memory page by page as entries are used.
+    /// `count` entries, all zero. The kernel gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize) -> Entries {
         Entries { words: mem::zeroed(count) }
     }
@@ -30,7 +30,7 @@ impl Entries {
         self.words.len()
     }
 
-    /// Bytes this takes when every entry is used.
+    /// Bytes of memory once every entry is used.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
     }
@@ -40,20 +40,20 @@ impl Entries {
         Entry::decode(self.words[index.0].load(Ordering::Acquire))
     }
 
-    /// All of them, in order.
+    /// All entries, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         self.words.iter().map(|word| Entry::decode(word.load(Ordering::Acquire)))
     }
 
-    /// Stores an entry. Its reservation stays.
+    /// Stores an entry and keeps its reservation.
     #[inline]
     pub(crate) fn set(&self, index: EntryIndex, entry: Entry) {
         let word = &self.words[index.0];
         word.store(entry.encode() | word.load(Ordering::Relaxed) & RESERVED, Ordering::Release);
     }
 
-    /// The first of `entries` that does not plainly show what a snapshot has there: zeros, or its block, perhaps with
-    /// private pages over it. The end if there is none.
+    /// The first of `entries` that may not show what the snapshot has there: zeros, or the snapshot's block, perhaps
+    /// with private pages over it. The end of `entries` if there is none.
     pub(crate) fn first_unlike(&self, snapshot: &Entries, entries: Range<usize>) -> usize {
         let both = self.words[entries.clone()].iter().zip(&snapshot.words[entries.clone()]);
         let is_unlike = |(mine, its): (&AtomicU32, &AtomicU32)| {
@@ -62,14 +62,15 @@ impl Entries {
         both.into_iter().position(is_unlike).map_or(entries.end, |by| entries.start + by)
     }
 
-    /// How many entries from the first on are alike: in its state, with blocks in a row if they have any, and either
-    /// all or none with a reservation. It is at least one if there is an entry. Split entries are never alike.
+    /// The length of the run of like entries at the start: entries in the same state, with consecutive blocks if that
+    /// state has blocks, and either all or none with a reservation. At least one if there is an entry. A split entry is
+    /// always a run of its own.
     pub(crate) fn alike(&self, entries: Range<usize>) -> usize {
         let words = &self.words[entries];
         let Some(first) = words.first().map(|word| word.load(Ordering::Acquire)) else { return 0 };
         let (step, most) = match Entry::decode(first) {
             Entry::Zero | Entry::Revoked => (0, words.len()),
-            // A number beyond the last block that an entry can name would change the state.
+            // A number past the last block that an entry can name would change the state bits.
             Entry::Private(block) | Entry::Shared(block, _) | Entry::Lazy(block) | Entry::CowMapped(block, ..) => {
                 (1, words.len().min(BlockId::LIMIT - block.index()))
             }
@@ -82,7 +83,7 @@ impl Entries {
         count
     }
 
-    /// Stores `first` and entries alike after it. Their reservations stay.
+    /// Stores a run of like entries that begins with `first`, and keeps the reservations.
     pub(crate) fn set_alike(&self, entries: Range<usize>, first: Entry) {
         let step = u32::from(first.block().is_some());
         let mut word = first.encode();
@@ -92,7 +93,7 @@ impl Entries {
         }
     }
 
-    /// How many entries have a block reserved.
+    /// How many entries have a reserved block.
     pub(crate) fn reserved(&self) -> usize {
         self.words.iter().filter(|word| word.load(Ordering::Relaxed) & RESERVED != 0).count()
     }
@@ -108,7 +109,7 @@ impl Entries {
         self.words[index.0].load(Ordering::Relaxed) & RESERVED != 0
     }
 
-    /// Notes whether a block is reserved for the entry. True if that is a change.
+    /// Stores whether a block is reserved for the entry. True if that is a change.
     #[inline]
     pub(crate) fn set_reserved(&self, index: EntryIndex, reserved: Reserved) -> bool {
         let word = &self.words[index.0];

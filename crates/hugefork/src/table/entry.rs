@@ -1,4 +1,4 @@
-//! One entry of a table: what is mapped at one block of a region or snapshot.
+//! One entry of a table: what a region or snapshot has at one block of its addresses.
 //!
 //! ```text
 //!   31         30     27 26                              0
@@ -13,41 +13,41 @@
 //! | `Private` | present | readable and writable | exactly one, this entry's |
 //! | `Shared` | present, written by its origin: this region or its parent | readable | one for each holder |
 //! | `Lazy` | present, contents may be dropped | readable | as `Shared`; dropped only when there is one |
-//! | `Split` | present, each page as table/split.rs says | by page | as `Shared` |
+//! | `Split` | present, each page in a state of table/split.rs | page by page | as `Shared` |
 //! | `CowMapped` | present, with an origin; the private pages over it are the region's | by its access | as `Shared` |
-//! | `Revoked` | none any more | nothing | none |
+//! | `Revoked` | taken away | nothing | none |
 //!
-//! A `CowMapped` entry shows its block through a private mapping: the kernel copies each base page that is written,
-//! and the copy covers the block's. Nobody writes to the block itself. With `Access::Read` no more pages become
+//! A `CowMapped` entry shows its block through a private mapping: the kernel copies each base page at the first write,
+//! and the copy covers the block's page. Nobody writes to the block itself. With `Access::Read` no further page becomes
 //! private.
 //!
-//! `reserved`: a block of the pool is reserved for this entry, so the next write finds one.
+//! `reserved`: the pool keeps a block for this entry, so the next write finds one.
 //!
-//! transition.rs says how one state follows from another.
+//! transition.rs has the transitions between states.
 
 use crate::sys::{Access, Shows};
 use crate::units::BlockId;
 
-/// What is mapped at one block of a region.
+/// What a region or snapshot has at one block of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Never written, discarded or reclaimed: reads as zeros and holds no block.
     Zero,
     /// Writable: this entry alone holds the block.
     Private(BlockId),
-    /// Readable. A fork or snapshot, or the parent, holds it too, or did when the entry was last looked at.
+    /// Readable. A fork, a snapshot or the parent holds the block too, or did at the last look.
     Shared(BlockId, Origin),
     /// Readable and lazily freed as a whole.
     Lazy(BlockId),
-    /// Lazily freed or dropped in part.
+    /// Some of its pages are lazily freed or dropped.
     Split(BlockId),
-    /// Readable, or writable page by page, through a private mapping of the block, which may have private pages.
+    /// Shown through a private mapping, readable or also writable page by page. Private pages may lie over the block.
     CowMapped(BlockId, Origin, Access),
-    /// Taken away: any access to it fails.
+    /// The block was taken away: any access fails.
     Revoked,
 }
 
-/// Who wrote the block of an entry.
+/// The writer of an entry's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// This region.
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
     Parent,
 }
 
-/// The state of an entry: all that an event changes. Who wrote the block stays.
+/// The state of an entry: the part that an event changes. The origin of the block stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Zero,
@@ -70,14 +70,14 @@ pub(crate) enum State {
 
 const STATE_SHIFT: u32 = 27;
 const STATE_MASK: u32 = 0b1111;
-/// The numbers of states that are asked for by number.
+/// State numbers that the code below compares with directly.
 const SHARED: u32 = 2;
 const SHARED_OF_PARENT: u32 = 3;
 
-/// A snapshot has it where its bytes were looked at by address, with pages of its own over the block.
+/// A snapshot's entry whose bytes have an address and whose own pages lie over the block.
 const READ_OF_PARENT: u32 = 10;
 const BLOCK_MASK: u32 = (1 << STATE_SHIFT) - 1;
-/// This bit is set if a block is reserved for the entry.
+/// The bit that is set while a block is reserved for the entry.
 pub(super) const RESERVED: u32 = 1 << 31;
 
 impl Entry {
@@ -108,7 +108,7 @@ impl Entry {
         }
     }
 
-    /// The same entry in another state. Keeps the block, if that state has one, and who wrote it.
+    /// The same entry in another state. Keeps the block and its origin if that state has them.
     #[inline]
     pub(crate) fn in_state(self, state: State) -> Entry {
         let Some(block) = self.block() else { return self };
@@ -123,7 +123,7 @@ impl Entry {
         }
     }
 
-    /// Who wrote the block. For an entry without a block, nobody asks.
+    /// The writer of the block. Meaningless for an entry without a block.
     #[inline]
     pub(crate) fn origin(self) -> Origin {
         match self {
@@ -138,7 +138,7 @@ impl Entry {
         matches!(self, Entry::CowMapped(..))
     }
 
-    /// What its addresses show; `None` if each page shows something of its own.
+    /// What the addresses of the entry show; `None` if that differs from page to page.
     #[inline]
     pub(crate) fn shows(self) -> Option<Shows<BlockId>> {
         match self {
@@ -151,19 +151,20 @@ impl Entry {
         }
     }
 
-    /// Whether this region wrote the block's contents, so that others have them from here.
+    /// Whether this region wrote the block's contents, so that other holders have the block from this region.
     #[inline]
     pub(crate) fn is_owner(self) -> bool {
         self.block().is_some() && self.origin() == Origin::Own
     }
 
-    /// Whether it is shown through a private mapping that is writable.
+    /// Whether it is shown through a writable private mapping.
     #[inline]
     pub(crate) fn is_writable_cow_mapping(self) -> bool {
         matches!(self, Entry::CowMapped(_, _, Access::ReadWrite))
     }
 
-    /// Whether writes to it may take memory that its forks and snapshots cost the region: up to a block.
+    /// Whether the region's account is charged a block for this entry: it is a writable CoW mapping of the region's own
+    /// block, and its later page copies raise no fault.
     #[inline]
     pub(crate) fn is_charged(self) -> bool {
         matches!(self, Entry::CowMapped(_, Origin::Own, Access::ReadWrite))
@@ -201,14 +202,14 @@ impl Entry {
             8 => Entry::CowMapped(block, Origin::Own, Access::Read),
             9 => Entry::CowMapped(block, Origin::Parent, Access::ReadWrite),
             READ_OF_PARENT => Entry::CowMapped(block, Origin::Parent, Access::Read),
-            // More is never stored. If it were, an error would be better than zeros.
+            // Higher numbers are never stored. Should one appear, an error is better than zeros.
             6 | 11.. => Entry::Revoked,
         }
     }
 }
 
-/// Whether the entry of a region, as a word, shows what that of a snapshot has: both are zero, or the region shows the
-/// snapshot's block, and that cannot be dropped.
+/// Whether the region's entry shows what the snapshot's has, given the words of both: both are zero, or the region
+/// shows the snapshot's block in a state that does not let the block be dropped.
 #[inline]
 pub(super) fn is_plainly(region: u32, snapshot: u32) -> bool {
     const SHOWS_BLOCK: u32 = 1 << SHARED | 1 << SHARED_OF_PARENT | 0b1111 << 7;

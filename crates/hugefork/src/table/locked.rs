@@ -1,29 +1,30 @@
-//! Guards of windows, and the proof that entries may be changed.
+//! Guards of locked windows, and the proof that the holder may change entries.
 
 use core::marker::PhantomData;
 
 use crate::sync::{ExclusiveGuard, SharedGuard, WordLock};
 
-/// Holds the locks of neighbouring windows, perhaps of none, until dropped.
+/// Holds the locks of neighbouring windows until it is dropped. It may hold none.
 #[derive(Default)]
 pub(crate) struct WindowsGuard<'a> {
     locks: &'a [WordLock],
 }
 
 impl<'a> WindowsGuard<'a> {
-    /// Holds windows that the caller has locked.
+    /// A guard for windows that the caller has locked.
     pub(super) fn of(locks: &'a [WordLock]) -> WindowsGuard<'a> {
         WindowsGuard { locks }
     }
 
-    /// A guard for each of the windows, in order. A window whose guard is not taken from the iterator stays locked.
+    /// Splits this guard into one for each window, in order. A window whose guard is not taken from the iterator stays
+    /// locked.
     pub(crate) fn each(self) -> impl Iterator<Item = WindowsGuard<'a>> {
         let locks = self.locks;
         self.keep();
         locks.chunks(1).map(WindowsGuard::of)
     }
 
-    /// Leaves the windows locked, for [`Table::kept`].
+    /// Leaves the windows locked; [`Table::kept`] makes a guard for them again.
     pub(crate) fn keep(self) {
         core::mem::forget(self);
     }
@@ -35,17 +36,17 @@ impl Drop for WindowsGuard<'_> {
     }
 }
 
-/// The proof that entries of a table may be changed.
+/// The proof that its holder may change entries of a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Locked<'a>(PhantomData<&'a ()>);
 
 impl<'a> Locked<'a> {
-    /// The windows are locked, and no snapshot is being taken.
+    /// From the locks of the windows and the shared region lock, which keeps snapshots out.
     pub(crate) fn windows(_windows: &'a WindowsGuard<'_>, _publishing: &'a SharedGuard<'_>) -> Locked<'a> {
         Locked(PhantomData)
     }
 
-    /// Nobody else changes any entry.
+    /// From the exclusive region lock: no other thread changes any entry.
     pub(crate) fn alone(_alone: &'a ExclusiveGuard<'_>) -> Locked<'a> {
         Locked(PhantomData)
     }

@@ -1,6 +1,6 @@
-//! The whole state machine as one function, made of what transition.rs says of each event. The engine asks for one
-//! event at a time. This function is for the table in docs/design.md, for the test that compares it with that table,
-//! and for builds with debug assertions, which check each entry that is stored.
+//! The whole state machine as one function, made of the functions of transition.rs, one for each event. The engine
+//! calls those directly. This function serves the table in docs/design.md, the test that compares it with that table,
+//! and builds with debug assertions, which check each entry that is stored.
 
 use super::entry::{Origin, State};
 use super::pins::Pinned;
@@ -12,23 +12,23 @@ use super::transition::{
 use crate::sys::{Access, Merging};
 use crate::types::options::Reserve;
 
-/// All that matters besides the state. Each event asks only for what matters to it.
+/// All facts that decide beside the state. Each event reads only some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) held: Held,
-    /// Whether nothing may be taken away.
+    /// Whether the entry's holder has a reservation, so that nothing may be taken away from it.
     pub(crate) reserve: Reserve,
     /// Only a `Private` block can be pinned.
     pub(crate) pinned: Pinned,
-    /// Whether a block can be treated page by page.
+    /// Whether the backing lets a block be treated page by page.
     pub(crate) merging: Merging,
-    /// Who wrote the block.
+    /// The writer of the block.
     pub(crate) origin: Origin,
     pub(crate) grain: Grain,
     pub(crate) goal: Goal,
 }
 
-/// What has to be done at an event.
+/// The work that an event requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Nothing,
@@ -45,7 +45,7 @@ pub(crate) enum Work {
     Reset(OnReset),
 }
 
-/// The next state, and what has to be done.
+/// The next state, and the work wrapped in `Work`.
 macro_rules! both {
     ($work:ident, $outcome:expr) => {{
         let (next, work) = $outcome;
@@ -53,7 +53,7 @@ macro_rules! both {
     }};
 }
 
-/// What follows from an event.
+/// The next state of an entry after `event`, and the work that leads there.
 pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
     let is_split = matches!(state, State::Split);
     match event {
@@ -78,7 +78,8 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
     }
 }
 
-/// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event.
+/// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event,
+/// because its pages do.
 pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
     let (from, to) = (number(from), number(to));
     let next = NEXT[event as usize][from] | NEXT[Event::PagesWritable as usize][from];
@@ -86,7 +87,7 @@ pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
     from == to || next >> to & 1 == 1
 }
 
-/// The place of a state in [`STATES`].
+/// The index of a state in [`STATES`].
 const fn number(state: State) -> usize {
     match state {
         State::Zero => 0,
@@ -100,7 +101,7 @@ const fn number(state: State) -> usize {
     }
 }
 
-/// A bit for each state that may follow.
+/// For each event and state, one bit for each state that may follow.
 static NEXT: [[u16; STATES.len()]; EVENTS.len()] = {
     let mut next = [[0; STATES.len()]; EVENTS.len()];
     let mut at = 0;
@@ -113,7 +114,7 @@ static NEXT: [[u16; STATES.len()]; EVENTS.len()] = {
     next
 };
 
-/// All states, in the order of their numbers.
+/// All states, ordered by number.
 pub(crate) const STATES: [State; 8] = [
     State::Zero,
     State::Private,
@@ -125,7 +126,7 @@ pub(crate) const STATES: [State; 8] = [
     State::Revoked,
 ];
 
-/// All events, in order.
+/// All events, in the order of the enum.
 pub(crate) const EVENTS: [Event; 19] = [
     Event::Write,
     Event::Read,
@@ -152,7 +153,7 @@ impl Facts {
     /// How many combinations there are.
     pub(crate) const COUNT: usize = 128;
 
-    /// One of them: each fact is a bit.
+    /// The combination number `bits`; each bit is one fact.
     pub(crate) const fn nth(bits: usize) -> Facts {
         Facts {
             held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },

@@ -1,6 +1,6 @@
 //! Compares the state machine with the table in `docs/design.md`, for all states, events and facts.
 //!
-//! `HUGEFORK_GOLDEN=write` writes the table anew; its diff shows what has changed in the engine.
+//! `HUGEFORK_GOLDEN=write` writes the table anew; the diff shows the change of the engine.
 
 use std::fmt::Debug;
 use std::fs;
@@ -14,7 +14,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design.m
 const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
-/// Each fact, in words: when it holds, and when it does not.
+/// The words for each fact: first when it holds, then when it does not.
 const NAMES: [(&str, &str); 7] = [
     ("held alone", "held by others too"),
     ("promised", "not promised"),
@@ -25,7 +25,8 @@ const NAMES: [(&str, &str); 7] = [
     ("the snapshot's block", "another block"),
 ];
 
-/// The conditions that decide, from `fact` on, each with what follows. The tree is as flat as possible.
+/// The conditions from `fact` on that decide the outcome, each with its outcome. The decision tree is as flat as
+/// possible.
 fn leaves(event: Event, state: State, fact: usize, bits: usize) -> Vec<(Vec<&'static str>, (State, Work))> {
     let outcome = |rest: usize| step(event, state, Facts::nth(bits | rest << fact));
     let rest = NAMES.len() - fact;
@@ -44,7 +45,8 @@ fn leaves(event: Event, state: State, fact: usize, bits: usize) -> Vec<(Vec<&'st
     with(yes, bits | 1 << fact).chain(with(no, bits)).collect()
 }
 
-/// `GiveZeroed` as `give zeroed`, `LazyFree(Skip(Shared))` as `skip: shared`.
+/// Splits a `Debug` name into words: `GiveZeroed` becomes `give zeroed`, `LazyFree(Skip(Shared))` becomes `skip:
+/// shared`.
 fn words(name: &impl Debug) -> String {
     let text = format!("{name:?}");
     let inner = text.trim_end_matches(')').split('(').collect::<Vec<_>>();
@@ -138,7 +140,7 @@ fn what_is_stored_is_checked_against_the_table() {
     }
 }
 
-/// What no event may lead to, whatever the facts.
+/// Outcomes that no event may have, whatever the facts.
 #[test]
 fn no_event_shows_what_is_not_there() {
     for event in EVENTS {
@@ -155,7 +157,7 @@ fn no_event_shows_what_is_not_there() {
             for state in STATES {
                 let (next, _) = step(event, state, facts);
                 let has_block = |state| !matches!(state, State::Zero | State::Revoked);
-                // A reset gives the snapshot's.
+                // A reset gives the entry the snapshot's block.
                 let gives_one = event == Event::Write && state == State::Zero || event == Event::Reset;
                 assert!(!has_block(next) || has_block(state) || gives_one, "{event:?} of {state:?} finds a block");
                 if state == State::Private && facts.pinned == Pinned::Yes && event != Event::ProtectFailed {

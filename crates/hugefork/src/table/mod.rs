@@ -1,18 +1,18 @@
-//! The software page table of a region: one word an entry, one lock a window.
+//! The software page table of a region: one word for each entry, one lock for each window.
 //!
 //! ```text
 //! entries   [e0][e1][e2] … [e511] | [e512] …           one u32 each (see entry.rs)
 //! windows   [      lock 0       ] | [ lock 1 ] …       a window is the larger of a block and 2 MiB
 //! waiting   [      link 0       ] | [ link 1 ] …       windows that wait for reclaim (see waiting.rs)
 //! ```
-//! With 2 MiB blocks each entry has a lock of its own. With smaller blocks the entries of 2 MiB share one lock: a fault
-//! takes a run of neighbours with one lock, and the locks stay small beside the entries.
+//! With 2 MiB blocks each entry has a lock of its own. With smaller blocks, the entries of 2 MiB share one: a fault
+//! then takes a run of neighbours under one lock, and the locks take little memory compared with the entries.
 //!
 //! A fault changes an entry under the window's lock and the shared region lock. A snapshot (`Private` to `Shared`) and
-//! `lazy_free` (to `Lazy`) hold the region lock exclusively and change entries without the window's lock. So they never
-//! run while a fault works on an entry.
+//! `lazy_free` (to `Lazy`) hold the region lock exclusively, and need no window lock. So they never run while a fault
+//! works on an entry.
 
-#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+#![deny(clippy::wildcard_enum_match_arm)] // A new state must be considered in every match.
 
 mod entries;
 mod entry;
@@ -44,16 +44,16 @@ unsafe impl Zeroed for WordLock {}
 pub(crate) struct Table {
     entries: Entries,
     windows: EngineBox<[WordLock]>,
-    /// Windows in which something was lazily freed.
+    /// Windows that have lazily freed pages.
     pub(crate) waiting: Waiting,
-    /// The pages of split blocks: made at the first split, and kept until the region goes.
+    /// The page states of split blocks: allocated at the first split, and kept until the region is dropped.
     splits: OnceLock<EngineBox<[AtomicPtr<Split>]>>,
-    /// Entries in a window.
+    /// Entries in one window.
     window: usize,
 }
 
 impl Table {
-    /// A table of `count` entries, all zero. The system gives the memory page by page as entries are used.
+    /// A table of `count` entries, all zero. The kernel gives the memory page by page as entries are used.
     pub(crate) fn new(count: usize, block_size: BlockSize) -> Table {
         let window = (HUGE_PAGE / block_size.bytes()).max(1);
         Table {
@@ -65,7 +65,7 @@ impl Table {
         }
     }
 
-    /// Bytes this table occupies when every entry is used.
+    /// Bytes of memory once every entry is used.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.bytes()
             + size_of_val(&*self.windows)
@@ -78,23 +78,23 @@ impl Table {
         self.windows.len()
     }
 
-    /// The window of an entry.
+    /// The number of the window that `index` lies in.
     pub(crate) fn window(&self, index: EntryIndex) -> usize {
         index.0 / self.window
     }
 
-    /// The entries of some windows.
+    /// The entries of `windows`.
     pub(crate) fn entries_of(&self, windows: Range<usize>) -> Range<usize> {
         windows.start * self.window..(windows.end * self.window).min(self.len())
     }
 
-    /// The entries that share a lock with `index`.
+    /// The entries that share a lock with `index`, itself included.
     pub(crate) fn window_of(&self, index: EntryIndex) -> Range<usize> {
         let window = self.window(index);
         self.entries_of(window..window + 1)
     }
 
-    /// Locks the window of `index` unless somebody has it.
+    /// Locks the window of `index` unless another thread has it locked.
     pub(crate) fn try_lock(&self, index: EntryIndex) -> Option<WindowsGuard<'_>> {
         let window = self.window(index);
         self.windows[window].try_lock()?.keep();
@@ -112,7 +112,7 @@ impl Table {
         self.lock_windows(window..window + 1)
     }
 
-    /// Locks windows in order. Allocates nothing.
+    /// Locks `windows` in ascending order. Allocates nothing.
     pub(crate) fn lock_windows(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         for window in &self.windows[windows.clone()] {
             window.lock().keep();
@@ -120,25 +120,25 @@ impl Table {
         WindowsGuard::of(&self.windows[windows])
     }
 
-    /// Whether somebody has locked a window. Who has the region lock alone sees all who have had that lock while they
-    /// held a window.
+    /// Whether any window is locked. A caller that holds the region lock exclusively sees every lock of a thread that
+    /// held both a window and the region lock before.
     pub(crate) fn has_locked_windows(&self) -> bool {
         self.windows.iter().any(WordLock::is_taken)
     }
 
-    /// Guards windows that were locked one by one and [kept](WindowsGuard::keep).
+    /// A guard for windows that were locked one by one and [kept](WindowsGuard::keep).
     pub(crate) fn kept(&self, windows: Range<usize>) -> WindowsGuard<'_> {
         WindowsGuard::of(&self.windows[windows])
     }
 
-    /// The pages of a block that is or was split.
+    /// The page states of a block that is or was split.
     pub(crate) fn split(&self, index: EntryIndex) -> Option<&Split> {
         let split = self.splits.get()?[index.0].load(Ordering::Acquire);
-        // SAFETY: null, or a box that `prepare_split` left here, which stays until the table goes.
+        // SAFETY: null, or a box that `prepare_split` stored here, which stays until the table is dropped.
         unsafe { split.as_ref() }
     }
 
-    /// What a page of a split block is.
+    /// The state of a page of a split block.
     pub(crate) fn page(&self, index: EntryIndex, page: usize) -> SplitPage {
         match self.split(index) {
             Some(split) => split.get(page),
@@ -151,7 +151,7 @@ impl Table {
         self.splits.get().is_some()
     }
 
-    /// Makes room for the pages of a block that is about to be split. Allocates, so no lock may be held.
+    /// Makes room for the page states of a block that is about to be split. Allocates, so the caller may hold no lock.
     pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
         if self.split(index).is_none() {
             self.leave(index, Split::new(block_size.bytes() / BASE_PAGE));
@@ -159,7 +159,7 @@ impl Table {
         self.split(index).expect("just made")
     }
 
-    /// Leaves pages there, unless another thread has done so meanwhile.
+    /// Stores `pages`, unless another thread has stored some meanwhile.
     fn leave(&self, index: EntryIndex, pages: Split) {
         let slot = &self.splits.get_or_init(|| mem::zeroed(self.len()))[index.0];
         let new = EngineBox::into_raw(EngineBox::new_in(pages, Own));

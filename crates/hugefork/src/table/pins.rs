@@ -1,4 +1,4 @@
-//! How often each block of a region is pinned, and each of its pages.
+//! Counts the pins of each block of a region, and of each of its pages.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -16,21 +16,21 @@ pub(crate) enum Pinned {
     No,
 }
 
-/// How often each block of a region is pinned, and how often each page: a byte for each, allocated at the first pin.
+/// The pins of each block of a region and of each page: one byte for each count, allocated at the first pin.
 ///
-/// A block stays where it is for as long as one of its pages is pinned. Only the pinned pages stay writable at every
-/// moment, so that the others can be kept as they are while the block is copied.
+/// A block stays where it is while one of its pages is pinned. Only the pinned pages stay writable all the time; the
+/// others can be write-protected while the block is copied.
 #[derive(Debug, Default)]
 pub(crate) struct Pins {
     counts: OnceLock<Counts>,
-    /// Whether the kernel has refused to give the right to write back to pages beside pinned ones.
+    /// Whether the kernel once refused to make pages beside pinned ones writable again.
     lacks_right: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Counts {
     blocks: EngineBox<[AtomicU8]>,
-    /// Of each block so many pages in a row.
+    /// The counts of `pages_of_a_block` pages for each block, one block after the other.
     pages: EngineBox<[AtomicU8]>,
     pages_of_a_block: usize,
 }
@@ -43,8 +43,9 @@ impl Counts {
 }
 
 impl Pins {
-    /// Makes room for the counts of `entries` entries. What can be protected of a block by itself are so many pages, or
-    /// nothing but the whole block if that is 0. Allocates, so no lock may be held.
+    /// Makes room for the counts of `entries` entries. `pages_of_a_block` is the number of pages that can be
+    /// write-protected one by one in each block, or 0 if only whole blocks can. Allocates, so the caller may hold no
+    /// lock.
     pub(crate) fn prepare(&self, entries: usize, pages_of_a_block: usize) {
         self.counts.get_or_init(|| {
             let pages = mem::zeroed(entries * pages_of_a_block);
@@ -63,13 +64,13 @@ impl Pins {
         self.counts.get().is_some_and(|counts| counts.blocks[index.0].load(Ordering::Relaxed) > 0)
     }
 
-    /// As [`Pins::has`], in the terms of transition.rs.
+    /// As [`Pins::has`], as a fact for transition.rs.
     #[inline]
     pub(crate) fn of(&self, index: EntryIndex) -> Pinned {
         if self.has(index) { Pinned::Yes } else { Pinned::No }
     }
 
-    /// The runs of `entries` that are not pinned, in order. The caller holds a lock that keeps pins as they are.
+    /// The runs of `entries` without a pin, in order. The caller holds a lock that keeps pins as they are.
     pub(crate) fn runs_between(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut next = entries.start;
         std::iter::from_fn(move || {
@@ -80,14 +81,14 @@ impl Pins {
         })
     }
 
-    /// The pinned ones of `entries`, in order. The caller holds a lock that keeps pins as they are.
+    /// The pinned entries of `entries`, in order. The caller holds a lock that keeps pins as they are.
     pub(crate) fn pinned(&self, entries: Range<usize>) -> impl Iterator<Item = EntryIndex> + '_ {
         let entries = if self.are_used() { entries } else { 0..0 };
         entries.map(EntryIndex).filter(|index| self.has(*index))
     }
 
-    /// The runs of pages of a pinned block that are not pinned themselves, as far as they can be protected. The caller
-    /// holds a lock that keeps pins as they are.
+    /// The runs of pages without a pin in a pinned block; none if pages cannot be write-protected one by one. The
+    /// caller holds a lock that keeps pins as they are.
     pub(crate) fn pages_beside(&self, index: EntryIndex) -> impl Iterator<Item = Range<usize>> + '_ {
         let pages = self.counts.get().map_or(&[][..], |counts| counts.pages_of(index));
         runs(0..pages.len(), |page| pages[page].load(Ordering::Relaxed) == 0)
@@ -98,20 +99,20 @@ impl Pins {
         self.counts.get().map_or(0, |counts| counts.blocks.len() + counts.pages.len())
     }
 
-    /// Adds a pin of these pages of a block. False if no more can be counted.
+    /// Pins these pages of a block. False if the block's count is at its maximum.
     pub(crate) fn add(&self, _locked: Locked<'_>, index: EntryIndex, pages: Range<usize>) -> bool {
         let Some(counts) = self.counts.get() else { return false };
         let block = &counts.blocks[index.0];
         let Some(more) = block.load(Ordering::Relaxed).checked_add(1) else { return false };
         block.store(more, Ordering::Relaxed);
-        // None is pinned more often than its block.
+        // No page has more pins than its block, so its count cannot overflow either.
         for page in counts.pages_of(index).get(pages).unwrap_or_default() {
             page.store(page.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
         }
         true
     }
 
-    /// Takes a pin of these pages off.
+    /// Removes one pin from these pages of a block.
     pub(crate) fn remove(&self, _locked: Locked<'_>, index: EntryIndex, pages: Range<usize>) {
         let Some(counts) = self.counts.get() else { return };
         let pages = counts.pages_of(index).get(pages).unwrap_or_default();
@@ -120,13 +121,13 @@ impl Pins {
         }
     }
 
-    /// Notes that pages beside pinned ones may not be writable though their block is `Private`.
+    /// Notes that pages beside pinned ones may lack the right to be written although their block is `Private`.
     #[cold]
     pub(crate) fn note_lack_of_right(&self) {
         self.lacks_right.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a block that is `Private` may have pages that are not writable.
+    /// Whether a `Private` block may have pages that are not writable.
     #[inline]
     pub(crate) fn may_lack_right(&self) -> bool {
         self.lacks_right.load(Ordering::Relaxed)

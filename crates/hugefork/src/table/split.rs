@@ -1,4 +1,4 @@
-//! The pages of a block that was lazily freed in part.
+//! The states of the pages of a block that was lazily freed in part.
 //!
 //! ```text
 //!             lazy_free                 reclaim
@@ -16,8 +16,8 @@
 //! | `Writable` | the block's, readable and writable | the block's |
 //! | `Dropped` | zeros, readable | none: given back to the system |
 //!
-//! A block that others hold has no dropped pages: a snapshot first gets memory for them again. There is one byte for
-//! each base page. It changes like an entry: under the window's lock and the region lock.
+//! A block with several holders has no dropped pages: before a snapshot shares it, they get memory again. Each base
+//! page has one byte here, which changes under the locks of an entry: the window's lock and the region lock.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub(crate) enum SplitPage {
 }
 
 impl SplitPage {
-    /// What a page shows that begins at `start` of the pool.
+    /// What the page at `start` of the pool shows at its address.
     pub(crate) fn shows<M>(self, start: M) -> Shows<M> {
         match self {
             SplitPage::Dropped => Shows::Zeros,
@@ -49,7 +49,7 @@ impl SplitPage {
 
 const STATES: [SplitPage; 4] = [SplitPage::Readable, SplitPage::Writable, SplitPage::Lazy, SplitPage::Dropped];
 
-/// The pages of one split block.
+/// The page states of one split block, and how many pages are in each.
 #[derive(Debug)]
 pub(crate) struct Split {
     pages: EngineBox<[AtomicU8]>,
@@ -85,12 +85,12 @@ impl Split {
         }
     }
 
-    /// How many pages are in state `of`.
+    /// How many pages are in the state `of`.
     pub(crate) fn count(&self, of: SplitPage) -> usize {
         self.counts[of as usize].load(Ordering::Relaxed)
     }
 
-    /// The maximal runs of pages in `within` that are in state `of`.
+    /// The maximal runs of pages in `within` that are in the state `of`.
     pub(crate) fn runs_of(&self, within: Range<usize>, of: SplitPage) -> impl Iterator<Item = Range<usize>> + '_ {
         runs(within, move |page| self.get(page) == of)
     }

@@ -1,6 +1,6 @@
-//! The state machine of an entry: what each event makes of it, and what has to be done for that. These functions are
-//! pure: they take no lock, make no call and choose no block. The engine does what they say and stores the state that
-//! they name.
+//! The state machine of an entry: for each event, the next state and the work that leads there. These functions are
+//! pure: they take no lock, make no system call and choose no block. The engine does the work that they name and stores
+//! the state that they return.
 //!
 //! `docs/design.md` has all of it in one table; a test compares that table with machine.rs for all states, events and
 //! facts.
@@ -25,186 +25,187 @@
 //!                                         └──────────────▶ Private ◀──────────────┘
 //! ```
 //! A reset to a snapshot leads from any state to `Shared`, or to `Zero` as a discard does. Entries that show the
-//! snapshot's block stay as they are.
+//! snapshot's block already keep it.
 //!
-//! A snapshot is never written to, so its entries are only `Zero`, `Shared` and `Revoked`.
+//! Nobody writes to a snapshot, so the events above leave its entries in `Zero`, `Shared`, `CowMapped(Read)` or
+//! `Revoked`.
 
 use super::entry::{Origin, State};
 use super::pins::Pinned;
 use crate::sys::{Access, Merging};
 use crate::types::options::Reserve;
 
-/// Who else holds an entry's block.
+/// Whether an entry holds its block alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Alone,
     ByOthersToo,
 }
 
-/// What is copied at a write to a block that others hold.
+/// The unit of copying at a write to a block that others hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grain {
-    /// By the kernel: each base page that is written.
+    /// Each base page at its first write, by the kernel.
     Page,
     /// The block.
     Block,
 }
 
-/// What a write needs.
+/// The work of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnWrite {
-    /// Nothing: it is writable.
+    /// None: the block is writable.
     Nothing,
-    /// A block that is zero (demand-zero).
+    /// Give the entry a block of zeros (demand-zero).
     GiveZeroed,
-    /// To give the right to write to the block that is there (reuse).
+    /// Make the present block writable (reuse).
     AllowWrites,
-    /// To give the right to write to the page, with memory for it if it was dropped.
+    /// Make the page writable, and give it memory if it was dropped.
     AllowPage,
-    /// A copy of the block (copy-on-write), with the private pages over it.
+    /// Copy the block (copy-on-write), with the private pages over it.
     Copy,
-    /// To show the block through a private mapping, so that the kernel copies what is written.
+    /// Show the block through a private mapping, so that the kernel copies each page that is written.
     CowMap,
-    /// To give the right to write to the private mapping that is there.
+    /// Make the present private mapping writable.
     AllowPageWrites,
-    /// To copy the private pages into the block, and to show that.
+    /// Copy the private pages into the block, and show the block.
     WriteBack,
-    /// An error: the block was taken away.
+    /// Fail: the block was taken away.
     Refuse,
 }
 
-/// What a fork or snapshot needs.
+/// The work of a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnShare {
-    /// Nothing: there is no block.
+    /// None: there is no block.
     Nothing,
-    /// A reference to the block, which loses the right to be written.
+    /// Add a reference to the block and write-protect it.
     Share,
-    /// To get memory for the pages that were dropped, and then as `Share`.
+    /// Get memory for the pages that were dropped, then do the work of `Share`.
     FillAndShare,
-    /// A copy of its own: the block itself stays writable, because it is pinned.
+    /// Give the fork or snapshot a copy: the block itself stays writable, because it is pinned.
     GiveCopy,
-    /// An error: the block was taken away.
+    /// Fail: the block was taken away.
     Refuse,
 }
 
-/// What `discard` of the block needs.
+/// The work of `discard` of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnDiscard {
-    /// Nothing: it reads as zeros.
+    /// None: the entry reads as zeros.
     Nothing,
-    /// To show zeros in place of the block, which goes back to the pool.
+    /// Show zeros in place of the block, and give the block back to the pool.
     ShowZeros,
-    /// To fill the block with zeros where it is, because it is pinned.
+    /// Fill the block with zeros where it is, because it is pinned.
     ZeroInPlace,
 }
 
-/// What `lazy_free` needs.
+/// The work of `lazy_free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnLazyFree {
-    /// To take away the right to write to the block.
+    /// Write-protect the block.
     ForbidWrites,
-    /// To take away the right to write to the pages, and to mark each of them.
+    /// Write-protect the pages, and mark each as lazily freed.
     ForbidPages,
-    /// Nothing.
+    /// None.
     Skip(Skipped),
 }
 
-/// Why `lazy_free` does nothing.
+/// The reason why `lazy_free` does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Skipped {
-    /// There is nothing to free, or it is lazily freed already.
+    /// The entry has nothing to free, or is lazily freed already.
     Already,
     /// Others hold the block.
     Shared,
     Pinned,
-    /// It is a part of a block, and the block cannot be split.
+    /// The range is a part of a block that the backing cannot split.
     Indivisible,
     Revoked,
 }
 
-/// What `cancel_lazy_free` needs. The right to write comes back with the next write.
+/// The work of `cancel_lazy_free`. The next write makes the block writable again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnCancel {
     Nothing,
-    /// To mark the entry as kept.
+    /// Mark the entry as kept.
     Keep,
-    /// To mark the pages as kept.
+    /// Mark the pages as kept.
     KeepPages,
 }
 
-/// What reclaim needs.
+/// The work of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnReclaim {
-    /// Nothing is lazily freed.
+    /// None: nothing is lazily freed.
     Nothing,
-    /// Nothing for now: others hold the block, which stays lazily freed.
+    /// None for now: others hold the block, which stays lazily freed.
     Wait,
-    /// To show zeros in place of the block, which goes back to the pool.
+    /// Show zeros in place of the block, and give the block back to the pool.
     ShowZeros,
-    /// To show zeros in place of the pages, whose memory goes back to the system. When the last page goes, the entry
-    /// becomes `Zero`.
+    /// Show zeros in place of the lazily freed pages, and give their memory back to the system. The entry becomes
+    /// `Zero` with the last page.
     DropPages,
 }
 
-/// What it takes to let go of a borrowed block, so that its region can write to it.
+/// The work of a holder that gives up a borrowed block, so that the lending region can write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnRevoke {
-    /// Nothing: the block was not borrowed, or was promised to stay.
+    /// None: the holder did not borrow the block, or has it reserved for good.
     Nothing,
-    /// To hide the entry.
+    /// Hide the entry.
     Hide,
 }
 
-/// The block that a region goes back to, beside the one that it has.
+/// Whether a reset's snapshot has the same block as the region's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
     Same,
     Other,
 }
 
-/// What a reset needs, where the snapshot has a block. Where it has none, a reset is a discard.
+/// The work of a reset where the snapshot has a block. Where it has none, a reset is a discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnReset {
-    /// Nothing: it is what it was.
+    /// None: the entry has not changed.
     Nothing,
-    /// To put back what the private pages cover.
+    /// Put back the bytes of the block that private pages cover.
     PutBack,
-    /// To mark the entry as kept: it may not be dropped any more.
+    /// Mark the entry as kept: its contents may not be dropped any more.
     Keep,
-    /// To mark the pages as kept.
+    /// Mark the pages as kept.
     KeepPages,
-    /// To show the snapshot's block in its place. A block that is written to again and again may get the snapshot's
-    /// bytes instead, and stays as it is.
+    /// Show the snapshot's block in place of the region's. A block that is written after every reset may stay, and get
+    /// the snapshot's bytes instead.
     Exchange,
-    /// To copy the snapshot's bytes into the block, which stays where it is, because it is pinned.
+    /// Copy the snapshot's bytes into the block, which stays where it is, because it is pinned.
     CopyInPlace,
 }
 
-/// What a pin needs.
+/// The work of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnPin {
-    /// To count it.
+    /// Count the pin.
     Count,
-    /// To write to the block first.
+    /// Write to the block first.
     WriteFirst,
 }
 
-/// What the end of a region or snapshot needs, once nothing is mapped any more.
+/// The work at the end of a region or snapshot, after everything is unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnDrop {
-    /// Nothing: there is no block.
+    /// None: there is no block.
     Nothing,
-    /// To give the reference back.
+    /// Give the reference back.
     Release,
-    /// To get memory for the pages that were dropped, and then as `Release`.
+    /// Get memory for the pages that were dropped, then do the work of `Release`.
     ReleasePages,
-    /// To leak the block: whoever pinned it may still use its memory.
+    /// Leak the block: the holder of the pin may still use its memory.
     Leak,
 }
 
-/// A write: by a fault, or prepared by a call. By block it gives the region a block of its own with all that it sees,
-/// and so ends a CoW mapping, too.
+/// A write: by a fault, or prepared by a call. With `Grain::Block` the region gets a block of its own with all the
+/// bytes that it sees, so a CoW mapping ends, too.
 pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, OnWrite) {
     match (state, held, grain) {
         (State::Zero, _, _) => (State::Private, OnWrite::GiveZeroed),
@@ -213,7 +214,7 @@ pub(crate) const fn on_write(state: State, held: Held, grain: Grain) -> (State, 
         (State::Split, Held::Alone, _) => (State::Split, OnWrite::AllowPage),
         (State::CowMapped(_), Held::Alone, _) => (State::Private, OnWrite::WriteBack),
         (State::Shared, Held::ByOthersToo, Grain::Page) => (State::CowMapped(Access::ReadWrite), OnWrite::CowMap),
-        // A CoW mapping is writable already if another thread was faster. If a call has failed, some of it may not be.
+        // The mapping is writable already if another thread was faster. After a failed call, parts of it may not be.
         (State::CowMapped(_), Held::ByOthersToo, Grain::Page) => {
             (State::CowMapped(Access::ReadWrite), OnWrite::AllowPageWrites)
         }
@@ -233,7 +234,7 @@ pub(crate) const fn on_write_protect(state: State) -> State {
     }
 }
 
-/// Whether a read by address works in this state; if not, it is an error.
+/// Whether a read by address works in this state.
 pub(crate) const fn is_readable(state: State) -> bool {
     match state {
         State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::CowMapped(_) => true,
@@ -254,7 +255,8 @@ pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
     }
 }
 
-/// `discard` of the whole block. A part is written to first, and then filled with zeros in place.
+/// `discard` of a whole block. A discard of a part first writes to the block, and then fills the part with zeros in
+/// place.
 pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscard) {
     match (state, pinned) {
         (State::Zero, _) => (State::Zero, OnDiscard::Nothing),
@@ -266,8 +268,8 @@ pub(crate) const fn on_discard(state: State, pinned: Pinned) -> (State, OnDiscar
     }
 }
 
-/// `lazy_free` of the whole block. The caller has written back CoW mappings that the region holds alone; one that it
-/// holds alone since then is skipped.
+/// `lazy_free` of a whole block. The caller has written back the CoW mappings that the region holds alone; a mapping
+/// that it holds alone only since then is skipped.
 pub(crate) const fn on_lazy_free(state: State, held: Held, pinned: Pinned) -> (State, OnLazyFree) {
     match (state, held, pinned) {
         (State::Zero | State::Lazy, _, _) => (state, OnLazyFree::Skip(Skipped::Already)),
@@ -296,7 +298,7 @@ pub(crate) const fn on_lazy_free_part(
     }
 }
 
-/// `cancel_lazy_free`, and all else that takes lazy free back without a write.
+/// `cancel_lazy_free`, or another call that takes lazy free back without a write.
 pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     match state {
         State::Lazy => (State::Shared, OnCancel::Keep),
@@ -307,7 +309,7 @@ pub(crate) const fn on_cancel(state: State) -> (State, OnCancel) {
     }
 }
 
-/// Reclaim of what was lazily freed.
+/// Reclaim of a lazily freed block or of lazily freed pages.
 pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
     match (state, held) {
         (State::Lazy, Held::Alone) => (State::Zero, OnReclaim::ShowZeros),
@@ -319,8 +321,8 @@ pub(crate) const fn on_reclaim(state: State, held: Held) -> (State, OnReclaim) {
     }
 }
 
-/// The region that wrote the block asks for it back. What was promised stays where it is: the kernel may be reading the
-/// very pages.
+/// The region that wrote the block wants it back. A holder with a reservation keeps the block: the kernel may still be
+/// reading its pages.
 pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserve) -> (State, OnRevoke) {
     match (state, origin, reserved) {
         (State::Shared | State::CowMapped(_), Origin::Parent, Reserve::None) => (State::Revoked, OnRevoke::Hide),
@@ -332,7 +334,7 @@ pub(crate) const fn on_revoke(state: State, origin: Origin, reserved: Reserve) -
     }
 }
 
-/// The region goes back to a snapshot that has a block here. The entry has the same block, or another.
+/// The region is reset to a snapshot that has a block here: the entry's block, or another.
 pub(crate) const fn on_reset(state: State, goal: Goal, pinned: Pinned) -> (State, OnReset) {
     match (state, goal, pinned) {
         (State::Private, _, Pinned::Yes) => (State::Private, OnReset::CopyInPlace),
@@ -358,7 +360,7 @@ pub(crate) const fn on_pin(state: State) -> (State, OnPin) {
     }
 }
 
-/// The region or snapshot goes.
+/// The end of the region or snapshot.
 pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
     match (state, pinned) {
         (State::Zero | State::Revoked, _) => OnDrop::Nothing,
@@ -369,9 +371,9 @@ pub(crate) const fn on_drop(state: State, pinned: Pinned) -> OnDrop {
     }
 }
 
-/// The call to give or take the right to write failed: some pages may be writable and others not, and none may be
-/// dropped. The next write finds that the region holds the block alone, or shows it through a CoW mapping, and asks for
-/// the right again.
+/// A failed call that was to write-protect pages or make them writable: some pages may be writable and others not, so
+/// none may be dropped. The next write finds that the region holds the block alone, or shows it through a CoW mapping,
+/// and asks the kernel again.
 pub(crate) const fn on_protect_failed(state: State) -> State {
     match state {
         State::Private | State::Shared | State::Lazy | State::Split => State::Shared,
@@ -380,7 +382,7 @@ pub(crate) const fn on_protect_failed(state: State) -> State {
     }
 }
 
-/// Everything that can happen to an entry.
+/// All events of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Write,
@@ -403,6 +405,6 @@ pub(crate) enum Event {
     ProtectFailed,
     /// The pages of a CoW mapping lose the right to be written.
     WriteProtect,
-    /// The region goes back to a snapshot that has a block here.
+    /// The region is reset to a snapshot that has a block here.
     Reset,
 }

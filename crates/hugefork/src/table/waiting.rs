@@ -1,15 +1,15 @@
-//! Windows in which something was lazily freed, in the order in which reclaim looks at them.
+//! Queues of the windows that have lazily freed pages, in the order in which reclaim visits them.
 //!
 //! ```text
-//!   lazy_free ─▶ [ line ] ─▶ reclaim looks ─▶ all of it dropped or written again ─▶ gone
-//!                   ▲                     └─▶ others hold what is left ─▶ [ shelved ]
-//!                   └──────────── somebody has let go of something since ─────┘
+//!   lazy_free ─▶ [ line ] ─▶ reclaim visits ─▶ all of it dropped or written again ─▶ gone
+//!                   ▲                      └─▶ others hold the rest ─▶ [ shelved ]
+//!                   └──────────── a holder has let go of a block since ──────┘
 //! ```
-//! Reclaim looks at a window once, and again only if what it found there may have changed. So the work of a reclaim is
-//! in proportion to what it drops, however much is lazily freed that cannot be dropped.
+//! Reclaim visits a window once, and again only if the holders of its blocks may have changed. So the work of a reclaim
+//! is in proportion to the memory that it drops, even if much more is lazily freed but cannot be dropped.
 //!
-//! A window's mark is not zero exactly while the window is in one of the two queues or in the hands of the holder of
-//! [`Waiting::look`]. Links are window numbers plus one, so zeroed memory is an empty queue.
+//! The mark of a window is not zero exactly while the window is in one of the two queues or in the hands of the holder
+//! of [`Waiting::look`]. A link is a window number plus one, so zeroed memory is an empty queue.
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,20 +17,19 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::mem::{self, EngineBox};
 use crate::sync::{WordGuard, WordLock};
 
-/// The windows of one region that wait.
+/// The waiting windows of one region.
 pub(crate) struct Waiting {
-    /// For each window: the `lazy_free` call since which it waits, or 0.
+    /// For each window: the number of the `lazy_free` call since which it waits, or 0.
     marks: EngineBox<[AtomicU32]>,
-    /// For each window: the one behind it in its queue.
+    /// For each window: the link to the next one in its queue.
     next: EngineBox<[AtomicU32]>,
     line: Queue,
     shelved: Queue,
-    /// Guards all of the above. No other lock is taken under it.
+    /// Guards all of the above. The holder takes no other lock.
     links: WordLock,
-    /// Whoever looks at windows that were taken out of the line holds this. It is taken before the locks of windows and
-    /// regions.
+    /// Held by the thread that visits windows taken from the line. Taken before the locks of windows and regions.
     looking: WordLock,
-    /// The last `change` that [`Waiting::recall`] was given.
+    /// The last `change` that [`Waiting::recall`] got.
     recalled_at: AtomicU64,
 }
 
@@ -41,7 +40,7 @@ struct Queue {
 }
 
 impl Waiting {
-    /// Nothing waits.
+    /// Empty queues for `windows` windows.
     pub(crate) fn new(windows: usize) -> Waiting {
         Waiting {
             marks: mem::zeroed(windows),
@@ -64,7 +63,8 @@ impl Waiting {
         self.marks[window].load(Ordering::Relaxed) != 0
     }
 
-    /// Puts windows at the end of the line, since the call `mark`. A window that waits already keeps its place.
+    /// Puts windows at the end of the line, as waiting since the call `mark`. A window that waits already keeps its
+    /// place.
     pub(crate) fn enter(&self, windows: Range<usize>, mark: u32) {
         let _links = self.links.lock();
         let (mut first, mut last) = (self.line.first.load(Ordering::Relaxed), self.line.last.load(Ordering::Relaxed));
@@ -81,12 +81,12 @@ impl Waiting {
             }
             last = link;
         }
-        // A window that does not wait has no link: `take` clears it, and `recall` clears the last one's.
+        // A window outside of the queues has link 0: `take` clears it, and the last in line never has one.
         self.line.first.store(first, Ordering::Relaxed);
         self.line.last.store(last, Ordering::Relaxed);
     }
 
-    /// Keeps others from taking windows out of the line, and waits for those who have some.
+    /// Gives the caller alone the right to take windows out of the line. Waits while another thread still visits some.
     pub(crate) fn look(&self) -> WordGuard<'_> {
         self.looking.lock()
     }
@@ -98,8 +98,8 @@ impl Waiting {
         Some(self.marks[first as usize].load(Ordering::Relaxed))
     }
 
-    /// Takes the first window out of the line, and the windows behind it that are its neighbours: at most `most`, and
-    /// none that waits since a call after `until`.
+    /// Takes the first window out of the line, and with it the following windows in line that are its upper neighbours:
+    /// at most `most`, and none that waits since a call after `until`.
     pub(crate) fn take(&self, until: u32, most: usize) -> Option<Range<usize>> {
         let _links = self.links.lock();
         let first = self.line.first.load(Ordering::Relaxed).checked_sub(1)? as usize;
@@ -127,7 +127,7 @@ impl Waiting {
         }
     }
 
-    /// Shelves a window that was taken: nothing that is lazily freed in it can be dropped now.
+    /// Shelves a window that was taken: none of its lazily freed blocks can be dropped now.
     pub(crate) fn shelve(&self, window: usize) {
         let _links = self.links.lock();
         self.push(&self.shelved, window);
@@ -138,8 +138,8 @@ impl Waiting {
         self.marks[window].store(0, Ordering::Relaxed);
     }
 
-    /// Puts all windows that were shelved back at the front of the line if `change` is new. True if there were any.
-    /// Nobody has taken windows meanwhile: that is what `looking` proves.
+    /// Moves all shelved windows to the front of the line if `change` is new. True if there were any. The guard proves
+    /// that no thread visits windows meanwhile.
     pub(crate) fn recall(&self, _looking: &WordGuard<'_>, change: u64) -> bool {
         let _links = self.links.lock();
         let first = self.shelved.first.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Waiting {
         true
     }
 
-    /// Puts a window at the end of a queue. `links` is held.
+    /// Puts a window at the end of a queue. The caller holds `links`.
     fn push(&self, queue: &Queue, window: usize) {
         let link = window as u32 + 1;
         self.next[window].store(0, Ordering::Relaxed);
@@ -173,12 +173,12 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    // Lists of runs, some of one run.
+    // The lists hold ranges; some have only one.
     #![allow(clippy::single_range_in_vec_init)]
 
     use super::*;
 
-    /// Takes everything that is in line, run by run.
+    /// Takes all windows in line, run by run.
     fn empty(waiting: &Waiting, until: u32) -> Vec<Range<usize>> {
         std::iter::from_fn(|| waiting.take(until, usize::MAX)).collect()
     }

@@ -1,4 +1,4 @@
-//! Tests in a process of their own: those that die, and those that change what belongs to the whole process (signal
+//! Runs a test in a process of its own: tests that die, and tests that change a property of the whole process (signal
 //! dispositions, limits, the number of mappings).
 //!
 //! ```text
@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use super::wait::PATIENCE;
 
-/// Names the test whose body this process runs.
+/// The environment variable that names the test whose body this process runs.
 const WHICH: &str = "HUGEFORK_TEST_ALONE";
 
-/// The process prints this first, so that one that ran nothing cannot pass for one that succeeded.
+/// The process prints this first, so that a process that ran nothing cannot pass for one that succeeded.
 const STARTED: &str = "this process runs the test alone";
 
-/// So many lines are quoted of the beginning and of the end of what it printed.
+/// Number of lines quoted from the beginning and from the end of the output.
 const QUOTED: usize = 20;
 
-/// How a process ended and what it printed.
+/// The end of a process and its output.
 #[derive(Debug)]
 #[must_use = "look at how it ended"]
 pub(crate) struct Ended {
@@ -33,13 +33,13 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Nothing went wrong.
+    /// Checks that the process succeeded.
     #[track_caller]
     pub(crate) fn well(self) {
         assert!(self.status.success(), "{self}");
     }
 
-    /// A signal ended it. Returns what it wrote to standard error.
+    /// Checks that this signal ended the process. Returns its standard error.
     #[track_caller]
     pub(crate) fn by(self, signal: i32) -> String {
         assert_eq!(self.status.signal(), Some(signal), "{self}");
@@ -49,7 +49,7 @@ impl Ended {
 
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // A process may have said the same for ever, so this quotes only the beginning and the end.
+        // A process may have printed the same lines for ever, so this quotes only the beginning and the end.
         let quoted = |text: &str| {
             let lines: Vec<&str> = text.lines().collect();
             let left_out = lines.len().saturating_sub(2 * QUOTED);
@@ -67,13 +67,13 @@ impl std::fmt::Display for Ended {
     }
 }
 
-/// Whether this is such a process.
+/// Whether this process was started by [`alone`].
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(WHICH).is_some()
 }
 
-/// Runs `body`, a closure written in the test itself, in a process of its own, which has no other threads than `body`
-/// starts. Call it once in a test.
+/// Runs `body`, a closure written in the test itself, in a process of its own. This process has no other threads than
+/// those that `body` starts. Call it once in a test.
 pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
     // `binary::test::{{closure}}`
     let test = std::any::type_name::<Body>().split("::").nth(1).expect("a closure has a path");
@@ -98,11 +98,11 @@ pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
     ended
 }
 
-/// Runs `body` in a child that has one thread: the runner of the tests has another one beside that of the test. The
-/// process must have no pool yet.
+/// Runs `body` in a child with one thread: in the test process, the test runner has a thread beside the test's. The
+/// process must not have a pool yet.
 #[track_caller]
 pub(crate) fn with_one_thread(body: impl FnOnce()) {
-    // SAFETY: the child has a thread of its own only, and the C library sees to its locks.
+    // SAFETY: the child has only the thread that forked, and the C library takes care of its own locks.
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
         0 => {
@@ -119,7 +119,7 @@ pub(crate) fn with_one_thread(body: impl FnOnce()) {
     }
 }
 
-/// Waits for a process to end.
+/// Waits for a process to end, and reads its output.
 fn watch(mut child: Child) -> Ended {
     fn read(mut from: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Faults that are not hugefork's, beside faults that are.
+//! Helpers for faults that are not hugefork's, beside faults that are.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -14,7 +14,7 @@ const BLOCK: usize = 2 << 20;
 
 static FORBIDDEN: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// How many faults [`mend`] and [`mend_plain`] have mended.
+/// The number of faults that [`mend`] and [`mend_plain`] have mended.
 pub(crate) static MENDED: AtomicUsize = AtomicUsize::new(0);
 
 /// A page that may not be touched until [`mend`] has mended it.
@@ -44,12 +44,12 @@ pub(crate) fn write_to_be_mended(page: *mut u8) {
     let mended = MENDED.load(Ordering::Relaxed);
     forbid_again(page);
     write(page, 42);
-    // SAFETY: it is readable since it was mended.
+    // SAFETY: the handler has made it readable.
     assert_eq!(unsafe { page.read_volatile() }, 42);
     assert_eq!(MENDED.load(Ordering::Relaxed), mended + 1);
 }
 
-/// A handler that allows writing to the forbidden page and does not expect any other fault.
+/// A handler that makes the forbidden page writable. Any other fault ends the process.
 pub(crate) extern "C" fn mend(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     if address_of(info) != FORBIDDEN.load(Ordering::Acquire).addr() {
         give_up("the handler got a fault at another address\n");
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn mend(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
     mend_plain(libc::SIGSEGV);
 }
 
-/// As [`mend`], for handlers that are told only the signal.
+/// As [`mend`], for handlers that get only the signal.
 pub(crate) extern "C" fn mend_plain(_: c_int) {
     MENDED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: the page of `forbidden_page`.
@@ -70,7 +70,7 @@ pub(crate) fn small_region() -> Region {
     pool.region_with(2 * BLOCK, super::by_block()).unwrap()
 }
 
-/// Makes a fault of each kind happen.
+/// Provokes a fault of each kind.
 pub(crate) fn check_region_faults(region: &mut Region) {
     let before = region.stats().faults;
     region.discard(0..2 * BLOCK).unwrap();

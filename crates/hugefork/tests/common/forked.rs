@@ -1,4 +1,4 @@
-//! Children of `fork(2)`, and what they find.
+//! Runs code in children of `fork(2)` and checks the outcome.
 
 use std::os::unix::process::ExitStatusExt;
 use std::panic::AssertUnwindSafe;
@@ -22,7 +22,7 @@ pub(crate) fn in_raw_fork(body: impl FnOnce() -> i32) -> ExitStatus {
     as_child(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32, body)
 }
 
-/// Goes on as the child, if `forked` says so, or waits for it.
+/// Runs `body` if this is the child, as `forked` says; otherwise waits for the child.
 fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
     match forked {
         -1 => panic!("fork: {}", std::io::Error::last_os_error()),
@@ -42,7 +42,7 @@ fn as_child(forked: i32, body: impl FnOnce() -> i32) -> ExitStatus {
     }
 }
 
-/// Checks that the child of [`in_fork`] found everything as it should be.
+/// Runs checks in a child of `fork(2)`, and fails if they fail.
 #[track_caller]
 pub(crate) fn check_fork(body: impl FnOnce()) {
     let status = in_fork(|| {
@@ -65,11 +65,11 @@ pub(crate) fn check_fork_dies_of_access_to(at: *mut u8) {
     assert_eq!(status.signal(), Some(libc::SIGSEGV), "write: {status}");
 }
 
-/// How the kernel calls the memory of each pool, whatever its backing. Paths of files may have the project's name in
-/// them, above all that of the test itself.
+/// The kernel's name for the memory of each pool, whatever its backing. Paths of other files may contain the project's
+/// name, above all the path of the test binary.
 pub(crate) const POOL: &str = "/memfd:hugefork (deleted)";
 
-/// Whether a mapping is of pool memory.
+/// Whether a mapping shows pool memory.
 pub(crate) fn is_of_pool(map: &MemoryMap) -> bool {
     matches!(&map.pathname, MMapPath::Path(path) if path.as_os_str() == POOL)
 }
@@ -80,7 +80,7 @@ pub(crate) fn pool_mappings() -> Vec<MemoryMap> {
     maps.into_iter().filter(is_of_pool).collect()
 }
 
-/// Blocks of all kinds: alone, never written, shared with a snapshot, shared with a fork.
+/// A region with blocks of all kinds: never written, held alone, shared with a snapshot, shared with a fork.
 pub(crate) fn region_of_all_kinds(pool: &Pool) -> (Region, Region, Snapshot) {
     let block = pool.block_size().bytes();
     let mut region = pool.region(4 * block).unwrap();

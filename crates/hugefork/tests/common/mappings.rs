@@ -1,4 +1,4 @@
-//! A process that has hardly a mapping left.
+//! Leaves a process hardly any mappings.
 
 use hugefork::{Backing, BlockSize, Pool};
 
@@ -11,7 +11,7 @@ pub(crate) fn build(capacity: usize, block_size: BlockSize) -> Pool {
     builder.backing(Backing::ShmemBase).build().unwrap()
 }
 
-/// Makes `count` foreign mappings, if the kernel lets it.
+/// Makes `count` mappings that are not hugefork's. An error if the kernel refuses.
 pub(crate) fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
     let len = count * PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -29,7 +29,7 @@ pub(crate) fn make_foreign_mappings(count: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Makes so many foreign mappings that a pool that is built now finds about `left` for its regions.
+/// Makes so many mappings that a pool built afterwards has about `left` mappings for its regions.
 pub(crate) fn leave(left: usize) {
     let limit = build(BLOCK, BlockSize::MIB_2).stats().mappings_limit;
     make_foreign_mappings(limit.checked_sub(left).unwrap()).unwrap();

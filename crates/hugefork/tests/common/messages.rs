@@ -1,13 +1,13 @@
-//! What the engine says when something fails, for tests that each face of it says that in its own words.
+//! Collects the engine's messages from its sources, for tests that compare the messages of other interfaces with them.
 
 use syn::visit::{self, Visit};
 
 use crate::sources::{engine, is_for_tests};
 
-/// Files all of whose texts are parts of messages.
+/// Files whose string literals are all parts of messages.
 const ALL_OF: [&str; 3] = ["types/error", "types/extents", "fault/report"];
 
-/// What looks like a name of a program's, and is the kernel's or a unit.
+/// Words that look like names of a programming interface, but are names of the kernel's or units.
 const NO_NAMES: [&str; 5] = ["Linux", "shmem_enabled", "KiB", "MiB", "GiB"];
 
 /// The texts of all errors of the engine, and of the lines of its fault handler.
@@ -21,18 +21,18 @@ pub(crate) fn messages() -> Vec<String> {
     texts.found
 }
 
-/// All texts of a file that are no attributes.
-#[allow(dead_code)] // Only some test binaries look at files of their own.
+/// All string literals of a file, except for those in attributes.
+#[allow(dead_code)] // Only some test binaries read files of their own.
 pub(crate) fn texts(file: &syn::File) -> Vec<String> {
     let mut texts = Texts { is_all_of_it: true, ..Texts::default() };
     texts.visit_file(file);
     texts.found
 }
 
-/// Names in a message that mean something only to who has the function or type: of types, functions, methods, options.
-/// A name in capitals is the kernel's, unless it begins with `HF_`.
+/// The names in a message that belong to a programming interface: types, functions, methods, options. A name in
+/// capitals counts as the kernel's, unless it begins with `HF_`.
 pub(crate) fn names(message: &str) -> impl Iterator<Item = &str> {
-    // What is in braces is put in later.
+    // Text in braces is a placeholder.
     let said = message.split('{').map(|part| part.rsplit('}').next().unwrap_or(part));
     let words = said.flat_map(|part| part.split(|letter: char| !letter.is_alphanumeric() && !":_./".contains(letter)));
     words.map(|word| word.trim_matches([':', '.'])).filter(|word| {
@@ -50,7 +50,7 @@ struct Texts {
 }
 
 impl Texts {
-    /// Those among the tokens of a macro or an attribute.
+    /// Adds the string literals among the tokens of a macro or an attribute.
     fn read(&mut self, tokens: impl IntoIterator<Item: ToString>) {
         let texts = tokens.into_iter().filter_map(|token| syn::parse_str::<syn::LitStr>(&token.to_string()).ok());
         self.found.extend(texts.map(|text| text.value()));

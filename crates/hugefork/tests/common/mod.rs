@@ -1,4 +1,4 @@
-//! What the tests on real memory share.
+//! Helpers that the tests on real memory share.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -19,15 +19,15 @@ use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, PoolBuilder, Regio
 /// All backings.
 pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
 
-/// A pool on exactly this backing. If the machine does not have it, prints that and returns `None`. `.ci/run` sets
-/// `HUGEFORK_REQUIRE` to the backings that it has set up; if one of those is missing, the test fails.
+/// A pool on exactly this backing; `None`, with a message, if the machine does not have it. `.ci/run` sets
+/// `HUGEFORK_REQUIRE` to the backings that it has set up: if one of those is missing, the test fails.
 pub(crate) fn pool(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
     built(Pool::builder().name("test").capacity(capacity).block_size(block_size).backing(backing), backing)
 }
 
 /// Whether this process may handle the faults of system calls.
 pub(crate) fn may_hold() -> bool {
-    // SAFETY: the descriptor that it returns is closed below, or with the process.
+    // SAFETY: the returned descriptor is closed below, or with the process.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
     if fd >= 0 {
         // SAFETY: it is ours.
@@ -36,13 +36,13 @@ pub(crate) fn may_hold() -> bool {
     fd >= 0 || std::fs::File::open("/dev/userfaultfd").is_ok()
 }
 
-/// As [`pool`], whose snapshots can be exported.
+/// As [`pool`], for a pool whose snapshots can be exported.
 pub(crate) fn exporting(backing: Backing, capacity: usize, block_size: BlockSize) -> Option<Pool> {
     let builder = Pool::builder().name("test").capacity(capacity).block_size(block_size).exports(true);
     built(builder.backing(backing), backing)
 }
 
-/// As [`pool`], of any kind.
+/// As [`pool`], for any builder.
 pub(crate) fn built(builder: PoolBuilder, backing: Backing) -> Option<Pool> {
     match builder.fallback(Fallback::Refused).build() {
         Ok(pool) => Some(pool),
@@ -55,13 +55,13 @@ pub(crate) fn built(builder: PoolBuilder, backing: Backing) -> Option<Pool> {
     }
 }
 
-/// For regions and forks of tests that are about blocks: how many are copied, what happens if none is free, what the
-/// fault handler does at a write to one that a snapshot holds.
+/// Options of regions and forks for tests about whole blocks: how many are copied, what happens if none is free, what
+/// the fault handler does at a write to a block that a snapshot holds.
 pub(crate) fn by_block() -> RegionOptions {
     RegionOptions::new().copy_grain(CopyGrain::Block)
 }
 
-/// Tells other threads that the test is over when it is dropped, even if a check failed: a scope waits for them.
+/// Ends the loops of other threads when it is dropped, even after a failed check: a thread scope waits for them.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -1,16 +1,16 @@
-//! System calls of the engine that are refused now and then, at random, by call and argument, while others are at work.
+//! Refuses system calls of the engine at random, by call and argument, while other threads work.
 //!
 //! ```text
 //!   a thread of the engine ─ mmap, mremap, … ─▶ seccomp ─▶ supervisor: goes on, or ENOMEM  (the same process,
 //!                          ◀──────────────────────────────────┘                          without the filter)
 //! ```
-//! The filter tells the engine's calls from those of the C library by where they are made: rustix makes them in the
+//! The filter tells the engine's calls from those of the C library by their code address: rustix makes them in the
 //! program itself. The supervisor shares the memory of the process, so it can also do the first half of a call before
-//! it refuses the rest, as the kernel does.
+//! it refuses the rest, as the kernel may.
 //!
 //! # Mercy
-//! Where the kernel refuses to put back what a failed call has changed, the engine says so and aborts (docs/safety.md).
-//! So a thread that was refused a call is refused none of the calls that make up for it.
+//! If the kernel also refuses the calls that repair a failed one, the engine prints a line and aborts (docs/safety.md).
+//! So after a refusal, the supervisor grants the thread all calls of the repair.
 
 use core::ffi::{c_int, c_long, c_ulong};
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ use hugefork_linux::userfaultfd::UFFDIO_REGISTER;
 
 const PAGE: u64 = 4096;
 
-/// It is not random, but in step with nothing.
+/// A generator of pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -55,17 +55,17 @@ impl Random {
     }
 }
 
-/// What the engine asks of the kernel.
+/// The kinds of calls that the engine makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Kind {
-    /// Makes addresses inaccessible: a block that is hidden, or a region that ends.
+    /// Makes addresses inaccessible: for a block that is hidden, or a region that ends.
     Hide,
     /// Any other mapping at an address.
     Map,
     Remap,
     Protect,
-    /// Looks whether anything is mapped.
+    /// Asks whether anything is mapped (`msync`).
     Look,
     Populate,
     DropPrivate,
@@ -74,7 +74,7 @@ pub(crate) enum Kind {
     Punch,
     /// `PAGEMAP_SCAN`.
     Scan,
-    /// Has those who use some addresses wait.
+    /// Makes threads that touch some addresses wait.
     Register,
     UserFault,
 }
@@ -94,31 +94,32 @@ pub(crate) const KINDS: [Kind; 12] = [
     Kind::UserFault,
 ];
 
-/// What is refused now, and what was.
+/// The calls to refuse, and the counts.
 #[derive(Default)]
 struct Shared {
     is_armed: AtomicBool,
     one_in: AtomicU32,
-    /// Of the calls that remap, only those that show a block.
+    /// Refuses `mremap` only if it shows a block.
     only_blocks: AtomicBool,
-    /// A bit a [`Kind`].
+    /// One bit for each [`Kind`] to refuse.
     kinds: AtomicU64,
     asked: [AtomicU64; KINDS.len()],
     refused: [AtomicU64; KINDS.len()],
-    /// Refused after the first half was done.
+    /// The number of calls refused after their first half was done.
     halved: AtomicU64,
 }
 
-/// Refuses calls of all threads that are started by the one that has started it, and of that.
+/// Refuses calls of the thread that has started it, and of all threads that this one starts.
 pub(crate) struct Refusals(Arc<Shared>);
 
 impl Refusals {
-    /// Refuses nothing, whatever it is told.
+    /// Refuses nothing, even when armed.
     pub(crate) fn none() -> Refusals {
         Refusals(Arc::default())
     }
 
-    /// Nothing is refused yet. An error if the kernel has no such filters or the process may not have one.
+    /// Installs the filter; nothing is refused yet. An error if the kernel has no such filters or the process may not
+    /// install one.
     pub(crate) fn start(seed: u64) -> Result<Refusals, std::io::Error> {
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel::<RawFd>();
@@ -128,7 +129,7 @@ impl Refusals {
             spared: HashMap::new(),
             program: program(),
         };
-        // It begins before there is a filter, so it has none.
+        // The supervisor starts before the filter is installed, so it has none.
         std::thread::spawn(move || {
             if let Ok(listener) = receiver.recv() {
                 supervisor.run(listener);
@@ -138,14 +139,14 @@ impl Refusals {
         Ok(Refusals(shared))
     }
 
-    /// From now on one in `one_in` of these calls is refused.
+    /// From now on refuses one in `one_in` of these calls.
     pub(crate) fn arm(&self, one_in: u32, kinds: &[Kind]) {
         self.0.one_in.store(one_in, Ordering::Relaxed);
         self.0.kinds.store(kinds.iter().map(|&kind| 1 << kind as usize).sum(), Ordering::Relaxed);
         self.0.is_armed.store(true, Ordering::Release);
     }
 
-    /// From now on a call that shows a block is refused, and then it cannot be seen what that has left.
+    /// From now on refuses the calls that show a block, and those that would look what the refused one has left.
     pub(crate) fn arm_blocks(&self) {
         self.0.only_blocks.store(true, Ordering::Relaxed);
         self.arm(1, &[Kind::Remap, Kind::Look]);
@@ -159,7 +160,7 @@ impl Refusals {
         self.0.refused[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// What was asked and refused, in words.
+    /// The counts of calls and refusals, in words.
     pub(crate) fn table(&self) -> String {
         let row = |&kind: &Kind| {
             let asked = self.0.asked[kind as usize].load(Ordering::Relaxed);
@@ -170,7 +171,7 @@ impl Refusals {
     }
 }
 
-/// Where the code of this program lies.
+/// The addresses of this program's code.
 fn program() -> Range<u64> {
     let here = program as *const () as u64;
     let maps = fs::read_to_string("/proc/self/maps").expect("/proc is there");
@@ -181,9 +182,9 @@ fn program() -> Range<u64> {
     maps.lines().filter_map(range).find(|range| range.contains(&here)).expect("this function is mapped")
 }
 
-/// Has the kernel ask a supervisor about the calls that the engine makes. Returns where it asks.
+/// Has the kernel ask a supervisor about the calls that the engine makes. Returns the descriptor through which it asks.
 fn install() -> Result<RawFd, std::io::Error> {
-    /// In `struct seccomp_data`.
+    /// Offsets in `struct seccomp_data`.
     const NUMBER: u32 = 0;
     const POINTER_HIGH: u32 = 12;
     const SECOND_ARGUMENT: u32 = 24;
@@ -192,13 +193,13 @@ fn install() -> Result<RawFd, std::io::Error> {
     let code = program();
     let by_place: [c_long; 6] =
         [libc::SYS_mmap, libc::SYS_mremap, libc::SYS_mprotect, libc::SYS_madvise, libc::SYS_munmap, libc::SYS_msync];
-    // Where the parts of the filter begin.
+    // The numbers of the steps at which the parts of the filter begin.
     const PLACE: usize = 10;
     const IOCTL: usize = 13;
     const ALLOW: usize = 16;
     const ASK: usize = 17;
     let mut steps = vec![load(NUMBER)];
-    // Compares, and goes on at the one step or the other.
+    // Compares with `value`, and continues at step `yes` or `no`.
     let compare = |steps: &mut Vec<libc::sock_filter>, how: u32, value: u32, yes: usize, no: usize| {
         let next = steps.len() + 1;
         steps.push(step(libc::BPF_JMP | how | libc::BPF_K, (yes - next) as u8, (no - next) as u8, value));
@@ -213,7 +214,7 @@ fn install() -> Result<RawFd, std::io::Error> {
     }
     compare(&mut steps, libc::BPF_JEQ, libc::SYS_ioctl as u32, IOCTL, ALLOW);
     assert_eq!(steps.len(), PLACE);
-    // In the 4 GiB of the program's code. The supervisor looks closer.
+    // Within the 4 GiB around the program's code. The supervisor checks the exact range.
     steps.push(load(POINTER_HIGH));
     compare(&mut steps, libc::BPF_JGE, (code.start >> 32) as u32, PLACE + 2, ALLOW);
     compare(&mut steps, libc::BPF_JGE, (code.end >> 32) as u32 + 1, ALLOW, ASK);
@@ -240,23 +241,23 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 struct Supervisor {
     shared: Arc<Shared>,
     random: Random,
-    /// How many more calls a thread is refused none of.
+    /// For each thread, the calls that are granted next.
     spared: HashMap<u32, Spared>,
     program: Range<u64>,
 }
 
-/// What a thread did last, and how many of its next calls are granted.
+/// The last call of a thread, and how many of its next calls are granted.
 #[derive(Clone, Copy, Default)]
 struct Spared {
     calls: u32,
-    /// The addresses that its last call has replaced.
+    /// The start of the addresses that its last call has replaced.
     replaced: u64,
 }
 
-/// So many calls make up for one that was refused before it had done anything.
+/// Calls that repair one refused before it had done anything.
 const MAKES_UP: u32 = 12;
 
-/// So many make up for one that was refused after another had replaced what was there: some for each block.
+/// Calls that repair one refused after another had replaced the earlier mapping: some for each block.
 const MAKES_UP_FOR_ALL: u32 = 5000;
 
 impl Supervisor {
@@ -264,7 +265,7 @@ impl Supervisor {
         // SAFETY: all zeroes is one.
         let mut first: libc::sched_param = unsafe { std::mem::zeroed() };
         first.sched_priority = 1;
-        // So that nobody waits long for it; without the right it works, too.
+        // With priority, nobody waits long for the supervisor. Without the right to it, the test works as well.
         // SAFETY: reads the parameter.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) };
         loop {
@@ -281,22 +282,22 @@ impl Supervisor {
                 error: -refused.unwrap_or(0),
                 flags: if refused.is_some() { 0 } else { libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32 },
             };
-            // It fails if a signal has come meanwhile: then the call is made again.
+            // This fails if a signal has come meanwhile; the thread then makes its call again.
             // SAFETY: reads the answer.
             unsafe { libc::ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
         }
     }
 
-    /// The reason to refuse a call, if it is to be refused.
+    /// The error of a call that is to be refused.
     fn decide(&mut self, asked: &libc::seccomp_notif) -> Option<c_int> {
         let kind = self.kind(&asked.data)?;
         let shared = self.shared.clone();
         shared.asked[kind as usize].fetch_add(1, Ordering::Relaxed);
         let Spared { calls, replaced } = self.spared.remove(&asked.pid).unwrap_or_default();
         let is_torn = kind == Kind::Protect && replaced == asked.data.args[0];
-        // To look at once more does no harm, so there is no mercy.
+        // Another look does no harm, so looks are never spared.
         let is_spared = calls > 0 && kind != Kind::Look;
-        // A block is duplicated: its old size is zero.
+        // An `mremap` that shows a block duplicates a mapping: its old size is zero.
         let is_other = kind == Kind::Remap && asked.data.args[1] != 0 && shared.only_blocks.load(Ordering::Relaxed);
         let is_meant = shared.kinds.load(Ordering::Relaxed) & 1 << kind as usize != 0 && !is_other;
         let one_in = shared.one_in.load(Ordering::Relaxed).max(1) as usize;
@@ -315,8 +316,8 @@ impl Supervisor {
         Some(self.errno(kind))
     }
 
-    /// What the call is; `None` if the engine does not make it, or it must not be refused: memory for its own tables,
-    /// without which it ends as any program does without memory.
+    /// The kind of a call; `None` if the engine does not make it, or if it must not be refused: the engine cannot do
+    /// without memory for its own tables, as any program.
     fn kind(&self, data: &libc::seccomp_data) -> Option<Kind> {
         let is_ours = self.program.contains(&data.instruction_pointer);
         let (call, arguments) = (c_long::from(data.nr), data.args);
@@ -362,19 +363,19 @@ impl Supervisor {
             return;
         }
         let (nr, args): (c_long, [c_ulong; 6]) = (data.nr.into(), data.args);
-        // SAFETY: what the caller was about to do, to a part of the range.
+        // SAFETY: the caller was about to make this call, and here it concerns only a part of its range.
         if unsafe { libc::syscall(nr, args[0], half, args[2]) } == 0 {
             self.shared.halved.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The addresses that show something else after the call.
+/// The start of the addresses that show something else after the call.
 fn replaced_by(kind: Kind, data: &libc::seccomp_data) -> u64 {
     match kind {
         Kind::Map | Kind::Hide => data.args[0],
         Kind::Remap => data.args[4],
-        // hugetlb: mapped, advised, then made writable.
+        // hugetlb memory is mapped, advised, then made writable.
         Kind::Advise => data.args[0],
         Kind::Protect
         | Kind::Look

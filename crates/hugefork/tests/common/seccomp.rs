@@ -1,17 +1,17 @@
-//! System calls that the kernel refuses from now on in this process, without a way back.
+//! Makes the kernel refuse system calls of this process from now on; this cannot be undone.
 
 use core::ffi::{c_int, c_long};
 
-/// A call that is to be refused.
+/// A kind of call to refuse.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) call: c_long,
-    /// Refused only if this argument has this value. Only its lower half is compared.
+    /// The number and value of an argument: only calls with this value are refused. Only the lower half is compared.
     pub(crate) argument: Option<(u32, u32)>,
     pub(crate) errno: c_int,
 }
 
-/// Every `call`, with any arguments.
+/// `call` with any arguments.
 pub(crate) fn every(call: c_long, errno: c_int) -> Refused {
     Refused { call, argument: None, errno }
 }
@@ -21,7 +21,7 @@ pub(crate) fn with(call: c_long, nth: u32, value: c_int, errno: c_int) -> Refuse
     Refused { call, argument: Some((nth, value as u32)), errno }
 }
 
-/// Makes the kernel refuse one more kind of call to all threads of the process. No privilege is needed.
+/// Makes the kernel refuse one more kind of call to all threads of the process. Takes no privilege.
 pub(crate) fn refuse(what: Refused) {
     const NUMBER: u32 = 0;
     const ARGUMENTS: u32 = 16;

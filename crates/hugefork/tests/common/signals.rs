@@ -1,4 +1,4 @@
-//! Signal handlers of a program that uses hugefork.
+//! Signal handlers of programs that use hugefork.
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -9,8 +9,8 @@ use libc::siginfo_t;
 /// A handler that was installed with `SA_SIGINFO`.
 pub(crate) type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-/// Handles `signal` with `handler` (a [`Handler`], a plain one, `SIG_DFL` or `SIG_IGN`, as `flags` say) while the
-/// signals in `blocked` are blocked. Returns what handled it before.
+/// Handles `signal` with `handler`, while the signals in `blocked` are blocked. `flags` say whether it is a
+/// [`Handler`], a plain one, `SIG_DFL` or `SIG_IGN`. Returns the earlier action.
 pub(crate) fn handle(signal: c_int, handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -23,7 +23,7 @@ pub(crate) fn handle(signal: c_int, handler: usize, flags: c_int, blocked: &[c_i
     before
 }
 
-/// [`handle`] for the usual handler, on the alternate stack.
+/// [`handle`] with a [`Handler`] on the alternate stack.
 pub(crate) fn handle_info(signal: c_int, handler: Handler) -> libc::sigaction {
     handle(signal, handler as *const () as usize, libc::SA_SIGINFO | libc::SA_ONSTACK, &[])
 }
@@ -75,8 +75,8 @@ pub(crate) fn give_up(why: &str) -> ! {
     unsafe { libc::_exit(97) }
 }
 
-/// Gives this thread an alternate stack of 64 KiB, for good: handlers that call each other need more than the 8 KiB
-/// that Rust gives, where the processor's registers take 3 KiB.
+/// Gives this thread an alternate stack of 64 KiB, for good. Handlers that call each other need more than the 8 KiB
+/// that Rust gives, on processors whose registers take 3 KiB.
 pub(crate) fn take_a_roomy_stack() {
     let memory: &'static mut [u8] = vec![0; 64 << 10].leak();
     let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };

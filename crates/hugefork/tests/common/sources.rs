@@ -1,4 +1,4 @@
-//! The sources of a crate, read file by file, for tests of what is written in them.
+//! Parses the sources of a crate file by file, for tests of the sources themselves.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ impl Sources {
         sources
     }
 
-    /// Reads a file and the files of its modules, which lie in `folder`.
+    /// Parses a file and the files of its modules, which lie in `folder`.
     fn read(&mut self, path: &Path, folder: &Path, module: Module) {
         let text = fs::read_to_string(path).unwrap();
         let file = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 const PAGE: usize = 4096;
 const SWAP: usize = 64 << 20;
 
-/// A swap file, in use until dropped.
+/// A swap file that is in use until this is dropped.
 pub(crate) struct Swap(PathBuf, std::ffi::CString);
 
 impl Swap {
@@ -18,7 +18,8 @@ impl Swap {
         let swap = Swap(path, name);
         fs::write(&swap.0, vec![0; SWAP])?;
         fs::set_permissions(&swap.0, fs::Permissions::from_mode(0o600))?;
-        // What mkswap(8) writes: version 1, the last page, no bad pages; and at the end of the first page the magic.
+        // The header as mkswap(8) writes it: version 1, the last page, no bad pages, and the magic at the end of the
+        // first page.
         let file = File::options().write(true).open(&swap.0)?;
         let header = [1, (SWAP / PAGE - 1) as u32, 0].map(u32::to_ne_bytes).concat();
         file.write_all_at(&header, 1024)?;
@@ -31,7 +32,7 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        // SAFETY: as above. It is refused where the file was never in use.
+        // SAFETY: as above. The call fails if the file was never in use.
         unsafe { libc::swapoff(self.1.as_ptr()) };
         fs::remove_file(&self.0).unwrap();
     }

@@ -1,10 +1,10 @@
-//! Waits for events, and never for a time: no test depends on how fast the machine is.
+//! Waits for events instead of times, so that no test depends on the speed of the machine.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Whatever takes longer goes round in circles, or waits for ever.
+/// A wait of this length means that the awaited event never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waits until `done` is true.
@@ -17,20 +17,20 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A system call that a thread sleeps in.
+/// The system call in which a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asleep {
     pub(crate) call: i64,
     pub(crate) arguments: [u64; 6],
 }
 
-/// The calling thread, for [`asleep`].
+/// The number of the calling thread, for [`asleep`].
 pub(crate) fn this_thread() -> i32 {
     // SAFETY: no arguments.
     unsafe { libc::gettid() }
 }
 
-/// The thread of this process with this name.
+/// The number of the thread of this process with this name.
 pub(crate) fn named(name: &str) -> Option<i32> {
     let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
     let is_it = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);

@@ -1,4 +1,4 @@
-//! Texts that may come from anybody, for the tests, and for the fuzzer in fuzz/.
+//! Checks of texts from untrusted sources, for the tests and for the fuzzer in fuzz/.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -8,15 +8,15 @@ use hugefork::kernels::Kernel;
 use hugefork::{Backing, BlockSize, ByteSize, Extents, ImportError, Imported};
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// What is read prints as something that is read as the same.
+/// Checks that a value read from the text prints as a text with the same value.
 fn check<T: FromStr + Display + PartialEq + std::fmt::Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().ok().as_ref(), Some(&value), "{text:?}");
     }
 }
 
-/// Files that cannot become shorter: three pages of memory, the same that nobody may write to, and of hugetlb three
-/// pages that are not there, if the machine has such files.
+/// Files that cannot become shorter: three pages of memory, three pages to which nobody may write, and three hugetlb
+/// pages without memory, if the machine has such files.
 pub(crate) fn files() -> Vec<File> {
     let file = |kind: MemfdFlags, page: u64, seals: SealFlags| {
         let file = rustix::fs::memfd_create("fuzz", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind).ok()?;
@@ -29,13 +29,13 @@ pub(crate) fn files() -> Vec<File> {
     plain.into_iter().chain([hugetlb]).flatten().collect()
 }
 
-/// As much as is read in one piece.
+/// The most bytes read in one piece.
 const MOST: usize = 32 << 20;
 
-/// Reads all of it, and where it is longer than [`MOST`], its ends and those of its extents.
+/// Reads all of it. If it is longer than [`MOST`], reads only its ends and the ends of its extents.
 fn read_all(imported: &Imported, extents: &Extents) -> Result<(), ImportError> {
     let mut byte = [1];
-    // Pages behind the end of the file would be a SIGBUS.
+    // A page past the end of the file would raise SIGBUS.
     for extent in extents.iter() {
         imported.read_at(extent.offset + extent.len - 1, &mut byte)?;
         assert_eq!(byte, [0]);

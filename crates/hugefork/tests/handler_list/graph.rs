@@ -1,15 +1,15 @@
-//! Who calls whom, read from machine code: for each function of a program what it may call, and the source files of its
-//! code.
+//! Builds a call graph from machine code: for each function of a program, the functions that it may call and the source
+//! files of its code.
 //!
 //! ```text
 //!   call f · jmp f                      an edge to f
 //!   call [rip+slot] · mov r, [rip+slot] an edge to what the linker or loader puts into the slot
-//!   lea r, [rip+f]                      an edge to f: whoever has its address may call it
+//!   lea r, [rip+f]                      an edge to f: a function that takes this address may call it
 //!   lea r, [rip+table]                  an edge to each function whose address stands there: a table of a `dyn`
 //!   call r · call [r+8]                 unknown: reported, for the reader to account for
 //! ```
-//! Only code that can be come to from a function's first instruction counts: what is run while a panic unwinds is
-//! entered from outside, and nothing is run after a call that does not return.
+//! Only code reachable from a function's first instruction counts. The code that runs while a panic unwinds is entered
+//! from outside, and nothing runs after a call that does not return.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -18,12 +18,12 @@ use addr2line::gimli::{Dwarf, EndianSlice, LittleEndian};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable, RelocationTarget, SectionKind, SymbolKind};
 
-/// A function: its place in [`Program::functions`].
+/// A function, as its index in [`Program::functions`].
 pub(crate) type Id = usize;
 
 type Debug<'a> = addr2line::Context<EndianSlice<'a, LittleEndian>>;
 
-/// The code of a function; empty for one that a shared library has.
+/// A function's name and code. The code is empty if a shared library has it.
 pub(crate) struct Function {
     pub(crate) name: String,
     code: Range<u64>,
@@ -36,13 +36,13 @@ impl Function {
     }
 }
 
-/// What a function does.
+/// The properties of a function's code.
 #[derive(Default)]
 struct Does {
     calls: BTreeSet<Id>,
-    /// Whether it also calls what the machine code does not tell.
+    /// Whether it contains a call whose target the machine code does not name.
     is_dynamic: bool,
-    /// Whether it touches memory of its thread's own.
+    /// Whether it touches thread-local memory.
     is_thread_local: bool,
 }
 
@@ -52,15 +52,15 @@ pub(crate) struct Program<'a> {
     debug: Debug<'a>,
     pub(crate) functions: Vec<Function>,
     by_address: BTreeMap<u64, Id>,
-    /// What the loader puts where.
+    /// The pointers that the loader puts at these addresses.
     pointers: BTreeMap<u64, Pointer>,
-    /// Tells by their names the functions that never return.
+    /// Recognises functions that never return by their names.
     never_returns: fn(&str) -> bool,
 }
 
 #[derive(Clone, Copy)]
 enum Pointer {
-    /// Of the program.
+    /// To an address of the program.
     To(u64),
     /// To a function of a shared library.
     Import(Id),
@@ -106,12 +106,12 @@ impl<'a> Program<'a> {
         Program { file, debug, functions, by_address, pointers, never_returns }
     }
 
-    /// The functions whose names `wanted` knows.
+    /// The functions whose names satisfy `wanted`.
     pub(crate) fn named(&self, wanted: impl Fn(&str) -> bool) -> Vec<Id> {
         (0..self.functions.len()).filter(|&id| wanted(&self.functions[id].name)).collect()
     }
 
-    /// All that can be come to from `roots`, by the shortest ways.
+    /// Everything reachable from `roots`, on the shortest paths.
     pub(crate) fn reach(&self, roots: &[Id]) -> Reached<'_, 'a> {
         let mut reached = Reached {
             program: self,
@@ -138,11 +138,11 @@ impl<'a> Program<'a> {
         reached
     }
 
-    /// The source files that a function's code comes from, inlined code too.
+    /// The source files of a function's code, including inlined code.
     pub(crate) fn sources(&self, function: Id) -> BTreeSet<&str> {
         let code = &self.functions[function].code;
         let locations = self.debug.find_location_range(code.start, code.end).unwrap();
-        // What the compiler has added is of no line.
+        // Code that the compiler has added has no line.
         locations
             .filter(|(_, _, location)| location.line.is_some())
             .filter_map(|(_, _, location)| location.file)
@@ -164,7 +164,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// What the eight bytes at `address` point to, when the program runs.
+    /// The pointer in the eight bytes at `address` when the program runs.
     fn pointer(&self, address: u64) -> Option<Pointer> {
         self.pointers.get(&address).copied().or_else(|| {
             let bytes = self.bytes(address..address + 8)?;
@@ -172,7 +172,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The function that a pointer points to, if it is one.
+    /// The function at a pointer, if there is one.
     fn function(&self, pointer: Pointer) -> Option<Id> {
         match pointer {
             Pointer::Import(id) => Some(id),
@@ -180,9 +180,9 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The methods in a table of a `dyn` at `address`, which is: what drops it, its size, its alignment, its methods.
-    /// Where it is not clear whether the next table begins, its first function counts too. What drops it does not: a
-    /// reference never does, and a box says by a call of its own that it may.
+    /// The methods in the table of a `dyn` at `address`. A table has the drop function, the size, the alignment, and
+    /// the methods. If it is unclear whether the next table begins, its first function counts too. The drop function
+    /// does not count: a reference never calls it, and a box calls it by an instruction of its own.
     fn table(&self, address: u64) -> impl Iterator<Item = Id> {
         let number = move |word: u64| match self.pointer(address + 8 * word) {
             Some(Pointer::To(number)) if !self.by_address.contains_key(&number) => Some(number),
@@ -212,7 +212,7 @@ impl<'a> Program<'a> {
         let mut seen = BTreeSet::new();
         let mut next = vec![span.start];
         while let Some(address) = next.pop() {
-            // A jump that leaves the function has been counted as a call of where it leads.
+            // A jump out of the function counts already as a call of its target.
             let Some(&index) = at.get(&address) else { continue };
             if !seen.insert(address) {
                 continue;
@@ -258,8 +258,8 @@ impl<'a> Program<'a> {
         does
     }
 
-    /// Where the `match`es of a function may lead: a table of distances from its own address for each, which the code
-    /// takes the address of.
+    /// The targets of the `match`es of a function. For each `match`, the code takes the address of a table of distances
+    /// from this address.
     fn targets_of_tables(&self, code: &[Instruction], span: &Range<u64>) -> Vec<u64> {
         let is_address = |instruction: &&Instruction| {
             instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand()
@@ -274,7 +274,7 @@ impl<'a> Program<'a> {
         code.iter().filter(is_address).flat_map(|lea| targets(lea.ip_rel_memory_address())).collect()
     }
 
-    /// The functions that an instruction names: that it calls, jumps to or takes the address of.
+    /// The functions that an instruction calls, jumps to or takes the address of.
     fn named_by(&self, instruction: &Instruction) -> Vec<Id> {
         if instruction.is_ip_rel_memory_operand() {
             let at = instruction.ip_rel_memory_address();
@@ -291,7 +291,7 @@ impl<'a> Program<'a> {
         if is_branch { self.function_at(instruction.near_branch_target()).into_iter().collect() } else { Vec::new() }
     }
 
-    /// The function that begins at `address`, or that a stub there jumps to.
+    /// The function that begins at `address`, or the target of a stub there.
     fn function_at(&self, address: u64) -> Option<Id> {
         self.by_address.get(&address).copied().or_else(|| {
             if !self.is_code(address) || self.is_inside_a_function(address) {
@@ -309,8 +309,8 @@ impl<'a> Program<'a> {
         before.is_some_and(|(_, &id)| self.functions[id].code.contains(&address))
     }
 
-    /// Whether what `register` holds before the instruction at `index` is known: loaded from a place that is, or from a
-    /// place on the stack where nothing else is ever put.
+    /// Whether the contents of `register` before the instruction at `index` are known: loaded from a known place, or
+    /// from a place on the stack where nothing else is ever stored.
     fn is_known(&self, code: &[Instruction], index: usize, register: Register) -> bool {
         let sets = |instruction: &Instruction| {
             instruction.op0_kind() == OpKind::Register && instruction.op0_register().full_register() == register
@@ -335,32 +335,32 @@ impl<'a> Program<'a> {
     }
 }
 
-/// A name as it is in the source, without the hash.
+/// A symbol's name as in the source, without the hash.
 fn readable(symbol: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(symbol))
 }
 
-/// What can be come to.
+/// The functions reachable from the roots.
 pub(crate) struct Reached<'p, 'a> {
     program: &'p Program<'a>,
-    /// Who calls each, on the shortest way.
+    /// For each function, its caller on the shortest path.
     callers: BTreeMap<Id, Option<Id>>,
-    /// All of it, what is nearest first.
+    /// All functions, the nearest first.
     pub(crate) order: Vec<Id>,
-    /// What of it calls what the machine code does not tell.
+    /// Those with calls whose target the machine code does not name.
     pub(crate) dynamic: Vec<Id>,
-    /// What of it touches memory of its thread's own.
+    /// Those that touch thread-local memory.
     pub(crate) thread_local: Vec<Id>,
 }
 
 impl<'p> Reached<'p, '_> {
-    /// The way back from `function` to a root.
+    /// The path back from `function` to a root.
     pub(crate) fn way_back(&self, function: Id) -> impl Iterator<Item = &'p str> {
         let program = self.program;
         std::iter::successors(Some(function), |at| self.callers[at]).map(|id| program.functions[id].name.as_str())
     }
 
-    /// The way from a root to `function`, one name a line.
+    /// The path from a root to `function`, one name on each line.
     pub(crate) fn way_to(&self, function: Id) -> String {
         let mut names: Vec<_> = self.way_back(function).collect();
         names.reverse();

@@ -1,9 +1,9 @@
-//! Who calls which method. A method belongs to the file that it stands in, whatever its type; so calls may go where no
-//! import does.
+//! Finds calls of methods from file to file. A method belongs to the file that contains it, whatever its type, so calls
+//! may cross files without an import.
 //!
-//! What a call means depends on the type of its receiver. That is worked out from what is written: the types of fields
-//! and parameters, and what methods return. Where this does not tell, it may be any method of that name with so many
-//! arguments.
+//! Which method a call means depends on the type of its receiver. The type is inferred from the sources: from the types
+//! of fields and parameters, and from the return types of methods. Where that is not enough, the call may mean any
+//! method with this name and number of arguments.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use syn::visit::{self, Visit};
 use super::sources::{Module, is_for_tests};
 use super::types::{LISTS, Methods, Type, WRAPPERS, is_test, names_of};
 
-/// A call from a file to a method in another one.
+/// A call in one file of a method in another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Call {
     pub(crate) from: Module,
-    /// Where the method may stand: in one of these files.
+    /// The files that may contain the method.
     pub(crate) to: Vec<Module>,
     pub(crate) method: String,
 }
@@ -38,7 +38,7 @@ impl Methods<'_> {
     }
 }
 
-/// Goes through a file, with what is known of each variable.
+/// A visitor of one file, with the known types of its variables.
 struct Finder<'m, 'a> {
     methods: &'m Methods<'a>,
     module: &'m Module,
@@ -74,7 +74,7 @@ impl Finder<'_, '_> {
         self.known.last_mut().expect("there is a scope").insert(name.to_string(), of);
     }
 
-    /// Notes what a pattern names, that is matched with `of`.
+    /// Notes the types of the names in a pattern that is matched with a value of type `of`.
     fn take_apart(&mut self, pattern: &syn::Pat, of: &Type) {
         match pattern {
             syn::Pat::Ident(name) => self.bind(&name.ident, of.clone()),
@@ -165,7 +165,7 @@ impl Finder<'_, '_> {
             syn::Expr::Tuple(parts) => Type::Tuple(parts.elems.iter().map(|part| self.infer(part)).collect()),
             syn::Expr::Struct(made) => self.methods.path_type(self.module, &made.path, self.own.as_ref()),
             syn::Expr::Cast(cast) => self.written(&cast.ty),
-            // Numbers, texts, ranges and lists of them have no methods of ours.
+            // Numbers, strings, ranges and lists of them have no methods of ours.
             syn::Expr::Lit(_) | syn::Expr::Range(_) | syn::Expr::Binary(_) | syn::Expr::Macro(_) => {
                 Type::Foreign("literal".to_owned(), Vec::new())
             }
@@ -228,7 +228,7 @@ impl Finder<'_, '_> {
         }
     }
 
-    /// What a path names of a type: `Type::method`.
+    /// The type and the name in a path `Type::method`.
     fn of_type(&self, path: &syn::Path) -> Option<(Type, String)> {
         let names = names_of(path);
         let [before @ .., name] = names.as_slice() else { return None };
@@ -341,7 +341,7 @@ impl<'ast> Visit<'ast> for Finder<'_, '_> {
     }
 
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
-        // Mostly an assertion: what it is given are expressions.
+        // Most macros are assertions, whose arguments are expressions.
         let expressions = item.parse_body_with(Punctuated::<syn::Expr, syn::Token![,]>::parse_terminated);
         expressions.iter().flatten().for_each(|one| self.visit_expr(one));
     }

@@ -1,31 +1,31 @@
-//! The types and methods of a crate, as far as they can be told from what is written.
+//! The types and methods of a crate, as far as the sources tell them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::sources::{Module, Sources, is_for_tests};
 
-/// What is known of a type.
+/// A type, as far as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Type {
-    /// Of the crate: the file that defines it, and its name there.
+    /// A type of the crate: the file that defines it, and its name there.
     Own(Module, String),
-    /// Of others, with what stands in its brackets.
+    /// A type of another crate, with its type arguments.
     Foreign(String, Vec<Type>),
     Tuple(Vec<Type>),
     Unknown,
 }
 
-/// What [`Type::Foreign`] is called that is as good as what is in it: it hands all calls on.
+/// Foreign types that pass all method calls on to their contents.
 const TRANSPARENT: [&str; 10] =
     ["EngineArc", "PinnedBox", "EngineBox", "Box", "Arc", "Rc", "MutexGuard", "Ref", "RefMut", "ManuallyDrop"];
 
-/// What may be taken out of its brackets, by a pattern or `?`.
+/// Types from which a pattern or `?` can take the contents.
 pub(crate) const WRAPPERS: [&str; 2] = ["Option", "Result"];
 
-/// What has elements.
+/// Types with elements.
 pub(crate) const LISTS: [&str; 4] = ["EngineVec", "Vec", "slice", "array"];
 
-/// What methods of std are called, too. On a receiver of unknown type it is those.
+/// Names that methods of std have too. On a receiver of unknown type, they count as those of std.
 const OF_STD: [&str; 26] = [
     "add",
     "all",
@@ -60,7 +60,7 @@ impl Type {
         Type::Foreign(name.to_owned(), vec![of])
     }
 
-    /// What is in it, if it is one of these.
+    /// The contents of a type with one of these names.
     pub(crate) fn inner(&self, names: &[&str]) -> Type {
         match self {
             Type::Foreign(name, of) if names.contains(&name.as_str()) => of.first().cloned().unwrap_or(Type::Unknown),
@@ -69,14 +69,14 @@ impl Type {
     }
 }
 
-/// A method, as it is declared.
+/// A declared method.
 pub(crate) struct Method {
     pub(crate) module: Module,
-    /// The file that defines its type, and what that is called there.
+    /// Its type: the file that defines the type, and the type's name there.
     of: (Module, String),
-    /// Whether it stands in an `impl` of a trait.
+    /// Whether it is in an `impl` of a trait.
     is_of_trait: bool,
-    /// How many arguments it has beside its receiver.
+    /// The number of its arguments, without the receiver.
     arguments: usize,
     pub(crate) returns: Type,
 }
@@ -84,11 +84,11 @@ pub(crate) struct Method {
 /// All types and methods of a crate.
 pub(crate) struct Methods<'a> {
     pub(crate) sources: &'a Sources,
-    /// What each file calls the types of others.
+    /// For each file, the names that it has imported, with their paths.
     imports: BTreeMap<&'a Module, BTreeMap<String, Vec<String>>>,
     defined: BTreeMap<(Module, String), &'a syn::Item>,
     pub(crate) fields: BTreeMap<(Module, String, String), Type>,
-    /// By the name: those of all types.
+    /// The methods of all types, by name.
     methods: BTreeMap<String, Vec<Method>>,
     pub(crate) functions: BTreeMap<(Module, String), Type>,
 }
@@ -186,7 +186,7 @@ impl<'a> Methods<'a> {
         }
     }
 
-    /// The type that `module` calls so.
+    /// The type with this name in `module`.
     pub(crate) fn named(&self, module: &Module, path: &[String]) -> Option<(Module, String)> {
         let (name, before) = path.split_last()?;
         let mut at = match before {
@@ -194,7 +194,7 @@ impl<'a> Methods<'a> {
             before => self.sources.target(module, before).unwrap_or_else(|| module.clone()),
         };
         let mut name = name.clone();
-        // From file to file, as it is handed on.
+        // Follows re-exports from file to file.
         for _ in 0..8 {
             if self.defined.contains_key(&(at.clone(), name.clone())) {
                 return Some((at, name));
@@ -206,7 +206,7 @@ impl<'a> Methods<'a> {
         None
     }
 
-    /// What a type that is written in `module` is, where `own` is `Self`.
+    /// The type that is written as `of` in `module`, where `own` is `Self`.
     pub(crate) fn type_of(&self, module: &Module, of: &syn::Type, own: Option<&Type>) -> Type {
         match of {
             syn::Type::Reference(to) => self.type_of(module, &to.elem, own),
@@ -226,7 +226,7 @@ impl<'a> Methods<'a> {
     fn bound(&self, module: &Module, bound: Option<&syn::TypeParamBound>) -> Type {
         match bound {
             Some(syn::TypeParamBound::Trait(bound)) => match self.path_type(module, &bound.path, None) {
-                // What a foreign trait is asked for is in none of our rooms.
+                // Methods of a foreign trait are in none of our files.
                 Type::Foreign(..) => Type::Unknown,
                 of => of,
             },
@@ -267,13 +267,13 @@ impl<'a> Methods<'a> {
         }
     }
 
-    /// What may be called where `name` is called on a value of type `of`.
+    /// The methods that a call of `name` on a value of type `of` may mean.
     pub(crate) fn called(&self, of: &Type, name: &str, arguments: usize) -> Vec<&Method> {
         let named = || self.methods.get(name).into_iter().flatten();
         match of {
             Type::Own(at, of) => {
                 let found = || named().filter(|method| method.of.0 == *at && method.of.1 == *of);
-                // What a type has by itself goes before what a trait gives it.
+                // A method of the type itself goes before one of a trait.
                 let has_own = found().any(|method| !method.is_of_trait);
                 found().filter(|method| method.is_of_trait != has_own).collect()
             }
@@ -283,7 +283,7 @@ impl<'a> Methods<'a> {
         }
     }
 
-    /// The files in which each type has methods of its own, which no trait gives it.
+    /// For each type, the files with methods of its own, which come from no trait.
     pub(crate) fn homes(&self) -> BTreeMap<&(Module, String), BTreeSet<&Module>> {
         let mut homes: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for method in self.methods.values().flatten().filter(|method| !method.is_of_trait) {
@@ -308,7 +308,7 @@ pub(crate) fn names_of(path: &syn::Path) -> Vec<String> {
     path.segments.iter().map(|segment| segment.ident.to_string()).collect()
 }
 
-/// The names that a `use` brings, and the paths that they stand for.
+/// The names that a `use` imports, with their paths.
 fn names_in(before: &[String], tree: &syn::UseTree, names: &mut BTreeMap<String, Vec<String>>) {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {

@@ -1,4 +1,4 @@
-//! An owner of pages: what it does, and how it checks that nobody else has changed them.
+//! An owner of pages: its operations, and its checks that nobody else has changed the pages.
 
 use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use hugefork::{Pinned, Region, RegionError, RegionOptions, Snapshot};
 use crate::common::wait::PATIENCE;
 use crate::{DONE, OWNERS, PAGE, World, more};
 
-/// The words of a page that are written. All others stay zero.
+/// The words of a page that the owner writes. All others stay zero.
 const WORDS: [usize; 4] = [0, 137, 300, 511];
 
 struct Random(u64);
@@ -35,11 +35,11 @@ impl Random {
 #[derive(Clone, Copy)]
 struct Page {
     number: usize,
-    /// Each of [`WORDS`] has it.
+    /// The value of each of [`WORDS`].
     value: u64,
-    /// Whether zeros may have replaced it.
+    /// Whether zeros may have replaced the value.
     is_lazy: bool,
-    /// Whether a write to it always finds a block.
+    /// Whether a write to the page always finds a block.
     is_promised: bool,
 }
 
@@ -49,7 +49,7 @@ fn word(base: *mut u8, page: usize, word: usize) -> &'static AtomicU64 {
     unsafe { AtomicU64::from_ptr(base.add(page * PAGE + word * 8).cast()) }
 }
 
-/// A word that may have been taken away. The kernel reads it, so that nobody dies of it.
+/// Reads a word that may have been taken away. The kernel reads it, so that no thread dies of a fault.
 fn peek(base: *const u8, page: usize, word: usize) -> Option<u64> {
     let mut value = 0u64;
     let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: 8 };
@@ -58,7 +58,7 @@ fn peek(base: *const u8, page: usize, word: usize) -> Option<u64> {
     (unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) } == 8).then_some(value)
 }
 
-/// Waits a moment: a block is taken away first, and marked so afterwards.
+/// Waits until `is_so`, for a moment: a block is taken away first, and marked as revoked afterwards.
 fn soon(is_so: impl Fn() -> bool) -> bool {
     let started = Instant::now();
     while !is_so() && started.elapsed() < PATIENCE {
@@ -67,22 +67,22 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
     is_so()
 }
 
-/// A snapshot, and its words that were looked at.
+/// A snapshot, and the words of it that were read.
 struct Held {
     snapshot: Snapshot,
     seen: Vec<(usize, usize, u64)>,
 }
 
-/// A thread, its own pages, and what it knows of them.
+/// The owner of some pages, run by one thread, with what it knows of them.
 pub(crate) struct Owner<'a> {
     id: usize,
     world: &'a World,
     region: &'a Region,
     random: Random,
     pages: Vec<Page>,
-    /// Its neighbouring pages, by position in `pages`.
+    /// Runs of neighbouring pages, by their positions in `pages`.
     runs: Vec<Range<usize>>,
-    /// The pages that are whole blocks of its own, by position in `pages`.
+    /// The pages that are whole blocks of its own, by their positions in `pages`.
     blocks: Range<usize>,
     sequence: u64,
     held: Vec<Held>,
@@ -91,7 +91,7 @@ pub(crate) struct Owner<'a> {
 
 impl Drop for Owner<'_> {
     fn drop(&mut self) {
-        // The others need not go on when one has found a mistake.
+        // The other threads need not go on when one has found an error.
         self.world.over.store(true, Ordering::Relaxed);
         self.now(DONE);
     }
@@ -129,7 +129,7 @@ impl<'a> Owner<'a> {
         self.pages[run.start].number * PAGE..(self.pages[run.end - 1].number + 1) * PAGE
     }
 
-    /// A part of its own blocks or of one of its stripes.
+    /// A random part of its own blocks or of one of its stripes.
     fn part(&mut self) -> Range<usize> {
         let stripe = self.random.below(self.runs.len());
         let run = if self.random.one_in(2) { self.blocks.clone() } else { self.runs[stripe].clone() };
@@ -184,7 +184,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Checks that a page has what its owner wrote or, if it may have been dropped, zeros.
+    /// Checks that a page has the last written value or, if the page may have been dropped, zeros.
     fn check(&mut self, at: usize) {
         let page = self.pages[at];
         let read = |place| word(self.region.as_mut_ptr(), page.number, place).load(Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl<'a> Owner<'a> {
         self.look_what_is_there(part);
     }
 
-    /// After a call that may have been too late, finds out what is there and can no longer be dropped.
+    /// After a call that may have come too late, finds out the contents, which can no longer be dropped.
     fn look_what_is_there(&mut self, part: Range<usize>) {
         for at in part {
             self.pages[at].is_lazy = true;
@@ -292,7 +292,7 @@ impl<'a> Owner<'a> {
         self.held.push(held);
     }
 
-    /// One word of a snapshot, by `read_at` or as it is mapped; `None` if it was taken away.
+    /// One word of a snapshot, read by `read_at` or through the mapping; `None` if it was taken away.
     fn look(&mut self, held: &Held, page: usize, place: usize) -> Option<u64> {
         let taken_away = || {
             assert!(soon(|| held.snapshot.is_revoked()), "lost, and not revoked");
@@ -318,7 +318,7 @@ impl<'a> Owner<'a> {
             Err(error) => panic!("{error}"),
         };
         let value = peek(mapped.as_ptr(), page, place);
-        // A word that was read had not been taken away, or only just.
+        // If the word was read, its block was not taken away, or only just now.
         if value.is_none() || held.snapshot.is_revoked() {
             taken_away();
             return None;
@@ -326,7 +326,7 @@ impl<'a> Owner<'a> {
         value
     }
 
-    /// Checks that a snapshot still shows what it showed before, unless that was taken away.
+    /// Checks that a snapshot still shows the same words, except for revoked blocks.
     fn look_again(&mut self) {
         self.now("look again");
         if self.held.is_empty() {
@@ -361,7 +361,7 @@ impl<'a> Owner<'a> {
             let is_there = found.iter().all(|&value| value == Some(page.value) || page.is_lazy && value == Some(0));
             let is_excused = || soon(|| fork.is_revoked());
             assert!(is_there || is_excused(), "{found:x?} in a fork, not {:x}", page.value);
-            // What is prepared by page shares its block still, and a full pool may take that away at any time.
+            // A page prepared by page still shares its block, and a full pool may take this block away at any time.
             if let Err(error) = fork.prepare_write(page.number * PAGE..(page.number + 1) * PAGE) {
                 assert!(matches!(error, RegionError::PoolFull { .. } | RegionError::Revoked), "{error}");
                 more(if error == RegionError::Revoked { &self.world.counts.revoked } else { &self.world.counts.full });
@@ -398,7 +398,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Takes every block that is left, as the filler.
+    /// Takes every free block, as the filler.
     fn fill_up(&self) {
         if self.world.is_at_ease() {
             return;
@@ -411,7 +411,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// A step of the filler, which now and then lazily frees what it took.
+    /// One step of the filler, which at times lazily frees what it has taken.
     pub(crate) fn fill(&mut self) {
         self.fill_up();
         match self.random.below(8) {
@@ -423,7 +423,7 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Makes steps until all is over, and then looks at everything once more.
+    /// Makes steps until the test is over, and then checks everything once more.
     pub(crate) fn run(mut self, step: fn(&mut Self)) {
         while !self.world.over.load(Ordering::Relaxed) {
             step(&mut self);

@@ -1,10 +1,10 @@
-//! The physical memory of a pool, not seen through the page tables of its regions.
+//! The physical memory of a pool, seen past the page tables of its regions.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// The memory of the only pool of this process, which exports: so there is a descriptor of it.
+/// The memory of the only pool of this process. The pool exports, so there is a descriptor.
 fn memfd() -> File {
     let is_pool = |path: &std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().starts_with("/memfd:hugefork"))
@@ -20,11 +20,11 @@ pub(crate) fn memory() -> usize {
     memfd().metadata().unwrap().blocks() as usize * 512
 }
 
-/// One block of physical memory as a device sees it, not through the region's page table.
+/// One block of physical memory as a device sees it, past the region's page table.
 pub(crate) struct Device(*mut u8, usize);
 
 impl Device {
-    /// The memory behind `address` now.
+    /// The memory that is behind `address` at the moment.
     pub(crate) fn at(address: usize, len: usize) -> Device {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();

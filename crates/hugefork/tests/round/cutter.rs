@@ -1,4 +1,4 @@
-//! Cuts of the region and its companion, and forks: each must show at all times what it showed at first.
+//! Cuts of the region and its companion, and forks: each must always show what it showed at first.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ pub(super) enum Cut {
     Fork(Region),
 }
 
-/// The word at an offset of a snapshot; `None` if it was taken away.
+/// The word at an offset of a snapshot; `None` if its block was taken away.
 fn word_of(snapshot: &Snapshot, at: usize, plan: &Plan) -> Option<u64> {
     let mut bytes = [0; 8];
     match snapshot.read_at(at, &mut bytes) {
@@ -26,28 +26,28 @@ fn word_of(snapshot: &Snapshot, at: usize, plan: &Plan) -> Option<u64> {
 }
 
 impl Cut {
-    /// The word at an offset; `None` if it was taken away.
+    /// The word at an offset; `None` if its block was taken away.
     fn word(&self, at: usize, plan: &Plan) -> Option<u64> {
         match self {
             Cut::Snapshot(snapshot) => word_of(snapshot, at, plan),
-            // Forks are made only where nothing is taken away.
+            // A fork is made only where no block is ever taken away.
             Cut::Fork(fork) => Some(word(fork, at).load(Ordering::Relaxed)),
         }
     }
 }
 
-/// A cut with what it showed first and must still show.
+/// A cut, and what it showed first and must still show.
 pub(super) struct Kept {
     cut: Cut,
     seen: Vec<Option<u64>>,
-    /// The pages of a fork that its owner wrote to, and what.
+    /// The pages of a fork that its owner wrote to, and the values.
     scribbled: HashMap<usize, u64>,
-    /// Of the same cut.
+    /// The snapshot of the companion, from the same cut.
     companion: Option<(Snapshot, Vec<Option<u64>>)>,
     export: Option<(Export, Imported)>,
 }
 
-/// Takes cuts, and looks at them.
+/// Takes cuts, and checks them.
 pub(super) struct Cutter<'a> {
     pub(super) region: &'a Region,
     pub(super) companion: &'a Region,
@@ -100,7 +100,7 @@ impl Cutter<'_> {
         Some(Kept { cut, seen, scribbled: HashMap::new(), companion, export: None })
     }
 
-    /// Looks at what was exported of a cut earlier, and exports it.
+    /// Checks an earlier export of a cut, and exports the cut.
     fn look_at_export(
         &self,
         snapshot: &Snapshot,
@@ -114,7 +114,7 @@ impl Cutter<'_> {
                 match Imported::map(&export, export.extents()) {
                     Ok(imported) => (export, imported),
                     Err(ImportError::System(_) | ImportError::TooManyMappings { .. }) => return None,
-                    // The call that would find the page was refused.
+                    // The system call that would have found the page was refused.
                     Err(ImportError::NoPages { .. }) if self.plan.may_fail => return None,
                     Err(error) => panic!("an export cannot be mapped: {error}"),
                 }
@@ -129,7 +129,7 @@ impl Cutter<'_> {
         Some(export)
     }
 
-    /// Writes to a fork of a snapshot, and sets it back.
+    /// Writes to a fork of a snapshot, and resets it.
     fn set_back(&mut self, snapshot: &Snapshot, seen: &[Option<u64>]) {
         let (layout, plan) = (self.layout, self.plan);
         let is_reserved = self.random.one_in(3);
@@ -154,7 +154,7 @@ impl Cutter<'_> {
                 return;
             }
         }
-        // There and back again.
+        // To another snapshot and back again.
         let Some(Kept { cut: Cut::Snapshot(other), seen: seen_there, .. }) = self.kept.first() else { return };
         for (goal, seen) in [(other, seen_there.as_slice()), (snapshot, seen)] {
             if had(region.reset_to(goal).map_err(|error| error.reason), plan).is_none() {
@@ -164,7 +164,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// Writes to some pages of a fork, and says what.
+    /// Writes to some pages of a fork, and returns them with their values.
     fn scribble(&mut self, fork: &Region, count: usize) -> HashMap<usize, u64> {
         let mut scribbled = HashMap::new();
         for _ in 0..count {
@@ -176,7 +176,7 @@ impl Cutter<'_> {
         scribbled
     }
 
-    /// What is told to differ between a cut and an earlier one does, and nothing else.
+    /// Checks that exactly the reported pages differ between a cut and an earlier one.
     fn compare(&mut self, snapshot: &Snapshot, seen: &[Option<u64>]) {
         let (layout, plan) = (self.layout, self.plan);
         let Some(Kept { cut: Cut::Snapshot(other), seen: seen_there, .. }) = self.kept.first() else { return };
@@ -201,7 +201,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// Looks at a cut again, at a fork of it, and at what lies between the counters.
+    /// Checks a cut again, a fork of it, and the bytes between the counters.
     fn look_again(&mut self, kept: &mut Kept) {
         let (layout, plan) = (self.layout, self.plan);
         let now = layout.check(|at| kept.cut.word(at, plan));

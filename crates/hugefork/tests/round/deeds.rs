@@ -1,5 +1,5 @@
-//! What the tenant does in its quarter of the region, which nobody else writes to: all that drops contents, or keeps
-//! them in place. A new operation of regions is added to [`DEEDS`].
+//! The operations of the tenant in its quarter of the region, to which nobody else writes: every operation that drops
+//! contents or keeps them in place. Add each new operation of regions to [`DEEDS`].
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::watch::{Page, Watch};
 use super::{PAGE, Plan, TENANT, count_of, had, stamp, word};
 use crate::common::refusals::Random;
 
-/// The one who has a part of the region to itself.
+/// A thread that has a part of the region to itself.
 pub(crate) struct Tenant<'a> {
     region: &'a Region,
     tenancy: Range<usize>,
@@ -20,7 +20,7 @@ pub(crate) struct Tenant<'a> {
     pages: Vec<Page>,
 }
 
-/// What it does, with pages of its own, counted from the start of its part.
+/// An operation on some pages of the tenant, numbered from the start of its part.
 type Deed = fn(&mut Tenant<'_>, Range<usize>);
 
 const DEEDS: [Deed; 13] = [
@@ -45,7 +45,7 @@ impl<'a> Tenant<'a> {
         Tenant { region, tenancy, plan, watch, random: plan.random(TENANT), pages }
     }
 
-    /// Does one deed after the other until it is over.
+    /// Does one operation after another until the round is over.
     pub(crate) fn live(mut self, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
             let deed = DEEDS[self.random.below(DEEDS.len())];
@@ -58,7 +58,7 @@ impl<'a> Tenant<'a> {
         self.check(0..self.pages.len());
     }
 
-    /// Single pages, parts of blocks, blocks, and all.
+    /// Single pages, parts of blocks, whole blocks, or the whole part.
     fn some_pages(&mut self) -> Range<usize> {
         let (count, block) = (self.pages.len(), (self.plan.block.bytes() / PAGE).max(1));
         let start = self.random.below(count);
@@ -120,7 +120,7 @@ impl<'a> Tenant<'a> {
 
     fn pin(&mut self, pages: Range<usize>) {
         if !self.tenancy.start.is_multiple_of(self.plan.block.bytes()) {
-            // What is pinned is copied for a cut while others write to it, and here others write to the same block.
+            // A cut copies a pinned block while other threads write to it; here others would write to the same block.
             return;
         }
         let bytes = self.bytes(&pages);
@@ -140,7 +140,7 @@ impl<'a> Tenant<'a> {
         had(self.region.populate(), self.plan);
     }
 
-    /// Writes to some pages after a snapshot, and asks what differs.
+    /// Writes to some pages after a snapshot, and compares the region with the snapshot.
     fn compare(&mut self, pages: Range<usize>) {
         let Some(snapshot) = had(self.region.snapshot(), self.plan) else { return };
         self.write(pages.clone());

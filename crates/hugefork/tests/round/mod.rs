@@ -1,20 +1,21 @@
-//! Threads that write, take cuts, free, discard, pin and reset in one pool, and know what each place must show. What
-//! else happens meanwhile is for the test: calls are refused (refused_calls.rs), or signals come, and forks, and others
-//! map memory (stress.rs).
+//! Threads that write, take cuts, free, discard, pin and reset in one pool, and know what each place must show. Each
+//! test adds its own disturbance: refused calls (refused_calls.rs), or signals, forks and mappings of others
+//! (stress.rs).
 //!
 //! ```text
-//!   writers    count in places of their own, in an order of their own: what a place shows is known, and so is
-//!              what a cut may show
-//!   relay      writers hand a number on: what one has seen of another's is in every cut that has what it did then
+//!   writers    count in places of their own, in an order of their own, so the states that a place or a cut may show
+//!              are known
+//!   relay      writers hand a number on: if a cut has a writer's number, it has all that the others wrote before it
 //!   companion  a second region, to which the relay goes on: a cut of both is one cut
-//!   cutters    take cuts, look at them at once, later, and after others were dropped; compare them; export them and
-//!              map that; make forks and set those back (cutter.rs)
-//!   tenant     has the last quarter of the region to itself: deeds.rs has what it does there
-//!   watch      knows when all this was written: a cut is of a moment while it was taken (watch.rs)
-//!   stage      a third region, which is set back to its snapshots while others write to it (resets.rs)
+//!   cutters    take cuts, and check them at once, later, and after others were dropped; compare them; export them and
+//!              map the exports; make forks and reset those (cutter.rs)
+//!   tenant     has the last quarter of the region to itself, for the operations of deeds.rs
+//!   watch      knows the times of all writes: a cut shows a moment between its begin and its end (watch.rs)
+//!   stage      a third region, which is reset to its snapshots while others write to it (resets.rs)
 //! ```
-//! Each value says who wrote it and where, so one at another place is a block that was shown to the wrong owner. After
-//! each round all accounts are back where they were: blocks, reservations, mappings, private pages, addresses.
+//! Each value names its writer and its place, so a value at another place reveals a block shown to the wrong owner.
+//! After each round all accounts must be back in their original state: blocks, reservations, mappings, private pages,
+//! addresses.
 
 mod accounts;
 mod cutter;
@@ -43,33 +44,34 @@ use crate::common::{Over, built};
 pub(crate) const PAGE: usize = 4096;
 const WRITERS: usize = 3;
 const CUTTERS: usize = 2;
-/// A cutter keeps so many cuts while it makes more.
+/// Number of cuts that a cutter keeps while it makes more.
 const KEPT: usize = 2;
-/// So many pages of each writer are scattered.
+/// Number of scattered pages of each writer.
 const SPARSE: usize = 40;
-/// So many of each lie in a row: enough that a block of them is promoted.
+/// Number of each writer's pages in a row: enough that a block of them is promoted.
 const DENSE: usize = 120;
-/// Who writes in its own quarter.
+/// The writer number of the tenant, who writes in its own quarter.
 pub(crate) const TENANT: u64 = 15;
-/// The first of those that write to their own forks.
+/// The first writer number of those that write to their own forks.
 const SCRIBBLER: u64 = 8;
 
-/// How often a write ended in `SIGBUS`, and was repeated.
+/// The number of writes that raised `SIGBUS` and were repeated.
 pub(crate) static REPEATED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the round may be over when nobody gets any further.
+/// Whether the round may end when no thread gets any further.
 pub(crate) static MAY_GIVE_UP: AtomicBool = AtomicBool::new(false);
 
-/// Half a minute, if nothing else takes time.
+/// Repetitions before giving up: half a minute, if nothing else takes time.
 const GIVE_UP: u64 = 300_000;
 
-/// As the documents say: a handler may make room and return. Here room comes by itself, since the next call may not be
-/// refused, or in a full pool since somebody drops a cut. Where mappings are few, all who could drop some may wait for
-/// one: somebody who repeats the same write again and again says so, and ends the round.
+/// A `SIGBUS` handler that returns, as the documents allow: a handler may make room and return. Here room comes by
+/// itself, since the next call may not be refused, or since a thread drops a cut in a full pool. Where mappings are
+/// few, all threads that could drop some may be waiting for one. So a thread that repeats the same write again and
+/// again says so, and ends the round.
 pub(crate) extern "C" fn repeat(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     thread_local!(static LAST: core::cell::Cell<(usize, u64)> = const { core::cell::Cell::new((0, 0)) });
     REPEATED.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the kernel gives it, with the address that was written to.
+    // SAFETY: the kernel passes it, with the address of the write.
     let at = unsafe { (*info).si_addr() } as usize;
     let repeated = LAST.with(|last| {
         let (before, times) = last.get();
@@ -89,7 +91,7 @@ pub(crate) extern "C" fn repeat(_: c_int, info: *mut libc::siginfo_t, _: *mut c_
     unsafe { libc::usleep(100) };
 }
 
-/// What is written: who, where and how often. Nobody has written zero yet.
+/// The value of a write: its writer, place and count. Zero means that nobody has written there yet.
 pub(crate) fn stamp(who: u64, place: usize, count: u64) -> u64 {
     if count == 0 { 0 } else { who << 60 | (place as u64) << 32 | count & 0xffff_ffff }
 }
@@ -102,7 +104,8 @@ pub(crate) fn count_of(value: u64, who: u64, place: usize) -> u64 {
     count
 }
 
-/// Whether what was asked for could be had. Errors that name a refused call, or memory, are no surprise.
+/// The result of an operation, or `None` if it failed in a way that the plan allows: by a refused call, or for want of
+/// memory.
 #[track_caller]
 pub(crate) fn had<T>(asked: Result<T, RegionError>, plan: &Plan) -> Option<T> {
     match asked {
@@ -119,25 +122,25 @@ pub(crate) fn had<T>(asked: Result<T, RegionError>, plan: &Plan) -> Option<T> {
     }
 }
 
-/// One round.
+/// The settings of one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) backing: Backing,
     pub(crate) block: BlockSize,
-    /// So many blocks has the region, and the stage half of that; none if there is no stage.
+    /// Number of blocks of the region. The stage has half as many, or none if there is no stage.
     pub(crate) blocks: usize,
     pub(crate) has_stage: bool,
     pub(crate) grain: CopyGrain,
-    /// The pool has no room for all cuts, so blocks are revoked.
+    /// Whether the pool has too few blocks for all cuts, so that blocks are revoked.
     pub(crate) is_tight: bool,
     pub(crate) is_limited: bool,
     pub(crate) has_stock: bool,
-    /// Each cutter makes so many cuts.
+    /// Number of cuts that each cutter makes.
     pub(crate) cuts: usize,
-    /// Calls may be refused, by the test or for want of memory or mappings.
+    /// Whether calls may fail, refused by the test or for want of memory or mappings.
     pub(crate) may_fail: bool,
-    /// One in so many calls of these kinds.
+    /// One in `one_in` calls of these `kinds` is refused.
     pub(crate) one_in: u32,
     pub(crate) kinds: Vec<Kind>,
 }
@@ -160,7 +163,7 @@ impl Plan {
         if self.has_stage { (self.blocks / 2 * self.block.bytes()).max(1 << 20) } else { 0 }
     }
 
-    /// May blocks be taken away from forks and snapshots?
+    /// Whether blocks may be taken away from forks and snapshots.
     fn may_revoke(&self) -> bool {
         self.is_tight || self.is_limited
     }
@@ -169,11 +172,11 @@ impl Plan {
 /// The places of the counters.
 struct Layout {
     len: usize,
-    /// Where each writer counts, in its order.
+    /// For each writer, the places where it counts, in its order.
     orders: Vec<Vec<usize>>,
     relay: [usize; WRITERS],
     companion_len: usize,
-    /// Who counts at an offset, and which place in its order that is.
+    /// For each offset, the writer that counts there, and the index of the place in its order.
     owners: HashMap<usize, (usize, usize)>,
 }
 
@@ -207,7 +210,7 @@ impl Layout {
         Layout { len, orders, relay, companion_len: plan.block.bytes().max(256 << 10), owners }
     }
 
-    /// Where the relay goes on in the companion.
+    /// The place in the companion where the relay goes on.
     fn second_relay(&self, writer: usize) -> usize {
         self.relay[writer] % self.companion_len
     }
@@ -216,8 +219,8 @@ impl Layout {
         self.len / 4 * 3..self.len
     }
 
-    /// What a cut shows, once it is checked to be consistent. `read` reads the value at an offset, if it is there
-    /// still.
+    /// Checks that a cut is consistent, and returns what it shows. `read` reads the value at an offset; `None` if its
+    /// block was taken away.
     fn check(&self, read: impl Fn(usize) -> Option<u64>) -> Vec<Option<u64>> {
         let mut seen = Vec::new();
         for (writer, order) in self.orders.iter().enumerate() {
@@ -238,7 +241,8 @@ impl Layout {
         seen
     }
 
-    /// What a cut shows of the companion, once it is checked to be one with that of the region, if that is known.
+    /// Checks that the companion's part of a cut is one cut with the region's, as far as that is known, and returns
+    /// what it shows.
     fn check_companion(&self, seen: &[Option<u64>], read: impl Fn(usize) -> Option<u64>) -> Vec<Option<u64>> {
         let relay: Vec<Option<u64>> = (0..WRITERS).map(|writer| read(self.second_relay(writer))).collect();
         let first = last_of(&seen[seen.len() - WRITERS..]);
@@ -248,8 +252,8 @@ impl Layout {
         relay
     }
 
-    /// Checks all bytes of some pages of a cut: what nobody has written to is zero. `scribbled`: what the fork's owner
-    /// wrote to each page that it wrote to.
+    /// Checks all bytes of some pages of a cut: bytes that nobody has written are zero. `scribbled` returns the value
+    /// that the fork's owner wrote to a page, if any.
     fn check_pages(&self, random: &mut Random, read: impl Fn(usize) -> Option<u64>, scribbled: impl Fn(usize) -> u64) {
         let pages = self.len / PAGE;
         let first = random.below(pages);
@@ -270,7 +274,7 @@ impl Layout {
     }
 }
 
-/// The last number of the relay, once it is checked to be consistent; none if some were taken away.
+/// Checks that the relay is consistent, and returns its last number; `None` if some numbers were taken away.
 fn last_of(relay: &[Option<u64>]) -> Option<u64> {
     let mut there = relay.iter().copied().collect::<Option<Vec<u64>>>()?;
     there.sort_unstable();
@@ -278,18 +282,18 @@ fn last_of(relay: &[Option<u64>]) -> Option<u64> {
     there.last().copied()
 }
 
-/// Where in a page the owner of a fork writes.
+/// The offset in a page at which the owner of a fork writes.
 const SCRIBBLED: usize = 2048;
 
 /// A word of the region, for threads that write beside each other.
 pub(crate) fn word(region: &Region, at: usize) -> &AtomicU64 {
     assert!(at + 8 <= region.len() && at.is_multiple_of(8));
-    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used as an atomic while others
-    // may write.
+    // SAFETY: it is inside the region, which the reference borrows, and aligned. It is used only as an atomic while
+    // other threads may write.
     unsafe { AtomicU64::from_ptr(region.as_mut_ptr().add(at).cast()) }
 }
 
-/// Counts, and takes part in the relay, until it is over. Returns the last count.
+/// Counts, and takes part in the relay, until the round is over. Returns the last count.
 fn write(regions: [&Region; 2], layout: &Layout, writer: usize, watch: &Watch, over: &AtomicBool) -> u64 {
     let [region, companion] = regions;
     let (mut count, mut done, who, token) = (0, 0, writer as u64 + 1, &watch.token);
@@ -313,7 +317,7 @@ fn write(regions: [&Region; 2], layout: &Layout, writer: usize, watch: &Watch, o
     count
 }
 
-/// How the pool of a round is built.
+/// The builder of the pool of a round.
 fn builder(plan: &Plan, layout: &Layout) -> PoolBuilder {
     let (copies, others) = if plan.is_tight { (2, 2) } else { (2 + CUTTERS * (KEPT + 2), 8) };
     let capacity = copies * layout.len + others * (layout.companion_len + plan.stage_len()) + layout.companion_len;
@@ -325,15 +329,15 @@ fn builder(plan: &Plan, layout: &Layout) -> PoolBuilder {
     builder.obtain_ahead(16 << 20).zeroed_stock(ZeroedStock::keep(capacity / 4, capacity / 2))
 }
 
-/// What goes on beside a round, until it is over: with the region, and with a small one that has a reservation.
+/// The disturbance beside a round, until it is over. It gets the region, and a small region that has a reservation.
 pub(crate) type Beside<'a> = &'a (dyn Fn(&Region, &Region, &AtomicBool) + Sync);
 
-/// One round. Returns what it was about, in words; `None` if the machine lacks what it takes.
+/// Runs one round. Returns a description; `None` if the machine lacks what it takes.
 pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Option<String> {
     let layout = Layout::new(plan);
     let (hidden, punched) = (refusals.refused(Kind::Hide), refusals.refused(Kind::Punch));
     let mappings = Accounts::pool_mappings();
-    // A pool that is built while calls are refused is built, or there is an error and nothing stays.
+    // A build while calls are refused succeeds, or fails and leaves nothing behind.
     refusals.arm(plan.one_in, &plan.kinds);
     drop(builder(plan, &layout).fallback(Fallback::Refused).build());
     refusals.disarm();
@@ -382,9 +386,9 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
         }
         over.store(true, Ordering::Relaxed);
         if plan.is_tight || (plan.may_fail && plan.one_in == 0) {
-            // What was never written or was discarded has no block that could be taken back from a cut. So a first
-            // write in a full pool waits until somebody drops one, and nobody else does any more. So does a write that
-            // needs a mapping.
+            // A page that was never written or was discarded has no block that could be taken back from a cut. So in a
+            // full pool a first write waits until a thread drops a cut, and by now no other thread does. A write that
+            // needs a mapping waits in the same way.
             cutters.clear();
         }
         for (writer, count) in writers.into_iter().map(|writer| writer.join().unwrap()).enumerate() {
@@ -397,7 +401,7 @@ pub(crate) fn round(plan: &Plan, refusals: &Refusals, beside: Beside<'_>) -> Opt
     });
     let faults = region.stats().faults;
     let (resets, refused_resets) = stage.map_or((0, 0), |stage| stage.counts());
-    // Some go while calls are refused, some afterwards.
+    // Some cutters go while calls are refused, some afterwards.
     cutters.pop();
     let is_late = plan.seed.is_multiple_of(2);
     if is_late {

@@ -1,10 +1,10 @@
-//! Resets while calls are refused: a region of its own, the stage, that players write to and a director sets back.
+//! Resets while calls are refused. Players write to a region of its own, the stage, and directors reset it.
 //!
 //! ```text
-//!   players    write in places of their own, in an order of their own: a place shows what was last written there, or
-//!              what it has in a snapshot
-//!   directors  take snapshots of the stage, and set it back to one of them, beside the players and each other, or
-//!              while all others wait. Then each page is as the snapshot or, if calls were refused, as it was
+//!   players    write in places of their own, in an order of their own: a place shows the last value written there, or
+//!              its value in a snapshot
+//!   directors  take snapshots of the stage, and reset it to one of them: beside the players and each other, or while
+//!              all others wait. Then each page must be as in the snapshot or, if calls were refused, as before
 //! ```
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,41 +20,41 @@ use crate::common::refusals::Random;
 
 pub(crate) const PLAYERS: usize = 2;
 pub(crate) const DIRECTORS: usize = 2;
-/// Who the first player is, in what it writes.
+/// The writer number of the first player.
 const FIRST: u64 = 4;
-/// Who the first director is.
+/// The writer number of the first director.
 const DIRECTOR: u64 = 6;
-/// So many pages of each player are scattered.
+/// Number of scattered pages of each player.
 const SPARSE: usize = 20;
-/// So many lie in a row: enough that a block of them is promoted.
+/// Number of each player's pages in a row: enough that a block of them is promoted.
 const DENSE: usize = 60;
-/// Where in a page directors write.
+/// The offset in a page at which directors write.
 const DIRECTED: usize = 1024;
-/// A director keeps so many snapshots.
+/// Number of snapshots that a director keeps.
 const KEPT: usize = 3;
-/// So often a reset is tried that calls are refused of.
+/// Tries of a reset whose calls may be refused.
 const TRIES: usize = 400;
-/// So often a director looks whether all players wait.
+/// Times that a director checks whether all players wait.
 const LOOKS: usize = 400;
 
-/// The region that is set back, and what is known of its snapshots.
+/// The region that is reset, and the values in its snapshots.
 pub(crate) struct Stage<'a> {
     region: &'a Region,
     plan: &'a Plan,
-    /// Where each player writes, in its order.
+    /// For each player, the places where it writes, in its order.
     orders: [Vec<usize>; PLAYERS],
-    /// Held by each player while it goes through its places.
+    /// Held shared by each player while it goes through its places.
     playing: RwLock<()>,
-    /// So many directors want to be alone.
+    /// Number of directors that wait to be alone.
     wanted: AtomicU64,
-    /// Held by each director while it sets the stage back, alone if nobody else is to do anything.
+    /// Held by each director during a reset: exclusively if all other threads must stand still.
     directing: RwLock<()>,
-    /// What each snapshot has where players write.
+    /// For each snapshot, its values at the players' places.
     known: Mutex<Vec<HashMap<usize, u64>>>,
     begun: AtomicU64,
     ended: AtomicU64,
     failed: AtomicU64,
-    /// Something was dropped, and could not be set back.
+    /// Whether a failed reset has dropped pages that it could not put back.
     is_shaken: AtomicBool,
 }
 
@@ -98,18 +98,18 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// How many resets there were, and how many of them failed.
+    /// The number of resets, and how many of them failed.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.ended.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Whether a snapshot has these values at these places.
+    /// Whether any snapshot has these values at these places.
     fn was(&self, values: &[(usize, u64)]) -> bool {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().any(|known| values.iter().all(|(at, value)| known.get(at) == Some(value)))
     }
 
-    /// Writes until it is over.
+    /// Writes until the round is over.
     pub(crate) fn play(&self, player: usize, over: &AtomicBool) {
         let (who, order) = (FIRST + player as u64, &self.orders[player]);
         let (mut count, mut counts) = (0, vec![0; order.len()]);
@@ -132,7 +132,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// A place shows what was last written there, or what it has in a snapshot.
+    /// Checks that a place shows the last value written there, or its value in a snapshot.
     fn check(&self, who: u64, at: usize, count: u64) {
         let there = word(self.region, at).load(Ordering::SeqCst);
         let found = count_of(there, who, at / 8);
@@ -140,7 +140,8 @@ impl<'a> Stage<'a> {
         assert!(found == count || is_dropped || self.was(&[(at, there)]), "{at} of {who} shows {found} for {count}");
     }
 
-    /// Of two writes, the later is there, or both are gone. Nothing is gone where no reset has come.
+    /// Checks a pair of writes: if the earlier one survives, the later one does too. Without a reset in between, both
+    /// survive.
     fn check_pair(&self, who: u64, [one, two]: [usize; 2], count: u64, before: (u64, u64), failed: u64) {
         let read = |at: usize| word(self.region, at).load(Ordering::SeqCst);
         let is_there = read(two) == stamp(who, two / 8, count);
@@ -151,7 +152,7 @@ impl<'a> Stage<'a> {
         if is_there {
             return;
         }
-        // Who only reads is not held, so what was written before is looked at when the reset is over.
+        // A reader is not held during a reset, so this looks at the earlier write only when the reset is over.
         while self.ended.load(Ordering::SeqCst) < begun {
             std::thread::yield_now();
         }
@@ -159,13 +160,13 @@ impl<'a> Stage<'a> {
         let is_torn = later != stamp(who, two / 8, count) && earlier == stamp(who, one / 8, count);
         let is_one_reset = self.begun.load(Ordering::SeqCst) <= before.0 + 1;
         if is_torn && is_one_reset && !self.was(&[(two, later), (one, earlier)]) {
-            // A reset that calls are refused of may do this.
+            // Only a reset with refused calls may do this.
             let is_refused = self.failed.load(Ordering::SeqCst) != failed;
             assert!(is_refused, "of {who}, {two} is gone and {one} is not");
         }
     }
 
-    /// Sets the stage back, again and again, until it is over.
+    /// Resets the stage again and again, until the round is over.
     pub(crate) fn direct(&self, director: usize, over: &AtomicBool) {
         let (mut scenes, mut random) = (Vec::new(), self.plan.random(DIRECTOR + director as u64));
         while !over.load(Ordering::Relaxed) {
@@ -193,14 +194,14 @@ impl<'a> Stage<'a> {
     fn take(&self) -> Option<Scene> {
         let snapshot = had(self.region.snapshot(), self.plan)?;
         let mut bytes = vec![0; self.region.len()];
-        // It may have been taken away again.
+        // Its blocks may have been taken away meanwhile.
         had(snapshot.read_at(0, &mut bytes), self.plan)?;
         let known = self.orders.iter().flatten().map(|&at| (at, word_of(&bytes, at))).collect();
         self.known.lock().unwrap_or_else(PoisonError::into_inner).push(known);
         Some(Scene { snapshot, bytes })
     }
 
-    /// False if it was taken away.
+    /// Checks that a snapshot has not changed. False if its blocks were taken away.
     fn is_as_it_was(&self, scene: &Scene) -> bool {
         let mut bytes = vec![0; scene.bytes.len()];
         let Some(()) = had(scene.snapshot.read_at(0, &mut bytes), self.plan) else { return false };
@@ -216,7 +217,7 @@ impl<'a> Stage<'a> {
         came
     }
 
-    /// One try. False if the snapshot was taken away.
+    /// Tries one reset. False if the snapshot's blocks were taken away.
     fn set_back(&self, snapshot: &Snapshot) -> bool {
         let came = {
             let _one_of_several = self.directing.read().unwrap_or_else(PoisonError::into_inner);
@@ -228,14 +229,14 @@ impl<'a> Stage<'a> {
         is_there
     }
 
-    /// Sets back while the players wait. False if the snapshot was taken away.
+    /// Resets the stage while the players wait. False if the snapshot's blocks were taken away.
     fn set_back_alone(&self, scene: &Scene, random: &mut Random, over: &AtomicBool) -> bool {
         self.wanted.fetch_add(1, Ordering::SeqCst);
         let mut looks = 0;
         let alone = loop {
             match self.playing.try_write() {
                 Ok(alone) => break Some(alone),
-                // A player may wait for memory that only a director can give back.
+                // A player may be waiting for memory that only a director can give back.
                 Err(_) if looks == LOOKS || over.load(Ordering::Relaxed) => break None,
                 Err(_) => std::thread::sleep(Duration::from_micros(50)),
             }
@@ -250,7 +251,7 @@ impl<'a> Stage<'a> {
         came.unwrap_or(true)
     }
 
-    /// A part of the stage.
+    /// A random part of the stage.
     fn some(&self, random: &mut Random) -> Range<usize> {
         let start = random.below(self.region.len() / PAGE) * PAGE;
         start..self.region.len().min(start + PAGE * (1 + random.below(700)))
@@ -300,7 +301,7 @@ impl<'a> Stage<'a> {
         false
     }
 
-    /// All bytes of the stage, which nobody writes to just now.
+    /// All bytes of the stage, to which nobody writes at the moment.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0_u8; self.region.len()];
         // SAFETY: the region is as long, and the players wait.

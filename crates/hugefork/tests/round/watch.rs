@@ -1,5 +1,5 @@
-//! When things were written, for cuts to be checked against: a cut shows what was there at one moment while it was
-//! taken, not something older that fits together as well.
+//! The times of writes, for checks of cuts: a cut must show the state of one moment between its begin and its end, and
+//! not an older state that is consistent too.
 //!
 //! ```text
 //!   clock   ── 7 ── 8 ─────────── 9 ───── 10 ──── 11 ──▶
@@ -15,20 +15,20 @@ use std::sync::{Mutex, PoisonError};
 use super::{Layout, PAGE, TENANT, WRITERS, count_of};
 use crate::common::refusals::Random;
 
-/// So many of the last states of a page are remembered.
+/// Number of a page's last states that are remembered.
 const REMEMBERED: usize = 8;
-/// So many pages of the tenant are looked at in a cut.
+/// Number of the tenant's pages that are checked in a cut.
 const LOOKED_AT: usize = 1024;
 
-/// What a page of the tenant holds, at its beginning and at its end.
+/// The contents of a page of the tenant, at its beginning and at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) count: u64,
-    /// It may read as zero in place of that: it was lazily freed, or a discard has failed.
+    /// Whether it may read as zero instead, because it was lazily freed or a discard failed.
     pub(super) may_be_zero: bool,
 }
 
-/// What a page may have held from one moment to another.
+/// A state that a page may have had from one moment to another.
 #[derive(Debug)]
 struct Held {
     page: Page,
@@ -39,14 +39,14 @@ struct Held {
 #[derive(Debug, Default)]
 struct Past {
     held: VecDeque<Held>,
-    /// What was before is forgotten.
+    /// The moment before which earlier states are forgotten.
     known_from: u64,
 }
 
-/// What is known of the writers and of the tenant, and when.
+/// The known states of the writers and of the tenant, with their times.
 pub(super) struct Watch {
     clock: AtomicU64,
-    /// How many writes of each writer are done.
+    /// For each writer, the number of writes that it has completed.
     done: [AtomicU64; WRITERS],
     /// The number that is handed on next.
     pub(super) token: AtomicU64,
@@ -54,7 +54,7 @@ pub(super) struct Watch {
     past: Mutex<Vec<Past>>,
 }
 
-/// What was so before a cut, or after it.
+/// The known state before a cut, or after it.
 pub(super) struct Moment {
     time: u64,
     done: [u64; WRITERS],
@@ -62,7 +62,7 @@ pub(super) struct Moment {
 }
 
 impl Watch {
-    /// All of the tenant's pages are zero.
+    /// The state before the round: all of the tenant's pages are zero.
     pub(super) fn new(tenancy: Range<usize>) -> Watch {
         let zero = || Held { page: Page { count: 0, may_be_zero: false }, from: 0, until: u64::MAX };
         let past = || Past { held: VecDeque::from([zero()]), known_from: 0 };
@@ -80,12 +80,12 @@ impl Watch {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// A writer has done so many writes.
+    /// Notes that a writer has completed `writes` writes.
     pub(super) fn has_done(&self, writer: usize, writes: u64) {
         self.done[writer].store(writes, Ordering::SeqCst);
     }
 
-    /// The tenant is about to have pages hold something else.
+    /// Notes that the tenant is about to change these pages.
     pub(super) fn may_hold(&self, pages: Range<usize>, becomes: impl Fn(usize) -> Page) {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let from = self.tick();
@@ -94,7 +94,7 @@ impl Watch {
         }
     }
 
-    /// From now on they hold this, and nothing else.
+    /// Notes that these pages have only this state from now on.
     pub(super) fn holds(&self, pages: Range<usize>, page: impl Fn(usize) -> Page) {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.tick();
@@ -116,8 +116,8 @@ impl Watch {
         Moment { token: self.token.load(Ordering::SeqCst), done, time: self.tick() }
     }
 
-    /// Checks that a cut is of no moment but one between these. `seen`: what [`Layout::check`] gives; `read` reads the
-    /// value at an offset, if it is there still.
+    /// Checks that a cut shows a moment between these two. `seen` comes from [`Layout::check`]; `read` reads the value
+    /// at an offset, `None` if its block was taken away.
     pub(super) fn check(
         &self,
         layout: &Layout,
@@ -135,7 +135,7 @@ impl Watch {
                 writes / samples + u64::from((nth as u64) < writes % samples)
             };
             for (nth, count) in counts.iter().enumerate() {
-                // One write may be under way.
+                // One further write may be in progress.
                 let known = count_after(before.done[writer], nth)..=count_after(after.done[writer] + 1, nth);
                 assert!(
                     count.is_none_or(|count| known.contains(&count)),

@@ -1,4 +1,4 @@
-//! What else a program does while its regions are in use: signals whose handler touches regions, `fork(2)`, `exec`, and
+//! What else a program does while it uses regions: signals whose handler touches regions, `fork(2)`, `exec`, and
 //! mappings that come and go.
 
 use core::ffi::{c_int, c_void};
@@ -14,22 +14,22 @@ use crate::common::signals::handle;
 use crate::common::wait::until;
 use crate::round::{PAGE, Plan, had, word};
 
-/// The mapper has so many mappings at most: fewer than the engine leaves to the program.
+/// Most mappings that the mapper has at a time: fewer than the engine leaves to the program.
 const MOST: usize = 40;
-/// The words of a page that the writers of a round have.
+/// Number of words of a page to which the writers of a round write.
 const WRITERS: usize = 3;
 
-/// What the handler of `SIGALRM` touches: a word that is pinned, and a region that others write to.
+/// The memory that the handler of `SIGALRM` touches: a pinned word, and a region to which others write.
 static BELL: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
 static REGION: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// So many handlers run.
+/// Number of handlers that are running.
 static INSIDE: AtomicU64 = AtomicU64::new(0);
 static RUNG: AtomicU64 = AtomicU64::new(0);
-/// A value that the handler has seen where it cannot be.
+/// A value that the handler has seen in a wrong place.
 static WRONG: AtomicU64 = AtomicU64::new(0);
 
-/// So many signals came, children were made, and mappings.
+/// Counts of signals, children and mappings.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) signals: AtomicU64,
@@ -41,13 +41,13 @@ extern "C" fn on_alarm(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     INSIDE.fetch_add(1, Ordering::SeqCst);
     let bell = BELL.load(Ordering::SeqCst);
     if !bell.is_null() {
-        // SAFETY: the noise waits for all handlers before the region goes.
+        // SAFETY: the noise waits for all handlers before the region is dropped.
         let nth = unsafe { AtomicU64::from_ptr(bell) }.fetch_add(1, Ordering::Relaxed) as usize;
         RUNG.fetch_add(1, Ordering::SeqCst);
         let (region, len) = (REGION.load(Ordering::SeqCst), LEN.load(Ordering::SeqCst));
         for writer in 0..WRITERS {
             let at = nth.wrapping_mul(0x9e37_79b9) % (len / PAGE) * PAGE + 64 * writer;
-            // SAFETY: as above, and inside of it. Others use it as an atomic, too.
+            // SAFETY: as above, and inside of it. Other threads use it as an atomic, too.
             let value = unsafe { AtomicU64::from_ptr(region.add(at).cast()) }.load(Ordering::Relaxed);
             let who = value >> 60;
             // The first word of a page may be the tenant's.
@@ -59,7 +59,7 @@ extern "C" fn on_alarm(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     INSIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Rings all threads of the process until it is over.
+/// Signals all threads of the process until the round is over.
 fn ring(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     let Some(pin) = had(of_handler.pin(0..PAGE), plan) else { return };
     let before = word(of_handler, 0).load(Ordering::Relaxed);
@@ -72,7 +72,7 @@ fn ring(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, co
     while !over.load(Ordering::Relaxed) {
         for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
             let Ok(id) = task.file_name().into_string().unwrap().parse::<i32>() else { continue };
-            // SAFETY: a signal that is handled. The thread may have ended.
+            // SAFETY: a signal with a handler. The thread may have ended already.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, libc::SIGALRM) };
         }
         if random.one_in(16)
@@ -95,7 +95,7 @@ fn ring(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, co
     counts.signals.fetch_add(rung, Ordering::Relaxed);
 }
 
-/// Makes children until it is over: those of `fork(2)` have no region, those of `exec` run.
+/// Makes children until the round is over: those of `fork(2)` must not have the region, those of `exec` must run.
 fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut random = plan.random(71);
@@ -105,13 +105,13 @@ fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
         // SAFETY: the child makes system calls only, with addresses that were made before.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: as above; the address is for the kernel to look at.
+            // SAFETY: as above; only the kernel uses the address.
             unsafe {
                 libc::alarm(300);
                 let written = libc::write(writer.as_raw_fd(), region.as_ptr().add(at).cast(), 8);
                 let has_it = written == 8 && libc::read(reader.as_raw_fd(), [0_u8; 8].as_mut_ptr().cast(), 8) == 8;
                 if has_it && plan.backing == Backing::Hugetlb {
-                    // docs/safety.md: of a block that is just being mapped, a child may have a mapping, read-only.
+                    // docs/safety.md: a child may have a read-only mapping of a block that is just being mapped.
                     libc::_exit(0);
                 }
                 if has_it || *libc::__errno_location() != libc::EFAULT {
@@ -135,7 +135,7 @@ fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
             assert_eq!(status, 0, "a child, of exec: {executes}, has the region or failed");
             counts.children.fetch_add(1, Ordering::Relaxed);
         }
-        // A round may be over before it has begun here.
+        // The round may be over before this thread has started.
         if over.load(Ordering::Relaxed) {
             break;
         }
@@ -143,7 +143,7 @@ fn multiply(region: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     }
 }
 
-/// Memory of the mapper's own, with its number in the first word and the last.
+/// Memory of the mapper, with its number in the first word and the last.
 struct Own {
     at: *mut u64,
     len: usize,
@@ -176,7 +176,7 @@ impl Own {
         );
     }
 
-    /// Elsewhere, as the kernel likes.
+    /// Moves the memory to other addresses.
     fn remap(&mut self) {
         let elsewhere = Own::new(self.len / PAGE, 0);
         let Some(elsewhere) = elsewhere else { return };
@@ -199,7 +199,7 @@ impl Drop for Own {
     }
 }
 
-/// Maps, moves and unmaps memory until it is over, and looks whether it stays as it was.
+/// Maps, moves and unmaps memory until the round is over, and checks that it stays unchanged.
 fn map(plan: &Plan, over: &AtomicBool, counts: &Counts) {
     let (mut random, mut owned) = (plan.random(72), Vec::<Own>::new());
     while !over.load(Ordering::Relaxed) {
@@ -227,7 +227,7 @@ fn map(plan: &Plan, over: &AtomicBool, counts: &Counts) {
     }
 }
 
-/// All of it at once, until the round is over.
+/// Makes all of it at once, until the round is over.
 pub(crate) fn make(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     std::thread::scope(|scope| {
         scope.spawn(|| ring(region, of_handler, plan, over, counts));

@@ -1,5 +1,5 @@
-//! Settings of the machine that are lent for a while. They go back however the process ends, by Ctrl-C or `SIGKILL`
-//! too: who puts them back is a process of its own, in a group of its own, which waits until its standard input ends.
+//! Changes settings of the machine for a while. They are restored however the process ends, even by Ctrl-C or
+//! `SIGKILL`: another process, in a group of its own, waits until its standard input ends and then restores them.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,18 +18,18 @@ const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const MOST_MAPPINGS: &str = "/proc/sys/vm/max_map_count";
 const PAGE: usize = 4096;
 
-/// Something that goes back when this is dropped, or when the process is gone.
+/// A setting that is restored when this is dropped, or when the process is gone.
 pub(crate) struct Lent(Child);
 
 impl Lent {
-    /// `back` is for the shell.
+    /// `back` is a shell command that restores the setting.
     fn until_gone(back: &str) -> io::Result<Lent> {
         let script = format!("cat >/dev/null; {back}");
         let mut shell = Command::new("sh");
         shell.args(["-c", &script]).stdin(Stdio::piped()).process_group(0).current_dir("/").spawn().map(Lent)
     }
 
-    /// A file of the kernel's with another value for a while.
+    /// Writes another value to a file of the kernel's.
     fn set(path: &Path, before: &str, value: &str) -> io::Result<Lent> {
         let lent = Lent::until_gone(&format!("echo {before} > {}", path.display()))?;
         fs::write(path, value)?;
@@ -48,12 +48,12 @@ fn number(path: &Path) -> io::Result<usize> {
     fs::read_to_string(path)?.trim().parse().map_err(io::Error::other)
 }
 
-/// Whether so many hugetlb pages of 1 GiB are free.
+/// Whether `count` hugetlb pages of 1 GiB are free.
 pub(crate) fn has_gigantic_pages(count: usize) -> bool {
     number(&Path::new(GIGANTIC).join("free_hugepages")).is_ok_and(|free| free >= count)
 }
 
-/// So many hugetlb pages more of 2 MiB, or of 1 GiB.
+/// Adds `count` hugetlb pages of 2 MiB or of 1 GiB.
 pub(crate) fn huge_pages(is_gigantic: bool, count: usize) -> io::Result<Lent> {
     let path = Path::new(if is_gigantic { GIGANTIC } else { HUGE }).join("nr_hugepages");
     let before = number(&path)?;
@@ -71,13 +71,14 @@ pub(crate) fn most_mappings(most: usize) -> io::Result<Lent> {
     Lent::set(Path::new(MOST_MAPPINGS), &before.to_string(), &most.to_string())
 }
 
-/// A swap file of so many bytes.
+/// Adds a swap file of `len` bytes.
 pub(crate) fn swap(len: usize) -> io::Result<Lent> {
     let path = std::env::temp_dir().join(format!("hugefork-stress-swap-{}", id()));
     let lent = Lent::until_gone(&format!("swapoff {path}; rm -f {path}", path = path.display()))?;
     fs::write(&path, vec![0; len])?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-    // What mkswap(8) writes: version 1, the last page, no bad pages; and at the end of the first page the magic.
+    // The header as mkswap(8) writes it: version 1, the last page, no bad pages, and the magic at the end of the first
+    // page.
     let file = File::options().write(true).open(&path)?;
     let header = [1, (len / PAGE - 1) as u32, 0].map(u32::to_ne_bytes).concat();
     file.write_all_at(&header, 1024)?;
@@ -88,9 +89,9 @@ pub(crate) fn swap(len: usize) -> io::Result<Lent> {
     if unsafe { libc::swapon(name.as_ptr(), 0) } == 0 { Ok(lent) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A control group of this process and its children, which may have so much memory. The kernel is asked again and again
-/// to take all of it away that it can: at a limit that is reached it would rather end a process that uses all of its
-/// pages than swap them out.
+/// A control group with little memory for this process and its children. A thread asks the kernel again and again to
+/// reclaim all that it can: once a limit is reached, the kernel would rather kill a process that uses all of its pages
+/// than swap them out.
 pub(crate) struct Short {
     over: Arc<AtomicBool>,
     squeezer: Option<JoinHandle<()>>,
@@ -130,7 +131,7 @@ impl Short {
         let is_over = over.clone();
         let squeezer = std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
-                // Less may be taken than was asked for, which is an error.
+                // The kernel may reclaim less than was asked for, which is an error.
                 let _ = file.write_at(most.to_string().as_bytes(), 0);
                 std::thread::sleep(Duration::from_millis(5));
             }

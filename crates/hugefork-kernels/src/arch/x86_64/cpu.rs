@@ -1,9 +1,9 @@
 //! Detects the extensions that this x86-64 CPU has and that the system lets programs use.
 //!
-//! This crate does without std, and so without `is_x86_feature_detected!`. CPUID alone is not
-//! enough: a CPU may have AVX-512 while the system does not save its registers, and only XCR0 shows
-//! that. The CPU is queried once; later checks are one relaxed load. Running kernels check nothing,
-//! since a primitive is checked when it is made.
+//! This crate does without std, and so without `is_x86_feature_detected!`. CPUID alone is not enough: a CPU may have
+//! AVX-512 although the system does not save its registers, and only XCR0 shows that. `has` queries the CPU at the
+//! first check; later checks are one relaxed load. A running kernel checks nothing, since the constructor of its
+//! primitive has checked the CPU.
 
 use core::{
     arch::x86_64::_xgetbv,

@@ -202,7 +202,7 @@ impl<S: Sys> RegionCore<S> {
             let _ = self.track_writes();
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
-        patched.retain(|patched| when != When::Beforehand || !self.prepared.has(patched.index));
+        patched.retain(|patched| when != When::Beforehand || !self.captured.is_prepared(patched.index));
         for patched in &patched {
             let written = patched.pages.saturating_sub(self.captured.pages_of(patched.index));
             self.note_density(patched.index, written);
@@ -212,7 +212,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// True if writes to a block are prepared. Its pages may have marks by now that are not in its set.
     fn leave_prepared(&self, index: EntryIndex) -> bool {
-        let is_prepared = self.prepared.has(index);
+        let is_prepared = self.captured.is_prepared(index);
         if is_prepared {
             self.captured.forget(index);
         }

@@ -7,7 +7,7 @@
 //! ```
 //! So it costs what was written, however many snapshots hold the block, and some nanoseconds for each other page of a
 //! set that changes. A block with many such pages is copied instead
-//! ([`PageSet::most_pages`]), and so is one that a limit counts as a whole. What is reserved for a
+//! ([`density::most_captured_pages`]), and so is one that a limit counts as a whole. What is reserved for a
 //! block stays so, and pays for the copy where no slot is left.
 //!
 //! Where the kernel tracks writes, nobody is kept off, and CoW mappings stay writable. A page is marked and then
@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::mem::{EngineArc, EngineVec, Own};
+use crate::pool::density;
 use crate::pool::free_slots::FreeSlots;
 use crate::pool::page_set::PageSet;
 use crate::region::private::{PAGES_AT_ONCE, Patched};
@@ -119,7 +120,8 @@ impl<S: Sys> RegionCore<S> {
         let only = index.0..index.0 + 1;
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let is_shared = entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.prepared.has(index);
+        let is_shared =
+            entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.captured.is_prepared(index);
         let Some(base) = entry.block().filter(|_| is_shared) else { return Ok(None) };
         let is_protected = matches!(looks, Looks::Protected);
         if is_protected {
@@ -233,7 +235,7 @@ impl<S: Sys> RegionCore<S> {
         let may_capture = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
         let are_tracked = matches!(looks, Looks::Marked(_));
         let may_copy = !do_writers_wait && (!are_tracked || self.captured.may_copy());
-        let most = if may_copy { PageSet::<S>::most_pages(size, are_tracked) } else { size.bytes() / BASE_PAGE };
+        let most = if may_copy { density::most_captured_pages(size, are_tracked) } else { size.bytes() / BASE_PAGE };
         may_capture.then_some(most)
     }
 }

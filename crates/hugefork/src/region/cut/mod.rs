@@ -123,7 +123,7 @@ fn cut<S: Sys>(
     if regions.iter().any(|region| region.accounts.revoked.load(Ordering::Relaxed) > 0) {
         return Err(RegionError::Revoked);
     }
-    regions.iter().for_each(|region| region.density.forget_some());
+    regions.iter().for_each(|region| region.captured.forget_some_density());
     let take_turns = || {
         let mut turns: EngineVec<Turn<'_>> = EngineVec::with_capacity_in(regions.len(), Own);
         turns.extend(regions.iter().map(|region| region.take_turn()));
@@ -139,7 +139,7 @@ fn cut<S: Sys>(
             (!waits && regions.iter().all(|region| region.may_capture_tracked())).then(SignalsBlocked::new);
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         for region in regions {
-            region.prepared.end();
+            region.captured.end_prepared();
             region.check_captured();
             region.captured.begin_cut(|index| region.table.get(index).block());
             let look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
@@ -239,7 +239,7 @@ pub(crate) fn fill<S: Sys>(
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
     let started = began.unwrap_or_else(|| clock.now());
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
-    parts.iter().for_each(|part| part.region.prepared.end());
+    parts.iter().for_each(|part| part.region.captured.end_prepared());
     let mut begun = 0;
     let shared = share_each(parts, &mut alone, &mut begun)
         .and_then(|()| keep_each(parts, &alone))

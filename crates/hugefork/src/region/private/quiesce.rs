@@ -271,7 +271,7 @@ impl<S: Sys> RegionCore<S> {
     pub(in crate::region) fn write_protect_all(&self) -> Result<(), Unresolved> {
         let may_be_protected = |index: usize| {
             let index = EntryIndex(index);
-            self.table.get(index).is_cow_mapping() && !self.prepared.has(index)
+            self.table.get(index).is_cow_mapping() && !self.captured.is_prepared(index)
         };
         let mut rest = 0..self.table.len();
         while let Some(run) = self.cow_mappings(rest.clone()).next() {

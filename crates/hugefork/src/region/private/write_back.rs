@@ -202,7 +202,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether a CoW mapping may be write-protected for a moment and written back, though nobody has asked for that.
     pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
-        self.is_alone_with_cow_mapping(index) && !self.prepared.has(EntryIndex(index))
+        self.is_alone_with_cow_mapping(index) && !self.captured.is_prepared(EntryIndex(index))
     }
 
     /// Writes back the first CoW mappings of `entries` that this region alone holds and whose blocks are neighbours.

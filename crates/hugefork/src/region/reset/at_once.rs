@@ -58,7 +58,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         if !take(self, &run) {
             return None;
         }
-        region.prepared.end();
+        region.captured.end_prepared();
         region.accounts.origin.set(self.frozen.id);
         count(&region.counters.resets, 1);
         Some(run)

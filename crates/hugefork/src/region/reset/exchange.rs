@@ -117,7 +117,7 @@ impl<S: Sys> Reset<'_, S> {
     /// Whether the block at `index` is to be shown through a private mapping at once.
     fn is_by_page(&self, index: EntryIndex) -> bool {
         let region = self.region;
-        let is_wanted = region.accounts.grain == CopyGrain::Page || region.density.is_by_page(index);
+        let is_wanted = region.accounts.grain == CopyGrain::Page || region.captured.is_by_page(index);
         is_wanted && region.accounts.limit.is_none() && region.may_cow_map()
     }
 
@@ -211,7 +211,7 @@ impl<S: Sys> Reset<'_, S> {
         let own = &mut self.dirty.own[index.0];
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
         if is_sparse {
-            region.density.keep_by_page(index);
+            region.captured.keep_by_page(index);
         }
         let stays = *own <= IDLE_RESETS && !is_sparse;
         if !stays {

@@ -110,9 +110,9 @@ impl<S: Sys> RegionCore<S> {
         self.reserve_again(0..self.table.len()).map_err(|reason| ResetError { done: self.len(), reason })
     }
 
-    /// Bytes that resets and promises take.
+    /// Bytes that resets take.
     pub(crate) fn bytes_for_resets(&self) -> usize {
-        self.prepared.bytes() + self.dirty_list.lock().bytes()
+        self.dirty_list.lock().bytes()
     }
 
     fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
@@ -269,7 +269,7 @@ impl<'a, S: Sys> Reset<'a, S> {
     fn set_each_back(&mut self) -> Result<(), Stop> {
         self.tell();
         let faults = self.look()?;
-        self.region.prepared.end();
+        self.region.captured.end_prepared();
         // Until all is done, what is known may be less than what there is.
         self.dirty.seen_at = None;
         if !self.is_held {

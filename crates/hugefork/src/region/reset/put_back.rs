@@ -88,7 +88,7 @@ impl<S: Sys> Reset<'_, S> {
             let Some(block) = entry.block().filter(|_| self.covers_same(index)) else { continue };
             let written = self.put_back_over(first..nth, kept, index, block);
             if nth - first <= self.region.pool().block_size.bytes() / BASE_PAGE / MANY_ONE_IN {
-                self.region.density.keep_by_page(EntryIndex(index));
+                self.region.captured.keep_by_page(EntryIndex(index));
             }
             match written {
                 Ok(written) => (kept, dirty) = (kept + nth - first, dirty + written),

@@ -13,12 +13,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use super::accounts::Accounts;
-use super::density::Density;
 use super::dirty_list::LockedDirtyList;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
-use super::prepared::Prepared;
 use crate::mapping::addresses::{Addresses, Place};
 use crate::mapping::change::{Refused, Remapped, Site};
 use crate::mapping::edges::Shown;
@@ -26,6 +24,7 @@ use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::captured::{Captured, Turn};
 use crate::pool::core::PoolCore;
+use crate::pool::density;
 use crate::pool::lineage::Derived;
 use crate::stats::counters::Counters;
 use crate::sync::{RegionLock, WordLock};
@@ -48,8 +47,6 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
-    pub(crate) density: Density,
-    pub(in crate::region) prepared: Prepared,
     pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) captured: EngineArc<Captured<S>>,
     /// The sets that were captured of a fork's parent.
@@ -99,8 +96,6 @@ impl<S: Sys> RegionCore<S> {
             accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
-            density: Density::new(count, pool.block_size),
-            prepared: Prepared::default(),
             dirty_list: LockedDirtyList::default(),
             captured: EngineArc::new(Captured::new(count, pool.block_size)),
             captured_of_parent: OnceLock::new(),
@@ -241,7 +236,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Notes how many pages of a block were written to.
     pub(in crate::region) fn note_density(&self, index: EntryIndex, pages: usize) {
-        self.density.note(index, pages >= Density::dense_pages(self.pool().block_size));
+        self.captured.note_dense(index, pages >= density::dense_pages(self.pool().block_size));
     }
 
     /// Whether this region alone holds the block of its entry.

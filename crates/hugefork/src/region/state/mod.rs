@@ -15,12 +15,10 @@
 
 mod accounts;
 mod core;
-mod density;
 mod dirty_list;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
-mod prepared;
 mod split;
 mod store;
 mod unresolved;
@@ -29,6 +27,5 @@ pub(super) use crate::pool::captured::Turn;
 pub(super) use dirty_list::{DirtyList, Page};
 
 pub(crate) use self::core::RegionCore;
-pub(crate) use density::Density;
 pub(crate) use operations::{HeldOperations, OperationsCore, ThreadSeat};
 pub(crate) use unresolved::Unresolved;

@@ -41,7 +41,7 @@ impl<S: Sys> Fault<'_, S> {
             // With a history, each copy of a block stays.
             false if region.has_history() => !is_whole,
             // A write to the first or last page of a block may be part of a stream.
-            false => !is_whole && self.outlook.stream.is_none() && !region.density.is_dense(self.index),
+            false => !is_whole && self.outlook.stream.is_none() && !region.captured.is_dense(self.index),
         };
         region.accounts.grain == CopyGrain::Page || is_guessed
     }

@@ -188,7 +188,7 @@ impl<S: Sys> RegionCore<S> {
         let entry = self.table.get(index);
         // To write it back or copy it, it would be write-protected for a moment, and a system call that writes would
         // fail.
-        let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.prepared.has(index);
+        let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.captured.is_prepared(index);
         let by_block = self.needed(entry, Grain::Block);
         let mut needed = if stays { OnWrite::AllowPageWrites } else { by_block };
         if needed == OnWrite::Nothing {

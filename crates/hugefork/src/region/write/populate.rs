@@ -35,10 +35,9 @@ impl<S: Sys> RegionCore<S> {
             return self.prepare_blocks(range);
         }
         self.check(&range)?;
-        self.prepared.prepare(self.table.len());
         let entries = self.touched(&range);
         // However they were written after earlier snapshots: a copy now would take a thousand times as long.
-        self.density.forget(entries.clone());
+        self.captured.forget_density(entries.clone());
         let mut next = entries.start;
         while next < entries.end {
             let end = entries.end.min(self.table.entries_of(self.prepared_with(next)).end);
@@ -72,7 +71,7 @@ impl<S: Sys> RegionCore<S> {
             if end > next {
                 // After a failure, some that count as writable may not be. Where they are, this costs nothing.
                 self.allow_writes(locked, next..end, Place::Own)?;
-                self.prepared.add(locked, next..end);
+                self.captured.prepare(locked, next..end);
                 next = end;
             } else if matches!(get(next), Entry::Private(_)) {
                 self.see_to_right(locked, EntryIndex(next))?;

@@ -108,7 +108,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             let (other, by) = (table.get(EntryIndex(at)), at as isize - index as isize);
             let follows = |block| entry.block().is_some_and(|own| own.is_by(by, block));
             other.state() == entry.state()
-                && !(region.accounts.grain == CopyGrain::Auto && region.density.is_dense(EntryIndex(at)))
+                && !(region.accounts.grain == CopyGrain::Auto && region.captured.is_dense(EntryIndex(at)))
                 && other.block().is_some_and(follows)
                 // What is captured and stays write-protected costs the next snapshot nothing.
                 && region.captured.pages_of(EntryIndex(at)) == 0
