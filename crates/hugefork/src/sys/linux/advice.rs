@@ -45,8 +45,8 @@ pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
     advice::collapse(start, HUGE_PAGE)
 }
 
-/// [`advice::empty_batches`], unless a filter might end the process for the call ([`has_filter`]); then waits are
-/// longer. docs/design.md has figures.
+/// Calls [`advice::empty_batches`], unless a filter might end the process for that ([`has_filter`]). Without the call,
+/// waits are longer; docs/design.md has figures.
 pub(super) fn empty_the_batches() {
     if !has_filter() {
         advice::empty_batches();

@@ -40,7 +40,7 @@ impl Linux {
         let opened = of.open(offset, part.len());
         let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
         if duplicated.is_ok() && self.dump == Dump::Included {
-            // This failure must not count: at worst the block is missing from a core dump.
+            // A failure here is ignored: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this memory; the advice changes no contents.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
@@ -71,7 +71,8 @@ impl Linux {
     /// Duplicates a part of `of`, a mapping of the pool.
     fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // Linux before 6.17 would find that out only after it has unmapped the old mapping.
+        // This checks the limit of addresses first. Linux before 6.17 notices that it is reached only after it has
+        // unmapped the old mapping.
         may_map()?;
         // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
