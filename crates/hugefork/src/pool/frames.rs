@@ -102,8 +102,8 @@ pub(crate) struct Frames {
     /// Rises whenever lazily freed blocks that could not be dropped may have become droppable, for example because a
     /// block has only one holder left.
     changes: AtomicU64,
-    /// Counts threads that take runs, which may have earmarked more blocks than they will find: `[ started : 32 | under
-    /// way : 32 ]`.
+    /// Counts threads that take runs: `[ started : 32 | under way : 32 ]`. Such a thread may have earmarked more blocks
+    /// than it will find.
     pub(super) runs: AtomicU64,
     /// Rung when a thread gives back a block, a reference or a reservation.
     pub(crate) given_back: WaitQueue,

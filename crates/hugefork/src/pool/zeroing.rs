@@ -53,7 +53,7 @@ impl<S: Sys> PoolCore<S> {
     fn clear_for_stock(&self, block: BlockId) {
         let stock = &self.stock;
         let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
-        // The kernel clears past the cache, because it is unknown when, and on which CPU, the block will be used.
+        // This clears past the cache, because it is unknown when, and on which CPU, the block will be used.
         let kernel = self.kernels.clear(len, Use::Whole);
         // SAFETY: the block was free, and this thread alone has it until it is put back; it is mapped only in the
         // direct map.

@@ -44,7 +44,7 @@ pub(crate) trait ProgramSys: Sys {
     /// The caller alone holds this memory, and the owners of the addresses that show it want zeros there.
     unsafe fn punch_shown(&self, offset: usize, len: usize) -> Result<(), SystemError>;
 
-    /// Fills the memory that a part shows with zeros.
+    /// Writes zeros to all the memory that a part shows.
     ///
     /// # Safety
     /// The part is mapped and writable, and the program wants zeros there.
