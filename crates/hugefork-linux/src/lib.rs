@@ -3,8 +3,7 @@
 //!
 //! | module | contents | Linux |
 //! |---|---|---|
-//! | [`userfaultfd`] | suspends threads that access a missing page or write to a protected one |
-//! 5.11; more with each feature |
+//! | [`userfaultfd`] | suspends threads that access a missing page or write to a protected one | 5.11, features later |
 //! | [`pagemap_scan`] | which pages of a range are huge, private or written | 6.7 |
 //! | [`procmap_query`] | the mapping at an address | 6.11 |
 //! | [`advice`] | collapsing existing memory into huge pages; dropping locked pages | 6.1, 5.18 |

@@ -85,7 +85,7 @@ mod tests {
             let is_gone = !is_there(HALF) && !is_there(len - 1);
             // SAFETY: this half is still mapped.
             assert!((0..HALF).all(|offset| unsafe { at.add(offset).read() } == 7));
-            assert!(Mappings.remap(at, HALF, len, true).is_null(), "what grows is copied");
+            assert!(Mappings.remap(at, HALF, len, true).is_null(), "a growing allocation is copied");
             assert!(Mappings.free(at, HALF));
             is_gone
         };

@@ -14,8 +14,8 @@
 //! * The kernel may refuse a call, mostly because the process has too many mappings. Linux before
 //!   6.17 may have unmapped the target by then. This module fills such a hole, so that no other
 //!   mapping of the process is placed in it.
-//! * Every Linux unmaps the target before it finds that the process exceeds `RLIMIT_AS`, which
-//!   somebody may have lowered. Then the hole cannot be filled, so callers check the limit first
+//! * Every Linux unmaps the target before it finds that the process exceeds `RLIMIT_AS`, which the
+//!   program may have lowered. Then the hole cannot be filled, so callers check the limit first
 //!   ([`may_map`]).
 //! * Linux before 6.17 refuses a call that covers several mappings. Later versions move them one
 //!   after the other. Other threads see the intermediate states, and after a failure nothing

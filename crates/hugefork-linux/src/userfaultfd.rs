@@ -80,7 +80,7 @@ struct Api {
 pub struct Addresses {
     /// The first address.
     pub start: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub len: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Memory ahead of the cuts: how much, and what came of it (supply.rs gets it).
+//! Memory that a pool allocates before a cut needs it: the limits and the counters (supply.rs allocates).
 //!
-//! A first write gets the memory of its block itself, as with the kernel's own huge pages. A cut cannot do so while
-//! writers wait: so while pages are written that the next cut captures, the thread that looks after CoW mappings gets
-//! memory for as many.
+//! A first write allocates the memory of its block itself, as it does for the kernel's own huge pages. A cut must not
+//! allocate while it holds the writers. So while the program writes pages that the next cut will capture, the
+//! maintenance thread allocates memory for as many pages in advance.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -10,52 +10,53 @@ use std::time::Duration;
 use crate::stats::counters::count;
 use crate::units::BlockSize;
 
-/// The most that is ready, unless the builder says otherwise. It is memory that the program has not asked for.
+/// The most bytes that are allocated ahead, unless the builder says otherwise. The program has not asked for this
+/// memory.
 pub(crate) const MOST_AHEAD_BYTES: usize = 128 << 20;
 
-/// Smaller pools get nothing ahead, unless the builder says otherwise.
+/// Smaller pools allocate nothing ahead, unless the builder says otherwise.
 pub(crate) const SMALL_POOL_BYTES: usize = 128 << 20;
 
-/// How a pool's blocks got their memory.
+/// When a pool's blocks got their memory: before they were used, or only then.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use hugefork::{Commit, Pool};
 /// let pool = Pool::builder().capacity(8 << 20).commit(Commit::Upfront).build()?;
 /// pool.region(4 << 20)?.populate()?;
-/// assert_eq!(pool.stats().supply.blocks_late, 0); // nobody has waited for memory
+/// assert_eq!(pool.stats().supply.blocks_late, 0); // nothing has waited for memory
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SupplyStats {
-    /// Whether a thread gets memory ahead of snapshots.
+    /// Whether a thread allocates memory ahead of snapshots.
     pub running: bool,
-    /// Blocks that the thread got memory for.
+    /// Blocks that the thread allocated memory for.
     pub blocks_ahead: u64,
-    /// CPU time that the thread spent on it.
+    /// CPU time that the thread spent on allocating.
     pub time: Duration,
     /// Blocks that got their memory only when they were used: a write, fork, snapshot or call waited for it.
     pub blocks_late: u64,
     /// How often the thread stopped because the machine had no memory to spare.
     pub stopped: u64,
-    /// Blocks whose memory the thread gave back, because nobody had used any for a second.
+    /// Blocks whose memory the thread gave back, because the program had used none of it for a second.
     pub blocks_given_back: u64,
 }
 
-/// The memory that a pool gets ahead. With at most 0 blocks, it gets none.
+/// The memory that a pool allocates ahead. If `most` is 0, it allocates none.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// The most blocks that are got ahead.
+    /// The most blocks that are allocated ahead.
     pub(super) most: usize,
-    /// How many bytes the machine can spare.
+    /// Asks the machine how many bytes it can spare.
     pub(super) spare: fn() -> usize,
-    /// Nothing is wanted before the next cut: memory was refused, or given back.
+    /// Nothing is allocated ahead before the next cut, because memory was refused or given back.
     rests: AtomicBool,
-    /// Some memory that was got ahead may be unused.
+    /// Some memory that was allocated ahead may be unused.
     pub(super) has_some: AtomicBool,
-    /// Cuts whose writers wait.
+    /// The number of cuts that hold their writers at this moment.
     cuts: AtomicUsize,
     pub(super) running: AtomicBool,
     pub(super) blocks: AtomicU64,
@@ -65,7 +66,7 @@ pub(crate) struct Ahead {
     pub(super) given_back: AtomicU64,
 }
 
-/// The writers of a cut wait, and the thread gets no memory.
+/// A cut that holds its writers. While this guard lives, the thread allocates nothing ahead.
 pub(crate) struct HeldBack<'a>(&'a Ahead);
 
 impl Drop for HeldBack<'_> {
@@ -75,7 +76,7 @@ impl Drop for HeldBack<'_> {
 }
 
 impl Ahead {
-    /// Gets at most `most` bytes ahead, and no more than what the machine can `spare`.
+    /// Allocates at most `most` bytes ahead, and no more than the machine can `spare`.
     pub(crate) fn new(most: usize, block_size: BlockSize, spare: fn() -> usize) -> Ahead {
         Ahead {
             most: block_size.count(most),
@@ -97,7 +98,7 @@ impl Ahead {
         count(&self.late, blocks as u64);
     }
 
-    /// Has the thread get no memory as long as the guard lives.
+    /// Stops the thread from allocating memory while the guard lives.
     pub(crate) fn hold_back(&self) -> HeldBack<'_> {
         self.cuts.fetch_add(1, Ordering::Relaxed);
         HeldBack(self)
@@ -107,12 +108,12 @@ impl Ahead {
         self.cuts.load(Ordering::Relaxed) > 0
     }
 
-    /// Wants nothing until the next cut.
+    /// Stops allocating ahead until the next cut.
     pub(crate) fn rest(&self) {
         self.rests.store(true, Ordering::Relaxed);
     }
 
-    /// A cut has captured all pages.
+    /// Notes that a cut has captured all pages, so that memory may be allocated ahead again.
     pub(super) fn note_cut(&self) {
         self.rests.store(false, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! The free blocks of a pool as bits, found without a look at each.
+//! The free blocks of a pool as a bitmap with a summary, which finds the next free block without a scan of all bits.
 //!
 //! ```text
-//! bits      one bit a block, set when it is free
-//! summary   one bit for 64 of those: a hint that one of them may be set
+//! bits      one bit a block, set when the block is free
+//! summary   one bit for each 64-bit word of those: a hint that a bit of the word may be set
 //! ```
 
 use crate::mem::{self, EngineBox};
@@ -15,18 +15,18 @@ pub(super) struct FreeBits {
 }
 
 impl FreeBits {
-    /// All of the numbers below `count`.
+    /// The set of all numbers below `count`.
     pub(super) fn all(count: usize) -> FreeBits {
         let bits = all(count);
         FreeBits { summary: all(bits.len()), bits }
     }
 
-    /// Bytes that this takes.
+    /// The size of the bitmaps in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.bits) + size_of_val(&*self.summary)
     }
 
-    /// Adds `index`, after all that the caller has written.
+    /// Adds `index`. A thread that takes it out sees everything that the caller wrote before.
     pub(super) fn put(&self, index: usize) {
         let (word, bit) = place(index);
         self.bits[word].fetch_or(bit, Ordering::Release);
@@ -34,7 +34,7 @@ impl FreeBits {
         self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
     }
 
-    /// Takes `index` out. True if it was there and the caller is the one that took it.
+    /// Takes `index` out. Returns true if this call took it, and false if it was not in the set.
     pub(super) fn take(&self, index: usize) -> bool {
         let (word, bit) = place(index);
         if self.bits.get(word).is_none_or(|bits| bits.load(Ordering::Relaxed) & bit == 0) {
@@ -47,7 +47,7 @@ impl FreeBits {
         before & bit != 0
     }
 
-    /// Clears the hint that `word` has a bit, unless one was set meanwhile.
+    /// Clears the summary bit of `word`, unless another thread has set a bit of the word meanwhile.
     fn clear_summary(&self, word: usize) {
         let (summary_word, summary_bit) = place(word);
         self.summary[summary_word].fetch_and(!summary_bit, Ordering::AcqRel);
@@ -56,13 +56,13 @@ impl FreeBits {
         }
     }
 
-    /// Whether `index` is there at this moment.
+    /// Whether `index` is in the set at this moment.
     pub(super) fn has(&self, index: usize) -> bool {
         let (word, bit) = place(index);
         self.bits[word].load(Ordering::Acquire) & bit != 0
     }
 
-    /// The first number from `from` on, as the bits stood at that moment.
+    /// The first number in the set from `from` on. Other threads may add and take numbers during the search.
     pub(super) fn next(&self, from: usize) -> Option<usize> {
         let first = from / 64;
         let rest = self.bits.get(first)?.load(Ordering::Relaxed) & !low_bits(from % 64);
@@ -87,19 +87,19 @@ impl FreeBits {
     }
 }
 
-/// Words in which the first `count` bits are set.
+/// Words whose first `count` bits are set, and no others.
 fn all(count: usize) -> EngineBox<[AtomicU64]> {
     let words: EngineBox<[AtomicU64]> = mem::zeroed(count.div_ceil(64));
     words.iter().enumerate().for_each(|(at, word)| word.store(low_bits(count - at * 64), Ordering::Relaxed));
     words
 }
 
-/// The word and the bit of a number.
+/// The word that holds the bit of `index`, and that bit as a mask.
 pub(super) fn place(index: usize) -> (usize, u64) {
     (index / 64, 1 << (index % 64))
 }
 
-/// The lowest `count` bits of a word, or all of it.
+/// A word whose lowest `count` bits are set; all bits if `count` is 64 or more.
 pub(super) fn low_bits(count: usize) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }

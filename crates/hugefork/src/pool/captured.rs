@@ -1,21 +1,25 @@
-//! What is known of the private pages over the blocks of a region: one record a block, and the sets of pages that the
-//! last snapshots were given, so that the next one copies only what was written since.
+//! The private pages over a region's blocks: one record a block, and the sets of pages that snapshots share.
 //!
 //! ```text
 //!   record   [ dense | by page | prepared | made | begun | outdated | current ]  [ pages in the set : 25 ]
-//!              how the block is written     how far its set tells what is there
+//!              how the block is written     how far the set is valid
 //! ```
-//! Sets change in a region's turn, and nobody looks at them in between but the pool's thread, which is told how many
-//! pages there are.
+//! A region may have private pages over a block that a snapshot shares. The snapshot then gets copies of these pages, a
+//! *set* (page_set.rs). The region keeps the last set of each block, so that the next snapshot copies only pages that
+//! were written since, and shares the others.
 //!
-//! They hold blocks of the pool, so they may not outlive their use:
+//! Sets change only in a region's *turn*: the lock that a thread holds while it forks, snapshots or resets the region.
+//! Between turns, other threads read and change only the records.
 //!
-//! | a set | goes |
+//! Slots for pages take blocks of the pool, so a set is dropped when it has lost its use:
+//!
+//! | the set | is dropped |
 //! |---|---|
-//! | whose block only the region holds, or shows no more | with the snapshot or fork that has left the region alone |
+//! | of a block that only the region holds, or no longer maps | when the last fork or snapshot with the block goes |
 //! | that no snapshot has any more | when blocks are short (unheld.rs) |
 //!
-//! The next snapshot puts the pages of the former back into their block, and copies those of the latter anew.
+//! After the first kind of drop, the next snapshot writes the pages back into their block. After the second kind, it
+//! captures them anew.
 
 use std::ops::Range;
 use std::ptr;
@@ -33,52 +37,53 @@ use crate::sys::Sys;
 use crate::table::Locked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
 
-/// The block was write-protected when it was captured, and is still.
+/// The block was write-protected when it was captured, and has stayed so.
 const CURRENT: u32 = 1 << 25;
 
-/// Pages of the set were dropped since, or something else was shown.
+/// Since the capture, private pages of the block were dropped, or the region maps something else there.
 const OUTDATED: u32 = 1 << 26;
 
-/// A set of the block is being made.
+/// A thread is making a set of the block.
 const BEGUN: u32 = 1 << 27;
 
-/// There is a set, perhaps without pages.
+/// The block has a set, perhaps without pages.
 const MADE: u32 = 1 << 28;
 
-/// Writes to the block do not fault until the next fork, snapshot or reset. It is not write-protected until then: a
-/// system call that writes would fail meanwhile.
+/// The program has prepared writes to the block: until the next fork, snapshot or reset they do not fault. The block
+/// must not be write-protected until then, because a system call that writes to it would fail.
 const PREPARED: u32 = 1 << 29;
 
 /// A reset has put back the few pages of the block that were written.
 const BY_PAGE: u32 = 1 << 30;
 
-/// The block was written so densely that a copy of it costs less than copies of its pages (density.rs): as it was after
-/// the last snapshot, it will be after the next. From then on the first write to it copies it as a whole.
+/// The block was written so densely after the last snapshot that a copy of the block costs less than copies of its
+/// pages (density.rs), and will probably be so after the next. From then on the first write copies the whole block.
 const DENSE: u32 = 1 << 31;
 
-/// How many pages the set has.
+/// The bits of a record for the number of pages in the set.
 const PAGES: u32 = CURRENT - 1;
 
-/// All that a record says of the set.
+/// All bits of a record that concern the set.
 const SET: u32 = PAGES | CURRENT | OUTDATED | BEGUN | MADE;
 
-/// A dense block is tried anew after so many snapshots: nobody sees how many of its pages are written.
+/// After this many snapshots, a dense block is written by page again, as a trial: while it is copied as a whole, its
+/// written pages cannot be counted.
 const TRIED_AFTER_SNAPSHOTS: usize = 32;
 
-/// Wanted are the sets that are of no use to the region.
+/// A kind of set to drop: sets that are of no use to the region.
 const USELESS: u32 = 1;
 
-/// Wanted are the sets that no snapshot has.
+/// A kind of set to drop: sets that no snapshot has.
 const UNHELD: u32 = 2;
 
-/// What was captured of a block.
+/// The set that was captured of a block.
 struct Block<S: Sys> {
     set: EngineArc<PageSet<S>>,
-    /// The cut that it was captured for.
+    /// The number of the cut that last used the set.
     cut: u64,
 }
 
-/// Nobody else takes a snapshot or a fork of the region, or resets it, until this is dropped.
+/// A region's turn. While a thread has it, no other thread takes a snapshot or fork of the region, or resets it.
 pub(crate) struct Turn<'a> {
     number: usize,
     captured: &'a dyn Keeper,
@@ -96,51 +101,51 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let (captures, frames) = self.pool;
         drop(self.guard.take());
-        // There may be new sets, and nobody could drop those that there were.
+        // This turn may have made new sets, and it has kept other threads from dropping old ones.
         captures.note_unheld();
         self.captured.settle(frames);
     }
 }
 
-/// What was captured of the blocks of a region.
+/// The records and sets of a region's blocks.
 pub(crate) struct Captured<S: Sys> {
-    /// Held while a fork or snapshot of the region is taken, or the region is reset, so that two of them do not undo
-    /// each other's write-backs. Its holder waits for no operation: threads inside of one may wait for this.
+    /// The lock behind a [`Turn`]: a thread holds it while it forks, snapshots or resets the region, so that two such
+    /// threads do not undo each other's write-backs. Its holder must not wait for the end of an operation, because
+    /// threads inside operations may wait for this lock.
     pub(crate) freezing: WordLock,
-    /// The kinds of sets that are to be dropped: the thread that has the turn does so when it gives the turn up.
+    /// The kinds of sets that are to be dropped. The thread that has the turn drops them when it gives the turn up.
     wanted: AtomicU32,
-    /// How many have had the turn, or have dropped sets.
+    /// Counts turns, and drops of sets. A cut that has waited sees by it that it has to look again.
     turns: AtomicUsize,
     sets: Mutex<Sets<S>>,
-    /// Whether there ever was room for any set.
+    /// Whether memory for sets has ever been allocated.
     has_room: AtomicBool,
-    /// A record a block; none where blocks are pages.
+    /// One record for each block; none if a block is a single page.
     records: EngineBox<[AtomicU32]>,
     /// Whether a block may be [`PREPARED`].
     are_any_prepared: AtomicBool,
-    /// Whether it is known which private pages were written since they were captured, as far as that could be had at
-    /// the last cut.
+    /// Whether the last cut could make the kernel track writes to all CoW mappings.
     are_tracked: AtomicBool,
-    /// How many blocks with many private pages may still be copied for this cut.
+    /// How many blocks with many private pages this cut may still copy as a whole.
     copies_left: AtomicUsize,
-    /// How many snapshots of the region were taken.
+    /// The number of snapshots that were taken of the region.
     snapshots: AtomicUsize,
 }
 
-/// The most blocks that one cut copies for their many private pages. It captures the pages of all others: a region that
-/// is written to all over has many such blocks at once.
+/// The most blocks that one cut copies because of their many private pages. It captures the pages of all others,
+/// because a region that is written to all over has many such blocks at once.
 const MAX_COPIES: usize = 4;
 
-/// The sets, while they are looked at.
+/// The sets of a region, as their lock guards them.
 pub(crate) struct Sets<S: Sys> {
     blocks: EngineVec<Option<Block<S>>>,
     cut: u64,
-    /// What a reset has put others in the place of.
+    /// Sets that a reset has replaced by others. [`Captured::drop_replaced`] drops them.
     replaced: EngineVec<EngineArc<PageSet<S>>>,
 }
 
 impl<S: Sys> Captured<S> {
-    /// Nothing, of `count` blocks.
+    /// Empty records of `count` blocks, and no sets.
     pub(crate) fn new(count: usize, size: BlockSize) -> Captured<S> {
         let count = if size.bytes() > BASE_PAGE { count } else { 0 };
         let sets = Sets { blocks: EngineVec::new_in(Own), cut: 0, replaced: EngineVec::new_in(Own) };
@@ -158,17 +163,18 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Takes the turn of the region, unless another thread has it. Its holder changes no set.
+    /// Takes the lock of the turn, unless another thread has it. The holder changes no set, and drops none at the end.
     pub(crate) fn try_freezing(&self) -> Option<WordGuard<'_>> {
         let guard = self.freezing.try_lock()?;
         self.turns.fetch_add(1, Ordering::Relaxed);
         Some(guard)
     }
 
-    /// Drops the sets that are wanted, unless somebody has the turn: false then.
+    /// Adds `wanted` to the kinds of sets to drop, and drops them. If another thread has the turn, returns false: that
+    /// thread drops them at the end of its turn.
     fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
-        // Either whoever gives the turn up sees what is wanted, or it is free here.
+        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
         fence(Ordering::SeqCst);
         while self.wanted.load(Ordering::SeqCst) != 0 {
             let Some(turn) = self.freezing.try_lock() else { return false };
@@ -179,7 +185,7 @@ impl<S: Sys> Captured<S> {
         true
     }
 
-    /// In the region's turn.
+    /// Drops the sets of the `wanted` kinds. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
         let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
@@ -193,7 +199,7 @@ impl<S: Sys> Captured<S> {
             }
         }
         if are_any {
-            // A cut that waits for operations is to look anew.
+            // A cut that waits for the end of operations must look again.
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -202,19 +208,19 @@ impl<S: Sys> Captured<S> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The flags and the count of a block's record; 0 if it has none.
+    /// The record of a block; 0 if it has none.
     fn record(&self, index: EntryIndex) -> u32 {
         self.records.get(index.0).map_or(0, |record| record.load(Ordering::Relaxed))
     }
 
-    /// Changes these bits of a record. Returns what it was; 0 if there is none.
+    /// Sets the bits `bits` of a record to `to`. Returns the record from before; 0 if there is none.
     fn set_record(&self, index: EntryIndex, bits: u32, to: u32) -> u32 {
         let Some(record) = self.records.get(index.0) else { return 0 };
         let changed = |was: u32| Some(was & !bits | to);
         record.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).unwrap_or_default()
     }
 
-    /// Changes these bits of the records of blocks that have some of `of`. Only loads where none has.
+    /// Sets the bits `bits` to `to` in those records that have any bit of `of`. This only loads where none has.
     fn clear(&self, entries: Range<usize>, of: u32, bits: u32, to: u32) {
         for index in entries.start..entries.end.min(self.records.len()) {
             if self.record(EntryIndex(index)) & of != 0 {
@@ -223,12 +229,12 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Whether the block was dense.
+    /// Whether the block was written densely.
     pub(crate) fn is_dense(&self, index: EntryIndex) -> bool {
         self.record(index) & DENSE != 0
     }
 
-    /// Notes that a block was dense, or was not.
+    /// Notes whether a block was written densely.
     pub(crate) fn note_dense(&self, index: EntryIndex, is_dense: bool) {
         self.set_record(index, DENSE | BY_PAGE, if is_dense { DENSE } else { 0 });
     }
@@ -238,8 +244,8 @@ impl<S: Sys> Captured<S> {
         self.record(index) & BY_PAGE != 0
     }
 
-    /// Notes that a reset has put back the few pages of a block that were written: they will be written again, which
-    /// costs nothing while they are private.
+    /// Notes that a reset has put back the few written pages of a block. The program will probably write to these pages
+    /// again, which costs nothing while they are private.
     pub(crate) fn keep_by_page(&self, index: EntryIndex) {
         self.set_record(index, DENSE | BY_PAGE, BY_PAGE);
     }
@@ -249,14 +255,15 @@ impl<S: Sys> Captured<S> {
         self.clear(entries, DENSE | BY_PAGE, DENSE | BY_PAGE, 0);
     }
 
-    /// A snapshot is taken: forgets how some blocks were written, each after [`TRIED_AFTER_SNAPSHOTS`] snapshots.
+    /// Counts a snapshot, and forgets how some blocks were written: each block once in [`TRIED_AFTER_SNAPSHOTS`]
+    /// snapshots.
     pub(crate) fn forget_some_density(&self) {
         let first = self.snapshots.fetch_add(1, Ordering::Relaxed) % TRIED_AFTER_SNAPSHOTS;
         let some = (first..self.records.len()).step_by(TRIED_AFTER_SNAPSHOTS);
         some.for_each(|index| self.forget_density(index..index + 1));
     }
 
-    /// Notes that writes to `entries` do not fault.
+    /// Notes that writes to `entries` are prepared, so that they do not fault.
     pub(crate) fn prepare(&self, _locked: Locked<'_>, entries: Range<usize>) {
         self.are_any_prepared.store(true, Ordering::Relaxed);
         for index in entries.map(EntryIndex) {
@@ -264,35 +271,37 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Whether writes to the block at `index` are prepared. Under its window's lock this stays so.
+    /// Whether writes to the block at `index` are prepared. The answer does not change while the caller holds the lock
+    /// of the block's window.
     pub(crate) fn is_prepared(&self, index: EntryIndex) -> bool {
         self.record(index) & PREPARED != 0
     }
 
-    /// Ends that for all blocks.
+    /// Notes that no writes are prepared any more.
     pub(crate) fn end_prepared(&self) {
         if self.are_any_prepared.swap(false, Ordering::Relaxed) {
             self.clear(0..self.records.len(), PREPARED, PREPARED, 0);
         }
     }
 
-    /// Bytes that the records take.
+    /// The size of the records in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.records)
     }
 
-    /// How many pages of a block are in its set, which the next snapshot need not copy if they stay as they are.
+    /// How many pages of a block are in its set. The next snapshot need not copy those of them that stay unchanged.
     pub(crate) fn pages_of(&self, index: EntryIndex) -> usize {
         (self.record(index) & PAGES) as usize
     }
 
-    /// Whether all private pages of a block that have a mark are as its set says: as there, or as in the block below if
-    /// they are not there. All pages of the set are private.
+    /// Whether the set gives the content of every marked private page of the block. (A mark is the kernel's note that
+    /// the page was not written since a scan.) Such a page is as in the set or, if the set lacks it, as in the block
+    /// below. All pages of the set are private.
     pub(crate) fn has_all_marked(&self, index: EntryIndex) -> bool {
         self.record(index) & (MADE | OUTDATED) == MADE
     }
 
-    /// Notes that these blocks may be written to, or were. Only loads where nothing was captured.
+    /// Notes that threads may write to these blocks, or have written. This only loads where nothing was captured.
     pub(crate) fn may_change(&self, entries: Range<usize>) {
         self.clear(entries, CURRENT, CURRENT, 0);
     }
@@ -305,35 +314,35 @@ impl<S: Sys> Captured<S> {
         self.are_tracked.store(are_tracked, Ordering::Relaxed);
     }
 
-    /// Whether a block may be copied for this cut because it has many private pages.
+    /// Whether this cut may copy one more block because it has many private pages.
     pub(crate) fn may_copy(&self) -> bool {
         self.copies_left.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that one is copied.
+    /// Counts a block that the cut copies.
     pub(crate) fn note_copy(&self) {
         let left = self.copies_left.load(Ordering::Relaxed);
         self.copies_left.store(left.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Has the pages of all further blocks captured, because writers wait.
+    /// Makes the cut capture the pages of all further blocks instead of copying blocks, because writers wait.
     pub(crate) fn copy_no_more(&self) {
         self.copies_left.store(0, Ordering::Relaxed);
     }
 
-    /// Whether there are any, or have been.
+    /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
         self.lock().are_any()
     }
 
-    /// Whether a block was write-protected when it was captured, and nobody was let write since. Under the lock of its
-    /// window.
+    /// Whether a block was write-protected when it was captured, and has not been made writable since. The caller holds
+    /// the lock of its window.
     pub(crate) fn is_current(&self, index: EntryIndex) -> bool {
         self.record(index) & CURRENT != 0
     }
 
-    /// Has the last set of a block over `base`, to which nobody has written since, for this cut too. False if there is
-    /// none. Under the lock of its window.
+    /// Uses the last set of a block over `base` for this cut, too, if the set is not outdated. Nobody may have written
+    /// to the block since the capture. Returns false if there is no such set. The caller holds the lock of its window.
     pub(crate) fn keep_last(&self, index: EntryIndex, base: BlockId) -> bool {
         let mut sets = self.lock();
         let cut = sets.cut;
@@ -342,8 +351,8 @@ impl<S: Sys> Captured<S> {
         of.map(|of| of.cut = cut).is_some()
     }
 
-    /// Notes that private pages of these blocks are dropped: their sets tell nothing of what will be private there.
-    /// Under the locks of their windows, or the region lock. Only loads where nothing was captured.
+    /// Notes that private pages of these blocks are dropped, so that their sets say nothing about later private pages.
+    /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
         self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);
     }
@@ -352,8 +361,8 @@ impl<S: Sys> Captured<S> {
         self.record(index) & OUTDATED != 0
     }
 
-    /// Begins a cut: nothing is captured for it. Sets are dropped that are outdated, or whose blocks are not those of
-    /// `block_of` any more.
+    /// Begins a cut, which has captured no block yet. Drops outdated sets, and sets over blocks that are not at their
+    /// place any more, as `block_of` says.
     pub(crate) fn begin_cut(&self, block_of: impl Fn(EntryIndex) -> Option<BlockId>) {
         self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
@@ -368,7 +377,7 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// Nothing is captured of a block any more.
+    /// Forgets the set of a block.
     pub(crate) fn forget(&self, index: EntryIndex) {
         let mut sets = self.lock();
         let set = sets.blocks.get_mut(index.0).and_then(Option::take);
@@ -377,20 +386,21 @@ impl<S: Sys> Captured<S> {
         drop(set);
     }
 
-    /// A set of the block is being made, which may be write-protected now. Under the lock of its window. True if the
-    /// last set tells what was private when it was made.
+    /// Notes that the caller is making a set of the block, which is write-protected now if `is_protected`. Returns
+    /// false if the last set is outdated. The caller holds the lock of the block's window.
     pub(crate) fn begin_block(&self, index: EntryIndex, is_protected: bool) -> bool {
         self.set_record(index, SET, BEGUN | if is_protected { CURRENT } else { 0 }) & OUTDATED == 0
     }
 
-    /// The set of a block, for whatever cut it was made.
+    /// The last set of a block, for whatever cut it was made.
     pub(crate) fn last(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
         self.lock().blocks.get(index.0)?.as_ref().map(|of| of.set.clone())
     }
 
-    /// Changes the last set of a block over `base` for this cut, or an empty one if there is none. Then it is made: if
-    /// writes were allowed since [`Captured::begin_block`], it is not current, and if pages were dropped, it is
-    /// outdated. If the change fails, nothing is captured of the block any more.
+    /// Makes the set of a block for this cut: `change` is applied to the last set over `base`, or to an empty one if
+    /// there is none. The new set is not current if the block was made writable since [`Captured::begin_block`], and it
+    /// is outdated if private pages were dropped since. If `change` fails or returns false, the block has no set any
+    /// more.
     pub(crate) fn change<E>(
         &self,
         index: EntryIndex,
@@ -414,7 +424,7 @@ impl<S: Sys> Captured<S> {
         changed
     }
 
-    /// Makes room for [`Captured::replace`], once for each block. Allocates.
+    /// Allocates the room that [`Captured::replace`] needs to replace each set once.
     pub(crate) fn make_room(&self) {
         let (mut sets, count) = (self.lock(), self.records.len());
         self.has_room.store(true, Ordering::Relaxed);
@@ -424,8 +434,8 @@ impl<S: Sys> Captured<S> {
         }
     }
 
-    /// The pages over a block are as in this set now, or it is not known what they are. Under the region lock; nothing
-    /// is allocated or dropped.
+    /// Replaces the set of a block: its private pages are as in `set` now, or unknown if that is `None`. The caller
+    /// holds the region lock, so this neither allocates nor drops anything.
     pub(crate) fn replace(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
         let mut sets = self.lock();
         let Sets { blocks, cut, replaced } = &mut *sets;
@@ -446,12 +456,12 @@ impl<S: Sys> Captured<S> {
 }
 
 impl<S: Sys> EngineArc<Captured<S>> {
-    /// Lets whoever is short of blocks have those of sets that no snapshot has.
+    /// Adds the region's sets to those that the pool drops when it is short of blocks and no snapshot has them.
     pub(crate) fn share_with(&self, captures: &Captures) {
         captures.add(self.another());
     }
 
-    /// Drops all sets: the region goes.
+    /// Drops all sets, because the region goes.
     pub(crate) fn withdraw_from(&self, captures: &Captures) {
         captures.remove(self);
         let _turn = self.freezing.lock();
@@ -459,23 +469,24 @@ impl<S: Sys> EngineArc<Captured<S>> {
         self.clear(0..self.records.len(), SET, SET, 0);
     }
 
-    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
+    /// region. Waits for no operation.
     pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
         Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
     }
 
-    /// The same, unless another thread has it, for a thread that only reads. Such a turn does not count: a cut that
-    /// waits for operations need not look again after it.
+    /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
+    /// is not counted: a cut that waits for operations need not look again after it.
     pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
         Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) })
     }
 
-    /// Drops the sets whose pages can go back into their blocks, since only the region holds those, and what is
-    /// outdated. If somebody has the turn, he does so when he gives it up.
+    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
+    /// outdated sets. If another thread has the turn, that thread drops them at its end.
     pub(crate) fn drop_useless(&self, frames: &Frames) {
         if self.has_room() {
             self.settle_for(USELESS, frames);
@@ -516,18 +527,18 @@ impl<S: Sys> Sets<S> {
         }
     }
 
-    /// Whether there are any.
+    /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
         !self.blocks.is_empty()
     }
 
-    /// The set of a block that was captured for this cut.
+    /// The set of a block over `base`, if it was captured for this cut.
     pub(crate) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.cut == self.cut && of.set.base == base).then(|| of.set.clone())
     }
 
-    /// The set of a block, for whatever cut it was made.
+    /// The last set of a block over `base`, for whatever cut it was made.
     pub(crate) fn of_any_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;
         (of.set.base == base).then(|| of.set.clone())

@@ -1,4 +1,5 @@
-//! The part of a pool that works on any [`Sys`]: its blocks, their memory, and where regions would like to live.
+//! The part of a pool that works on any [`Sys`]: its blocks, and the code that allocates, clears, copies and frees
+//! them.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -33,13 +34,13 @@ pub(crate) struct PoolCore<S: Sys> {
     /// Blocks that are never used again, because the kernel refused to unmap them.
     pub(crate) leaked: AtomicUsize,
     pub(crate) holders: Holders,
-    /// Numbers the calls of `lazy_free`, so that what was freed first is dropped first.
+    /// Numbers the calls of `lazy_free`, so that the contents that were freed first are dropped first.
     pub(crate) marks: AtomicU32,
     pub(crate) placements: EngineArc<Placements>,
     pub(crate) maintenance: Maintenance,
     pub(crate) slots: Slots,
     pub(crate) captures: Captures,
-    /// Pages of snapshots that the process has copies of, for reads by address.
+    /// Snapshot pages that the process holds copies of, so that programs can read snapshots by address.
     pub(crate) pages_in_views: AtomicUsize,
 }
 
@@ -73,12 +74,12 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// The same pool, but it gets memory ahead of the cuts as `ahead` says.
+    /// The same pool, with the limits of `ahead` for memory that is allocated before cuts.
     pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
         PoolCore { ahead, ..self }
     }
 
-    /// Where a block starts in the pool's memory.
+    /// The offset of a block in the pool's memory.
     pub(crate) fn offset(&self, block: BlockId) -> usize {
         self.block_size.len_of(block.index())
     }
@@ -94,8 +95,8 @@ impl<S: Sys> PoolCore<S> {
         self.kernels.pick(what, len, manner.used).with_side(manner.side)
     }
 
-    /// Makes blocks that the caller has just taken read as zeros. The program uses the byte `touched` of their run
-    /// next. Returns how many bytes hugefork cleared itself.
+    /// Makes blocks that the caller has just taken read as zeros. `touched` is the byte of the run that the program
+    /// will access next. Returns how many bytes hugefork cleared itself.
     pub(crate) fn zero(&self, taken: Taken, touched: Option<usize>, manner: Manner) -> Result<usize, SystemError> {
         let mut cleared = 0;
         for (run, content) in self.runs_by_content(taken) {
@@ -115,8 +116,8 @@ impl<S: Sys> PoolCore<S> {
         Ok(cleared)
     }
 
-    /// Clears neighbouring used blocks that the caller has just taken. Small ones are cleared in one go, around the
-    /// target.
+    /// Clears neighbouring used blocks that the caller has just taken. Small blocks are cleared in one call of up to 2
+    /// MiB, which ends at the target.
     fn clear(&self, run: Taken, len: usize, target: Option<usize>, manner: Manner) {
         let step = self.block_size.bytes().max(HUGE_PAGE).min(len);
         let kernel = self.kernel(Work::Clear, step, manner);
@@ -124,13 +125,14 @@ impl<S: Sys> PoolCore<S> {
             let target = target.map_or(Target::Unknown, |byte| Target::At(byte.saturating_sub(start).min(step - 1)));
             // SAFETY: the caller alone holds these blocks, and they are mapped nowhere else. They are neighbours, so
             // `len` bytes from the first lie in the direct map, which is page-aligned. A run of small blocks is at most
-            // 2 MiB long, and a run of larger ones a multiple of a block, so the steps end where the run ends.
+            // 2 MiB long, and the length of a run of larger blocks is a multiple of the block size, so the steps end
+            // where the run ends.
             unsafe { kernel.clear(self.direct(run.first).add(start), step, target) };
         }
     }
 
-    /// Gets memory for fresh blocks that the caller has just taken, piece by piece. If that fails, the blocks that got
-    /// some are marked as having it.
+    /// Allocates memory for fresh blocks that the caller has just taken, piece by piece. If that fails, the blocks that
+    /// have got memory are marked clean.
     pub(crate) fn obtain(&self, run: Taken, touched: usize) -> Result<(), SystemError> {
         let (first, end) = (run.first.index(), run.first.index() + run.count);
         let mut next = first;
@@ -147,14 +149,14 @@ impl<S: Sys> PoolCore<S> {
         Ok(())
     }
 
-    /// A new block with the contents of `block`, which the caller holds. The new block is one `reserved` for it, or
-    /// any. Others may write to `block` meanwhile only if it is pinned; which of their writes are in the copy is then
-    /// open.
+    /// Copies `block`, which the caller holds, to a new block and returns the new one. `reserved` says whether the
+    /// caller has a reservation to use for it. Other threads may write to `block` meanwhile only if it is pinned; the
+    /// copy then contains any part of their writes.
     pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
         self.copy_near(block, block, Wanted::Any, reserved)
     }
 
-    /// As [`PoolCore::copy_of`], in the block `wish` if that is free and what is wanted.
+    /// As [`PoolCore::copy_of`], but takes the block `wish` if that is free and has the wanted content.
     pub(crate) fn copy_near(
         &self,
         wish: BlockId,
@@ -175,19 +177,19 @@ impl<S: Sys> PoolCore<S> {
             return Err(Shortage::Memory(error));
         }
         self.frames.set_content(new, Content::Used);
-        // SAFETY: both blocks lie in the direct map and are page-aligned; `new` is ours alone, and the caller holds
-        // `block`.
+        // SAFETY: both blocks lie in the direct map and are page-aligned; only this call holds `new`, and the caller
+        // holds `block`.
         unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
         Ok(new)
     }
 
-    /// Whether all of a block has memory, for all that is known.
+    /// Whether all of a block has memory, as far as the system can tell.
     fn is_all_there(&self, block: BlockId) -> bool {
         let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
         self.sys.next_memory(bytes.clone()) == Some(bytes)
     }
 
-    /// Copies a block to one that was just taken, of which only as much gets memory as has it there.
+    /// Copies a block to one that was just taken. Only those parts get memory that have memory in `block`.
     fn copy_parts(&self, taken: Taken, block: BlockId) -> Result<BlockId, Shortage> {
         let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
         match self.copy_each_part(taken, &bytes) {
@@ -202,41 +204,43 @@ impl<S: Sys> PoolCore<S> {
     fn copy_each_part(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
         let (new, to) = (taken.first, self.offset(taken.first));
         if self.frames.content(new) != Content::Fresh {
-            // SAFETY: nobody else holds it, and it is shown nowhere.
+            // SAFETY: only this call holds the new block, and no region or snapshot maps it.
             unsafe { self.sys.punch(to, from.len()) }?;
         }
-        // Not before it has some: what counts as used can be accessed in the direct map.
+        // The block is marked used only once it has memory, because used blocks may be accessed in the direct map.
         let obtain = |at: usize, len: usize| {
             self.sys.obtain(to + at, len, 0)?;
             self.frames.set_content(new, Content::Used);
             Ok(())
         };
         if self.sys.next_memory(from.clone()).is_none() {
-            // Where memory is short, the kernel takes back what nobody has written, also below pages that it has
-            // copied. Those are put into the new block by the direct map.
+            // The source has no memory. When memory is short, the kernel takes back pages that nobody has written, even
+            // those below private copies. The caller then writes the private copies into the new block through the
+            // direct map.
             return obtain(0, BASE_PAGE);
         }
         let mut rest = from.clone();
         while let Some(part) = self.sys.next_memory(rest.clone()) {
             let (at, len) = (part.start - from.start, part.len());
             obtain(at, len)?;
-            // SAFETY: both parts lie in the direct map, in different blocks; the new one is ours alone, and the caller
-            // holds the other.
+            // SAFETY: both parts lie in the direct map, in different blocks; only this call holds the new block, and
+            // the caller holds the other.
             unsafe { self.direct(new).add(at).copy_from_nonoverlapping(self.sys.direct().add(part.start), len) };
             rest.start = part.end;
         }
         Ok(())
     }
 
-    /// The blocks that get memory together: those of 2 MiB, or one larger block.
+    /// The piece that `block` lies in: blocks that get memory together. A piece is 2 MiB of small blocks, or one larger
+    /// block.
     pub(crate) fn piece_of(&self, block: usize) -> Range<usize> {
         let blocks = (HUGE_PAGE / self.block_size.bytes()).max(1);
         let start = block / blocks * blocks;
         start..(start + blocks).min(self.frames.len())
     }
 
-    /// Makes huge pages of a piece before it gets its first memory, even if only some of its blocks are needed now.
-    /// Others may do the same at the same time: it changes no contents.
+    /// Asks for huge pages in a piece before it gets its first memory, even if only some of its blocks are needed now.
+    /// Several threads may ask at the same time, because the request changes no contents.
     pub(crate) fn make_huge(&self, block: usize) {
         let piece = self.piece_of(block);
         let len = self.block_size.len_of(piece.len());
@@ -246,7 +250,7 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// The parts of a run whose blocks have the same content.
+    /// Splits a run into parts whose blocks have the same content.
     pub(crate) fn runs_by_content(&self, taken: Taken) -> impl Iterator<Item = (Taken, Content)> {
         let mut next = 0;
         std::iter::from_fn(move || {
@@ -262,13 +266,13 @@ impl<S: Sys> PoolCore<S> {
         })
     }
 
-    /// Drops a reference to a block. The last holder gives it back to the pool, which may zero it. True if this was the
-    /// last.
+    /// Drops a reference to a block. The drop of the last reference gives the block back to the pool, where the zeroing
+    /// thread may clear it. Returns true if this was the last.
     pub(crate) fn release(&self, block: BlockId) -> bool {
         self.release_and(block, Reserved::No)
     }
 
-    /// As [`PoolCore::release`], but the last holder may keep the block reserved for its entry.
+    /// As [`PoolCore::release`], but after the last reference the block may stay reserved for the holder's entry.
     pub(crate) fn release_and(&self, block: BlockId, keep: Reserved) -> bool {
         let was_last = self.frames.drop_reference(block, keep);
         if was_last {
@@ -277,7 +281,7 @@ impl<S: Sys> PoolCore<S> {
         was_last
     }
 
-    /// Gives back blocks that were taken but not used.
+    /// Gives back blocks that the caller took but did not use.
     pub(crate) fn give_back(&self, taken: Taken) {
         taken.blocks().for_each(|block| {
             self.release_and(block, taken.reserved);

@@ -1,18 +1,18 @@
-//! What the engine knows of each block of a pool: how many hold it, what is in it, and whether it is free.
+//! What the engine knows about each block of a pool: its number of holders, its content, and whether it is free.
 //!
 //! ```text
 //! words     one u32 a block:   [ references : 30 | content : 2 ]
 //! free      one bit a block, set when nobody holds it (see bits.rs)
 //! zeroed    one bit a block, set when it is free and zero
 //! ```
-//! This takes 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
+//! The tables take 4 bytes and two bits a block: 0.0002 % of a pool of 2 MiB blocks, 0.1 % at 4 KiB.
 //!
-//! Invariant: a block's free bit is set exactly when its reference count is zero and nobody is taking it. Taking clears
-//! the bit first, and giving back sets it last, so whoever clears the bit owns the word.
+//! Invariant: a block's free bit is set exactly when its reference count is zero and no thread is taking it. A thread
+//! that takes a block clears the bit first, and a thread that gives one back sets the bit last. So the thread that
+//! clears the bit owns the word.
 //!
-//! Free blocks are either available or reserved for an entry of a region with a reservation. Only their number is
-//! reserved, and not certain blocks: `available + reserved` is the number of free bits, except while blocks change
-//! hands.
+//! Free blocks are either available or reserved for an entry of a region with a reservation. A reservation is only a
+//! number; it names no block. `available + reserved` is the number of free bits, except while blocks change hands.
 
 use super::bits::{FreeBits, low_bits, place};
 use crate::mem::{self, EngineBox};
@@ -21,14 +21,14 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::table::Reserved;
 use crate::units::BlockId;
 
-/// What a block holds when it is taken.
+/// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Never touched since the kernel gave it: it may have no memory yet, and reads as zeros once it has.
+    /// Never touched since the kernel gave it: it may have no memory yet, and it reads as zeros once it has.
     Fresh,
-    /// Has memory, which is zero.
+    /// The block has memory, which is zero.
     Clean,
-    /// Has memory that still holds what the last holder wrote. The next holder must never see that.
+    /// The block has memory that still holds the last holder's data, which the next holder must never see.
     Used,
 }
 
@@ -56,22 +56,22 @@ impl Content {
     }
 }
 
-/// What a taken block is for.
+/// The purpose that a block is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A first write. A block that is zero already is worth a place further away.
+    /// A first write, which needs zeros. A block that is zero already is preferred, even if it lies further away.
     Zeroed,
-    /// A copy that overwrites all of it.
+    /// A copy, which overwrites the whole block. Any content will do.
     Any,
 }
 
-/// Blocks that were taken together: `count` neighbours from `first` on, with `wanted` among them.
+/// Blocks that were taken together: `count` neighbours from `first` on, with the block `wanted` among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) first: BlockId,
     pub(crate) wanted: BlockId,
     pub(crate) count: usize,
-    /// Whether the entries had them reserved.
+    /// Whether the entries had these blocks reserved.
     pub(crate) reserved: Reserved,
 }
 
@@ -79,7 +79,7 @@ impl Taken {
     /// No blocks.
     pub(crate) const NONE: Taken = Taken { first: BlockId(0), wanted: BlockId(0), count: 0, reserved: Reserved::No };
 
-    /// The blocks, in order.
+    /// The blocks in ascending order.
     pub(crate) fn blocks(self) -> impl Iterator<Item = BlockId> {
         (0..self.count).map(move |by| self.first.offset(by))
     }
@@ -94,25 +94,26 @@ pub(crate) struct Frames {
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
     fresh_count: AtomicUsize,
-    /// Blocks that may still be taken. It is lowered before a bit is cleared and raised after one is set, so whoever
-    /// lowers it finds a bit.
+    /// Blocks that may still be taken. A thread lowers this before it clears a free bit, and raises it after it has set
+    /// one. So a thread that has lowered it is sure to find a set bit.
     available: AtomicUsize,
     /// Blocks that are reserved for entries.
     reserved: AtomicUsize,
-    /// Rises whenever lazily freed blocks that could not be dropped may have become droppable, such as when a block has
-    /// only one holder left.
+    /// Rises whenever lazily freed blocks that could not be dropped may have become droppable, for example because a
+    /// block has only one holder left.
     changes: AtomicU64,
-    /// Those who take runs, and have more blocks earmarked than they may find: `[ started : 32 | under way : 32 ]`.
+    /// Counts threads that take runs: `[ started : 32 | under way : 32 ]`. Such a thread may have earmarked more blocks
+    /// than it will find.
     pub(super) runs: AtomicU64,
-    /// Rung when a block, a reference or a reservation has been given back.
+    /// Rung when a thread gives back a block, a reference or a reservation.
     pub(crate) given_back: WaitQueue,
 }
 
 impl Frames {
-    /// `count` blocks, all free and fresh.
+    /// `count` blocks, all of them free and fresh.
     pub(crate) fn new(count: usize) -> Frames {
         Frames {
-            // No references, fresh.
+            // A zero word means: no references, fresh.
             words: mem::zeroed(count),
             zeroed: mem::zeroed(count.div_ceil(64)),
             free: FreeBits::all(count),
@@ -126,7 +127,7 @@ impl Frames {
         }
     }
 
-    /// Rises when lazily freed blocks may have become droppable.
+    /// A counter that rises when lazily freed blocks may have become droppable.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
@@ -161,7 +162,7 @@ impl Frames {
         self.zeroed_count.load(Ordering::SeqCst)
     }
 
-    /// The first block at `from` or after it that is free, zero and has memory, as the bits stood at that moment.
+    /// The first free block from `from` on that is zero and has memory. Other threads may take it at any time.
     pub(super) fn next_zeroed(&self, from: usize) -> Option<BlockId> {
         let (first, bit) = place(from);
         let mut below = bit.wrapping_sub(1);
@@ -195,11 +196,11 @@ impl Frames {
         size_of_val(&*self.words) + size_of_val(&*self.zeroed) + self.free.bytes()
     }
 
-    /// Takes the block `near` if it is free, or else the next free one after it, and with it up to `before` neighbours
-    /// on the left and `after` on the right that are free without a gap. `None` if the pool is full.
+    /// Takes the block `near` if it is free, or else the next free block after it. Also takes free neighbours without a
+    /// gap, up to `before` on its left and `after` on its right. Returns `None` if the pool is full.
     ///
-    /// Each block that is taken has one reference, the caller's; [`Frames::content`] says what is in it. If `reserved`,
-    /// the caller has a reservation for each of these blocks, and the pool cannot be full.
+    /// Each taken block has one reference, which is the caller's; [`Frames::content`] says what is in it. With
+    /// `reserved`, the caller has a reservation for each of these blocks, and the call cannot fail.
     pub(crate) fn take(
         &self,
         near: BlockId,
@@ -247,7 +248,7 @@ impl Frames {
         Some(Taken { first, wanted, count, reserved })
     }
 
-    /// Reserves blocks for `count` entries, for all of them or for none.
+    /// Reserves `count` blocks, all of them or none.
     pub(crate) fn reserve(&self, count: usize) -> Option<()> {
         self.insist(|| self.earmark(count, count))?;
         self.reserved.fetch_add(count, Ordering::Relaxed);
@@ -261,9 +262,9 @@ impl Frames {
         self.given_back.ring();
     }
 
-    /// A zeroed block: `near` itself, or one not far behind it. A block from somewhere else would cost the region a
-    /// mapping for good, and small blocks their huge page. That is worth a saved clear, but not the memory that a fresh
-    /// `near` still lacks.
+    /// Takes a zeroed block: `near` itself, or one shortly after it. Any block but `near` costs the region one more
+    /// mapping for good, and costs small blocks their huge page. That is a fair price for a saved clear, but not for
+    /// the memory that a fresh `near` still lacks.
     fn take_zeroed(&self, near: BlockId) -> Option<BlockId> {
         const WORDS: usize = 16;
         if self.zeroed() == 0 || self.is_free_and_fresh(near.index()) {
@@ -279,8 +280,8 @@ impl Frames {
         self.zeroed.iter().enumerate().skip(first).take(WORDS).find_map(found)
     }
 
-    /// Takes a free block that needs clearing, at `from` or after it, out of the free list. It stays available: whoever
-    /// needs it meanwhile waits until [`Frames::put_back`].
+    /// Takes a free block that needs clearing out of the free list, the first from `from` on. The block still counts as
+    /// available: a thread that needs it meanwhile waits for [`Frames::put_back`].
     pub(crate) fn take_used(&self, from: usize) -> Option<BlockId> {
         if self.used_and_free() == 0 {
             return None;
@@ -297,43 +298,46 @@ impl Frames {
         None
     }
 
-    /// Takes exactly `block` out of the free list; false if it is not free. It stays available, as with
-    /// [`Frames::take_used`].
+    /// Takes exactly `block` out of the free list. Returns false if it is not free. The block still counts as
+    /// available, as with [`Frames::take_used`].
     pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
         self.claim(block)
     }
 
-    /// Gives back a block that was taken out of the free list while it stayed available, with its content as it is now.
+    /// Puts a block with its new content back into the free list, after a call took it out while it still counted as
+    /// available.
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
         self.words[block.index()].store(content.encode(), Ordering::Relaxed);
         self.set_free(block, content);
         self.given_back.ring();
     }
 
-    /// Takes `block` out of the free list if it is free and fresh. It stays available, as with [`Frames::take_used`].
+    /// Takes `block` out of the free list if it is free and fresh. It still counts as available, as with
+    /// [`Frames::take_used`].
     pub(crate) fn take_fresh(&self, block: BlockId) -> bool {
         self.claim_if(block, Content::Fresh)
     }
 
-    /// Whether the block at `index` looks free and fresh.
+    /// Whether the block at `index` seems to be free and fresh. Another thread may take it at any time.
     pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
         // The word of a fresh block without references is zero.
         self.words[index].load(Ordering::Relaxed) == FRESH && self.free.has(index)
     }
 
-    /// The last free block that has memory, as the bits stood at that moment.
+    /// The last free block that has memory. Other threads may take it at any time.
     pub(crate) fn last_ready(&self) -> Option<BlockId> {
         let is_ready = |block: &BlockId| self.free.has(block.index()) && self.content(*block) != Content::Fresh;
         (0..if self.ready() > 0 { self.len() } else { 0 }).rev().map(|index| BlockId(index as u32)).find(is_ready)
     }
 
-    /// Finds the block that was earmarked. Its bit is set somewhere, but others may take and give back blocks
-    /// around it while we look, or it is just being cleared for the stock. Then this waits.
+    /// Takes a block that the caller has earmarked. A free bit is set somewhere, but this thread may miss it: other
+    /// threads take and give back blocks during the search, or the zeroing thread is clearing the only one. In these
+    /// cases the call waits.
     fn take_one(&self, near: BlockId) -> BlockId {
         self.given_back.until(|| self.claim_from(near.index()).or_else(|| self.claim_from(0)))
     }
 
-    /// Takes the first free block at `from` or after it.
+    /// Takes the first free block from `from` on.
     fn claim_from(&self, mut from: usize) -> Option<BlockId> {
         while let Some(candidate) = self.next_free(from) {
             if self.claim(candidate) {
@@ -344,17 +348,17 @@ impl Frames {
         None
     }
 
-    /// What is in a block that the caller holds.
+    /// The content of a block that the caller holds.
     pub(crate) fn content(&self, block: BlockId) -> Content {
         Content::decode(self.words[block.index()].load(Ordering::Relaxed))
     }
 
-    /// Notes what is in a block that the caller alone holds.
+    /// Sets the content of a block that the caller alone holds.
     pub(crate) fn set_content(&self, block: BlockId, content: Content) {
         self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
     }
 
-    /// Notes that all blocks have memory, which is zero. Nobody may hold one yet.
+    /// Marks all blocks clean: they have memory, which is zero. No thread may hold a block yet.
     pub(crate) fn mark_all_zeroed(&self) {
         debug_assert_eq!(self.available(), self.len());
         self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
@@ -367,19 +371,19 @@ impl Frames {
 
     /// The number of holders.
     ///
-    /// If it is one and the caller is a holder, all accesses of earlier holders have happened before.
+    /// If the number is one and the caller is that holder, all accesses of earlier holders happened before this call.
     pub(crate) fn references(&self, block: BlockId) -> u32 {
         self.words[block.index()].load(Ordering::Acquire) / ONE_REFERENCE
     }
 
-    /// Adds a holder. The caller must be a holder, or know that one stays.
+    /// Adds a holder. The caller must be a holder, or know that another holder stays.
     pub(crate) fn add_reference(&self, block: BlockId) {
         let before = self.words[block.index()].fetch_add(ONE_REFERENCE, Ordering::Relaxed);
         debug_assert!(before >= ONE_REFERENCE, "a free block got a holder");
     }
 
-    /// Drops a holder's reference. The last holder gives the block back to the pool with its content as it is now: to
-    /// anybody, or reserved for the holder's entry. True if this was the last.
+    /// Drops a holder's reference. The last holder's drop gives the block back to the pool with its present content:
+    /// available to all, or reserved for the holder's entry. Returns true if this was the last reference.
     pub(crate) fn drop_reference(&self, block: BlockId, keep: Reserved) -> bool {
         let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
@@ -416,8 +420,8 @@ impl Frames {
         self.free.put(block.index());
     }
 
-    /// Earmarks up to `most` available blocks, whose bits the caller may then clear. `None` if there are fewer than
-    /// `least`.
+    /// Earmarks up to `most` available blocks: the caller may then clear that many free bits. Returns `None` if fewer
+    /// than `least` blocks are available.
     pub(super) fn earmark(&self, least: usize, most: usize) -> Option<usize> {
         let mut seen = self.available.load(Ordering::SeqCst);
         loop {
@@ -432,8 +436,8 @@ impl Frames {
         }
     }
 
-    /// Tries until it works, or fails while nobody was taking a run. Takers of runs have more
-    /// blocks earmarked than they find neighbours, and soon give the rest back.
+    /// Repeats `try_once` until it succeeds, or until it fails while no thread is taking a run. A thread that takes a
+    /// run may have earmarked more blocks than it finds neighbours, and soon gives the rest back.
     fn insist(&self, try_once: impl Fn() -> Option<usize>) -> Option<usize> {
         self.given_back.until(|| {
             let before = self.runs.load(Ordering::SeqCst);
@@ -464,8 +468,8 @@ impl Frames {
         true
     }
 
-    /// The same, if that is in it. Others may have had the block since it was looked at, and have used it or given its
-    /// memory to the system.
+    /// As [`Frames::claim`], if the content is `wanted`. The content is checked again after the claim: since the first
+    /// check, another thread may have used the block and returned it, or given its memory to the system.
     fn claim_if(&self, block: BlockId, wanted: Content) -> bool {
         if self.content(block) != wanted || !self.claim(block) {
             return false;
@@ -477,7 +481,7 @@ impl Frames {
         content == wanted
     }
 
-    /// The first free block at `from` or after it, as the bits stood at that moment.
+    /// The first free block from `from` on. Other threads may take it at any time.
     fn next_free(&self, from: usize) -> Option<BlockId> {
         self.free.next(from).map(|index| BlockId(index as u32))
     }

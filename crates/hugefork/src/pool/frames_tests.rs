@@ -1,4 +1,4 @@
-//! The blocks of a pool, taken and given back by one thread and by many.
+//! The blocks of a pool, taken and given back by one thread and by several.
 
 use super::frames::{Content, Frames, Taken, Wanted};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -58,7 +58,7 @@ fn a_run_stops_at_its_limits_at_taken_blocks_and_at_both_ends() {
         Some(Taken { first: BlockId(first), wanted: BlockId(wanted), count, reserved: Reserved::No })
     };
     assert_eq!(run(25, 15, 4), taken(21, 25, 9));
-    assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free one, with what is free around it");
+    assert_eq!(run(25, 2, 1), taken(30, 30, 2), "the next free block, with its free neighbours");
     assert_eq!(frames.available(), 100 - 1 - 9 - 2);
     assert_eq!(run(99, 9, 9), taken(90, 99, 10));
     assert_eq!(run(0, 9, 100), taken(0, 0, 20));
@@ -76,7 +76,11 @@ fn zeroed_blocks_are_found_counted_and_given_once() {
     }
     assert_eq!((frames.zeroed(), frames.used_and_free()), (0, 300));
     let block = frames.take_used(77).unwrap();
-    assert_eq!((block, frames.available()), (BlockId(77), 300), "what is being cleared is still available");
+    assert_eq!(
+        (block, frames.available()),
+        (BlockId(77), 300),
+        "a block that is being cleared still counts as available"
+    );
     frames.put_back(block, Content::Clean);
     assert_eq!((frames.zeroed(), frames.used_and_free()), (1, 299));
     let zeroed = || frames.take(BlockId(70), 0, 0, Wanted::Zeroed, Reserved::No).unwrap();
@@ -115,7 +119,7 @@ fn threads_never_share_a_block() {
     assert_eq!(frames.available(), 130);
 }
 
-/// Waits until a thread sleeps. False if it spins instead.
+/// Waits until a thread either sleeps, and returns true, or has used 200 ms of CPU time, and returns false.
 fn falls_asleep(thread: i32) -> bool {
     loop {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
@@ -129,12 +133,13 @@ fn falls_asleep(thread: i32) -> bool {
     }
 }
 
-/// Runs `take` on a thread that finds nothing until `give` is called, and checks that it sleeps instead of spinning.
+/// Runs `take` on a thread that finds nothing until `give` is called, and checks that the thread sleeps and does not
+/// spin.
 fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnce()) -> T {
     let (say, thread) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let taker = scope.spawn(move || {
-            // SAFETY: no arguments.
+            // SAFETY: the call takes no arguments.
             say.send(unsafe { libc::gettid() }).unwrap();
             take()
         });
@@ -146,28 +151,28 @@ fn check_sleeps_until<T: Send>(take: impl FnOnce() -> T + Send, give: impl FnOnc
 }
 
 #[test]
-fn who_waits_for_a_block_that_is_being_cleared_sleeps() {
+fn a_taker_sleeps_while_the_last_block_is_being_cleared() {
     let frames = Frames::new(1);
-    assert!(frames.take_exactly(BlockId(0)), "as the stock's thread does, which everybody else goes before");
+    assert!(frames.take_exactly(BlockId(0)), "the zeroing thread takes blocks this way");
     let taken = check_sleeps_until(|| take(&frames, 0), || frames.put_back(BlockId(0), Content::Clean));
     assert_eq!((taken, frames.available()), (Some(0), 0));
 }
 
 #[test]
-fn who_waits_for_one_that_is_taking_a_run_sleeps() {
+fn a_taker_sleeps_while_another_thread_takes_a_run() {
     let frames = Frames::new(4);
-    // Somebody takes a run, has earmarked all blocks, and finds no neighbours.
+    // Pretends that another thread takes a run, has earmarked all blocks, and finds no neighbours.
     frames.runs.fetch_add(1 << 32 | 1, Ordering::SeqCst);
     assert_eq!(frames.earmark(4, 4), Some(4));
     let give = || {
         frames.runs.fetch_sub(1, Ordering::SeqCst);
         frames.given_back.ring();
     };
-    assert_eq!(check_sleeps_until(|| take(&frames, 0), give), None, "it has kept them all");
+    assert_eq!(check_sleeps_until(|| take(&frames, 0), give), None, "the other thread has kept all blocks");
 }
 
 #[test]
-fn what_is_reserved_is_for_those_who_booked_it() {
+fn only_takers_with_a_reservation_get_reserved_blocks() {
     let frames = Frames::new(10);
     frames.reserve(7).unwrap();
     assert_eq!((frames.available(), frames.reserved(), frames.free()), (3, 7, 10));

@@ -1,4 +1,4 @@
-//! Slots (slots.rs) with memory, for pages that are about to be captured.
+//! Takes slots (slots.rs) that have memory, for pages that are about to be captured.
 
 use super::core::PoolCore;
 use super::frames::{Content, Wanted};
@@ -9,29 +9,29 @@ use crate::table::Reserved;
 use crate::units::{BASE_PAGE, BlockId};
 
 impl<S: Sys> PoolCore<S> {
-    /// Free slots, with memory: `count`, or as many as there are.
+    /// Takes `count` free slots that have memory, or as many as there are.
     pub(crate) fn take_slots(&self, count: usize) -> EngineVec<Slot> {
         self.slots.take(count, self.block_size, || self.block_for_slots())
     }
 
-    /// Gets memory for so many slots, as far as free blocks lack it.
+    /// Allocates memory for `count` slots, as far as the free blocks with memory do not suffice.
     pub(crate) fn make_slots_ready(&self, count: usize) {
         if self.block_size.len_of(self.frames.ready()) < count * BASE_PAGE {
             self.give_up_slots(self.take_slots(count).into_iter());
         }
     }
 
-    /// Gives slots back that a piece had, or that none has got.
+    /// Gives slots back, which either belonged to a piece of a set or were never used.
     pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
         self.slots.give_up(slots, self.block_size, |block| {
             self.release(block);
         });
     }
 
-    /// A block with memory, whatever is in it.
+    /// Takes a block with memory and any content, to divide it into slots.
     fn block_for_slots(&self) -> Option<BlockId> {
-        // Regions settle from the beginning on. A fresh block has to wait for the kernel, which takes longer than to
-        // fill it.
+        // Slots come from the end of the pool, because regions take blocks from its beginning. A block that has memory
+        // is preferred: the kernel takes longer to allocate a fresh block than the captures take to fill it.
         let wish = self.frames.last_ready().unwrap_or(BlockId((self.frames.len() - 1) as u32));
         let taken = self.frames.take(wish, 0, 0, Wanted::Any, Reserved::No)?;
         self.stock.nudge(&self.frames);
@@ -51,29 +51,30 @@ impl<S: Sys> PoolCore<S> {
     }
 }
 
-/// So many slots are taken at once, at most.
+/// The most slots that one call takes.
 const MAX_TAKEN_SLOTS: usize = 4096;
 
-/// Slots for pages that are about to be captured. Unused ones go back.
+/// Free slots for pages that are about to be captured. The drop gives unused slots back.
 pub(crate) struct FreeSlots<'a, S: Sys> {
     pool: &'a PoolCore<S>,
     taken: EngineVec<Slot>,
-    /// How many more pages there may be.
+    /// How many more slots the caller may need.
     wanted: usize,
 }
 
 impl<'a, S: Sys> FreeSlots<'a, S> {
-    /// For so many pages, or some more.
+    /// Provides slots for `pages` pages, or somewhat more.
     pub(crate) fn new(pool: &'a PoolCore<S>, pages: usize) -> FreeSlots<'a, S> {
         FreeSlots { pool, taken: EngineVec::new_in(Own), wanted: pages }
     }
 
-    /// The next one, if there is one.
+    /// The next free slot, if the pool has one.
     pub(crate) fn next(&mut self) -> Option<Slot> {
         if self.taken.is_empty() {
             self.taken = self.pool.take_slots(self.wanted.clamp(1, MAX_TAKEN_SLOTS));
             self.wanted = self.wanted.saturating_sub(self.taken.len());
-            // Neighbours lie in a row then.
+            // `pop` takes from the end, so the slots are reversed to come out in ascending order, and neighbours lie in
+            // a row.
             self.taken.reverse();
         }
         self.taken.pop()

@@ -1,11 +1,11 @@
-//! All who may hold blocks of a pool: its regions and snapshots. Whoever finds no free block asks them for some.
+//! The holders of a pool's blocks: its regions and snapshots. A thread that finds no free block asks them for some.
 //!
 //! ```text
-//!   fault finds no block ─▶ Holders ─▶ each region: drop what is lazily freed, oldest first
+//!   fault finds no block ─▶ Holders ─▶ each region: drop lazily freed blocks, oldest first
 //!                                  ─▶ each fork and snapshot: give this block up (revoke)
 //! ```
-//! Fault handlers read the list, so its lock is one of ours. Its memory is got before the lock is taken: a thread that
-//! faulted inside `malloc` may be waiting for the lock.
+//! Fault handlers read the list, so its lock is one that a signal handler may take. A thread allocates memory for the
+//! list before it takes the lock, because another thread that faulted inside `malloc` may be waiting for the lock.
 
 use core::cell::UnsafeCell;
 use core::iter;
@@ -20,114 +20,117 @@ use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
 use crate::table::transition::OnRevoke;
 use crate::units::{BlockId, EntryIndex};
 
-/// What a region or snapshot is asked when blocks are short. The fault handler asks, too, and holds no other lock.
+/// A region or snapshot, as seen by a thread that looks for blocks. The thread may be in a fault handler. It then holds
+/// no lock but the visit and, in [`Holder::give_up`], that of one window.
 pub(crate) trait Holder: Sync {
-    /// Which region this is; `None` for a snapshot, since no block comes from one.
+    /// The region's identity; `None` for a snapshot, which cannot be a parent.
     fn id(&self) -> Option<RegionId>;
 
-    /// The seat of a snapshot; `None` for a region.
+    /// The place of a snapshot in its list; `None` for a region.
     fn seat(&self) -> Option<&Seat> {
         None
     }
 
-    /// The tie of a fork or snapshot to its parent.
+    /// The link of a fork or snapshot to its parent.
     fn parent(&self) -> Option<&Derived>;
 
-    /// Its lazily freed blocks, if it can have some.
+    /// The part that drops lazily freed blocks, if the holder can have some.
     fn lazy(&self) -> Option<&dyn LazyHolder> {
         None
     }
 
-    /// Its CoW mappings, if it can have some.
+    /// The part that maintains CoW mappings, if the holder can have some.
     fn with_cow_mappings(&self) -> Option<&dyn CowMappingHolder> {
         None
     }
 
-    /// Whether it holds `block` at `index`, as far as that can be seen without a lock.
+    /// Whether it holds `block` at `index`. Without a lock, so the answer may be outdated at once.
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool;
 
-    /// Tells how it lets go of `block` at `index`, as far as that can be seen without a lock.
+    /// How it gives up `block` at `index`. Without a lock, so the answer may be outdated at once.
     fn on_revoke(&self, index: EntryIndex, block: BlockId) -> OnRevoke;
 
-    /// Whether it holds `block` at `index` and never gives it up. The block has to be there before and after: a
-    /// snapshot that becomes a fork lets go of it meanwhile, and would seem to keep it.
+    /// Whether it holds `block` at `index` and never gives it up. This checks for the block before and after: a
+    /// snapshot that becomes a fork may let go of it in between, and would then seem to keep it.
     fn keeps(&self, index: EntryIndex, block: BlockId) -> bool {
         self.holds(index, block) && self.on_revoke(index, block) == OnRevoke::Nothing && self.holds(index, block)
     }
 
-    /// Gives `block` at `index` up. An access there is an error from then on. The asker holds the lock of a window.
+    /// Gives up `block` at `index`. From then on, an access there is an error. The caller holds the lock of a window.
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
 
-    /// Gives blocks of zeros back that nobody else holds, and whose bytes it has without them. Returns how many. The
-    /// asker has blocked signals.
+    /// Gives back blocks of zeros that no one else holds and without which the holder's bytes are still zeros. Returns
+    /// the number of blocks. The caller has blocked signals.
     fn drop_zeros(&self) -> usize {
         0
     }
 }
 
-/// What a holder did when it was asked.
+/// The answer of a holder that was asked to give up a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Nothing: it cannot, or not any more.
+    /// The holder gives up nothing: it cannot, or does not hold the block any more.
     No,
     Done,
-    /// Nothing: somebody works on it, and may wait for the asker.
+    /// The holder gives up nothing now: another thread works on that entry, and may wait for the caller.
     Busy,
 }
 
-/// What a region is asked that may have lazily freed blocks.
+/// A region that may have lazily freed blocks.
 pub(crate) trait LazyHolder {
-    /// The `lazy_free` call since which the first of its droppable blocks waits.
+    /// The number of the `lazy_free` call that freed the oldest of its droppable blocks.
     fn oldest_lazy(&self, what: Droppable) -> Option<u32>;
 
-    /// Drops about `bytes` of what has waited since `until` or longer, oldest first. Looks at no more than `look`
-    /// entries, and subtracts those that it looked at. It may return before it is done.
+    /// Drops about `bytes` bytes that were freed in the `lazy_free` call `until` or earlier, oldest first. Inspects at
+    /// most `look` entries, and subtracts those that it inspected. It may return before it has dropped that much.
     fn drop_lazy(&self, until: u32, bytes: usize, what: Droppable, look: &mut usize) -> Dropped;
 
-    /// Puts blocks that could not be dropped back in line, if `changes` says that this may be different now. True if
-    /// there are any.
+    /// Makes blocks that could not be dropped candidates again, if the counter `changes` has risen since. Returns true
+    /// if there are any.
     fn recall_lazy(&self, changes: u64) -> bool;
 }
 
-/// What a region is asked that may have CoW mappings.
+/// A region that may have CoW mappings.
 pub(crate) trait CowMappingHolder {
-    /// Whether it has any.
+    /// Whether the region has any CoW mapping.
     fn has_cow_mappings(&self) -> bool;
 
-    /// How many blocks it has that writers may have to copy, CoW mappings or not: none where no write may fault.
+    /// How many blocks its writers may have to copy, whether they are CoW mappings or not; 0 in a region where no write
+    /// may fault.
     fn waited_for(&self) -> usize;
 
-    /// Looks at some of them, and whether they are alike: then nobody has to look at all when there were `mean` faults
-    /// for each. If they have many private pages, it snapshots them to writers to copy.
+    /// Samples some CoW mappings. Returns true if they have about as many private pages as there were faults for each,
+    /// which is `mean`: then all are alike, and the thread need not inspect each. If they have many private pages,
+    /// write-protects all CoW mappings, so that the writers copy the blocks.
     fn are_alike(&self, mean: usize) -> bool;
 
-    /// Writes back or promotes some of them, from the entry `from` on. Returns where to go on, if that is not all. It
-    /// takes no block and allocates nothing.
+    /// Writes back or promotes some CoW mappings, from the entry `from` on. Returns the entry to go on with, or `None`
+    /// at the end. It allocates nothing on the heap.
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
-/// What may be dropped.
+/// The contents that a search may drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Droppable {
-    /// Whole blocks of regions without a reservation: dropping them makes blocks available to others.
+    /// Whole blocks of regions without a reservation: a drop makes them available to others.
     Blocks,
-    /// All that is lazily freed, pages of split blocks too.
+    /// Everything that is lazily freed, including pages of split blocks.
     Everything,
 }
 
-/// What was dropped.
+/// The amount that a search has dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     /// Blocks that went back to the pool.
     pub(crate) blocks: usize,
-    /// Bytes, including pages of split blocks, which go back to the system at once.
+    /// Bytes, including pages of split blocks; those go back to the system at once.
     pub(crate) bytes: usize,
 }
 
-/// The holders of one pool. Its regions are a family tree: each is followed by its forks, their forks, and so on, so
-/// that whether some come from one is asked of each once, and nobody goes from child to parent. Snapshots have no
-/// children, may be thousands, and come and go all the time: each is in the list of its region, where it knows its
-/// seat.
+/// The holders of one pool. The regions form a family tree, listed in depth-first order: each region is followed by its
+/// forks, their forks, and so on. So one pass over the list finds all descendants of a region, and no search goes from
+/// child to parent. Snapshots have no children, may be thousands, and come and go all the time. So each is in the list
+/// of its region, and knows its place there.
 ///
 /// ```text
 ///   region ─┬─ fork ─── snapshot        region 0: snapshot │ fork 1: snapshot │ fork 1 │ other 0
@@ -142,7 +145,7 @@ pub(crate) struct Holders {
 /// All holders.
 struct List {
     regions: EngineVec<Member>,
-    /// Snapshots of regions that are gone, as all from which those came are.
+    /// Snapshots whose region is gone, with all ancestors of that region.
     orphans: Snapshots,
 }
 
@@ -150,35 +153,35 @@ struct List {
 struct Member {
     holder: NonNull<dyn Holder>,
     id: RegionId,
-    /// How many of its ancestors live.
+    /// How many of its ancestors are still alive.
     depth: usize,
     snapshots: Snapshots,
 }
 
-/// Snapshots of one region, in any order. Each has its seat.
+/// The snapshots of one region, in any order. Each stores its index in this list as its [`Seat`].
 struct Snapshots(EngineVec<NonNull<dyn Holder>>);
 
-/// The number of a snapshot among those of its region. Read and written by the list only, under its lock.
+/// The index of a snapshot in its region's list. Only the list reads and writes it, under its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Seat(AtomicUsize);
 
 impl Snapshots {
     fn holders(&self) -> impl Iterator<Item = &dyn Holder> {
-        // SAFETY: a holder stays in place until it is removed from the list, and these are in it still.
+        // SAFETY: a holder stays in place until it is removed from the list, and these are still in the list.
         self.0.iter().map(|holder| unsafe { holder.as_ref() })
     }
 
-    /// There is room.
+    /// Adds a snapshot. The list must have room for it.
     fn add(&mut self, holder: NonNull<dyn Holder>) {
         self.0.push(holder);
         self.seat(self.0.len() - 1);
     }
 
-    /// The last one gets the seat.
+    /// Removes a snapshot. The last one of the list moves to its place.
     fn remove(&mut self, holder: &dyn Holder) {
         let Some(at) = holder.seat().map(|seat| seat.0.load(Ordering::Relaxed)) else { return };
         let gone = self.0.swap_remove(at);
-        assert!(ptr::addr_eq(gone.as_ptr(), holder), "a snapshot has another one's seat");
+        assert!(ptr::addr_eq(gone.as_ptr(), holder), "a snapshot has the list index of another");
         if at < self.0.len() {
             self.seat(at);
         }
@@ -191,7 +194,7 @@ impl Snapshots {
     }
 }
 
-/// Whether a list has room for so many more, if need be that of `larger`.
+/// Whether a list has room for `more` elements, after it has taken the memory of `larger` if that helps.
 fn has_room<T>(list: &mut EngineVec<T>, more: usize, larger: &mut EngineVec<T>) -> bool {
     let needed = list.len() + more;
     if needed > list.capacity() && needed <= larger.capacity() {
@@ -203,7 +206,7 @@ fn has_room<T>(list: &mut EngineVec<T>, more: usize, larger: &mut EngineVec<T>) 
 
 impl Member {
     fn holder(&self) -> &dyn Holder {
-        // SAFETY: a holder stays in place until it is removed from the list, and this is a member still.
+        // SAFETY: a holder stays in place until it is removed from the list, and this one is still in the list.
         unsafe { self.holder.as_ref() }
     }
 
@@ -218,7 +221,7 @@ impl List {
         self.regions.iter().position(|member| Some(member.id) == id)
     }
 
-    /// The snapshots of the region `id`, or those of none.
+    /// The snapshots of the region `id`, or those without a living ancestor.
     fn snapshots_of(&mut self, id: Option<RegionId>) -> &mut Snapshots {
         match self.region_at(id) {
             Some(at) => &mut self.regions[at].snapshots,
@@ -226,7 +229,7 @@ impl List {
         }
     }
 
-    /// Where those regions stand that come from the one at `of`.
+    /// The positions of all descendants of the region at `of`.
     fn descendants(&self, of: usize) -> Range<usize> {
         let comes_from = |member: &&Member| member.depth > self.regions[of].depth;
         of + 1..of + 1 + self.regions[of + 1..].iter().take_while(comes_from).count()
@@ -246,11 +249,11 @@ unsafe impl Send for Holders {}
 unsafe impl Sync for Holders {}
 
 impl Holders {
-    /// Adds a holder, after the region that it comes from. Its tie to that is new, or a clone of `source`, which is
-    /// that of a holder. To add a snapshot takes time in proportion to the number of regions.
+    /// Adds a holder; a region is placed right after its parent. Its link to its parent is new, or a clone of `source`,
+    /// which is the link of a listed holder. To add a snapshot takes time in proportion to the number of regions.
     ///
     /// # Safety
-    /// It stays in place until it is removed.
+    /// The holder stays in place until it is removed.
     pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
         let _signals = SignalsBlocked::new();
         let (mut regions, mut snapshots) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
@@ -290,11 +293,11 @@ impl Holders {
         }
     }
 
-    /// Removes a holder. Nobody uses it any more when this returns.
+    /// Removes a holder. When this returns, no visitor uses it any more.
     pub(crate) fn remove(&self, holder: &(dyn Holder + 'static)) {
         let _signals = SignalsBlocked::new();
         let mut larger = EngineVec::new_in(Own);
-        // What a region snapshots is dropped without the lock.
+        // The memory of a removed region's list of snapshots is freed after the lock is released.
         let _left = loop {
             let alone = self.lock.exclusive();
             // SAFETY: the lock is held exclusively.
@@ -326,15 +329,15 @@ impl Holders {
         };
     }
 
-    /// Keeps everybody off, as who comes or goes does.
+    /// Keeps visitors off, as adding or removing a holder does.
     #[cfg(test)]
     pub(crate) fn lock(&self) -> crate::sync::ExclusiveGuard<'_> {
         self.lock.exclusive()
     }
 
-    /// Keeps holders from coming and going until the visit is over. The visitor must hold no lock before. During the
-    /// visit it may wait for windows and for holders' locks. A new holder keeps visitors out until those inside have
-    /// left.
+    /// Begins a visit, during which no holder is added or removed. The caller must hold no lock before. During the
+    /// visit it may wait for the locks of windows and holders. A thread that adds a holder keeps new visitors out until
+    /// the present ones have left.
     pub(crate) fn visit(&self) -> Visit<'_> {
         let inside = self.lock.shared();
         // SAFETY: the lock is held, shared with other readers.
@@ -349,31 +352,31 @@ pub(crate) struct Visit<'a> {
     _inside: SharedGuard<'a>,
 }
 
-/// All holders of a pool during a visit.
+/// All holders of a pool, during a visit.
 #[derive(Clone, Copy)]
 pub(crate) struct Family<'a>(&'a List);
 
 impl<'a> Family<'a> {
-    /// Each of them.
+    /// All regions and snapshots.
     pub(crate) fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
         self.0.regions.iter().flat_map(Member::holders).chain(self.0.orphans.holders())
     }
 
-    /// Each region.
+    /// All regions.
     pub(crate) fn regions(self) -> impl Iterator<Item = &'a dyn Holder> {
         self.0.regions.iter().map(Member::holder)
     }
 
-    /// The region `id`, if it lives.
+    /// The region `id`, if it is still alive.
     pub(crate) fn region(self, id: RegionId) -> Option<&'a dyn Holder> {
         self.0.region_at(Some(id)).map(|at| self.0.regions[at].holder())
     }
 
-    /// Whether all holders of `block` at `index`, except the region `id`, come from that region, so that it may take
-    /// the block away from them. This takes time in proportion to the number of holders.
+    /// Whether every holder of `block` at `index` is the region `id` or descends from it, so that the region may take
+    /// the block away from the others. This takes time in proportion to the number of holders.
     pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
         let holds = |holder: &dyn Holder| holder.holds(index, block);
-        // Of the region, while those are passed who come from it.
+        // The depth of the region `id`, while the loop passes its descendants.
         let mut own = None;
         for member in &self.0.regions {
             if own.is_some_and(|depth| member.depth > depth) {
@@ -429,7 +432,7 @@ mod tests {
     fn each_holder_is_visited_until_it_is_removed() {
         let holders = Holders::default();
         let all: Vec<_> = (0..40).map(|_| Box::<Counting>::default()).collect();
-        // SAFETY: they outlive the list.
+        // SAFETY: the holders outlive the list.
         all.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
         holders.visit().family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
@@ -437,11 +440,11 @@ mod tests {
         assert_eq!(visits, [[0; 10].as_slice(), &[1; 30]].concat());
     }
 
-    /// A region without bytes, or a snapshot, which holds the block that it is asked for.
+    /// A region without bytes, or a snapshot. It claims to hold every block.
     struct Relative {
         account: EngineArc<CowAccount>,
         tie: Option<Derived>,
-        /// Of a snapshot.
+        /// Only a snapshot has one.
         seat: Option<Seat>,
         asked: AtomicUsize,
     }
@@ -487,14 +490,14 @@ mod tests {
     }
 
     #[test]
-    fn whether_all_come_from_one_is_found_by_asking_each_once() {
+    fn is_all_of_asks_each_holder_once() {
         const LEN: usize = 200;
         let holders = Holders::default();
         let mut chain: Vec<Box<Relative>> = Vec::new();
         for _ in 0..LEN {
             chain.push(Relative::of(chain.last().map(|last| &**last)));
         }
-        // SAFETY: they outlive the list.
+        // SAFETY: the holders outlive the list.
         chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
         let of = |nth: usize| chain[nth].account.id();
         let asked = || chain.iter().map(|holder| holder.asked.load(Ordering::Relaxed)).sum::<usize>();
@@ -506,7 +509,7 @@ mod tests {
         assert!(holders.visit().family.is_all_of(of(1), EntryIndex(0), BlockId(0)));
     }
 
-    /// Whether the tie leads to this region, from parent to parent.
+    /// Whether `relative` descends from the region `id`: follows the links from parent to parent.
     fn comes_from(all: &[Box<Relative>], relative: &Relative, id: RegionId) -> bool {
         let parent = relative.tie.as_ref().and_then(Derived::parent);
         let of = |parent: RegionId| all.iter().find(|other| other.account.id() == parent);
@@ -514,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_from_whom_stays_known_as_relatives_come_and_go() {
+    fn descent_stays_known_as_relatives_come_and_go() {
         let (holders, mut all, mut random) = (Holders::default(), Vec::<Box<Relative>>::new(), 99_u64);
         let mut below = |end: usize| {
             random ^= random << 13;
@@ -526,7 +529,7 @@ mod tests {
             if all.len() < 3 || (all.len() < 40 && below(2) == 0) {
                 let parent = below(all.len() + 1);
                 let new = Relative::of(all.get(parent).map(|parent| &**parent));
-                // SAFETY: it is removed below, or outlives the list.
+                // SAFETY: the holder is removed below, or outlives the list.
                 unsafe { holders.add(&*new, None) };
                 all.push(new);
             } else {
@@ -548,13 +551,13 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_go_from_where_they_are_and_to_whom_their_region_came_from() {
+    fn snapshots_leave_from_any_place_and_pass_to_the_parent_of_their_region() {
         let holders = Holders::default();
         let first = Relative::of(None);
         let second = Relative::of(Some(&first));
         let region_of = |nth: usize| [&first, &second, &second][nth % 3];
         let mut snapshots: Vec<_> = (0..30).map(|nth| Relative::snapshot_of(region_of(nth))).collect();
-        // SAFETY: they are removed below, or outlive the list.
+        // SAFETY: the holders are removed below, or outlive the list.
         unsafe {
             holders.add(&*first, None);
             holders.add(&*second, None);
@@ -585,16 +588,16 @@ mod tests {
         holders.remove(&*snapshots.swap_remove(3));
         holders.remove(&*first);
         check(&snapshots, 0);
-        assert!(!is_all_of(&first), "nobody has them from a region that lives");
+        assert!(!is_all_of(&first), "the region of these snapshots is gone");
         while !snapshots.is_empty() {
             holders.remove(&*snapshots.swap_remove(snapshots.len() / 2));
             check(&snapshots, 0);
         }
     }
 
-    /// Each thread has a region with a fork, and snapshots of both, which go before them or after.
+    /// Each thread has a region with a fork, and snapshots of both, which it removes before or after the regions.
     #[test]
-    fn families_come_and_go_beside_each_other() {
+    fn families_come_and_go_on_several_threads() {
         let holders = Holders::default();
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -606,7 +609,7 @@ mod tests {
                         for _ in 0..5 {
                             all.extend([Relative::snapshot_of(&region), Relative::snapshot_of(&fork)]);
                         }
-                        // SAFETY: all are removed below.
+                        // SAFETY: all holders are removed below.
                         [&region, &fork].into_iter().chain(&all).for_each(|one| unsafe { holders.add(&**one, None) });
                         all.insert(nth % all.len(), region);
                         all.insert((3 * nth) % all.len(), fork);
@@ -634,7 +637,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..500 {
                         let holder = Box::<Counting>::default();
-                        // SAFETY: it is removed below.
+                        // SAFETY: the holder is removed below.
                         unsafe { holders.add(&*holder, None) };
                         let visit = holders.visit();
                         visit.family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));

@@ -1,5 +1,5 @@
-//! Which kernels a pool clears and copies with. They are measured once in a process, on memory of the first pool that
-//! has 8 MiB of it in huge pages, or the environment names them.
+//! The kernels with which a pool clears and copies. Either the environment names them, or the process measures them
+//! once, on memory of the first pool that has 8 MiB of it in huge pages.
 //!
 //! | variable | names | example |
 //! |---|---|---|
@@ -16,22 +16,23 @@ use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Sys, SystemError};
 use crate::types::error::BuildError;
 
-/// Memory that calibration works on.
+/// The size of the memory that the calibration works on.
 pub(crate) const CALIBRATION_BYTES: usize = 8 << 20;
 
-/// What was measured. It is kept until the process ends.
+/// The result of the calibration. It is kept until the process ends.
 static CALIBRATION: OnceLock<Calibration> = OnceLock::new();
 
-/// What was measured, if that has happened.
+/// The result of the calibration, if there has been one.
 pub(crate) fn calibration() -> Option<&'static Calibration> {
     CALIBRATION.get()
 }
 
-/// The kernels to use. If `memory` is given and nothing is measured yet, this gets memory for its first
-/// [`CALIBRATION_BYTES`] bytes and measures there, which takes some 7 ms. The bytes are zero again afterwards.
+/// Chooses the kernels. If `memory` is given and nothing is measured yet, this allocates the first
+/// [`CALIBRATION_BYTES`] bytes of it and measures there, which takes some 7 ms. The bytes are zero again afterwards.
 pub(crate) fn choose<S: Sys>(memory: Option<&S>) -> Result<Kernels, BuildError> {
     let (kernel, window) = (pinned("HUGEFORK_KERNEL")?, pinned("HUGEFORK_WINDOW")?);
-    // This comes first: a bad value is an error in any case, and a kernel that is named needs no measuring.
+    // This check comes first: a bad value is an error in any case, and a kernel that the environment names needs no
+    // measuring.
     Kernels::pinned(kernel.as_deref(), window.as_deref(), Kernels::default_for_this_cpu()).map_err(setting)?;
     if let Some(memory) = memory.filter(|_| kernel.is_none() && CALIBRATION.get().is_none()) {
         // If there is no memory to measure on, the defaults serve as well.
@@ -48,7 +49,8 @@ fn measure<S: Sys>(memory: &S) -> Result<(), SystemError> {
         memory.make_huge(offset, STEP_BYTES);
         memory.obtain(offset, STEP_BYTES, 0)?;
     }
-    // SAFETY: the pool is still being built, so nobody uses its memory, which is page-aligned and was just obtained.
+    // SAFETY: the pool is still being built, so no other code uses its memory, which is page-aligned and was just
+    // obtained.
     let calibration = unsafe { calibrate(memory.direct(), CALIBRATION_BYTES, cpu_time) };
     // The blocks are marked fresh, so they must read as zeros.
     let kernel = calibration.kernels().clear(CALIBRATION_BYTES, Use::Whole);

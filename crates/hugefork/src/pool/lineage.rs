@@ -1,11 +1,12 @@
-//! What the forks and snapshots of a region cost it: blocks that the region has left and that they alone still hold.
+//! The cost of a region's forks and snapshots: blocks that the region no longer has, and that only they still hold.
 //!
 //! ```text
-//!   region writes or discards a block that others hold   + 1
-//!   a fork or snapshot of it gives the last such up       − 1
-//!   its last fork or snapshot goes                        = 0
+//!   region writes or discards a block that others hold     + 1
+//!   a fork or snapshot gives up the last reference         − 1
+//!   the region's last fork or snapshot goes                = 0
 //! ```
-//! The last line corrects what forks of forks make inexact, because their holders are not told apart.
+//! Forks of forks make the count inexact, because the account does not distinguish their holders. The last line
+//! corrects that.
 
 use crate::mem::EngineArc;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,13 +14,13 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The account of one region.
 #[derive(Debug)]
 pub(crate) struct CowAccount {
-    /// Tells the region from all others that ever lived.
+    /// Distinguishes the region from all others that ever lived.
     id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
 }
 
-/// Tells regions apart; no value is given twice.
+/// The identity of a region. No value is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegionId(u64);
 
@@ -50,12 +51,12 @@ impl CowAccount {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Counts a block that the region has left to others.
+    /// Counts a block that the region no longer has, but a fork or snapshot does.
     pub(crate) fn left(&self) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts blocks that their last holder has given up.
+    /// Subtracts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
         if count > 0 {
             self.ease(|blocks| blocks.saturating_sub(count));
@@ -67,11 +68,11 @@ impl CowAccount {
     }
 }
 
-/// The tie of a fork or snapshot to its parent: its share in the parent's account, and which region the parent is.
+/// The link of a fork or snapshot to its parent: a share in an account, and the identity of the parent.
 #[derive(Debug)]
 pub(crate) struct Derived {
     account: EngineArc<CowAccount>,
-    /// The parent or, once that is gone, the parent's parent; 0 if no ancestor is left.
+    /// The parent or, once that is gone, the parent's parent, and so on; 0 if no ancestor is alive.
     parent: AtomicU64,
 }
 
@@ -85,22 +86,22 @@ impl Derived {
         Derived { account: account.clone(), parent: AtomicU64::new(parent) }
     }
 
-    /// Whether it is a share in the account of this region.
+    /// Whether this is a share in the account of `region`.
     pub(crate) fn is_share_of(&self, region: RegionId) -> bool {
         self.account.id == region
     }
 
-    /// Counts blocks that their last holder has given up.
+    /// Subtracts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
         self.account.freed(count);
     }
 
-    /// Counts a block that only a fork or snapshot holds now.
+    /// Counts a block that only a fork or snapshot still holds.
     pub(crate) fn keeps_alone(&self) {
         self.account.left();
     }
 
-    /// The nearest ancestor that still lives.
+    /// The nearest ancestor that is still alive.
     pub(crate) fn parent(&self) -> Option<RegionId> {
         match self.parent.load(Ordering::Acquire) {
             0 => None,
@@ -108,14 +109,14 @@ impl Derived {
         }
     }
 
-    /// Takes `parent` in place of the region `gone`, whose parent it was.
+    /// Replaces the parent `gone`, if this is a child of that region, by its own parent `parent`.
     pub(crate) fn outlive(&self, gone: RegionId, parent: Option<RegionId>) {
         let parent = parent.map_or(0, |parent| parent.0);
         let _ = self.parent.compare_exchange(gone.0, parent, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Follows `source`, which this is a clone of, if its parent went before this one was in the list of holders. Under
-    /// the lock of that list.
+    /// Takes over the parent of `source`, of which this is a clone: that parent may have gone before the owner of this
+    /// link was in the list of holders. The caller holds the lock of that list.
     pub(crate) fn catch_up(&self, source: &Derived) {
         let seen = self.parent.load(Ordering::Acquire);
         let now = source.parent.load(Ordering::Acquire);

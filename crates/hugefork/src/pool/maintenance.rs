@@ -1,16 +1,16 @@
-//! The thread that looks after CoW mappings (region/maintain.rs): it writes those back whose blocks nobody else holds
-//! any more, and promotes those that are written to densely.
+//! The maintenance thread. It writes CoW mappings back whose blocks only their region holds, and promotes CoW mappings
+//! that the program writes to densely (region/maintain.rs).
 //!
-//! The kernel tells nobody which pages it has copied. But while the count of the process's minor faults stands still,
-//! there are none. So the thread looks at pages only after the count has grown by several for each CoW mapping, or
-//! after somebody has let go of blocks. Even then it looks at some CoW mappings first: if these have as many pages as
-//! there were faults for each, so have the others. It sleeps without a timer while there are no CoW mappings, and looks
-//! four times a second while nothing happens to them.
+//! The kernel reports nothing when it copies a page. But each copy is a minor fault of the process: while their count
+//! stands still, there are no new private pages. So the thread inspects CoW mappings only after the count has grown by
+//! several faults for each of them, or after a holder has let go of blocks. Even then it inspects a sample first: if
+//! those have as many pages as there were faults for each, the others are alike. The thread sleeps without a timer
+//! while there are no CoW mappings, and reads the count four times a second while it stands still.
 //!
-//! It also tells how the program writes. One that writes as fast as it can gets its blocks by the least work: the
-//! writers copy whole blocks. One that is *paced*, whose threads sleep between writes, gets them by the shortest waits:
-//! its writes go by page, and the thread promotes the blocks beside it. Then the thread takes a third of a processor at
-//! most, a little at a time: a writer that wakes where it runs would wait.
+//! The thread also finds out how the program writes. A program that writes as fast as it can is served best by the
+//! least total work: its writers copy whole blocks. A *paced* program, whose threads sleep between writes, is served
+//! best by short waits: its writes are copied by page, and this thread promotes the blocks. Then the thread uses at
+//! most a third of a processor, and rests often, because a writer that wakes on the same processor would wait for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -25,75 +25,77 @@ use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::units::BASE_PAGE;
 
-/// The time between two looks at the count while it grows.
+/// The time between two reads of the fault count while it grows.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// The time between two looks at the count while nothing happens. A new CoW mapping ends it.
+/// The time between two reads of the fault count while it stands still. A new CoW mapping ends it.
 const QUIET_LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// After so many looks without a change, nothing counts as happening.
+/// After this many reads without a change, the count stands still.
 const QUIET_LOOKS: u32 = 16;
 
-/// When nothing has happened for so long, memory that was got ahead and is not used goes back.
+/// When the count has stood still for this long, the thread gives back memory that was allocated ahead and is unused.
 const UNUSED_GOES_BACK_AFTER: Duration = Duration::from_secs(1);
 const UNUSED_LOOKS: u32 = QUIET_LOOKS + (UNUSED_GOES_BACK_AFTER.as_millis() / QUIET_LOOK_EVERY.as_millis()) as u32;
 
-/// So many faults for each CoW mapping are worth a look at some of them; at all it takes about 2 us for each, and a
-/// fault as much.
+/// This many faults for each CoW mapping are worth a look at a sample. A look at all takes about 2 us for each CoW
+/// mapping, as long as a fault.
 const FAULTS_A_COW_MAPPING: u64 = 2;
 
-/// Fewer faults are worth none.
+/// Fewer faults than this are worth no look.
 const LEAST_FAULTS: u64 = 64;
 
-/// A program is paced whose threads go to sleep so often in a millisecond, and is no more if they do so in so many.
+/// A program becomes paced when its threads go to sleep at least `.0` times in a millisecond. It is no longer paced
+/// when they go to sleep less than once in `.1` milliseconds.
 const PACED_SLEEPS_A_MS: (u64, u64) = (1, 10);
 
-/// And that takes fewer faults in a millisecond. What takes more has no time for them.
+/// A paced program takes fewer faults than this in a millisecond. A program that takes more spends its time on faults.
 const PACED_FAULTS_A_MS: u64 = 1_000;
 
-/// The thread rests after so much work, where the program is paced, and for this long at most.
+/// In a paced program, the thread rests after this much work, twice as long as it worked, but no longer than
+/// [`LONGEST_REST`].
 const WORTH_A_REST_NS: u64 = 30_000;
 const LONGEST_REST: Duration = Duration::from_millis(2);
 
-/// How long the program is watched before it is said to be paced or not.
-const TELLING_NS: u64 = 4_000_000;
+/// How long the thread observes the program before it decides whether the program is paced.
+const OBSERVED_NS: u64 = 4_000_000;
 
-/// What faults see of the thread.
+/// The state that the thread shares with faults and calls.
 #[derive(Debug, Default)]
 pub(crate) struct Maintenance {
     parker: Parker,
     cow_mappings: AtomicUsize,
-    /// Somebody has let go of blocks, or memory is short.
+    /// A holder has let go of blocks, or memory is short.
     nudged: AtomicBool,
-    /// Memory is short: a CoW mapping costs less of it than a block.
+    /// Memory is short, so pages of a CoW mapping, which take less of it, are preferred to blocks.
     is_short: AtomicBool,
     /// The program's threads sleep between writes.
     is_paced: AtomicBool,
     /// A cut has captured all pages that were private.
     is_cut: AtomicBool,
-    /// Since when that is to be told.
-    told: Told,
+    /// The start of the present observation of the program's pace.
+    observed_from: Moment,
 }
 
-/// A moment: nanoseconds, faults of the process, and how often its threads have gone to sleep.
+/// A moment: its time in nanoseconds, the process's faults until then, and how often its threads had gone to sleep.
 #[derive(Debug, Default)]
-struct Told {
+struct Moment {
     time: AtomicU64,
     faults: AtomicU64,
     sleeps: AtomicU64,
 }
 
 impl Maintenance {
-    /// Counts CoW mappings of a region. The fault handler calls this.
+    /// Adds `more`, which may be negative, to the number of CoW mappings. The fault handler calls this.
     pub(crate) fn count(&self, more: isize) {
-        // To add a wrapped negative number is to subtract.
+        // Adding a wrapped negative number subtracts.
         self.cow_mappings.fetch_add(more.cast_unsigned(), Ordering::SeqCst);
         if more > 0 && self.parker.is_asleep() {
             self.parker.wake();
         }
     }
 
-    /// Tells the thread that somebody has let go of blocks, which may be over CoW mappings.
+    /// Notes that a holder has let go of blocks, which may be below CoW mappings, and wakes the thread.
     pub(crate) fn nudge(&self) {
         if self.cow_mappings() > 0 {
             self.nudged.store(true, Ordering::SeqCst);
@@ -103,7 +105,7 @@ impl Maintenance {
         }
     }
 
-    /// Wakes the thread: somebody waits for it. The fault handler calls this.
+    /// Wakes the thread, because another thread waits for it. The fault handler calls this.
     pub(super) fn wake(&self) {
         if self.parker.is_asleep() {
             self.parker.wake();
@@ -115,8 +117,8 @@ impl Maintenance {
         self.is_cut.store(true, Ordering::Relaxed);
     }
 
-    /// Says whether memory is short. While it is, nothing is promoted. When it becomes so, the thread writes back what
-    /// it can at once: a page that goes back into its block is free memory.
+    /// Notes whether memory is short. While it is, nothing is promoted. When it becomes short, the thread at once
+    /// writes back as much as it can, because a page that goes back into its block becomes free memory.
     pub(crate) fn tell_short(&self, is_short: bool) {
         self.is_short.store(is_short, Ordering::SeqCst);
         if is_short {
@@ -129,8 +131,8 @@ impl Maintenance {
         self.is_short.load(Ordering::SeqCst)
     }
 
-    /// Whether single waits matter more to the program than the work of all. False while nothing is known. The fault
-    /// handler calls this.
+    /// Whether the program is paced: each single wait then matters more to it than the total work. False while nothing
+    /// is known. The fault handler calls this.
     pub(crate) fn is_paced(&self) -> bool {
         self.is_paced.load(Ordering::Relaxed)
     }
@@ -140,7 +142,7 @@ impl Maintenance {
         self.is_paced.store(is_paced, Ordering::Relaxed);
     }
 
-    /// Whether the thread is to end.
+    /// Whether the thread must end.
     pub(super) fn is_over(&self) -> bool {
         self.parker.is_over()
     }
@@ -152,7 +154,7 @@ impl Maintenance {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the thread if there can be CoW mappings. Without it they are written back at the next snapshot.
+    /// Starts the thread if there can be CoW mappings. Without the thread, the next snapshot writes them back.
     pub(crate) fn start_maintenance(this: &EngineArc<Self>) -> io::Result<Option<Worker>> {
         if !this.sys.has_cow_mappings() {
             return Ok(None);
@@ -164,12 +166,12 @@ impl<S: Sys> PoolCore<S> {
         Ok(Some(worker))
     }
 
-    /// Looks after CoW mappings until told to stop. This is the body of the thread.
+    /// Maintains CoW mappings until it is told to end. This is the body of the thread.
     fn maintain(&self) {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let (mut looked, mut at_cut) = (seen, seen);
-        self.tells_from(self.sys.now(), seen, self.sys.sleeps());
+        self.observe_from(self.sys.now(), seen, self.sys.sleeps());
         self.captures.shortage.set_served(true);
         while !maintenance.parker.is_over() {
             self.answer_shortage();
@@ -188,12 +190,12 @@ impl<S: Sys> PoolCore<S> {
             }
             self.sys.tidy();
             let faults = self.sys.minor_faults();
-            self.tell_pace();
+            self.decide_pace();
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
                 at_cut = faults;
                 self.ahead.note_cut();
             }
-            // The next cut captures one page for each fault at most.
+            // Each fault since the last cut gives the next cut at most one page to capture.
             let pages = faults.wrapping_sub(at_cut) as usize;
             self.get_ahead(self.block_size.count(pages * BASE_PAGE));
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
@@ -209,7 +211,7 @@ impl<S: Sys> PoolCore<S> {
                 if is_new {
                     self.maintain_all();
                 }
-                // Faults of this thread are not the program's.
+                // This thread's own faults are not the program's.
                 seen = self.sys.minor_faults();
                 looked = if is_new { seen } else { looked };
             }
@@ -218,7 +220,7 @@ impl<S: Sys> PoolCore<S> {
         self.captures.shortage.set_served(false);
     }
 
-    /// Sleeps until there is work. Memory that was got ahead goes back first, if nobody uses it for long.
+    /// Sleeps until there is work. If memory that was allocated ahead stays unused for long, gives it back first.
     fn sleep(&self, is_work: impl Fn() -> bool) {
         let parker = &self.maintenance.parker;
         if self.ahead.has_some.load(Ordering::Relaxed)
@@ -230,25 +232,26 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Tells whether the program is paced, by its faults and sleeps until now, if it took some.
-    fn tell_pace(&self) {
-        let Maintenance { told, is_paced, .. } = &self.maintenance;
+    /// Decides whether the program is paced, by its faults and sleeps since the last decision, if these are enough.
+    fn decide_pace(&self) {
+        let Maintenance { observed_from, is_paced, .. } = &self.maintenance;
         let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
         let now = self.sys.now();
-        let time = since(&told.time, now);
-        if time < TELLING_NS {
+        let time = since(&observed_from.time, now);
+        if time < OBSERVED_NS {
             return;
         }
-        // The kernel adds up what each thread of the process has, which takes longer than to ask for the time.
+        // This comes late because it takes longer than a read of the clock: the kernel adds up the counts of all
+        // threads.
         let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
-        let (faults_of, sleeps_of) = (since(&told.faults, faults), since(&told.sleeps, sleeps));
-        self.tells_from(now, faults, sleeps);
+        let (faults_of, sleeps_of) = (since(&observed_from.faults, faults), since(&observed_from.sleeps, sleeps));
+        self.observe_from(now, faults, sleeps);
         if faults_of < LEAST_FAULTS {
             return;
         }
         let milliseconds = time / 1_000_000;
-        // Where most blocks are not shown by page, writes to those take no faults, and nothing can be told. Where each
-        // CoW mapping has a fault in a millisecond, it will be dense before anybody comes to promote it.
+        // If most blocks are not CoW mappings, writes to them raise no faults, and the count shows nothing. If each CoW
+        // mapping has a fault every millisecond, it is dense before this thread comes to promote it.
         let rate = faults_of / milliseconds;
         let is_slow = rate < PACED_FAULTS_A_MS && rate < self.maintenance.cow_mappings() as u64;
         if sleeps_of * PACED_SLEEPS_A_MS.1 < milliseconds || !is_slow {
@@ -258,15 +261,15 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// From here on it is told anew.
-    fn tells_from(&self, now: u64, faults: u64, sleeps: u64) {
-        let told = &self.maintenance.told;
-        told.time.store(now, Ordering::Relaxed);
-        told.faults.store(faults, Ordering::Relaxed);
-        told.sleeps.store(sleeps, Ordering::Relaxed);
+    /// Starts a new observation of the pace.
+    fn observe_from(&self, now: u64, faults: u64, sleeps: u64) {
+        let observed_from = &self.maintenance.observed_from;
+        observed_from.time.store(now, Ordering::Relaxed);
+        observed_from.faults.store(faults, Ordering::Relaxed);
+        observed_from.sleeps.store(sleeps, Ordering::Relaxed);
     }
 
-    /// Does a piece of work. If the program is paced, the thread rests after it.
+    /// Does a piece of work. In a paced program, the thread rests afterwards.
     fn work_and_rest<T>(&self, work: impl FnOnce() -> T) -> T {
         let maintenance = &self.maintenance;
         let may_rest = maintenance.is_paced() && !maintenance.is_short();
@@ -276,12 +279,13 @@ impl<S: Sys> PoolCore<S> {
         let took = begun.map_or(0, |begun| self.sys.cpu_time() - begun);
         if took >= WORTH_A_REST_NS {
             maintenance.parker.pause(Duration::from_nanos(2 * took).min(LONGEST_REST));
-            self.tell_pace();
+            self.decide_pace();
         }
         done
     }
 
-    /// Whether most blocks of regions that have CoW mappings are CoW mappings, and writers may have to copy some.
+    /// Whether at least half of the blocks that writers may have to copy are CoW mappings, in the regions that have
+    /// some.
     fn most_are_cow_mapped(&self) -> bool {
         let (mut region, mut blocks) = (self.next_cow_mapped(None), 0);
         while let Some(id) = region {
@@ -301,7 +305,7 @@ impl<S: Sys> PoolCore<S> {
         are_alike
     }
 
-    /// Looks once at each CoW mapping of the pool, and takes blocks of zeros back that are left of some.
+    /// Inspects each CoW mapping of the pool once, and takes back blocks of zeros that only snapshots still hold.
     pub(crate) fn maintain_all(&self) {
         {
             let _signals = SignalsBlocked::new();
@@ -317,13 +321,13 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Looks at some CoW mappings of a region, if it still lives. One visit for each part: whoever comes or goes waits
-    /// for it.
+    /// Inspects some CoW mappings of a region, if it is still alive. Each part is a visit of its own, because a thread
+    /// that adds or removes a holder waits for the end of the visit.
     fn maintain_part(&self, id: RegionId, from: usize) -> Option<usize> {
         self.visit_cow_mapped(id, |region| region.maintain(from))?
     }
 
-    /// Visits a region, if it still lives.
+    /// Visits a region, if it is still alive.
     fn visit_cow_mapped<T>(&self, id: RegionId, visit: impl FnOnce(&dyn CowMappingHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
         let held = self.holders.visit();
@@ -331,7 +335,7 @@ impl<S: Sys> PoolCore<S> {
         region.with_cow_mappings().map(visit)
     }
 
-    /// The region with CoW mappings that comes next after this one.
+    /// The region with CoW mappings that has the next higher id.
     fn next_cow_mapped(&self, after: Option<RegionId>) -> Option<RegionId> {
         let _signals = SignalsBlocked::new();
         let visit = self.holders.visit();

@@ -1,24 +1,25 @@
-//! Pools without their public face: physical memory in blocks.
+//! The pool: blocks of physical memory, their contents and holders, and the threads that tend them. The public face is
+//! in api/.
 //!
 //! | file | what |
 //! |---|---|
-//! | `ahead`, `supply` | how much memory is got before it is needed, and the thread that gets it |
-//! | `bits` | the free blocks, found without a look at each |
-//! | `captured`, `unheld` | a record a block of its private pages, those of the last snapshots, and who drops them |
-//! | `density` | from how many pages on a block is copied as a whole |
+//! | `ahead`, `supply` | how much memory a pool allocates before it is needed, and the steps that allocate it |
+//! | `bits` | a bitmap that finds free blocks without a scan of all blocks |
+//! | `captured`, `unheld` | one record a block of its private pages; the sets of pages for snapshots, and their drop |
+//! | `density` | the numbers of private pages from which a block is copied as a whole |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
-//! | `frames` | how many hold each block, what is in it, which are free |
-//! | `holders` | regions and snapshots, which are asked when blocks are short |
-//! | `placements` | where regions would like their blocks |
-//! | `kernels` | which kernels clear and copy (their order: hugefork-kernels) |
-//! | `lineage` | the region that a fork or snapshot was made of, and what that costs it |
-//! | `pressure` | gives memory back when the machine or the control group is short of it |
+//! | `frames` | for each block: the number of holders, the content, whether it is free |
+//! | `holders` | the list of regions and snapshots, which give blocks up when the pool runs out of them |
+//! | `placements` | ranges of the pool that regions prefer for their blocks |
+//! | `kernels` | the choice of the kernels that clear and copy (their order: hugefork-kernels) |
+//! | `lineage` | the parent of a fork or snapshot, and the blocks that its forks and snapshots cost a region |
+//! | `pressure` | a thread that gives memory back when the machine or the control group is short of it |
 //! | `reservation` | blocks that only certain entries may take |
-//! | `page_set`, `slots`, `free_slots` | what snapshots hold of blocks that others hold too: single pages |
+//! | `page_set`, `slots`, `free_slots` | single pages that snapshots hold over shared blocks |
 //! | `shortage` | reclaim, and memory that goes back to the system |
-//! | `stock`, `zeroing` | how many blocks are kept zero, and the thread that clears them |
+//! | `stock`, `zeroing` | how many free blocks a pool keeps zeroed, and the thread that clears them |
 //! | `maintenance` | the thread that writes back and promotes CoW mappings |
-//! | `worker` | the threads of a pool |
+//! | `worker` | how a pool's threads start, sleep and end |
 
 pub(crate) mod ahead;
 mod bits;

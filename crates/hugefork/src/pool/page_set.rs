@@ -1,11 +1,12 @@
-//! The pages that a snapshot has over a block that others hold too: copies of what was written there.
+//! A page set: pages that a snapshot has in place of a shared block's own. Each is a copy, in a slot of the pool.
 //!
 //! ```text
 //!   over block 7:   page 3 in slot 5210 │ page 90 in slot 5211
-//!   pieces          [0…31] [32…63] [64…95] …     those without pages are not there
+//!   pieces          [0…31] [32…63] [64…95] …     a piece without pages is absent
 //! ```
-//! A set that a snapshot has never changes. The set that a region goes on with shares all pieces with it, and copies a
-//! piece before it changes that. So to capture pages and to drop a set costs what has changed.
+//! A set that a snapshot has never changes. The region goes on with a clone of the set, which shares all pieces with
+//! it, and copies a piece before it changes that. So the cost of a capture, and of a set's drop, is in proportion to
+//! the pieces that have changed.
 
 use std::ptr;
 
@@ -16,10 +17,10 @@ use crate::sys::Sys;
 use crate::sys::racing::PageBytes;
 use crate::units::{BASE_PAGE, BlockId};
 
-/// So many neighbouring pages are in a piece.
+/// The number of neighbouring pages in a piece.
 const PIECE_PAGES: usize = 32;
 
-/// The slots of some neighbouring pages. Sets share pieces.
+/// The slots of neighbouring pages. Several sets may share a piece.
 struct Piece<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     slots: [Option<Slot>; PIECE_PAGES],
@@ -44,10 +45,10 @@ impl<S: Sys> Drop for Piece<S> {
     }
 }
 
-/// Pages that are different from those of a block.
+/// Pages in place of some pages of a block.
 pub(crate) struct PageSet<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
-    /// The block below. Whoever has the set holds it, too.
+    /// The block below. The owner of the set holds the block, too.
     pub(crate) base: BlockId,
     len: usize,
     pieces: EngineVec<Option<EngineArc<Piece<S>>>>,
@@ -60,14 +61,14 @@ impl<S: Sys> Clone for PageSet<S> {
 }
 
 impl<S: Sys> PageSet<S> {
-    /// No pages over `base`.
+    /// A set without pages over `base`.
     pub(crate) fn empty(pool: &EngineArc<PoolCore<S>>, base: BlockId) -> PageSet<S> {
         let mut pieces = EngineVec::new_in(Own);
         pieces.resize_with((pool.block_size.bytes() / BASE_PAGE).div_ceil(PIECE_PAGES), || None);
         PageSet { pool: pool.clone(), base, len: 0, pieces }
     }
 
-    /// Has a page in this slot, which is the set's from now on.
+    /// Puts a page into the set: its bytes are in `slot`, which belongs to the set from now on.
     pub(crate) fn put(&mut self, page: usize, slot: Slot) {
         let empty = || EngineArc::new(Piece { pool: self.pool.clone(), slots: [None; PIECE_PAGES] });
         let piece = self.pieces[page / PIECE_PAGES].get_or_insert_with(empty).make_mut();
@@ -77,8 +78,8 @@ impl<S: Sys> PageSet<S> {
         }
     }
 
-    /// Calls `each` for each page of the block that one of the sets has, and the other has not or has in another slot.
-    /// Both are over the same block. Pieces that they share are not looked at.
+    /// Calls `each` for each page that only one of the sets has, or that they have in different slots. Both sets are
+    /// over the same block. Pieces that they share are skipped.
     pub(crate) fn each_difference(one: Option<&Self>, other: Option<&Self>, mut each: impl FnMut(usize)) {
         let count = one.into_iter().chain(other).map(|set| set.pieces.len()).max().unwrap_or(0);
         for nth in 0..count {
@@ -92,7 +93,7 @@ impl<S: Sys> PageSet<S> {
         }
     }
 
-    /// How many pages it has.
+    /// The number of pages in the set.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -106,18 +107,18 @@ impl<S: Sys> PageSet<S> {
         )
     }
 
-    /// The slot of a page of the block, if the set has that.
+    /// The slot of a page of the block, if the set has the page.
     pub(crate) fn slot_of(&self, page: usize) -> Option<Slot> {
         self.pieces.get(page / PIECE_PAGES)?.as_ref()?.slots[page % PIECE_PAGES]
     }
 
     /// The bytes of a slot of the set.
     pub(crate) fn bytes(&self, slot: Slot) -> &PageBytes {
-        // SAFETY: a slot is valid for as long as a set has it, and is not written once a set has it.
+        // SAFETY: a slot is valid for as long as a set has it, and nothing writes to it once a set has it.
         unsafe { &*self.pool.slot(slot).cast() }
     }
 
-    /// Writes what the set has of the bytes of the block from `start` on to their places in `to`.
+    /// Overwrites `to`, which has the block's bytes from `start` on, with the set's bytes wherever the set has a page.
     pub(crate) fn copy_over(&self, start: usize, to: &mut [u8]) {
         let end = start + to.len();
         for page in start / BASE_PAGE..end.div_ceil(BASE_PAGE) {
@@ -128,12 +129,12 @@ impl<S: Sys> PageSet<S> {
         }
     }
 
-    /// The place of each page in the block, and that of its slot in the pool's memory (in bytes).
+    /// For each page, its offset in the block and the offset of its slot in the pool's memory, in bytes.
     pub(crate) fn places(&self) -> impl Iterator<Item = (usize, usize)> {
         self.each().map(|(page, slot)| (page * BASE_PAGE, slot.offset()))
     }
 
-    /// The pages, with the place of each in the block (in bytes).
+    /// For each page, its offset in the block, in bytes, and its bytes.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &PageBytes)> {
         self.each().map(|(page, slot)| (page * BASE_PAGE, self.bytes(slot)))
     }

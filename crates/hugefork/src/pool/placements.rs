@@ -1,4 +1,4 @@
-//! Ranges of a pool in which regions would like their blocks.
+//! Placements: ranges of a pool that regions prefer for their blocks.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,17 +21,17 @@ impl Placements {
     }
 }
 
-/// A range of blocks where a region would like its blocks, set aside until this is dropped.
+/// A range of blocks that a region prefers. No other region can claim it until this is dropped.
 pub(crate) struct Placement {
     placements: EngineArc<Placements>,
     blocks: Range<usize>,
 }
 
 impl Placement {
-    /// Sets a range of `count` neighbouring blocks aside as a region's placement: its neighbours are then neighbours in
-    /// the pool, and their mappings merge. It is only a wish: others may take blocks in it, and there may be no such
-    /// range. Small blocks start at a 2 MiB boundary if they do so in the region, so that a huge page can map a run of
-    /// 2 MiB.
+    /// Claims `count` neighbouring blocks as a region's placement. Neighbours of the region are then neighbours in the
+    /// pool, and their mappings merge. A placement is only a preference: other regions may take blocks in it, and there
+    /// may be no free range for one. A placement of small blocks starts at a multiple of 2 MiB. If they do so in the
+    /// region, too, a huge page can map 2 MiB of them.
     pub(crate) fn claim(placements: &EngineArc<Placements>, count: usize, size: BlockSize) -> Option<Placement> {
         let _signals = SignalsBlocked::new();
         let blocks = placements.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;

@@ -1,19 +1,21 @@
-//! The pressure watcher gives memory back to the system when tasks wait for it.
+//! The pressure watcher: a thread that gives memory back to the system while tasks wait for memory.
 //!
 //! ```text
-//!                trigger of the pressure file           free blocks, then what was lazily freed,
+//!                trigger of the pressure file           free blocks, then lazily freed ones,
 //!        ┌──────┐ ─────────────────────────▶ ┌───────┐  oldest first: one step
 //!        │asleep│                            │relieve│ ──────────────┐
 //!        └──────┘ ◀───────────────────────── └───────┘ ◀──────────┐  ▼
 //!                nothing left to give            ▲  tasks wait  ┌─┴──────────┐
 //!             ◀───────────────────────────────── └───────────── │look, 50 ms │
-//!                nobody waits any more                          └────────────┘
+//!                no task waits any more                         └────────────┘
 //! ```
-//! It watches PSI, of the control group if it can, or else of the machine. The kernel itself measures how long tasks
-//! wait for memory. It calls only when that is long, and looks only while some wait. The `memory.events` of a control
-//! group would need no trigger, but its counters also rise when clean page cache is replaced at the limit, though
-//! nobody waits. A group full of cache does that all day. A group that is slowed down at `memory.high` shows in PSI
-//! too. `memory.pressure_level` exists only in version 1.
+//! It watches the kernel's pressure stall information (PSI), of the control group if it can, or else of the machine.
+//! The kernel measures how long tasks wait for memory, and wakes the thread only when that is long. The thread checks
+//! the pressure only while tasks wait.
+//!
+//! Other sources serve less well. The `memory.events` of a control group would need no trigger, but its counters also
+//! rise when clean page cache is replaced at the limit, though no task waits. A group full of cache does that all day.
+//! A group that is slowed down at `memory.high` shows in PSI too. `memory.pressure_level` exists only in version 1.
 
 use std::io;
 use std::path::PathBuf;
@@ -37,19 +39,21 @@ use crate::sys::{Merging, Sys};
 /// When memory counts as short, and how much a pool gives back at a time:
 /// [`PoolBuilder::reclaim_under_pressure`](crate::PoolBuilder::reclaim_under_pressure).
 ///
-/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel says that tasks waited for
-/// memory, by default for 150 ms within 2 s. It then gives back a step of memory and looks for 50 ms whether tasks
+/// A thread of the pool (`hugefork-press`, all signals blocked) sleeps until the kernel reports that tasks waited for
+/// memory, by default for 150 ms within 2 s. It then gives back a step of memory, and checks for 50 ms whether tasks
 /// still wait for as large a part of the time. It goes on until they do not, or until nothing is left. A step takes
-/// free blocks. If they do not suffice, it drops what was [lazily freed](crate::Region::lazy_free), oldest first,
-/// except what is pinned or shared with a fork or snapshot. Pages that were copied by page go back into blocks that no
-/// fork or snapshot holds any more, and until memory suffices again, no block is copied because many of its pages are.
+/// free blocks. If they do not suffice, it drops contents that were [lazily freed](crate::Region::lazy_free), oldest
+/// first, except pinned blocks and blocks that a fork or snapshot shares. Pages that were copied by page go back into
+/// blocks that no fork or snapshot holds any more. Until memory suffices again, no block is copied because many of its
+/// pages are.
 ///
 /// # What it costs
-/// * It costs nothing while nobody waits for memory: there is no timer and no wake-up. With `CAP_SYS_RESOURCE` the
-///   kernel has a thread of its own for it (`psimon`), which sleeps too; without it the kernel calls up to 2 s later.
-/// * A block whose memory was given back gets it again at its next first write, and the kernel clears it then. That
-///   holds for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) too, which may then find the
-///   machine out of memory.
+/// * It costs nothing while no task waits for memory: there is no timer and no wake-up. With `CAP_SYS_RESOURCE` the
+///   kernel
+///   runs a thread of its own for it (`psimon`), which sleeps too; without it the kernel reports up to 2 s later.
+/// * A block whose memory was given back gets new memory at its next first write, and the kernel clears it then. That
+///   holds for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) too, so a write to such a block
+///   may find the machine out of memory.
 /// * The drop of the pool waits until the kernel has removed the trigger, some 10 ms.
 ///
 /// # Where it looks
@@ -90,21 +94,22 @@ impl PressureWatch {
         PressureWatch::default()
     }
 
-    /// Watches this PSI file: `memory.pressure` of any control group, such as the one that systemd names in
-    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. If it cannot be watched, nothing is.
+    /// Watches the PSI file `path`: `memory.pressure` of any control group, such as the one that systemd names in
+    /// `MEMORY_PRESSURE_WATCH`, or `/proc/pressure/memory`. If the file cannot be watched, the pool has no watcher.
     pub fn file(path: impl Into<PathBuf>) -> PressureWatch {
         PressureWatch { file: Some(path.into()), ..PressureWatch::default() }
     }
 
     /// Memory is short when any task waited for it for `stall` within `window`; by default 150 ms within 2 s. The
-    /// kernel takes windows of 0.5 to 10 s, but only 2, 4, 6, 8 and 10 s from processes without `CAP_SYS_RESOURCE`. It
-    /// calls at most once a window. If it refuses the values, nothing is watched.
+    /// kernel accepts windows of 0.5 to 10 s, but only 2, 4, 6, 8 and 10 s from processes without `CAP_SYS_RESOURCE`.
+    /// It reports at most once a window. If it refuses the values, the pool has no watcher.
     pub fn stall(mut self, stall: Duration, window: Duration) -> PressureWatch {
         (self.stall, self.window) = (stall, window);
         self
     }
 
-    /// How many bytes are given back before it looks again, rounded up to at least one block; by default 64 MiB.
+    /// How many bytes the watcher gives back before it checks again, rounded up to at least one block; by default 64
+    /// MiB.
     pub fn step(mut self, bytes: usize) -> PressureWatch {
         self.step = bytes.max(1);
         self
@@ -116,13 +121,13 @@ impl PressureWatch {
     }
 }
 
-/// What the pressure watcher did.
+/// The work of the pressure watcher so far.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
 /// let pressure = pool.stats().pressure;
-/// assert!(!pressure.running); // nobody has asked for it
+/// assert!(!pressure.running); // the builder was not asked for it
 /// assert_eq!(pressure.bytes_reclaimed, 0);
 /// # Ok(())
 /// # }
@@ -132,12 +137,12 @@ impl PressureWatch {
 pub struct PressureStats {
     /// Whether a thread watches.
     pub running: bool,
-    /// How often the kernel said that memory is short.
+    /// How often the kernel reported that memory is short.
     pub events: u64,
     /// Bytes of lazily freed contents that were dropped.
     pub bytes_reclaimed: u64,
-    /// Bytes of free blocks whose memory went back to the system, including blocks that were dropped. The dropped pages
-    /// of split blocks go back too, but are not counted here.
+    /// Bytes of free blocks whose memory went back to the system, including blocks that the watcher dropped. The
+    /// dropped pages of split blocks go back too, but are not counted here.
     pub bytes_trimmed: u64,
 }
 
@@ -150,14 +155,14 @@ struct Counters {
     bytes_trimmed: AtomicU64,
 }
 
-/// Why a pool goes without a watcher.
+/// Why a pool has no watcher.
 #[derive(Debug, Error)]
 pub(crate) enum NotWatched {
-    #[error("its hugetlb pages are set aside for it, and others cannot have them")]
+    #[error("its hugetlb pages are set aside for the pool, so other programs could not use them")]
     HugetlbPages,
     #[error(transparent)]
     NoFile(#[from] PressureError),
-    #[error("no thread for it: {0}")]
+    #[error("the watching thread did not start: {0}")]
     NoThread(io::Error),
 }
 
@@ -176,7 +181,7 @@ impl Watcher {
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
         let work = {
-            // The thread holds only the core of the pool: the pool's own handle ends it.
+            // The thread holds only the core of the pool, so the drop of the pool itself can end the thread.
             let (core, file, counters, step) = (core.clone(), Arc::clone(&file), Arc::clone(&counters), watch.step);
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
@@ -196,7 +201,7 @@ impl Watcher {
     }
 }
 
-/// Gives memory back, `step` bytes at a time, as `answer` says. This is the body of the thread.
+/// Gives memory back, `step` bytes at a time, as long as `answer` demands it. This is the body of the thread.
 fn watch_for_pressure<S: Sys>(
     core: &PoolCore<S>,
     step: usize,
@@ -227,7 +232,8 @@ fn watch_for_pressure<S: Sys>(
             count(&counters.events, 1);
         }
         ask = match core.relieve(step, counters) {
-            // As long as memory is short, none is taken for blocks that can be had as pages.
+            // While there are CoW mappings, memory stays marked as short, so that no block is promoted at the cost of
+            // more memory.
             Ok(0) if core.maintenance.cow_mappings() > 0 => Ask::StillShort,
             Ok(0) => Ask::WhenShort,
             Ok(_) => Ask::StillShort,
@@ -247,9 +253,9 @@ fn watch_for_pressure<S: Sys>(
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Gives about `step` bytes back to the system, free blocks first, because they hold nothing. Returns how many
-    /// bytes were given back or dropped; 0 if nothing is left. If the system does not take memory back, nothing is
-    /// dropped.
+    /// Gives about `step` bytes back to the system, beginning with free blocks, because they hold no data. Returns how
+    /// many bytes were given back or dropped, 0 if nothing is left. If the system refuses to take memory back, nothing
+    /// is dropped.
     fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
         let trim = |bytes: usize| {
             let trimmed = self.trim_some(bytes)?;
@@ -312,7 +318,7 @@ mod tests {
         assert_eq!(space.lazy_free(0..space.len()).unwrap().freed, space.len());
     }
 
-    /// What the watcher asked, in the order of the answers. `between` runs before each answer.
+    /// Runs the watcher with these answers, and returns its questions in order. `between` runs before each answer.
     fn watch(
         pool: &PoolCore<SoftMmu>,
         step: usize,
@@ -340,7 +346,7 @@ mod tests {
     use Signal::{Enough, Gone, Short, Stop};
 
     #[test]
-    fn what_was_lazily_freed_first_goes_first_in_steps_until_memory_is_no_longer_short() {
+    fn the_oldest_lazily_freed_blocks_go_first_in_steps_until_memory_is_no_longer_short() {
         let pool = pool(6);
         let (young, old, kept) = (region(&pool, 2, 1), region(&pool, 2, 2), region(&pool, 2, 3));
         lazy_free_all(&old);
@@ -373,7 +379,7 @@ mod tests {
                 space.lazy_free(0..BLOCK).unwrap();
             }
         });
-        // One step takes everything, and the look after it finds nothing more to give. Then the same again.
+        // One step takes everything, and the check after it finds nothing more to give. Then the same happens again.
         assert_eq!(asked, [WhenShort, StillShort, WhenShort, StillShort, WhenShort]);
         assert_eq!(counts(&counters), [2, 3 * BLOCK, 3 * BLOCK]);
         assert_eq!(contents(&space), [0, 0]);
@@ -382,7 +388,7 @@ mod tests {
     #[test]
     fn free_blocks_go_before_anything_is_dropped() {
         let pool = pool(8);
-        // Three blocks are used, and two of them again.
+        // The first region uses three blocks, and the second reuses two of them.
         drop(region(&pool, 3, 9));
         let space = region(&pool, 2, 1);
         lazy_free_all(&space);
@@ -395,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn what_others_use_is_kept() {
+    fn shared_and_pinned_blocks_are_kept() {
         let pool = pool(8);
         let (shared, pinned, pages) = (region(&pool, 1, 1), region(&pool, 1, 2), region(&pool, 1, 3));
         lazy_free_all(&shared);
         lazy_free_all(&pinned);
         let snapshot = shared.freeze().unwrap();
         pinned.pin(0..1).unwrap();
-        // Half of a block: its pages go, and the block stays.
+        // Half of a block is lazily freed: its pages are dropped, and the block stays.
         pages.lazy_free(BLOCK / 2..BLOCK).unwrap();
         let (asked, counters) = watch(&pool, 64 << 20, &[Short, Short, Stop], |_| {});
         assert_eq!(asked, [WhenShort, StillShort, WhenShort]);
@@ -439,7 +445,7 @@ mod tests {
             (get(&alone.counters.pages_written_back), get(&shared.counters.blocks_promoted))
         };
         let (asked, _) = watch(&pool, BLOCK, &[Short, Short, Short, Enough, Stop], |step| {
-            // This is what its thread does.
+            // The pool's maintenance thread would do this.
             if step > 0 && step < 4 {
                 pool.maintain_all();
                 assert_eq!(done(), (39, 0));
@@ -452,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dropped_where_the_system_takes_nothing_back() {
+    fn nothing_is_dropped_if_the_system_takes_no_memory_back() {
         let pool = pool(4);
         drop(region(&pool, 1, 9));
         let space = region(&pool, 2, 1);

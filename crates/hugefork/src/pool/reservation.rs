@@ -1,9 +1,9 @@
 //! Reservations: blocks of the pool that only certain entries may take.
 //!
-//! The rule: one bit of an entry says that a block is reserved for it. No certain block is: the pool only takes the
-//! number of reservations off what others may have. Whoever takes a block for such an entry uses its reservation up. If
-//! the region was promised all its blocks, an entry that gives its block back keeps one reserved
-//! (region/state/store.rs). A snapshot, which is never written to, has none.
+//! One bit of an entry says that a block is reserved for it. This does not name a block: the pool only lowers the
+//! number of blocks that others may take. A block that is taken for such an entry uses up its reservation. In a region
+//! that was promised all its blocks, an entry that gives its block back stays reserved (region/state/store.rs). A
+//! snapshot has no reservations, because nothing writes to it.
 
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ use crate::units::EntryIndex;
 pub(crate) struct Unassigned(usize);
 
 impl Unassigned {
-    /// Gives one to each entry of `range` that is `due` and has none. Nobody else may change these entries meanwhile.
+    /// Gives one reservation to each entry of `range` that is `due` and has none, and gives up the rest. No other
+    /// thread may change these entries meanwhile.
     pub(crate) fn give_to<S: Sys>(
         self,
         pool: &PoolCore<S>,
@@ -37,7 +38,7 @@ impl Unassigned {
 
 impl<S: Sys> PoolCore<S> {
     /// Reserves blocks for `count` entries if `reserve` asks for that, and drops lazily freed blocks for it if
-    /// necessary. Not for faults.
+    /// necessary. Not for fault handlers.
     pub(crate) fn reserve(&self, reserve: Reserve, count: usize) -> Result<Unassigned, RegionError> {
         if reserve == Reserve::None {
             return Ok(Unassigned(0));
@@ -64,7 +65,7 @@ impl<S: Sys> PoolCore<S> {
         true
     }
 
-    /// Gives up all reservations of a region or snapshot that goes.
+    /// Gives up all reservations of a region or snapshot that is being dropped.
     pub(crate) fn unreserve_all(&self, entries: &Entries) {
         self.frames.unreserve(entries.reserved());
     }

@@ -1,11 +1,10 @@
-//! Reclaim makes room in a full pool, and trim gives memory that it does not need back to the system.
+//! Reclaim makes room in a full pool, and trim gives memory of free blocks back to the system.
 //!
 //! ```text
-//!   drop_unheld pages that were captured for snapshots that are gone ─▶ likewise (unheld.rs)
-//!   drop_zeros  blocks of zeros that only a snapshot holds ─▶ free blocks, of this pool still
-//!   drop_lazy   lazily freed blocks of all regions, oldest first ─▶ likewise
-//!               (of one region: region/free/reclaim.rs)
-//!   trim        free blocks ─▶ memory of the system
+//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (unheld.rs)
+//!   drop_zeros    blocks of zeros that only a snapshot holds        ─▶ free blocks
+//!   drop_lazy     lazily freed blocks of all regions, oldest first  ─▶ free blocks (region/free/reclaim.rs)
+//!   trim          free blocks                                       ─▶ memory of the system
 //! ```
 
 use std::ops::Range;
@@ -18,35 +17,35 @@ use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys, SystemError};
 use crate::units::{BlockId, HUGE_PAGE};
 
-/// A fault that finds no block drops at least so much, if there is as much. It is as quick as dropping one block, and
-/// the next faults find room.
+/// A fault that finds no block drops at least this much, if there is as much. That is as quick as dropping one block,
+/// and the next faults find room.
 const DROPPED_AT_ONCE_BYTES: usize = 64 << 20;
 
-/// For that, a fault looks at so many entries and holders at most, which takes half a millisecond. If it has found none
-/// by then, it lets signals be delivered and faults again.
+/// For that, a fault inspects at most this many entries and holders, which takes half a millisecond. If it has found
+/// none by then, it returns, so that signals can be delivered, and the write faults again.
 pub(crate) const LOOKED_AT_ENTRIES: usize = 64 << 10;
 
-/// Which free blocks give their memory back.
+/// The free blocks that give their memory back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// All that have some.
+    /// All that have memory.
     WithMemory,
-    /// Those that nobody has used since they got it.
+    /// Those that no holder has used since they got their memory.
     Unused,
 }
 
-/// What a search for lazily freed blocks came to.
+/// The result of a search for lazily freed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Some blocks were dropped.
     Some,
     /// Nothing can be dropped.
     None,
-    /// None of the blocks that were looked at could be dropped, but there are more.
+    /// None of the inspected blocks could be dropped, but there are more.
     LookAgain,
 }
 
-/// A write that has found no block.
+/// Counts a write that has found no block, as long as the guard lives.
 pub(crate) struct ShortOfBlocks<'a>(&'a AtomicU32);
 
 impl Drop for ShortOfBlocks<'_> {
@@ -55,21 +54,19 @@ impl Drop for ShortOfBlocks<'_> {
     }
 }
 
-/// Free blocks go back to the system in runs of at most so much. A fault that needs one of them waits for its
-/// run.
+/// Trim gives free blocks back in runs of at most this size. A fault that needs one of them waits for its run.
 const TRIMMED_AT_ONCE_BYTES: usize = 32 << 20;
 
 impl<S: Sys> PoolCore<S> {
-    /// Drops lazily freed blocks so that others can have them. For a fault handler that holds no lock, and for calls
-    /// with signals blocked. It takes time in proportion to what is dropped, and to what others have let go of since
-    /// the last time, but looks at no more than [`LOOKED_AT_ENTRIES`] entries.
+    /// Drops lazily freed blocks, so that others can have them. Either a fault handler calls this and holds no lock, or
+    /// a call with signals blocked. The time is in proportion to the number of dropped blocks, and to that of blocks
+    /// that holders have let go of since the last search. This inspects at most [`LOOKED_AT_ENTRIES`] entries.
     pub(crate) fn drop_some_lazy(&self) -> Found {
         let mut look = LOOKED_AT_ENTRIES;
         self.look_for_lazy(&mut look)
     }
 
-    /// As [`PoolCore::drop_some_lazy`], but looks at no more than `look` entries, and subtracts those that it looked
-    /// at.
+    /// As [`PoolCore::drop_some_lazy`], but inspects at most `look` entries, and subtracts those that it inspected.
     pub(crate) fn look_for_lazy(&self, look: &mut usize) -> Found {
         if self.drop_zeros() > 0 {
             return Found::Some;
@@ -85,13 +82,13 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Drops what was lazily freed, oldest first, until `bytes` are reached or nothing is left. It takes time in
-    /// proportion to what is lazily freed.
+    /// Drops lazily freed contents, oldest first, until `bytes` are reached or nothing is left. The time is in
+    /// proportion to all lazily freed contents.
     pub(crate) fn drop_lazy(&self, bytes: usize, what: Droppable) -> Dropped {
-        // This makes the search look at everything, whether something has changed or not.
+        // This makes the search inspect everything, even if nothing has changed since the last one.
         self.frames.note_change();
         self.recall_lazy(self.frames.changes());
-        // Those lose nothing.
+        // No holder loses data by these two drops, so they come first.
         let first = self.drop_unheld() + self.drop_zeros();
         let first = Dropped { blocks: first, bytes: self.block_size.len_of(first) };
         let mut look = usize::MAX;
@@ -99,22 +96,23 @@ impl<S: Sys> PoolCore<S> {
         Dropped { blocks: first.blocks + lazy.blocks, bytes: first.bytes + lazy.bytes }
     }
 
-    /// Takes the blocks of zeros back that only a snapshot holds, which loses nothing by it. Returns how many. Signals
-    /// are blocked, and no lock is held.
+    /// Takes back the blocks of zeros that only a snapshot holds; the snapshot still reads zeros there. Returns the
+    /// number of blocks. The caller has blocked signals and holds no lock.
     pub(crate) fn drop_zeros(&self) -> usize {
         let visit = self.holders.visit();
         visit.family.members().map(Holder::drop_zeros).sum()
     }
 
-    /// Drops what was captured for snapshots that are gone. Returns how many blocks came back. Not for faults.
+    /// Drops pages that were captured for snapshots that are gone. Returns how many blocks came back. Not for fault
+    /// handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
         let before = self.slots.given_back();
         self.captures.drop_unheld(&self.frames);
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// The same for a fault that holds no lock: the pool's thread does it. Where somebody has a region's turn, the
-    /// fault is to look again: those sets go with the turn.
+    /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
+    /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
         let shortage = &self.captures.shortage;
         if !shortage.ask(|| self.maintenance.wake()) {
@@ -127,23 +125,24 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Notes until the end of its life that a write has found no block.
+    /// Counts the caller as a write that has found no block, until the guard is dropped.
     pub(crate) fn note_writer_short_of_blocks(&self) -> ShortOfBlocks<'_> {
         self.captures.shortage.writers.fetch_add(1, Ordering::SeqCst);
         ShortOfBlocks(&self.captures.shortage.writers)
     }
 
-    /// Whether writes look for blocks and have found none: nobody should take any without need.
+    /// Whether there are writes that look for a block and have found none. Other threads should then take none without
+    /// need.
     pub(crate) fn are_writers_short_of_blocks(&self) -> bool {
         self.captures.shortage.writers.load(Ordering::SeqCst) > 0
     }
 
-    /// Does what faults wait for, if any do. For the pool's thread.
+    /// Drops sets if faults wait for that. The pool's thread calls this.
     pub(super) fn answer_shortage(&self) {
         self.captures.shortage.answer(|| self.captures.drop_unheld(&self.frames));
     }
 
-    /// Drops what waits in line, beginning with the region whose first window has waited longest.
+    /// Drops lazily freed contents, beginning with the region that has the oldest.
     fn drop_in_line(&self, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut done = Dropped::default();
         while done.bytes < bytes && *look > 0 {
@@ -157,8 +156,9 @@ impl<S: Sys> PoolCore<S> {
                     break;
                 }
             }
-            // To find the next region takes a look at each region. Not before something was dropped: who has looked
-            // at enough comes again, and is to find fewer then.
+            // The search for the next region inspects each region. Their number is subtracted only after a drop, so
+            // that each call makes progress: a caller whose limit is used up searches again, and must find fewer
+            // candidates then.
             *look = look.saturating_sub(visit.family.regions().count());
         }
         done
@@ -172,7 +172,7 @@ impl<S: Sys> PoolCore<S> {
         recalled
     }
 
-    /// The call since which the oldest region waits, and the one until which it is the oldest.
+    /// The number of the `lazy_free` call of the oldest region's oldest contents, and that of the next region's.
     fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
         let mut oldest = None;
         for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
@@ -191,22 +191,24 @@ impl<S: Sys> PoolCore<S> {
         self.trim_some(usize::MAX)
     }
 
-    /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more. Returns how many
-    /// bytes. hugetlb pages are set aside for the pool and stay: others might have them when the pool needs them again.
+    /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more. Returns the
+    /// number of bytes. hugetlb pages are set aside for the pool and stay, because others might have them when the pool
+    /// needs them again.
     pub(crate) fn trim_some(&self, bytes: usize) -> Result<usize, SystemError> {
         if self.sys.merging() == Merging::Separate {
             return Ok(0);
         }
         let _signals = SignalsBlocked::new();
-        // The thread must not get back at once what is given back here.
+        // The maintenance thread must not at once allocate again what this call gives back.
         self.ahead.rest();
-        // Only whole huge pages, so that the kernel does not have to split them.
+        // Only whole huge pages go back, so that the kernel does not have to split them.
         let grain = (HUGE_PAGE / self.block_size.bytes()).max(1);
         let most = self.block_size.count(TRIMMED_AT_ONCE_BYTES.min(bytes)).max(grain);
         let wanted = bytes.div_ceil(self.block_size.bytes());
         let (blocks, mut next, mut trimmed) = (self.frames.len(), 0, 0);
         while next < blocks && trimmed < wanted {
-            // A run of free blocks that have memory is taken out of the free list, so nobody gets one meanwhile.
+            // The loop takes a run of free blocks that have memory out of the free list, so that no other thread gets
+            // one meanwhile.
             let mut end = next;
             while end < blocks && end - next < most && self.take_idle(end..(end + grain).min(blocks), Idle::WithMemory)
             {
@@ -223,10 +225,10 @@ impl<S: Sys> PoolCore<S> {
         Ok(self.block_size.len_of(trimmed))
     }
 
-    /// Gives the memory of blocks that [`PoolCore::take_idle`] took back to the system, and the blocks to the free
-    /// list.
+    /// Gives the memory of blocks that [`PoolCore::take_idle`] took back to the system, and puts the blocks back into
+    /// the free list.
     pub(super) fn punch_taken(&self, blocks: Range<usize>) -> Result<(), SystemError> {
-        // SAFETY: these blocks were free and are out of the free list: nobody holds or uses them.
+        // SAFETY: these blocks were free and are out of the free list, so nothing holds or uses them.
         let punched =
             unsafe { self.sys.retire(self.block_size.len_of(blocks.start), self.block_size.len_of(blocks.len())) };
         for block in blocks.map(|index| BlockId(index as u32)) {
@@ -236,7 +238,7 @@ impl<S: Sys> PoolCore<S> {
         punched
     }
 
-    /// Takes these blocks out of the free list, if all of them are free and `idle`, and one has memory.
+    /// Takes these blocks out of the free list, if all of them are free and `idle`, and at least one has memory.
     pub(super) fn take_idle(&self, blocks: Range<usize>, idle: Idle) -> bool {
         let id = |index: usize| BlockId(index as u32);
         let taken = blocks.clone().take_while(|&index| self.frames.take_exactly(id(index))).count();
@@ -255,10 +257,11 @@ impl<S: Sys> PoolCore<S> {
         false
     }
 
-    /// Gives the memory of a block back to the system, after parts of it went before. Only the caller holds the block,
-    /// and it is shown nowhere. It is marked fresh again. False if the kernel refuses: then nobody may have the block.
+    /// Gives the memory of a block back to the system, after parts of it may have gone before. Only the caller holds
+    /// the block, and no address shows it. The block is then marked fresh. Returns false if the kernel refuses; then no
+    /// one may use the block again.
     pub(crate) fn give_memory_back(&self, block: BlockId) -> bool {
-        // SAFETY: what the caller says.
+        // SAFETY: by this function's contract, only the caller holds the block, and no address shows it.
         let punched = unsafe { self.sys.retire(self.offset(block), self.block_size.bytes()) }.is_ok();
         if punched {
             self.frames.set_content(block, Content::Fresh);

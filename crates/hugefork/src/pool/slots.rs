@@ -1,10 +1,10 @@
-//! Single pages that sets (page_set.rs) hold, in blocks of the pool.
+//! Slots: base pages of the pool that each hold one page of a page set (page_set.rs).
 //!
 //! ```text
 //!   block 10   slots 5120 … 5631, each with the number of pieces of sets that have it
 //! ```
-//! A slot is a base page of a block of the pool. A block goes back to the pool with its last slot. One that is used in
-//! part stays, and its free slots are the next to be given out: the lowest first, so that the highest get empty.
+//! A block is divided into slots when pages need some. It goes back to the pool with its last used slot. Free slots of
+//! a partly used block are given out next, and the lowest block comes first, so that the highest blocks become empty.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::units::{BASE_PAGE, BlockId, BlockSize};
 pub(crate) struct Slot(NonZeroU32);
 
 impl Slot {
-    /// Whether all base pages of a block have such a number.
+    /// Whether all base pages of a block have a number that fits into a slot.
     pub(super) fn can_name(block: BlockId, size: BlockSize) -> bool {
         let end = (block.index() + 1) * (size.bytes() / BASE_PAGE);
         u32::try_from(end).is_ok()
@@ -33,31 +33,31 @@ impl Slot {
         self.0.get() as usize - 1
     }
 
-    /// Where it starts in the pool's memory.
+    /// The offset of the slot in the pool's memory, in bytes.
     pub(super) fn offset(self) -> usize {
         self.number() * BASE_PAGE
     }
 }
 
-/// A block that is given out in slots.
+/// A block that is divided into slots.
 struct SlotBlock {
-    /// For each slot, how many pieces have it.
+    /// For each slot, the number of pieces that have it.
     holders: EngineVec<u32>,
     used: usize,
     /// All slots before this one are used.
     next: usize,
 }
 
-/// The blocks of a pool that are given out in slots.
+/// All blocks of a pool that are divided into slots.
 pub(crate) struct Slots {
     blocks: Mutex<SlotBlocks>,
     given_back: AtomicUsize,
 }
 
 struct SlotBlocks {
-    /// One place for each block of the pool, up to the last that is given out in slots.
+    /// One element for each block of the pool, up to the last that is divided into slots.
     all: EngineVec<Option<EngineBox<SlotBlock>>>,
-    /// Those with free slots, in order.
+    /// The blocks with free slots, in ascending order.
     open: EngineVec<u32>,
 }
 
@@ -75,7 +75,8 @@ impl SlotBlock {
         SlotBlock { holders, used: 0, next: 0 }
     }
 
-    /// Gives out slots, numbered from `first` on, until there are `count`, or none is free.
+    /// Gives out free slots until there are `count`, or until none is left. `first` is the number of the block's first
+    /// slot.
     fn give(&mut self, first: usize, taken: &mut EngineVec<Slot>, count: usize) {
         while taken.len() < count && self.used < self.holders.len() {
             if self.holders[self.next] == 0 {
@@ -89,7 +90,7 @@ impl SlotBlock {
 }
 
 impl SlotBlocks {
-    /// The block that a slot lies in, and its place there. `per_block` slots are in each.
+    /// The block that a slot lies in, and the slot's index in it. Each block has `per_block` slots.
     fn place(&mut self, slot: Slot, per_block: usize) -> (&mut SlotBlock, usize) {
         let of = self.all[slot.number() / per_block].as_mut();
         (of.expect("a block with slots that are held"), slot.number() % per_block)
@@ -109,7 +110,7 @@ impl SlotBlocks {
         }
     }
 
-    /// Notes that a block has none.
+    /// Notes that a block has no free slot.
     fn close(&mut self, block: usize) {
         if let Ok(at) = self.open.binary_search(&(block as u32)) {
             self.open.remove(at);
@@ -122,8 +123,8 @@ impl Slots {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives out free slots, of blocks of this size, which `more` gives if there are too few: `count`, or as many as
-    /// there are.
+    /// Takes `count` free slots, or as many as there are. If too few are free, `more` provides further blocks of size
+    /// `size`.
     pub(super) fn take(
         &self,
         count: usize,
@@ -149,7 +150,7 @@ impl Slots {
         taken
     }
 
-    /// One piece more has these slots, which some piece has.
+    /// Counts one more piece for each of these slots, which some piece already has.
     pub(super) fn hold(&self, slots: impl Iterator<Item = Slot>, size: BlockSize) {
         let _signals = SignalsBlocked::new();
         let (mut blocks, per_block) = (self.lock(), size.bytes() / BASE_PAGE);
@@ -159,7 +160,7 @@ impl Slots {
         }
     }
 
-    /// One piece less has these slots. Blocks of which none is used any more go to `release`.
+    /// Counts one piece less for each of these slots. Blocks whose last slot becomes free go to `release`.
     pub(super) fn give_up(&self, slots: impl Iterator<Item = Slot>, size: BlockSize, mut release: impl FnMut(BlockId)) {
         let _signals = SignalsBlocked::new();
         let (mut blocks, per_block) = (self.lock(), size.bytes() / BASE_PAGE);
@@ -183,12 +184,12 @@ impl Slots {
         }
     }
 
-    /// How many blocks have come back so far.
+    /// How many blocks have gone back to the pool so far.
     pub(super) fn given_back(&self) -> usize {
         self.given_back.load(Ordering::Relaxed)
     }
 
-    /// How many slots are held, and how many blocks they lie in.
+    /// The number of used slots, and the number of blocks that they lie in.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let _signals = SignalsBlocked::new();
         let blocks = self.lock();
@@ -196,7 +197,7 @@ impl Slots {
         (used().sum(), used().count())
     }
 
-    /// The blocks that are given out in slots.
+    /// The blocks that are divided into slots.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn blocks(&self) -> Vec<BlockId> {
         let blocks = self.lock();

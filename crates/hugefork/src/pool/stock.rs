@@ -1,4 +1,4 @@
-//! The zeroed stock: used blocks that are cleared in the background, so that a first write finds them zero.
+//! The zeroed stock: free blocks that a thread clears in the background, so that a first write finds zeros.
 //!
 //! ```text
 //!   zeroed free blocks
@@ -7,9 +7,9 @@
 //!   low  ┤·····╱    ╲·······     ╱            share of one CPU
 //!        └────┴──────┴──────────┴─────▶       asleep otherwise: no timer, woken when there is work
 //! ```
-//! A block that is being cleared is out of the free list but stays available. A fault that needs the very last block
-//! waits until it is clear. The thread gives way to all others and may take its time, so it leaves the last few free
-//! blocks alone, and such a wait is rare.
+//! A block that is being cleared is out of the free list but counts as available. A fault that needs the very last
+//! block waits until it is clear. The thread gives way to all others, so it may take long. It therefore leaves the last
+//! few free blocks alone, and such a wait is rare.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::frames::Frames;
 use super::worker::Parker;
 use crate::units::BlockSize;
 
-/// Free blocks that are left for faults.
+/// The number of free blocks that the thread leaves for faults.
 const LEFT_ALONE_BLOCKS: usize = 2;
 
 /// How many bytes of zeroed blocks a pool keeps ready, and what clearing them may cost.
@@ -40,21 +40,21 @@ pub struct ZeroedStock {
 
 impl ZeroedStock {
     /// Clears in the background when less than `low` bytes of free blocks are zero, until `high` bytes are, or until no
-    /// used block is free. Both are cut to the pool's capacity, and `low` to `high`. It uses at most a quarter of one
-    /// CPU.
+    /// used block is free. `high` is limited to the pool's capacity, and `low` to `high`. Clearing uses at most a
+    /// quarter of one CPU.
     pub fn keep(low: usize, high: usize) -> ZeroedStock {
         ZeroedStock { low, high, cpu_percent: 25 }
     }
 
-    /// The share of one CPU that clearing may take, cut to 1 to 100 per cent. In any case the thread runs only while
-    /// nothing else wants the CPU (`SCHED_IDLE`).
+    /// The share of one CPU that clearing may take, limited to 1 to 100 per cent. In any case the thread runs only
+    /// while no other thread wants the CPU (`SCHED_IDLE`).
     pub fn cpu_percent(mut self, percent: u32) -> ZeroedStock {
         self.cpu_percent = percent.clamp(1, 100);
         self
     }
 }
 
-/// What a pool's background zeroing did.
+/// The work of a pool's background zeroing so far.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +69,7 @@ impl ZeroedStock {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StockStats {
-    /// Whether a thread does it.
+    /// Whether a thread clears blocks.
     pub running: bool,
     /// Blocks that the thread cleared.
     pub blocks: u64,
@@ -77,7 +77,7 @@ pub struct StockStats {
     pub time: Duration,
 }
 
-/// What faults and releases see of it. If 0 blocks are to be kept, there is no thread, and nobody wakes one.
+/// The state that the zeroing thread shares with faults and releases. If `high` is 0, there is no thread.
 #[derive(Debug, Default)]
 pub(crate) struct Stock {
     low: usize,
@@ -109,8 +109,8 @@ impl Stock {
         self.high > 0
     }
 
-    /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones went.
-    /// It takes one load while the thread is awake, or if there is none.
+    /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones were
+    /// taken. While the thread is awake, or if there is none, this is a single load.
     pub(crate) fn nudge(&self, frames: &Frames) {
         if self.parker.is_asleep() && self.is_low(frames) {
             self.parker.wake();
@@ -121,13 +121,13 @@ impl Stock {
         frames.zeroed() < self.low && may_take_used(frames)
     }
 
-    /// Whether clearing begins or goes on.
+    /// Whether to start clearing or, if `was_filling`, to go on.
     pub(super) fn is_filling(&self, frames: &Frames, was_filling: bool) -> bool {
         frames.zeroed() < if was_filling { self.high } else { self.low }
     }
 }
 
-/// Whether there are free blocks that need clearing, besides those that are left alone.
+/// Whether there are free blocks that need clearing, besides those that the thread leaves alone.
 pub(super) fn may_take_used(frames: &Frames) -> bool {
     frames.used_and_free() > 0 && frames.free() > LEFT_ALONE_BLOCKS
 }

@@ -1,4 +1,4 @@
-//! Getting memory ahead of the cuts (ahead.rs), for the thread that looks after CoW mappings.
+//! How the maintenance thread allocates memory ahead of cuts (ahead.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -10,21 +10,22 @@ use crate::stats::counters::count;
 use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, HUGE_PAGE};
 
-/// What came of one step.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// So many blocks have got memory.
+    /// This many blocks got memory.
     Blocks(usize),
     /// No block was free and fresh.
     Nothing,
-    /// The machine had no memory, or none to spare.
+    /// The machine had no memory, or could spare none.
     Refused,
-    /// The writers of a cut wait, and it changes mappings: each change would wait for this thread.
+    /// A cut holds its writers. It changes mappings, and each change would wait for this thread.
     HeldBack,
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// Gets memory until as many free blocks have some as the next cut would fill, if the machine can spare it.
+    /// Allocates memory until the free blocks with memory are as many as the next cut would fill, if the machine can
+    /// spare it.
     pub(super) fn get_ahead(&self, blocks: usize) {
         let (ahead, wanted) = (&self.ahead, blocks.min(self.ahead.most));
         if self.frames.ready() >= wanted || ahead.rests() {
@@ -43,8 +44,8 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Gives the memory of free blocks that nobody has used back to the system, if some was got ahead. hugetlb pages
-    /// are set aside for the pool, and a zeroed stock is there because the program asked for it.
+    /// Gives the memory of free blocks that no holder has used back to the system, if some was allocated ahead. hugetlb
+    /// pages stay, because they are set aside for the pool. A zeroed stock stays, because the program asked for it.
     pub(crate) fn give_back_unused(&self) {
         let has_some = self.ahead.has_some.swap(false, Ordering::Relaxed);
         if !has_some || self.sys.merging() == Merging::Separate || self.stock.is_wanted() {
@@ -66,8 +67,8 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Gets memory for the free fresh blocks of one piece, unless it is larger than what the machine can spare. They
-    /// stay in the free list meanwhile: a write that wants one of them takes it and gets its memory itself.
+    /// Allocates memory for the free fresh blocks of one piece, unless the piece is larger than what the machine can
+    /// spare. The blocks stay in the free list meanwhile: a write that takes one of them allocates its memory itself.
     pub(crate) fn get_one_ahead(&self, spared: usize) -> Got {
         let Some(piece) = self.next_piece() else { return Got::Nothing };
         if self.ahead.is_held_back() {
@@ -99,10 +100,10 @@ impl<S: Sys> PoolCore<S> {
         Some(start..blocks.find(|index| !is_fresh(index)).unwrap_or(blocks.end))
     }
 
-    /// Gets memory for a run of blocks as long as they are free and fresh. Returns how many have it.
+    /// Allocates memory for a run of blocks while they are free and fresh. Returns how many have memory then.
     fn obtain_free(&self, run: Range<usize>) -> Result<usize, Got> {
         let (from, to) = (self.block_size.len_of(run.start), self.block_size.len_of(run.end));
-        // It goes in steps, because no mapping of the process can be changed during one.
+        // The memory is allocated in steps, because no mapping of the process can change during one.
         let obtain = |at: usize| match self.ahead.is_held_back() {
             true => Err(Got::HeldBack),
             false => self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused),
@@ -115,7 +116,8 @@ impl<S: Sys> PoolCore<S> {
         }
         let mut ready = 0;
         for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_fresh(block)) {
-            // Others may have had the block meanwhile, and a trim its memory. This takes a microsecond if it is there.
+            // Meanwhile a holder may have used the block, or a trim may have taken its memory. So this asks again,
+            // which takes a microsecond if the memory is there.
             let is_there = self.sys.obtain(self.offset(block), self.block_size.bytes(), 0).is_ok();
             self.frames.put_back(block, if is_there { Content::Clean } else { Content::Fresh });
             ready += usize::from(is_there);
@@ -123,7 +125,8 @@ impl<S: Sys> PoolCore<S> {
         Ok(ready)
     }
 
-    /// The last piece with free fresh blocks: captured pages go to the end of the pool, where no region is early.
+    /// The last piece with free fresh blocks, because captured pages go to the end of the pool, which regions reach
+    /// last.
     fn next_piece(&self) -> Option<Range<usize>> {
         let size = self.piece_of(0).len();
         let mut pieces = (0..self.frames.len().div_ceil(size)).rev().map(|piece| self.piece_of(piece * size));

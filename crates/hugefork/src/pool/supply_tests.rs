@@ -17,10 +17,10 @@ use crate::units::BlockSize;
 use crate::units::{BASE_PAGE, BlockId};
 
 const MIB: usize = 1 << 20;
-/// The machine can spare any amount.
+/// A machine that can spare any amount.
 const PLENTY: fn() -> usize = || usize::MAX;
 
-/// A pool of `pieces` times 2 MiB in blocks of `block` bytes that gets at most `most` bytes ahead.
+/// A pool of `pieces` times 2 MiB in blocks of `block` bytes, which allocates at most `most` bytes ahead.
 fn pool(block: usize, pieces: usize, most: usize) -> EngineArc<PoolCore<SoftMmu>> {
     let size = BlockSize::new(block).unwrap();
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
@@ -39,7 +39,7 @@ fn write(space: &RegionCore<SoftMmu>, offset: usize) {
     }
 }
 
-/// For each 2 MiB: whether all of it has memory, and whether it is one page.
+/// For each 2 MiB: whether all of it has memory, and whether it is one huge page.
 fn pieces(pool: &PoolCore<SoftMmu>) -> Vec<(bool, bool)> {
     let all = |at: usize| (at..at + HUGE_PAGE).step_by(BASE_PAGE).all(|page| pool.sys.memory_at(page).0);
     let bytes = pool.block_size.len_of(pool.frames.len());
@@ -64,7 +64,7 @@ fn a_stream_gets_a_huge_page_under_each_of_its_blocks() {
         assert_eq!(pool.sys.calls(Call::Map), pool.frames.len(), "no write waits for the memory of others");
         assert_eq!(pool.ahead.stats().blocks_late, pool.frames.len() as u64);
         drop(space);
-        // Blocks that have memory come in runs, from the third on.
+        // From the third block on, blocks with memory are taken in runs.
         let (space, before) = (region(&pool), pool.sys.calls(Call::Map));
         (0..16 * HUGE_PAGE).step_by(block).for_each(|offset| write(&space, offset));
         assert!(pool.sys.calls(Call::Map) - before < pool.frames.len());
@@ -107,7 +107,7 @@ fn small_blocks_that_are_taken_one_by_one_share_one_huge_page() {
 }
 
 #[test]
-fn where_the_kernel_refuses_a_huge_page_base_pages_serve_and_the_write_does_not_notice() {
+fn a_write_succeeds_on_base_pages_if_the_kernel_refuses_a_huge_page() {
     for block in [64 << 10, 2 * MIB, 4 * MIB] {
         let pool = pool(block, 8, 0);
         let space = region(&pool);
@@ -123,7 +123,7 @@ fn where_the_kernel_refuses_a_huge_page_base_pages_serve_and_the_write_does_not_
 }
 
 #[test]
-fn what_was_obtained_before_a_failure_stays_known() {
+fn memory_obtained_before_a_failure_stays_known() {
     let pool = pool(2 * MIB, 8, 0);
     let taken = pool.frames.take(BlockId(2), 0, 3, crate::pool::frames::Wanted::Zeroed, crate::table::Reserved::No);
     let taken = taken.unwrap();
@@ -133,7 +133,7 @@ fn what_was_obtained_before_a_failure_stays_known() {
     use Content::{Clean, Fresh};
     assert_eq!(contents(&pool), [Fresh, Fresh, Clean, Clean, Fresh, Fresh, Fresh, Fresh]);
     assert_eq!((pool.frames.zeroed(), pool.frames.fresh(), pool.frames.available()), (2, 6, 8));
-    // The next write takes a block that is ready.
+    // The next write takes a block that already has memory.
     let calls = pool.sys.calls(Call::Obtain);
     write(&region(&pool), 2 * HUGE_PAGE);
     assert_eq!(pool.sys.calls(Call::Obtain), calls);
@@ -151,13 +151,13 @@ fn a_hole_is_filled_and_the_pages_around_it_keep_what_they_hold() {
     let made = pool.sys.calls(Call::MakeHuge);
     (1..4).for_each(|page| write(&space, page * BASE_PAGE + 7));
     assert!((0..8).all(|page| pool.sys.memory_at(page * BASE_PAGE).0));
-    assert_eq!(pool.sys.calls(Call::MakeHuge), made, "what holds something is not made anew");
+    assert_eq!(pool.sys.calls(Call::MakeHuge), made, "pages with contents are not collapsed");
     let read = |offset| pool.sys.load(space.addresses.base() + offset).unwrap();
     assert_eq!([0, 1, BASE_PAGE, BASE_PAGE + 7, 5 * BASE_PAGE].map(read), [1, 0, 0, 1, 1]);
 }
 
 #[test]
-fn what_was_trimmed_gets_huge_pages_again() {
+fn trimmed_blocks_get_huge_pages_again() {
     let pool = pool(64 << 10, 2, 0);
     let space = region(&pool);
     (0..2 * HUGE_PAGE).step_by(64 << 10).for_each(|offset| write(&space, offset));
@@ -168,7 +168,7 @@ fn what_was_trimmed_gets_huge_pages_again() {
     assert_eq!(pieces(&pool), [HUGE, NOTHING]);
 }
 
-/// How many blocks have got memory for captures.
+/// Allocates ahead for `blocks` blocks, and returns how many the thread has allocated in this call.
 fn got(pool: &PoolCore<SoftMmu>, blocks: usize) -> u64 {
     let before = pool.ahead.stats().blocks_ahead;
     pool.get_ahead(blocks);
@@ -176,7 +176,7 @@ fn got(pool: &PoolCore<SoftMmu>, blocks: usize) -> u64 {
 }
 
 #[test]
-fn as_much_is_ready_as_captures_need_at_the_end_of_the_pool_and_until_a_limit() {
+fn memory_for_captures_is_ready_at_the_end_of_the_pool_up_to_a_limit() {
     let pool = pool(2 * MIB, 64, 40 * MIB);
     let space = region(&pool);
     write(&space, 0);
@@ -186,7 +186,7 @@ fn as_much_is_ready_as_captures_need_at_the_end_of_the_pool_and_until_a_limit() 
         (HUGE, true, true)
     );
     assert_eq!(got(&pool, 60), 12, "40 MiB at most");
-    // A write that finds memory waits for none, and blocks that come back have some.
+    // A write that finds a block with memory does not wait, and blocks that come back have memory.
     write(&space, 63 * HUGE_PAGE + 4096);
     assert_eq!((pool.ahead.stats().blocks_late, pool.frames.zeroed()), (1, 19));
     drop(space);
@@ -194,14 +194,14 @@ fn as_much_is_ready_as_captures_need_at_the_end_of_the_pool_and_until_a_limit() 
 }
 
 #[test]
-fn nothing_is_got_after_a_trim_until_the_next_cut() {
+fn nothing_is_allocated_ahead_after_a_trim_until_the_next_cut() {
     let pool = pool(2 * MIB, 32, 64 * MIB);
     assert_eq!(got(&pool, 8), 8);
     assert_eq!(pool.trim(), Ok(8 * HUGE_PAGE));
     assert_eq!((got(&pool, 8), pool.frames.fresh()), (0, 32));
     pool.ahead.note_cut();
     assert_eq!(got(&pool, 8), 8);
-    // While the writers of a cut wait, none is got.
+    // While a cut holds its writers, nothing is allocated ahead.
     let held_back = pool.ahead.hold_back();
     assert_eq!(got(&pool, 16), 0);
     drop(held_back);
@@ -209,25 +209,25 @@ fn nothing_is_got_after_a_trim_until_the_next_cut() {
 }
 
 #[test]
-fn what_nobody_has_used_goes_back_and_what_was_used_stays() {
+fn unused_memory_goes_back_and_used_memory_stays() {
     for block in [64 << 10, 2 * MIB, 4 * MIB] {
         let pool = pool(block, 64, 128 * MIB);
         let space = region(&pool);
         (0..4).for_each(|at| write(&space, (60 + at) * HUGE_PAGE + 4096));
         got(&pool, 16 * MIB / block);
-        // Some of that is used, and a block of that is free again: it has contents.
+        // Some of that memory is used, and one used block is free again: it has contents.
         (0..4).for_each(|at| write(&space, (56 + at) * HUGE_PAGE + 4096));
         space.discard(56 * HUGE_PAGE..58 * HUGE_PAGE).unwrap();
         let (fresh, used_and_free) = (pool.frames.fresh(), pool.frames.used_and_free());
         assert!(pool.frames.zeroed() > 0 && used_and_free > 0);
         pool.give_back_unused();
-        assert!(pool.frames.zeroed() * block < HUGE_PAGE, "only what shares a huge page with used blocks stays");
+        assert!(pool.frames.zeroed() * block < HUGE_PAGE, "only blocks that share a huge page with used blocks stay");
         assert!(pool.frames.fresh() > fresh && pool.frames.used_and_free() == used_and_free);
         assert_eq!(pool.ahead.stats().blocks_given_back as usize, pool.frames.fresh() - fresh);
         assert_eq!(pieces(&pool).iter().filter(|piece| **piece != NOTHING).count(), 8);
         let read = |offset| pool.sys.load(space.addresses.base() + offset).unwrap();
         assert_eq!([60 * HUGE_PAGE + 4096, 56 * HUGE_PAGE + 4096, 20 * HUGE_PAGE].map(read), [1, 0, 0]);
-        // It is got again after the next cut.
+        // Memory is allocated again after the next cut.
         assert_eq!(got(&pool, 1000), 0);
         pool.ahead.note_cut();
         assert!(got(&pool, 1000) > 0);
@@ -246,7 +246,7 @@ fn memory_that_the_kernel_does_not_take_back_stays_known() {
 }
 
 #[test]
-fn what_a_program_asked_for_stays() {
+fn memory_that_the_program_asked_for_stays() {
     let (size, kernels) = (BlockSize::MIB_2, Kernels::default_for_this_cpu);
     let zeroed = || Stock::new(Some(crate::ZeroedStock::keep(2 * MIB, 4 * MIB)), size, 64);
     // hugetlb pages are set aside for the pool.
@@ -265,7 +265,7 @@ fn what_a_program_asked_for_stays() {
 }
 
 #[test]
-fn a_machine_with_nothing_to_spare_is_left_alone_and_a_refusal_loses_no_block() {
+fn a_machine_without_spare_memory_is_left_alone_and_a_refusal_loses_no_block() {
     let pool = pool(64 << 10, 8, 16 * MIB);
     assert_eq!(pool.get_one_ahead(31), Got::Refused, "a piece has 32 blocks");
     assert_eq!(pool.frames.fresh(), 8 * 32);
@@ -288,7 +288,7 @@ fn a_machine_with_nothing_to_spare_is_left_alone_and_a_refusal_loses_no_block() 
 }
 
 #[test]
-fn a_large_block_is_got_in_steps_and_is_fresh_when_one_fails() {
+fn a_large_block_is_allocated_in_steps_and_is_fresh_when_one_fails() {
     let pool = pool(8 * MIB, 16, 64 * MIB);
     pool.sys.fail(Some((Call::Obtain, 2)));
     assert_eq!((pool.get_one_ahead(usize::MAX), pool.sys.calls(Call::Obtain)), (Got::Refused, 3));
@@ -297,9 +297,9 @@ fn a_large_block_is_got_in_steps_and_is_fresh_when_one_fails() {
     assert_eq!(pieces(&pool)[12..], [HUGE; 4]);
 }
 
-/// Writers take blocks for which memory is just being got, and a trim takes it away again.
+/// Writers take blocks whose memory is just being allocated, and a trim takes memory away again.
 #[test]
-fn what_counts_as_ready_has_memory_whatever_others_do_meanwhile() {
+fn a_ready_block_has_memory_whatever_other_threads_do() {
     let pool = pool(64 << 10, 4, 64 * MIB);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {

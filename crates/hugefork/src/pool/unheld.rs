@@ -1,12 +1,11 @@
-//! The sets of pages that were captured of a pool's regions (captured.rs), and the ways to drop those that no snapshot
-//! has any more.
+//! The captured sets of all regions of a pool (captured.rs), and the ways to drop those that no snapshot has any more.
 //!
 //! ```text
 //!   a call that finds no block ─▶ drop_unheld
 //!   a fault                    ─▶ asks the pool's thread, and waits ─▶ answer_shortage ─▶ drop_unheld
 //! ```
-//! A fault may not free memory, so the thread that looks after CoW mappings does that for it (shortage.rs). That
-//! thread waits for no lock whose holder may fault.
+//! A fault handler must not free memory, so the maintenance thread drops sets for it (shortage.rs). That thread waits
+//! for no lock whose holder may fault.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,24 +14,26 @@ use super::frames::Frames;
 use crate::mem::{EngineBox, EngineVec, Own};
 use crate::sync::{WaitQueue, WordLock};
 
-/// Something that owns what was captured of a region, on whatever [`Sys`](crate::sys::Sys).
+/// An owner of the sets of one region, on any [`Sys`](crate::sys::Sys).
 pub(super) trait Keeper: Send + Sync {
-    /// Tells it from others.
+    /// An address that distinguishes the region's sets from others.
     fn address(&self) -> usize;
 
-    /// Another owner of the same.
+    /// Makes another owner of the same sets.
     fn another(&self) -> EngineBox<dyn Keeper>;
 
-    /// Whether there may be sets. Looks at no lock.
+    /// Whether there may be sets. Takes no lock.
     fn has_room(&self) -> bool;
 
-    /// Drops the sets that no snapshot has. If somebody has the turn, he does so when he gives it up: false then.
+    /// Drops the sets that no snapshot has. If another thread has the region's turn, returns false: that thread drops
+    /// them at the end of its turn.
     fn drop_unheld(&self, frames: &Frames) -> bool;
 
-    /// Drops the sets that are of no use to the region. If somebody has the turn, he does so when he gives it up.
+    /// Drops the sets that are of no use to the region. If another thread has the region's turn, that thread drops them
+    /// at the end of its turn.
     fn drop_useless(&self, frames: &Frames);
 
-    /// Drops what others wanted to be dropped while somebody had the turn.
+    /// Drops the sets that other threads wanted to drop during the caller's turn.
     fn settle(&self, frames: &Frames);
 }
 
@@ -42,19 +43,19 @@ pub(crate) struct Captures {
     pub(super) shortage: Shortage,
 }
 
-/// How faults that find no block have the pool's thread drop sets.
+/// How a fault that finds no block asks the pool's thread to drop sets, and waits for the answer.
 #[derive(Default)]
 pub(super) struct Shortage {
     /// Whether there may be sets that no snapshot has.
     may_be_unheld: AtomicBool,
-    /// Held while they are dropped.
+    /// Held while a thread drops them.
     dropping: WordLock,
     asked: AtomicU32,
     answered: AtomicU32,
     answers: WaitQueue,
-    /// How many writes look for a block and have found none.
+    /// The number of writes that have found no block and are looking for one.
     pub(super) writers: AtomicU32,
-    /// Whether there is somebody to answer.
+    /// Whether the pool's thread runs and answers.
     is_served: AtomicBool,
 }
 
@@ -64,8 +65,8 @@ impl Shortage {
         self.may_be_unheld.store(true, Ordering::SeqCst);
     }
 
-    /// Has the pool's thread drop them, and waits for it. False if there were none, or nobody to do so. The fault
-    /// handler calls this, and holds no lock.
+    /// Asks the pool's thread to drop sets that no snapshot has, and waits for its answer. Returns false if there were
+    /// no such sets, or no thread to answer. The fault handler calls this, and holds no lock.
     pub(super) fn ask(&self, wake: impl FnOnce()) -> bool {
         let are_none = !self.may_be_unheld.load(Ordering::SeqCst) && !self.dropping.is_taken();
         if are_none || !self.is_served.load(Ordering::SeqCst) {
@@ -78,12 +79,12 @@ impl Shortage {
         true
     }
 
-    /// Whether there may be sets that no snapshot has, of regions whose turn somebody has.
+    /// Whether there may still be sets that no snapshot has, because another thread had the turn of their region.
     pub(super) fn may_be_unheld(&self) -> bool {
         self.may_be_unheld.load(Ordering::SeqCst)
     }
 
-    /// Calls `drop_them` if somebody waits for that.
+    /// Calls `drop_them` if a fault waits for that.
     pub(super) fn answer(&self, drop_them: impl FnOnce()) {
         if self.is_asked() {
             let until = self.asked.load(Ordering::SeqCst);
@@ -93,12 +94,12 @@ impl Shortage {
         }
     }
 
-    /// Whether somebody waits for the pool's thread.
+    /// Whether a fault waits for the pool's thread.
     pub(super) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst) != self.answered.load(Ordering::SeqCst)
     }
 
-    /// Notes that the pool's thread answers from now on, or no more.
+    /// Notes whether the pool's thread answers from now on.
     pub(super) fn set_served(&self, is_served: bool) {
         self.is_served.store(is_served, Ordering::SeqCst);
         self.answers.ring();
@@ -128,14 +129,14 @@ impl Captures {
         drop(removed);
     }
 
-    /// Calls `each` for all regions that were captured of, without a lock.
+    /// Calls `each` for all regions that may have sets. Holds no lock meanwhile.
     fn each(&self, each: impl Fn(&dyn Keeper)) {
         let mut found = EngineVec::new_in(Own);
         found.extend(self.lock().iter().filter(|captured| captured.has_room()).map(|captured| captured.another()));
         found.iter().for_each(|captured: &EngineBox<dyn Keeper>| each(&**captured));
     }
 
-    /// Notes that a snapshot has given up its sets.
+    /// Notes that a snapshot has given up its sets, so that some may belong to no snapshot now.
     pub(crate) fn note_unheld(&self) {
         self.shortage.note_unheld();
     }

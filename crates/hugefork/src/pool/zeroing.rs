@@ -1,4 +1,4 @@
-//! The thread that keeps the zeroed stock (`stock`).
+//! The thread that keeps the zeroed stock (stock.rs).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,8 @@ use crate::sys::Sys;
 use crate::units::BlockId;
 
 impl<S: Sys> PoolCore<S> {
-    /// Starts the zeroing thread if the pool keeps a stock. The thread first calls `lower`, to give way to others.
-    /// Without the thread the pool works as if it kept none; the error says why there is none.
+    /// Starts the zeroing thread if the pool keeps a stock. The thread first calls `lower`, which lowers its priority.
+    /// If the thread cannot start, the pool works as one without a stock.
     pub(crate) fn start_stock(this: &EngineArc<Self>, lower: fn()) -> io::Result<Option<Worker>> {
         if this.stock.high == 0 {
             return Ok(None);
@@ -32,7 +32,7 @@ impl<S: Sys> PoolCore<S> {
         Ok(Some(worker))
     }
 
-    /// Clears used blocks until told to stop. This is the body of the thread.
+    /// Clears used blocks until it is told to end. This is the body of the thread.
     fn keep_stock(&self) {
         let stock = &self.stock;
         let (mut filling, mut from) = (false, 0);
@@ -49,13 +49,14 @@ impl<S: Sys> PoolCore<S> {
         }
     }
 
-    /// Clears one block, and then pauses as its share of the CPU demands.
+    /// Clears one block, and then pauses for as long as the thread's share of the CPU demands.
     fn clear_for_stock(&self, block: BlockId) {
         let stock = &self.stock;
         let (started, len) = (self.sys.cpu_time(), self.block_size.bytes());
-        // Clears past the cache, because nobody knows who will use the block, and when.
+        // This clears past the cache, because it is unknown when, and on which CPU, the block will be used.
         let kernel = self.kernels.clear(len, Use::Whole);
-        // SAFETY: the block was free and is ours until it is put back; it is mapped only in the direct map.
+        // SAFETY: the block was free, and this thread alone has it until it is put back; it is mapped only in the
+        // direct map.
         unsafe { kernel.clear(self.direct(block), len, Target::Unknown) };
         self.frames.put_back(block, Content::Clean);
         let spent = self.sys.cpu_time().saturating_sub(started);

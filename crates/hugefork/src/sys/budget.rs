@@ -1,19 +1,19 @@
-//! How many mappings (VMAs) the process may still make: a budget out of `vm.max_map_count`. When it runs out, `fork()`
-//! or `region()` returns an error, and no fault fails with `ENOMEM` half-way.
+//! The budget of mappings (VMAs): how many the process may still make before it reaches `vm.max_map_count`. When it
+//! runs out, `fork()` or `region()` returns an error, and no fault fails with `ENOMEM` half-way.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Mappings that regions leave to the rest of the program.
 pub(crate) const MARGIN_MAPPINGS: usize = 1024;
 
-/// The limit of the process, and how much of it the engine uses.
+/// The mapping limit of the process, and the mappings that count against it.
 #[derive(Debug)]
 pub(crate) struct MappingBudget {
-    /// The limit of the kernel for the process.
+    /// The kernel's limit for the process.
     most: AtomicUsize,
-    /// Those of the rest of the program.
+    /// The mappings of the rest of the program.
     others: AtomicUsize,
-    /// Those of all regions.
+    /// The mappings of all regions.
     used: AtomicUsize,
 }
 
@@ -22,23 +22,24 @@ impl MappingBudget {
         MappingBudget { most: AtomicUsize::new(most), others: AtomicUsize::new(0), used: AtomicUsize::new(0) }
     }
 
-    /// The kernel allows `most`, of which the rest of the program has `others`.
+    /// Sets the kernel's limit `most`, and the number of mappings of the rest of the program.
     pub(crate) fn set(&self, most: usize, others: usize) {
         self.most.store(most, Ordering::Relaxed);
         self.others.store(others, Ordering::Relaxed);
     }
 
-    /// Those that all regions may have together.
+    /// How many mappings all regions may have together.
     pub(crate) fn limit(&self) -> usize {
         self.most().saturating_sub(self.others.load(Ordering::Relaxed) + MARGIN_MAPPINGS)
     }
 
-    /// The limit of the kernel for the process (`vm.max_map_count`).
+    /// The kernel's limit for the process (`vm.max_map_count`).
     pub(crate) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }
 
-    /// Those of the process: the regions', and those of the rest of the program when they were last counted.
+    /// The mappings of the process: those of the regions, and those of the rest of the program as they were last
+    /// counted.
     pub(crate) fn of_process(&self) -> usize {
         self.others.load(Ordering::Relaxed) + self.used()
     }
@@ -57,8 +58,7 @@ impl MappingBudget {
         if after >= before {
             self.used.fetch_add(after - before, Ordering::Relaxed);
         } else {
-            // It never goes below zero: a count that is off by one must not turn into an endless or an exhausted
-            // budget.
+            // The count never goes below zero: an error of one must not wrap it around, which would use up the budget.
             let less = before - after;
             let _ =
                 self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(less)));

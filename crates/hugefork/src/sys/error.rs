@@ -1,11 +1,11 @@
-//! [`SystemError`]: a system call that failed, in words that the fault handler may also write.
+//! [`SystemError`]: a failed system call, whose message the fault handler can write, too.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// A system call that failed, with the kernel's answer. The [`io::Error`] that is made of it keeps both, and has the
-/// kind that the standard library gives such an answer.
+/// A system call that failed, with the kernel's answer. Converted to an [`io::Error`], it is kept inside, and the kind
+/// is the one that the standard library gives such an answer.
 ///
 /// It prints as `mmap failed: out of memory (ENOMEM)` and allocates nothing, because the fault handler writes it too.
 ///
@@ -67,7 +67,7 @@ impl SystemError {
     }
 }
 
-/// Answers that callers treat in their own way.
+/// Error numbers that callers treat in a way of their own.
 pub(crate) mod answer {
     pub(crate) const INTERRUPTED: i32 = libc::EINTR;
     pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
@@ -77,7 +77,7 @@ pub(crate) mod answer {
     pub(crate) const NOT_KEPT: i32 = libc::EOPNOTSUPP;
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
 
-    // What errors are in numbers where nothing else is understood.
+    // The numbers that stand for hugefork's own errors, for callers that understand only an `errno`.
     pub(crate) const INVALID: i32 = libc::EINVAL;
     pub(crate) const BUSY: i32 = libc::EBUSY;
     pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
@@ -86,7 +86,7 @@ pub(crate) mod answer {
     pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
 }
 
-/// The answers that hugefork's calls get, and the most common ones of transfers. libc may allocate for its messages.
+/// The error numbers of hugefork's calls, and the most common ones of transfers. libc's own messages may allocate.
 #[rustfmt::skip]
 const ANSWERS: [(i32, &str, &str); 36] = [
     (libc::EPERM, "EPERM", "operation not permitted"),

@@ -1,9 +1,10 @@
-//! Addresses with an owner: whoever changes what is mapped has to show one of these.
+//! Ranges of addresses that have an owner. A call that changes mappings takes one of these as a proof of the right to
+//! do so.
 
 use core::marker::PhantomData;
 
 /// A range of addresses that was set aside for one owner. It proves that the mappings there may be replaced: no two
-/// extents overlap, and nothing else of the program is there.
+/// extents overlap, and nothing else of the program lies there.
 #[derive(Debug)]
 pub(crate) struct Extent {
     base: usize,
@@ -38,7 +39,7 @@ impl Extent {
     /// `len` bytes from byte `offset` on.
     ///
     /// # Panics
-    /// If they do not lie inside the extent.
+    /// If these bytes do not lie inside the extent.
     pub(crate) fn part(&self, offset: usize, len: usize) -> Part<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "a part of an extent lies inside it");
         Part { at: self.base + offset, len, extent: PhantomData }
@@ -46,10 +47,10 @@ impl Extent {
 }
 
 impl<'a> Part<'a> {
-    /// `len` of its bytes from byte `offset` on.
+    /// `len` of the part's bytes from byte `offset` on.
     ///
     /// # Panics
-    /// If they do not lie inside it.
+    /// If these bytes do not lie inside the part.
     pub(crate) fn part(self, offset: usize, len: usize) -> Part<'a> {
         assert!(offset <= self.len && len <= self.len - offset, "a part of a part lies inside it");
         Part { at: self.at + offset, len, extent: PhantomData }

@@ -1,5 +1,5 @@
-//! Reads memory that others may write to meanwhile. Each word is read once, by an atomic load, so that a race is no
-//! undefined behaviour: what is read is what was there before the other's write, or after it.
+//! Reads memory that other threads may write to at the same time. Each word is read once, by an atomic load, so that a
+//! race is not undefined behaviour: the load returns the word as it was before the other thread's write, or after it.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -13,16 +13,16 @@ pub(crate) type PageBytes = [u8; BASE_PAGE];
 /// A page of zeros.
 pub(crate) static ZERO_PAGE: PageBytes = [0; BASE_PAGE];
 
-/// Copies bytes that may change meanwhile.
+/// Copies bytes that other threads may change meanwhile.
 ///
 /// # Safety
 /// `from` is valid for reads of `to.len()` bytes.
 pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
-    // Words where both ends allow, bytes elsewhere.
+    // Copies by word once `from` is aligned, and by byte before and after.
     let lead = from.align_offset(WORD_BYTES).min(to.len());
     let (head, rest) = to.split_at_mut(lead);
     let byte = |at: usize| {
-        // SAFETY: within `to.len()` bytes of `from`; an atomic byte needs no alignment.
+        // SAFETY: the byte lies within `to.len()` bytes of `from`; an atomic byte needs no alignment.
         unsafe { AtomicU8::from_ptr(from.add(at).cast_mut()) }.load(Ordering::Relaxed)
     };
     head.iter_mut().enumerate().for_each(|(at, to)| *to = byte(at));
@@ -37,16 +37,17 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     words.into_remainder().iter_mut().enumerate().for_each(|(by, to)| *to = byte(at + by));
 }
 
-/// Copies a page that may change meanwhile to one that nobody reads for a while: past the caches, where the processor
-/// can do that.
+/// Copies a page that other threads may change meanwhile. No thread will read the copy soon, so it is written past the
+/// caches where the processor can do that.
 ///
 /// # Safety
-/// `from` is valid for reads of a base page, and `to` for writes of one that nobody else uses. Both are aligned to it.
+/// `from` is valid for reads of a base page, and `to` for writes of one that no other code uses. Both are aligned to
+/// it.
 pub(crate) unsafe fn copy_page(from: *const u8, to: *mut u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: reads and writes the pages and nothing else, and to prefetch is no access. SSE2 is part of x86-64. A race
-    // is none of the language's, since it cannot see these reads. Stores past the caches are in order before whatever
-    // comes after the fence.
+    // SAFETY: this reads and writes the two pages and nothing else, and a prefetch is no access. SSE2 is part of
+    // x86-64. A race on these reads is no data race in the language's sense, because the compiler does not see them.
+    // The fence orders the stores past the caches before all later stores.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -75,32 +76,32 @@ pub(crate) unsafe fn copy_page(from: *const u8, to: *mut u8) {
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: by contract.
+    // SAFETY: by this function's contract.
     unsafe {
         copy_out(from, core::slice::from_raw_parts_mut(to, BASE_PAGE))
     };
 }
 
-/// Whether a page that may change meanwhile differs from one that does not.
+/// Whether a page that other threads may change meanwhile differs from one that stays the same.
 ///
 /// # Safety
 /// `page` is valid for reads of a base page, and aligned to words.
 pub(crate) unsafe fn differs(page: *const u8, from: &PageBytes) -> bool {
     let (mut at, mut is_same) = (0, true);
     while is_same && at < BASE_PAGE {
-        // SAFETY: within the pages.
+        // SAFETY: the line lies within the pages.
         is_same = unsafe { is_same_line(page.add(at), from.as_ptr().add(at)) };
         at += LINE_BYTES;
     }
     !is_same
 }
 
-/// What is compared in one step: a line of the cache.
+/// The number of bytes that one step compares: a line of the cache.
 const LINE_BYTES: usize = 64;
 
-// Word by word it takes 2.5 times as long as `memcmp`. Blocks of a pool lie a power of two apart, and there some
-// processors are slow if reads take turns between them: all of one line is read before the other is. The prefetch,
-// which may well lead to the next page, makes the rest of it up: 1.9 times.
+// A comparison word by word takes 2.5 times as long as `memcmp`. Blocks of a pool lie a power of two apart, and some
+// processors are slow if reads alternate between two such blocks. So this reads all of one line before the other. A
+// prefetch, which may lead into the next page, brings the cost down to 1.9 times.
 #[cfg(target_arch = "x86_64")]
 /// Whether two lines are the same. The first may change meanwhile.
 ///
@@ -108,8 +109,9 @@ const LINE_BYTES: usize = 64;
 /// Both are valid for reads of [`LINE_BYTES`] bytes.
 unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
     let equal: u32;
-    // SAFETY: reads both lines and nothing else; to prefetch is no access. SSE2 is part of x86-64. A race is none of
-    // the language's, since it cannot see these reads: each byte is what it was before the other's write, or after.
+    // SAFETY: this reads both lines and nothing else; a prefetch is no access. SSE2 is part of x86-64. A race on these
+    // reads is no data race in the language's sense, because the compiler does not see them: each byte is read as it
+    // was before the other thread's write, or after it.
     unsafe {
         core::arch::asm!(
             "prefetcht0 [{line} + 1024]",
@@ -152,9 +154,9 @@ unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
 unsafe fn is_same_line(line: *const u8, other: *const u8) -> bool {
     let mut difference = 0;
     for at in (0..LINE_BYTES).step_by(WORD_BYTES) {
-        // SAFETY: within the line.
+        // SAFETY: the word lies within the line, which is aligned to words.
         let now = unsafe { AtomicU64::from_ptr(line.add(at).cast_mut().cast()) }.load(Ordering::Relaxed);
-        // SAFETY: as above; nobody writes to it.
+        // SAFETY: the word lies within the line, and no thread writes to it.
         difference |= now ^ unsafe { other.add(at).cast::<u64>().read_unaligned() };
     }
     difference == 0
@@ -186,7 +188,7 @@ mod tests {
         let from: Vec<u8> = (0..100).collect();
         for (start, len) in [(0, 100), (1, 99), (3, 4), (8, 16), (5, 0), (7, 60)] {
             let mut to = vec![0; len];
-            // SAFETY: within the list.
+            // SAFETY: the range lies within the list.
             unsafe { copy_out(from.as_ptr().add(start), &mut to) };
             assert_eq!(to, from[start..start + len]);
         }

@@ -1,17 +1,17 @@
-//! A software MMU: page tables and memory as the engine asked for them. Tests can look at them, and can make every call
-//! fail.
+//! A software MMU: simulates the page tables and the memory that the engine asks the kernel for. Tests can inspect it,
+//! and can make every call fail.
 //!
 //! ```text
-//!   the test    loads, stores, fails and stops calls (here)
-//!   the engine  calls, as it calls the kernel (calls.rs)
+//!   the test    loads, stores, and decides which calls fail or stop (here)
+//!   the engine  makes the same calls as to the kernel (calls.rs)
 //! ```
-//! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. To use
+//! Loads and stores go through [`SoftMmu::load`] and [`SoftMmu::store`], which fault where hardware would. The use of
 //! mapped memory that was never obtained is a bug of the engine (`SIGBUS` on real memory), so it panics.
 //!
-//! So is what real memory would let pass: to copy private pages while somebody may write to them, to give memory back
-//! that is shown somewhere, or to show other bytes than before where the program may write.
+//! It also panics on bugs that real memory would not reveal: when the engine copies private pages while the program may
+//! write to them, gives memory back that some address shows, or changes bytes where the program may write.
 //!
-//! The memory of a program that knows nothing of hugefork comes at the first touch instead, and children inherit it
+//! A program that knows nothing of hugefork gets memory at the first touch instead, and its children inherit it
 //! (program.rs).
 
 mod calls;
@@ -30,10 +30,10 @@ use crate::sync::atomic::AtomicU32;
 use crate::sync::steps::step;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// One page in so many counts as read, where it is not private.
+/// One page in this many counts as read, if it is not private.
 const ONE_IN_SO_MANY_IS_READ: usize = 5;
 
-/// The calls that can fail.
+/// The kinds of calls that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Call {
     MakeHuge,
@@ -61,7 +61,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// Those that regions make.
+    /// The calls that regions make.
     pub(crate) const ALL: [Call; 18] = [
         Call::MakeHuge,
         Call::Obtain,
@@ -84,7 +84,7 @@ impl Call {
     ];
 }
 
-/// What one base page shows.
+/// The memory that one base page shows.
 pub(crate) type Page = Shows<usize>;
 
 /// A load or store that the page tables do not allow.
@@ -96,61 +96,62 @@ struct State {
     pages: BTreeMap<usize, Page>,
     /// The private pages, by the number of the page that shows them.
     private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
-    /// The pages whose writes are tracked while they show what they show, and those of them that were not written
-    /// since somebody looked.
+    /// The pages whose writes are tracked, as long as they show the same memory. Those among them that were not written
+    /// since the last scan that marked them are `unwritten`.
     tracked: BTreeSet<usize>,
     unwritten: BTreeSet<usize>,
-    /// Whoever uses one of these pages waits.
+    /// Held pages: a thread that uses one of them waits.
     held: BTreeSet<usize>,
-    /// What is held lies at these, which nobody else uses, and belongs at those.
+    /// The pages where the memory of held pages is parked, and for each the page where it belongs.
     parked: BTreeMap<usize, usize>,
-    /// Private memory of the process that is not the engine's: zeros below its private pages.
+    /// Private memory of the process that the engine does not manage: zeros below its private pages.
     plain: BTreeSet<usize>,
     children: BTreeMap<usize, program::Child>,
-    /// The pages of addresses for staging.
+    /// The ranges of pages that are claimed for staging.
     staging: Vec<std::ops::Range<usize>>,
     /// How many pages have become private, or have lost a mark.
     faults: u64,
-    /// The same by writes of the program.
+    /// The part of `faults` that writes of the program caused.
     faults_of_program: u64,
     obtained: Vec<bool>,
-    /// Whether each 2 MiB are one page.
+    /// For each 2 MiB, whether it is one huge page.
     huge: Vec<bool>,
     next_address: usize,
     calls: BTreeMap<Call, usize>,
-    /// The call that fails, and how many calls of its kind succeed before.
+    /// The kind of call that fails, and how many calls of this kind succeed before.
     failure: Option<(Call, usize)>,
-    /// The call that fails after that.
+    /// The kind of call that fails after that one.
     next_failure: Option<Call>,
-    /// Pages that must stay writable, and whether they ever were not.
+    /// Pages that must stay writable, and whether any of them ever was not.
     watched: std::ops::Range<usize>,
     was_protected: bool,
-    /// The call at which a thread stops, and whether one has.
+    /// The kind of call at which a thread stops, and whether one has stopped.
     stop: Option<Call>,
     is_stopped: bool,
-    /// Somebody who writes this to there as soon as a call to give or take the right to write has failed, if he can.
+    /// A store by another thread of the program: the value goes to the address when a call to give or take the right to
+    /// write has failed, if the thread may write there.
     writer: Option<(usize, u8)>,
-    /// What somebody stores as soon as private pages were taken away, or marked, if he can.
+    /// Stores by other threads of the program when private pages were taken away or marked, if they may write there.
     stores: Vec<(usize, u8)>,
-    /// The same, as soon as somebody has looked for a private page without a mark.
+    /// Stores by other threads of the program when the engine has looked for an unmarked private page.
     stores_when_looked: Vec<(usize, u8)>,
-    /// How many calls have failed. Every other mapping call that fails is carried out all the same.
+    /// How many calls have failed. Every other mapping call that fails does its work all the same.
     failures: usize,
 }
 
 impl State {
-    /// Whether a page is staged and is not private.
+    /// Whether a page is claimed for staging and is not private.
     fn is_left_staged(&self, at: usize) -> bool {
         !self.private.contains_key(&at) && self.staging.iter().any(|pages| pages.contains(&at))
     }
 
-    /// Something else is shown there, or the page was moved.
+    /// Removes the marks of a page that shows other memory now or was moved.
     fn lose_marks(&mut self, page: usize) {
         self.tracked.remove(&page);
         self.unwritten.remove(&page);
     }
 
-    /// The private pages of a part, in runs that are alike, and one by one.
+    /// Finds wanted pages of a part. Returns them in runs of equal pages, and one by one.
     fn scan(
         &self,
         part: Part<'_>,
@@ -159,7 +160,8 @@ impl State {
     ) -> (Scanned, Vec<usize>) {
         let (mut count, mut found) = (0, Vec::new());
         for page in pages_of(part.at(), part.len()) {
-            // Who looks without the lock of a window may come too late: nothing else has private pages.
+            // A caller that scans without the lock of a window may come too late, but only to a claimed range: private
+            // pages exist nowhere else.
             assert!(self.pages.contains_key(&page), "looked for private pages where nothing is");
             if !is_wanted(self, page) {
                 continue;
@@ -181,7 +183,7 @@ impl State {
         (Scanned { runs: count, looked_at: part.len(), are_marked: false }, found)
     }
 
-    /// Marks those of these private pages whose writes are tracked. True if all are.
+    /// Marks those of the pages whose writes are tracked. Returns true if all are.
     fn mark(&mut self, mut found: Vec<usize>) -> bool {
         let count = found.len();
         found.retain(|page| self.tracked.contains(page));
@@ -203,20 +205,20 @@ impl State {
     /// Copies a private page.
     ///
     /// # Safety
-    /// `to` is valid for writes of a base page, and nobody else uses it.
+    /// `to` is valid for writes of a base page, and no other code uses it.
     unsafe fn copy_private(&self, page: usize, to: *mut u8) {
         let page = self.private.get(&page).expect("only private pages are copied");
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         unsafe { to.copy_from_nonoverlapping(page.as_ptr(), BASE_PAGE) };
     }
 
-    /// Whether a page has no mark that is private, or that counts as read.
+    /// Whether a page has no mark, and is private or counts as read.
     fn is_unmarked(&self, page: usize) -> bool {
         let is_there = self.is_private(page) || page.is_multiple_of(ONE_IN_SO_MANY_IS_READ);
         is_there && !self.unwritten.contains(&page)
     }
 
-    /// Shows at `to` what `from` shows, with its private pages. `from` shows nothing then.
+    /// Moves the memory that `from` shows to `to`, with the private pages. `from` then shows nothing.
     fn take(&mut self, from: Part<'_>, to: Part<'_>) {
         for (from, to) in pages_of(from.at(), from.len()).zip(pages_of(to.at(), to.len())) {
             self.lose_marks(from);
@@ -232,24 +234,24 @@ impl State {
     }
 }
 
-/// Memory and page tables of a process that has only this.
+/// The memory and page tables of a process that has only hugefork's memory.
 pub struct SoftMmu {
     memory: *mut u8,
     layout: Layout,
     merging: Merging,
-    /// Whether it has page grain, as kernels from Linux 6.7 on.
+    /// Whether it has CoW mappings, as kernels from Linux 6.7 on.
     cow_mappings: bool,
-    /// Parking is claimed in vain but for each so-many-th who asks.
+    /// Only one in this many claims of addresses for parking succeeds.
     parkings: usize,
-    /// How much memory comes at the first touch, if any does.
+    /// How much memory a first touch allocates; `None` if a touch allocates nothing.
     touched: Option<usize>,
     budget: MappingBudget,
-    /// Whether nobody else is said to write.
+    /// The answer of [`Sys::is_alone`](super::Sys::is_alone).
     alone: AtomicBool,
-    /// Whether writes can be tracked where they are not yet.
+    /// Whether the engine can start to track writes.
     tracks: AtomicBool,
     state: Mutex<State>,
-    /// Those who wait look again when these change.
+    /// A thread that waits checks again when these change.
     resumed: AtomicU32,
     stopped: AtomicU32,
 }
@@ -266,7 +268,7 @@ impl SoftMmu {
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc_zeroed(layout) };
         assert!(!memory.is_null());
-        // SAFETY: just allocated with this size.
+        // SAFETY: the memory was just allocated with this size.
         unsafe { memory.write_bytes(0xee, capacity) };
         let obtained = vec![false; capacity / BASE_PAGE];
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
@@ -289,24 +291,24 @@ impl SoftMmu {
         }
     }
 
-    /// The same, with page grain.
+    /// The same MMU, with CoW mappings.
     pub(crate) fn with_cow_mappings(mut self) -> SoftMmu {
         self.cow_mappings = self.merging == Merging::Merge;
         self
     }
 
-    /// The same, but only every other region can hold those who use it.
+    /// The same MMU, but only every other region can hold the users of its memory.
     pub(crate) fn with_few_parkings(mut self) -> SoftMmu {
         self.parkings = 2;
         self
     }
 
-    /// Says from now on that nobody else writes, or that somebody may.
+    /// Sets whether the calling thread counts as the only one of the program.
     pub(crate) fn set_alone(&self, alone: bool) {
         self.alone.store(alone, Ordering::Relaxed);
     }
 
-    /// Says whether writes are tracked from now on that are not yet.
+    /// Sets whether the engine can start to track writes from now on.
     pub(crate) fn set_tracking(&self, tracks: bool) {
         self.tracks.store(tracks, Ordering::Relaxed);
     }
@@ -316,33 +318,33 @@ impl SoftMmu {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Makes the `after`-th next call of this kind fail, or no call.
+    /// Makes a call of this kind fail, after the given number of others of its kind. `None` makes no call fail.
     pub(crate) fn fail(&self, failure: Option<(Call, usize)>) {
         self.state().failure = failure;
     }
 
-    /// Makes the next call of this kind fail, too, as soon as the first failure has happened.
+    /// Makes the next call of this kind fail, too, once the first failure has happened.
     pub(crate) fn fail_next(&self, call: Call) {
         self.state().next_failure = Some(call);
     }
 
-    /// From now on somebody writes `value` to `address` as soon as a call to give or take the right to write has
-    /// failed, if he can.
+    /// Lets another thread of the program write `value` to `address` when a call to give or take the right to write has
+    /// failed, if it may write there.
     pub(crate) fn write_after_failure(&self, address: usize, value: u8) {
         self.state().writer = Some((address, value));
     }
 
-    /// Whether he has done so.
+    /// Whether that thread has written.
     pub(crate) fn has_written(&self) -> bool {
         self.state().writer.is_none()
     }
 
-    /// Whether that failure has yet to happen.
+    /// Whether the failure has yet to happen.
     pub(crate) fn failure_pending(&self) -> bool {
         self.state().failure.is_some()
     }
 
-    /// Has the thread that makes the next call of this kind stop there, until [`SoftMmu::go_on`].
+    /// Stops the thread that makes the next call of this kind, until [`SoftMmu::go_on`].
     pub(crate) fn stop_at(&self, call: Call) {
         self.state().stop = Some(call);
     }
@@ -352,13 +354,13 @@ impl SoftMmu {
         drop(self.wait(&self.stopped, |state| !state.is_stopped));
     }
 
-    /// Has the thread that stopped go on.
+    /// Lets the stopped thread go on.
     pub(crate) fn go_on(&self) {
         self.state().is_stopped = false;
         SoftMmu::ring(&self.stopped);
     }
 
-    /// Waits while `goes_on` says so, which may change when somebody rings.
+    /// Waits while `goes_on` returns true. It is checked again when another thread rings `queue`.
     fn wait(&self, queue: &AtomicU32, goes_on: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         const PATIENCE: Duration = Duration::from_secs(60);
         let started = Instant::now();
@@ -374,44 +376,44 @@ impl SoftMmu {
         }
     }
 
-    /// Has those look again who wait.
+    /// Wakes the threads that wait on a queue, so that they check again.
     fn ring(queue: &AtomicU32) {
         queue.fetch_add(1, Ordering::SeqCst);
         sync::wake(queue, u32::MAX >> 1);
     }
 
-    /// Has somebody store these values at these addresses as soon as private pages were taken away.
+    /// Lets other threads of the program store these values at these addresses when private pages were taken away.
     pub(crate) fn store_when_taken(&self, stores: impl Into<Vec<(usize, u8)>>) {
         self.state().stores = stores.into();
     }
 
-    /// Has somebody store these as soon as somebody has looked for a private page without a mark.
+    /// Lets other threads of the program store these values when the engine has looked for an unmarked private page.
     pub(crate) fn store_when_looked(&self, stores: impl Into<Vec<(usize, u8)>>) {
         self.state().stores_when_looked = stores.into();
     }
 
-    /// What could not be stored. It is not going to be.
+    /// Removes and returns the stores that have not happened.
     pub(crate) fn stores_left(&self) -> Vec<(usize, u8)> {
         std::mem::take(&mut self.state().stores)
     }
 
-    /// Watches from now on whether anything in a range of addresses loses the right to be written.
+    /// Watches from now on whether any page in a range of addresses loses the right to be written.
     pub(crate) fn watch(&self, range: std::ops::Range<usize>) {
         let mut state = self.state();
         (state.watched, state.was_protected) = (range.start / BASE_PAGE..range.end / BASE_PAGE, false);
     }
 
-    /// Whether anything did.
+    /// Whether any watched page has lost it.
     pub(crate) fn was_protected(&self) -> bool {
         self.state().was_protected
     }
 
-    /// How often a call was made.
+    /// How many calls of this kind were made.
     pub(crate) fn calls(&self, call: Call) -> usize {
         self.state().calls.get(&call).copied().unwrap_or(0)
     }
 
-    /// What the page at `address` shows; `None` if nothing is mapped.
+    /// The memory that the page at `address` shows; `None` if nothing is mapped.
     pub(crate) fn page(&self, address: usize) -> Option<Page> {
         self.state().pages.get(&(address / BASE_PAGE)).copied()
     }
@@ -437,12 +439,12 @@ impl SoftMmu {
         self.wait(&self.resumed, |state| state.held.contains(&(address / BASE_PAGE)))
     }
 
-    /// Whether whoever uses the page at `address` waits.
+    /// Whether the page at `address` is held.
     pub(crate) fn is_held(&self, address: usize) -> bool {
         self.state().held.contains(&(address / BASE_PAGE))
     }
 
-    /// Whether anything is held.
+    /// Whether any page is held.
     pub(crate) fn holds_anything(&self) -> bool {
         !self.state().held.is_empty()
     }
@@ -460,23 +462,25 @@ impl SoftMmu {
             (None, None) => Ok(0),
             (None, Some(start)) => {
                 self.touch(&mut state, start, "looked at");
-                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                // SAFETY: the engine's calls check the offsets of pages when they map them.
                 Ok(unsafe { self.memory.add(start + address % BASE_PAGE).read_volatile() })
             }
         }
     }
 
     pub(crate) fn store(&self, address: usize, value: u8) -> Result<(), Fault> {
-        // The lock is held during the store: to take a right away waits for stores under way, as a TLB flush does.
+        // The state stays locked during the store. So a call that takes the right to write away waits for stores under
+        // way, as a TLB flush does.
         let mut state = self.state_at(address);
         let place = self.place_to_write(&mut state, address).ok_or(Fault)?;
-        // SAFETY: within a page of this memory or a private one, which stays as long as the state is locked.
+        // SAFETY: the place lies within a page of this memory or a private one, which stays as long as the state is
+        // locked.
         unsafe { place.write_volatile(value) };
         Ok(())
     }
 
-    /// Where a byte goes that the program writes, and all up to the end of its page. The kernel copies the page first
-    /// if it has to. None if the program may not write there.
+    /// The place that a write of the program goes to, which is valid up to the end of its page. Makes a private copy of
+    /// the page first, as the kernel does. Returns `None` if the program may not write there.
     fn place_to_write(&self, state: &mut State, address: usize) -> Option<*mut u8> {
         let (number, within) = (address / BASE_PAGE, address % BASE_PAGE);
         let below = match state.pages.get(&number) {
@@ -484,7 +488,7 @@ impl SoftMmu {
             Some(Page::Zeros) if state.plain.contains(&number) => None,
             Some(&Page::Memory { start, access: Access::ReadWrite }) => {
                 self.touch(state, start, "stored to");
-                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                // SAFETY: the engine's calls check the offsets of pages when they map them.
                 return Some(unsafe { self.memory.add(start + within) });
             }
             None
@@ -507,23 +511,23 @@ impl SoftMmu {
         state.private.get_mut(&number).map(|page| &raw mut page[within])
     }
 
-    /// A copy of the memory at an offset, or of zeros.
+    /// A copy of the page of memory at the offset `below`, or of zeros.
     fn copy_below(&self, state: &mut State, below: Option<usize>) -> Box<[u8; BASE_PAGE]> {
         let Some(start) = below else { return Box::new([0; BASE_PAGE]) };
         self.touch(state, start, "copied");
-        // SAFETY: offsets of mapped pages were checked when they were mapped.
+        // SAFETY: the engine's calls check the offsets of pages when they map them.
         Box::new(unsafe { self.memory.add(start).cast::<[u8; BASE_PAGE]>().read_volatile() })
     }
 
-    /// Whether a page has memory. Where that comes at the first touch, the engine touches what it writes to through the
-    /// direct map.
+    /// Whether a page has memory. If touches allocate memory, a page also has some that the engine has written to
+    /// through the direct map.
     fn has_memory(&self, state: &State, page: usize) -> bool {
-        // SAFETY: inside the memory.
+        // SAFETY: the page lies inside the memory.
         let word = || unsafe { self.memory.add(page * BASE_PAGE).cast::<u64>().read_volatile() };
         state.obtained[page] || self.touched.is_some() && word() != u64::from_ne_bytes([0xee; 8])
     }
 
-    /// Memory comes at the first touch, or it is there.
+    /// Allocates the memory at `start` if touches do so; panics if it has none and they do not.
     fn touch(&self, state: &mut State, start: usize, what: &str) {
         if self.has_memory(state, start / BASE_PAGE) {
             return;
@@ -547,7 +551,7 @@ fn pages_of(at: usize, len: usize) -> std::ops::Range<usize> {
 
 impl Drop for SoftMmu {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         unsafe { dealloc(self.memory, self.layout) };
     }
 }

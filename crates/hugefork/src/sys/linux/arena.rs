@@ -1,18 +1,19 @@
-//! The range of addresses where regions and snapshots live.
+//! The arena: the range of addresses where regions and snapshots lie.
 //!
 //! ```text
 //! arena   | slot | slot | slot | slot | …         a slot is 64 MiB of addresses, inaccessible until used
 //!         └── region A ──┘ gap  └─ B ─┘           a range takes whole slots and leaves addresses free behind it
 //! ```
-//! Addresses cost nothing: the range is reserved with `PROT_NONE` and no memory. The gap behind each range turns a
-//! write past its end into a fault that belongs to nobody. The direct maps of pools also take their addresses here, and
-//! so do some zeros that nobody touches and that others are made of ([`Arena::zeros`]).
+//! Addresses cost nothing: the arena is reserved with `PROT_NONE` and no memory. Behind each range lies a gap, so that
+//! a write past the end of a range is a fault that belongs to no region. The direct maps of pools also take their
+//! addresses here. So does one range of zeros that nothing touches, from which mappings of zeros are made
+//! ([`Arena::zeros`]).
 //!
 //! # In a child of `fork(2)`
 //! The used parts of the arena do not cross a fork. They would leave holes, which the child's next mappings would fill,
 //! and pointers or borrows from before the fork would reach those. So a child first makes the holes inaccessible. A
 //! child that was forked without the C library (raw `clone`, `_Fork`) keeps the holes, but methods recognise it by the
-//! owner's mark. Where a program knows nothing of regions ([`leave_holes`]), its children keep the holes as well.
+//! owner's mark. If the program knows nothing of regions ([`leave_holes`]), its children keep the holes as well.
 
 use core::ops::{Range, RangeInclusive};
 use core::ptr;
@@ -35,23 +36,23 @@ pub(crate) const SLOT_BYTES: usize = 64 << 20;
 /// The arena starts at a multiple of the largest block size.
 const ALIGN_BYTES: usize = 1 << 30;
 
-/// The size of the zeros that others are made of.
+/// The size of the range of zeros from which mappings of zeros are made.
 pub(crate) const ZEROS_BYTES: usize = 1 << 30;
 
-/// The sizes that are tried, largest first, for programs under `RLIMIT_AS`: 16 TiB … 16 GiB.
+/// The sizes to try, largest first, because `RLIMIT_AS` may limit the process: 16 TiB … 16 GiB.
 const TRIED_BYTES: [usize; 6] = [16 << 40, 4 << 40, 1 << 40, 256 << 30, 64 << 30, LEAST_BYTES];
 
-/// A smaller arena is not worth having.
+/// A smaller arena is of no use.
 const LEAST_BYTES: usize = 16 << 30;
 
-/// How many of a process's addresses the arena takes.
+/// How many addresses of the process the arena may take, at least and at most.
 pub(crate) const TAKES_BYTES: RangeInclusive<usize> = LEAST_BYTES + ALIGN_BYTES..=TRIED_BYTES[0] + ALIGN_BYTES;
 
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
 /// The one arena of the process.
 pub(crate) struct Arena {
-    /// All that was reserved: a little more than the slots, which begin at a multiple of [`ALIGN_BYTES`].
+    /// The reserved addresses: a little more than the slots, which begin at a multiple of [`ALIGN_BYTES`].
     reserved: Range<usize>,
     base: usize,
     slots: usize,
@@ -59,7 +60,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// The arena, which the first call sets up.
+    /// The arena. The first call sets it up.
     pub(crate) fn open() -> Result<&'static Arena, SystemError> {
         if let Some(arena) = ARENA.get() {
             return Ok(arena);
@@ -102,7 +103,7 @@ impl Arena {
         named("mmap of the region arena", Err(refused))
     }
 
-    /// A range of at least `len` bytes, aligned to `align`, with unused addresses behind it.
+    /// Takes a range of at least `len` bytes, aligned to `align`, with unused addresses behind it.
     pub(crate) fn take(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
@@ -111,8 +112,8 @@ impl Arena {
         Ok(self.base + range.start * SLOT_BYTES)
     }
 
-    /// As [`Arena::take`]; a range of a GiB or more begins at a multiple of that, if there is such a range. The kernel
-    /// moves the page tables of a whole GiB as one entry (parked.rs).
+    /// As [`Arena::take`], but a range of a GiB or more begins at a multiple of a GiB, if there is such a range. The
+    /// kernel then moves the page tables of a whole GiB as one entry (parked.rs).
     pub(crate) fn take_in_whole_gib(&self, len: usize, align: usize) -> Result<usize, SystemError> {
         const GIB: usize = 1 << 30;
         match len {
@@ -121,8 +122,8 @@ impl Arena {
         }
     }
 
-    /// Makes a range read as zeros that was just taken and that nobody else uses yet. It is never in a `fork(2)` child,
-    /// where zeros would look like lost data.
+    /// Makes a range read as zeros. The range was just taken, and nothing else uses it yet. It is never in a `fork(2)`
+    /// child, where zeros would look like lost data.
     pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let range = ptr::with_exposed_provenance_mut(at);
         // SAFETY: the range is still inaccessible, and only the caller knows it; this advice changes no contents.
@@ -135,7 +136,7 @@ impl Arena {
         named("mprotect", unsafe { mprotect(range, len, MprotectFlags::READ) })
     }
 
-    /// [`ZEROS_BYTES`] bytes of zeros, made by [`Arena::show_zeros`].
+    /// The address of [`ZEROS_BYTES`] bytes of zeros, made by [`Arena::show_zeros`].
     pub(crate) fn zeros(&self) -> usize {
         self.base
     }
@@ -146,7 +147,7 @@ impl Arena {
         self.free().give_back(self.slots_of(at, len));
     }
 
-    /// Number of slots.
+    /// The number of slots.
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }
@@ -164,7 +165,7 @@ impl Arena {
         (slot < self.slots).then_some((slot, offset % SLOT_BYTES))
     }
 
-    /// All addresses that it has of the kernel.
+    /// All addresses that the arena has reserved.
     pub(super) fn reserved(&self) -> Range<usize> {
         self.reserved.clone()
     }
@@ -178,22 +179,22 @@ impl Arena {
     }
 }
 
-/// Whether children keep the holes, since nothing points into them.
+/// Whether children keep the holes, because no pointer of theirs leads into them.
 static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 
-/// Leaves holes in children from now on: a program that knows nothing of regions has unmapped what was there, and asks
-/// the kernel whether it has. What is free is a hole, too, so that a child that limits its addresses (`RLIMIT_AS`) has
-/// none that it does not know of.
+/// Leaves holes in children from now on. A program that knows nothing of regions has itself unmapped what was there,
+/// and may ask the kernel whether the addresses are free. The free parts of the arena become holes, too, so that a
+/// child that limits its addresses (`RLIMIT_AS`) has none that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
     if let Some(Range { start, end }) = Arena::get().map(|arena| arena.reserved.clone()) {
         // If the kernel refuses, children have these addresses.
-        // SAFETY: nothing is there that children are to have; this advice changes no contents.
+        // SAFETY: children need nothing that is mapped there; this advice changes no contents.
         let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(start), end - start, Advice::LinuxDontFork) };
     }
 }
 
-/// Runs in each child that the C library forks, before anything that was registered later and before `fork` returns
+/// Runs in each child that the C library forks, before any handler that was registered later, and before `fork` returns
 /// there.
 extern "C" fn close_holes() {
     if let Some(arena) = Arena::get()
@@ -204,8 +205,8 @@ extern "C" fn close_holes() {
     }
 }
 
-/// Makes the unmapped parts of a range inaccessible. Mappings that are there already stay: a handler that ran before
-/// this one may have got memory. If the kernel refuses, nobody can be told, and methods recognise the child anyway.
+/// Makes the unmapped parts of a range inaccessible. Existing mappings stay: a fork handler that ran before this one
+/// may have mapped memory. If the kernel refuses, there is no caller to tell, and methods recognise the child anyway.
 fn close(start: usize, len: usize) {
     if fill(start, len) == Err(Errno::EXIST) && len > BASE_PAGE {
         let half = (len / 2).next_multiple_of(BASE_PAGE);
@@ -214,7 +215,7 @@ fn close(start: usize, len: usize) {
     }
 }
 
-/// The slots that a range takes. At least one byte of the last slot stays unused.
+/// The number of slots that a range takes. At least one byte of the last slot stays unused.
 fn slots_of(len: usize) -> usize {
     len / SLOT_BYTES + 1
 }

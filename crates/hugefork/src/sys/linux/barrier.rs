@@ -1,4 +1,4 @@
-//! A memory barrier on all threads of the process at once, which one of them asks for (`membarrier(2)`).
+//! A memory barrier on all threads of the process, at the request of one (`membarrier(2)`).
 
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -17,10 +17,10 @@ fn register() -> Result<(), SystemError> {
     named("membarrier(REGISTER_PRIVATE_EXPEDITED)", membarrier(MembarrierCommand::RegisterPrivateExpedited))
 }
 
-/// While this runs, each thread of the process has a full memory barrier. Takes some microseconds.
+/// Makes each thread of the process pass a full memory barrier during this call. Takes some microseconds.
 pub(crate) fn on_all_threads() -> Result<(), SystemError> {
     match membarrier(MembarrierCommand::PrivateExpedited) {
-        // A child of fork(2) is another process, which has not asked for it yet.
+        // A child of fork(2) is another process, which has not registered yet.
         Err(Errno::PERM) => register().and_then(|()| named(CALL, membarrier(MembarrierCommand::PrivateExpedited))),
         came => named(CALL, came),
     }

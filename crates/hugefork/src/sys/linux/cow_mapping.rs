@@ -1,13 +1,14 @@
-//! Page grain: pool memory through private mappings, of which the kernel copies each base page that is written.
+//! CoW mappings: private mappings of pool memory, of which the kernel copies each base page that is written.
 //!
 //! ```text
 //! memfd       | block 0 | block 1 | block 2 | …
 //! template    | private, read-only, never touched |        in the arena, not in fork(2) children; see pool_map.rs
 //! region      | block 7, private  …                        made of the template by mremap(MREMAP_DONTUNMAP)
 //! ```
-//! As with other mappings, a `fork(2)` child must never get one, not even for a moment: so they are made of a template
-//! that is marked, in one call. The call moves the page tables of the template, of which there are none, and leaves the
-//! template in place (Linux 5.13). The right to write is given afterwards; who writes in between faults and waits.
+//! A `fork(2)` child must not get such a mapping, not even for a moment, between `mmap` and the advice that keeps it
+//! out of children. So one call makes each mapping of a template that has the advice already. The call moves the page
+//! tables of the template, which has none, and leaves the template in place (Linux 5.13). The right to write is given
+//! afterwards; a thread that writes in between faults and waits.
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
@@ -32,25 +33,26 @@ use super::{kept, named, owner, pagemap, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, ScanFor, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
-/// What private mappings of one pool are made with.
+/// The files and addresses that one pool needs for CoW mappings.
 pub(super) struct CowMappings {
     template: PoolMap,
     capacity: usize,
     pagemap: Pagemap,
-    /// For what regions have shown before, if there are addresses for it.
+    /// Addresses for page tables that regions have shown before, if there are any.
     parked: Option<ParkedTables>,
-    /// `/proc/thread-self/mem`, if it is there.
+    /// `/proc/thread-self/mem`, if it exists.
     mem: Option<Descriptor>,
     mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
-    /// The same; `None` if the kernel does not track writes.
+    /// The tracker of writes, opened likewise; `None` if the kernel does not track writes.
     tracker: OnceLock<Option<Userfaultfd>>,
 }
 
 impl CowMappings {
-    /// Sets the template up, and tries all that is needed: the kernel may lack it, or `/proc` may not be there.
+    /// Makes the template, and tries everything that is needed, because the kernel may lack it, or `/proc` may not be
+    /// mounted.
     pub(super) fn open(
         arena: &'static Arena,
         file: &Descriptor,
@@ -60,7 +62,7 @@ impl CowMappings {
     ) -> Result<CowMappings, NoPageGrain> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
-        // From here on its drop gives the addresses back.
+        // From here on, the drop of `cow_mappings` gives the addresses back.
         let parked = ParkedTables::open(arena, capacity);
         let mem = open_mem().ok();
         let (holder, tracker) = (OnceLock::new(), OnceLock::new());
@@ -70,10 +72,10 @@ impl CowMappings {
         let file = kept(file)?;
         let map = || {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-            // SAFETY: the range was just taken.
+            // SAFETY: the range was just taken, and no other code uses it.
             let mapped = unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) };
             named("mmap of the pool, private", mapped)?;
-            // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
+            // After mlockall(MCL_FUTURE), the template and all mappings made of it would be locked.
             // SAFETY: our own range; this changes no contents.
             let _ = unsafe { munlock(pointer(at), capacity) };
             Ok::<_, SystemError>(())
@@ -83,8 +85,8 @@ impl CowMappings {
         let leave_out_of_forks = || advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)");
         map()?;
         leave_out_of_forks()?;
-        // Whether as much may be written to. What the kernel has charged for the try goes with the mapping.
-        // SAFETY: our own range, where nobody writes.
+        // Checks whether the kernel lets the process write to as much. The charge for this check goes with the mapping.
+        // SAFETY: our own range, where no code writes.
         let may_write = unsafe { mprotect(pointer(at), capacity, MprotectFlags::READ | MprotectFlags::WRITE) };
         named("mprotect of the pool, private", may_write).map_err(NoPageGrain::TooMuchData)?;
         map()?;
@@ -95,7 +97,7 @@ impl CowMappings {
         Ok(cow_mappings)
     }
 
-    /// Shows some of the pool, and looks for private pages there.
+    /// Shows some of the pool, and scans it for private pages.
     fn try_out(&self, align: usize) -> Result<(), SystemError> {
         let len = self.capacity.min(align);
         let at = self.arena.take(len, align)?;
@@ -105,25 +107,28 @@ impl CowMappings {
         tried.and(named("ioctl(PAGEMAP_SCAN)", looked)).map(drop)
     }
 
-    /// Shows the pool's memory from `offset` on, readable. The template was [made ready](CoW mappings::make_ready).
+    /// Shows the pool's memory from `offset` on, readable. [`CowMappings::make_ready`] was called for this part of the
+    /// template.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let moved = self.take_away(part, false);
         let shown = self.move_to(part.at(), part.len(), offset);
         self.taken_away(moved, part, shown.is_ok());
         shown?;
-        // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a part of it as
-        // soon as that is writable. SAFETY: the range is the caller's; this changes no contents.
+        // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a mapping made of
+        // it as soon as that becomes writable.
+        // SAFETY: the range is the caller's; this changes no contents.
         let _ = unsafe { munlock(pointer(part.at()), part.len()) };
         Ok(())
     }
 
-    /// As [`CowMappings::show`], but writable at once, and `fork(2)` children inherit it: the template is so meanwhile.
-    /// Once it is shown, nothing that is done can fail: a writer may have had pages copied.
+    /// As [`CowMappings::show`], but the mapping is writable at once and `fork(2)` children inherit it. So this part of
+    /// the template has these properties meanwhile. Once the mapping is shown, no further step may fail, because the
+    /// kernel may have copied pages for a writer.
     pub(super) fn show_to_children(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let of = self.template.at().wrapping_byte_add(offset);
-        // SAFETY: a part of the template, where nobody reads or writes.
+        // SAFETY: a part of the template, where no code reads or writes.
         let protect = |rights| named("mprotect of the template", unsafe { mprotect(of, part.len(), rights) });
         // SAFETY: a part of the template; the advice changes no contents.
         let advise = |advice, call| named(call, unsafe { madvise(of, part.len(), advice) });
@@ -135,16 +140,18 @@ impl CowMappings {
             self.taken_away(moved, part, shown.is_ok());
             shown
         });
-        // Where the kernel refuses these, `mlockall` may copy it, and children have addresses where nothing is used.
+        // If the kernel refuses these, `mlockall` may copy the template, and children have addresses that they do not
+        // use.
         let _ = (protect(MprotectFlags::READ), advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"));
         if shown.is_ok() {
-            // A core dump is to have it, unlike the template. SAFETY: the range is the caller's; no contents change.
+            // A core dump must contain the mapping, unlike the template.
+            // SAFETY: the range is the caller's; no contents change.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
         shown
     }
 
-    /// Opens its descriptors again that the program has closed.
+    /// Opens those descriptors again that the program has closed.
     pub(super) fn reopen(&self) {
         self.pagemap.0.reopen(|| Pagemap::open().ok().map(|pagemap| pagemap.0));
         self.mappings.reopen();
@@ -152,8 +159,9 @@ impl CowMappings {
         self.tracker().map(|tracker| tracker.0.reopen(|| track_writes::open().map(|new| new.0)));
     }
 
-    /// Moves what the part shows out of the way, if it is much. It may have private pages. Before a fork, many are
-    /// shown one after the other, and some have base pages (`may_be_base`).
+    /// Parks the page tables of the part, if they map much. There may be private pages among them. With `may_be_base`,
+    /// many base pages suffice: before a fork, a program's blocks are shown one after the other, and some have base
+    /// pages.
     fn take_away(&self, part: Part<'_>, may_be_base: bool) -> Option<Moved> {
         let parked = match &self.parked {
             Some(parked) => parked,
@@ -163,8 +171,8 @@ impl CowMappings {
         if is_much { parked.take(&self.mappings, part) } else { None }
     }
 
-    /// As [`Sys::drop_at_once`](crate::sys::Sys::drop_at_once). It is for what moves as one entry: not for less than a
-    /// GiB, nor where writes are tracked.
+    /// As [`Sys::drop_at_once`](crate::sys::Sys::drop_at_once). Only for page tables that move as one entry: not for
+    /// less than a GiB, nor if writes are tracked.
     pub(super) fn park(&self, part: Part<'_>) -> bool {
         let moves_at_once = part.len() >= ROOM_BYTES && self.tracker().is_none();
         let moved = if moves_at_once { self.take_away(part, false) } else { None };
@@ -176,7 +184,7 @@ impl CowMappings {
         pagemap::are_base_pages::<LEAST_PARKED_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
     }
 
-    /// What was moved out of the way goes, or comes back if nothing else is shown there.
+    /// Leaves parked page tables to be dropped, or moves them back if the part shows no other memory.
     fn taken_away(&self, moved: Option<Moved>, part: Part<'_>, is_replaced: bool) {
         let (Some(parked), Some(moved)) = (&self.parked, moved) else { return };
         if is_replaced { parked.keep(moved, part) } else { parked.give_back(moved, part) }
@@ -192,15 +200,15 @@ impl CowMappings {
         Ok(unsafe { Extent::new(at, len) })
     }
 
-    /// Opens what it will need, and closes what it will not: where CoW mappings are writable at all times, nothing is
-    /// written through them.
+    /// Opens in advance the descriptors that it will need, and closes one that it will not: CoW mappings that are
+    /// writable at all times are never written to through `/proc/thread-self/mem`.
     pub(super) fn open_ahead(&mut self) {
         self.mem = None;
         self.holder.get_or_init(|| Holder::open().ok());
     }
 
-    /// Keeps the template out of core dumps: it has the whole capacity, whatever is used. What children are shown is
-    /// made without it.
+    /// Keeps the template out of core dumps: it has the whole capacity, however little is used. Mappings for children
+    /// are made without this advice.
     pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
         named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
@@ -218,7 +226,8 @@ impl CowMappings {
         self.mappings.is_one(part.at(), part.len())
     }
 
-    /// The first piece of some addresses that shows a file, at an offset of the first address or at any.
+    /// The first piece of `range` that shows `file`: from `offset` on, counted from the start of the range, or at any
+    /// offset.
     pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
         self.mappings.shown(range, file, offset)
     }
@@ -239,14 +248,14 @@ impl CowMappings {
         }
     }
 
-    /// What a part shows, and where it lies for a while.
+    /// The pair of a part and the addresses where its memory is parked.
     pub(super) fn parking(&self, part: Part<'_>, parked: Part<'_>) -> Parking<'_> {
-        // SAFETY: both are parts of what the arena set aside for the caller, who has seen that what is parked is to go,
-        // and that the part is held, or shows memory below its pages.
+        // SAFETY: the arena set both aside for the caller. The caller has made sure that the memory at `parked` may be
+        // replaced, and that the part is held, or shows the memory below its private pages.
         unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
     }
 
-    /// What private mappings are made of.
+    /// The template of all private mappings.
     pub(super) fn template(&self) -> &PoolMap {
         &self.template
     }
@@ -256,7 +265,7 @@ impl CowMappings {
         self.parked.as_ref()
     }
 
-    /// What holds faults, if the process may.
+    /// The userfaultfd that holds faults, if the process may have one.
     pub(super) fn holder(&self) -> Option<&Holder> {
         match self.holder.get() {
             Some(Some(holder)) => Some(holder),
@@ -264,7 +273,7 @@ impl CowMappings {
         }
     }
 
-    /// What tracks writes, if that was asked for and can be done.
+    /// The userfaultfd that tracks writes, if it was asked for and the kernel can.
     fn tracker(&self) -> Option<&Userfaultfd> {
         match self.tracker.get() {
             Some(Some(tracker)) => Some(tracker),
@@ -278,11 +287,11 @@ impl CowMappings {
             && self.tracker.get_or_init(track_writes::open).as_ref().is_some_and(|of| track_writes::begin(of, part))
     }
 
-    /// Takes the marks away of what is tracked. To drop a page that has one leaves an entry in the page table that
-    /// looks like a page that was swapped out.
+    /// Removes the marks of tracked pages. If a marked page were dropped, its page-table entry would look like that of
+    /// a page that was swapped out.
     pub(super) fn unmark(&self, part: Part<'_>) {
         if let Some(tracker) = self.tracker() {
-            // Refused where nothing is tracked, and so nothing has a mark.
+            // The kernel refuses this where nothing is tracked, so no page has a mark.
             let _ = tracker.unprotect(&(part.at()..part.at() + part.len()));
         }
     }
@@ -294,20 +303,20 @@ impl CowMappings {
         }
     }
 
-    /// Makes one mapping of a part of the template, which can be read.
+    /// Makes a part of the template readable, as one mapping.
     pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
         let opened = self.template.open(offset, len);
-        // After mlockall some of it may be locked and the rest not.
+        // After mlockall, some of it may be locked and the rest not.
         if opened.is_ok() && !self.mappings.is_one(self.template.at().addr() + offset, len) {
             self.unlock_template();
         }
         opened
     }
 
-    /// Moves a part of the template there, which stays as it is.
+    /// Moves a part of the template there. The template stays as it is.
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         match self.move_once(at, len, offset) {
-            // As above, if the kernel does not tell of mappings.
+            // As in `make_ready`, if the kernel does not say where mappings end.
             Err(_) => {
                 self.unlock_template();
                 self.move_once(at, len, offset)
@@ -317,7 +326,7 @@ impl CowMappings {
     }
 
     fn move_once(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
-        // SAFETY: `offset` lies in the template, which stays as it is, since nobody writes there; the new range is the
+        // SAFETY: `offset` lies in the template, which stays as it is, since nothing writes there; the new range is the
         // caller's.
         let moved = unsafe { move_page_tables(self.template.at().addr() + offset, at, len) };
         let may_be_a_limit = moved == Err(Errno::NOMEM);
@@ -331,16 +340,17 @@ impl CowMappings {
         let _ = unsafe { munlock(self.template.at(), self.capacity) };
     }
 
-    /// Writes to private pages that the program may only read. The kernel does so for debuggers, and copies a page that
-    /// is not private yet. It may be told to refuse (`proc_mem.force_override=never`, Linux 6.12).
+    /// Writes to private pages that the program may only read, through `/proc/self/mem`. The kernel allows this for
+    /// debuggers, and copies a page that is not private yet. It can be configured to refuse
+    /// (`proc_mem.force_override=never`, Linux 6.12).
     ///
     /// # Safety
-    /// The addresses show a CoW mapping, and nobody else uses them meanwhile. `from` is valid for reads of as many
+    /// The addresses show a CoW mapping, and no other code uses them meanwhile. `from` is valid for reads of as many
     /// bytes.
     pub(super) unsafe fn write_through(&self, part: Part<'_>, from: *const u8) -> Result<(), SystemError> {
         const CALL: &str = "pwrite to /proc/self/mem";
         let Some(mem) = &self.mem else { return Err(SystemError::new(CALL, Errno::NOENT)) };
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
         let mut again = None;
         let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
@@ -360,7 +370,8 @@ impl CowMappings {
             ScanFor::Unmarked => self.call(Scan::UNMARKED, part, runs),
             ScanFor::PrivateAndMark => {
                 let Some(Scanned { runs: found, looked_at, .. }) = mark(Scan::PRESENT_AND_MARK, runs) else {
-                    // Some of it is not tracked, and the rest may be marked by now.
+                    // Some pages are not tracked, and the others may have got marks from the failed scan, so all count
+                    // as written.
                     let scanned = self.call(Scan::PRIVATE, part, runs)?;
                     runs[..scanned.runs].iter_mut().for_each(|run| run.set_written(true));
                     return Ok(scanned);
@@ -375,7 +386,8 @@ impl CowMappings {
             }
             ScanFor::UnmarkedAndMark => match mark(Scan::UNMARKED_AND_MARK, runs) {
                 Some(scanned) => Ok(Scanned { are_marked: true, ..scanned }),
-                // Some of it is not tracked. A scan for unmarked pages would miss those that are marked by now.
+                // Some pages are not tracked. A scan for unmarked pages would miss those that the failed scan has
+                // marked.
                 None => self.call(Scan::PRIVATE, part, runs),
             },
         }
@@ -385,7 +397,8 @@ impl CowMappings {
         debug_assert!(runs.len() <= MOST_RUNS);
         let start = part.at();
         match self.pagemap.scan(&(start..start + part.len()), wanted, runs) {
-            // The last run may go on beyond what was looked at, so it never stands still.
+            // An answer without progress would be asked for again and again. (The last run may end beyond the scanned
+            // range, which is progress.)
             Ok(found) if found.end < start + BASE_PAGE => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
             Ok(found) => Ok(Scanned { runs: found.runs, looked_at: found.end - start, are_marked: false }),
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),

@@ -1,4 +1,5 @@
-//! Reads and writes descriptors by address, because no slice of memory may be formed that others may write to.
+//! Reads and writes descriptors by address, because a slice must not be formed over memory that other threads may write
+//! to.
 
 use core::mem::size_of_val;
 use core::ptr;
@@ -13,13 +14,13 @@ use crate::sys::SystemError;
 /// A `write(2)` that reports success but has written nothing.
 pub(crate) const WROTE_NOTHING: SystemError = SystemError::new("write of no bytes", Errno::IO);
 
-/// How the kernel moves bytes between a descriptor and memory.
+/// The way in which the kernel moves bytes between a descriptor and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moves {
-    /// It copies through the page table, and keeps what it cannot copy for the next call.
+    /// The kernel copies through the page table. If it cannot copy some bytes, it leaves them for the next call.
     Bytes,
-    /// It may hold on to the physical pages while a device or another program fills or reads them (`O_DIRECT`, FUSE,
-    /// 9P, TLS in the kernel), or it may drop a message that it cannot copy.
+    /// The kernel may use the physical pages directly, while a device or another program fills or reads them
+    /// (`O_DIRECT`, FUSE, 9P, TLS in the kernel). Or it may drop a message that it cannot copy.
     PagesOrMessages,
 }
 
@@ -27,7 +28,7 @@ impl Moves {
     /// How bytes move when `fd` is read.
     pub(crate) fn of_reads(fd: BorrowedFd<'_>) -> Moves {
         let copies = match fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            // With the flag, each write to the pipe is a message.
+            // With this flag, each write to the pipe is a message.
             Ok(FileType::Fifo) => !is_direct(fd),
             Ok(FileType::Socket) => option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == libc::SOCK_STREAM && !has_layer(fd),
             _ => false,
@@ -35,8 +36,8 @@ impl Moves {
         if copies { Moves::Bytes } else { Moves::PagesOrMessages }
     }
 
-    /// How bytes move when `fd` is written. No message is lost then. Of a file system whose server is a program it
-    /// cannot be seen whether it has direct I/O.
+    /// How bytes move when `fd` is written; a write loses no message. If a program serves the file system, direct I/O
+    /// cannot be ruled out.
     pub(crate) fn of_writes(fd: BorrowedFd<'_>) -> Moves {
         if is_direct(fd) || has_a_server(fd) || has_layer(fd) { Moves::PagesOrMessages } else { Moves::Bytes }
     }
@@ -46,7 +47,7 @@ fn is_direct(fd: BorrowedFd<'_>) -> bool {
     fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
 }
 
-/// Whether it is a file of FUSE or 9P, by the numbers of statfs(2).
+/// Whether a program or another machine serves the file (FUSE or 9P), by the numbers of statfs(2).
 fn has_a_server(fd: BorrowedFd<'_>) -> bool {
     const FUSE: u64 = 0x6573_5546;
     const V9FS: u64 = 0x0102_1997;
@@ -61,7 +62,7 @@ fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> i32 {
     if result == 0 { value } else { -1 }
 }
 
-/// Whether something sits on top of TCP, such as TLS, which may decrypt straight into the reader's pages.
+/// Whether a protocol lies on top of TCP, such as TLS, which may decrypt straight into the reader's pages.
 fn has_layer(fd: BorrowedFd<'_>) -> bool {
     let mut name = [0u8; 16];
     let mut len = size_of_val(&name) as libc::socklen_t;
@@ -74,7 +75,7 @@ fn has_layer(fd: BorrowedFd<'_>) -> bool {
 /// One `read(2)`, or `pread(2)` at `offset`, of up to `len` bytes to `at`.
 ///
 /// # Safety
-/// `at..at + len` belongs to the caller's region, and others make only accesses to it that may race.
+/// `at..at + len` belongs to the caller's region, and other threads make only accesses to it that may race.
 pub(crate) unsafe fn read(
     fd: BorrowedFd<'_>,
     at: *mut u8,

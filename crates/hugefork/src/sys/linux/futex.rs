@@ -1,7 +1,7 @@
-//! Sleeps on a word, and wakes those who sleep there.
+//! Futexes: a thread sleeps on a word until another wakes it.
 //!
-//! A fault does so at its deepest place. These are plain system calls: rustix's futex takes 600 bytes of stack
-//! without optimisation.
+//! A fault sleeps at its deepest place on the stack. So these are plain system calls: rustix's futex takes 600 bytes of
+//! stack in an unoptimised build.
 
 use core::ptr;
 use core::sync::atomic::AtomicU32;
@@ -14,7 +14,7 @@ use syscalls::{Sysno, syscall4};
 const WAIT: usize = 128;
 const WAKE: usize = 129;
 
-/// Sleeps while `word` holds `seen`. It may wake for no reason, so callers look again.
+/// Sleeps while `word` holds `seen`. It may return for no reason, so callers check again.
 pub(crate) fn wait(word: &AtomicU32, seen: u32) {
     wait_until(word, seen, ptr::null());
 }
@@ -26,7 +26,7 @@ pub(crate) fn wait_at_most(word: &AtomicU32, seen: u32, time: Duration) {
 }
 
 fn wait_until(word: &AtomicU32, seen: u32, time: *const Timespec) {
-    // Whether it was interrupted or the word has changed already, the caller looks again.
+    // On every outcome, an interrupted sleep or a changed word included, the caller checks again.
     // SAFETY: the kernel reads the word and the time, which live as long as the call.
     let _ = unsafe { syscall4(Sysno::futex, word.as_ptr().addr(), WAIT, seen as usize, time.addr()) };
 }

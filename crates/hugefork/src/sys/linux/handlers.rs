@@ -1,16 +1,17 @@
-//! The chain of `SIGSEGV` handlers: ours, and those of the program before and after it.
+//! The chain of `SIGSEGV` handlers: hugefork's, and those that the program installed before and after it.
 //!
-//! A fault that is not ours goes to whoever handled `SIGSEGV` before, as if we were not there. We only raise `SIGBUS`
-//! and never handle it, so we are never in the way of a handler for it.
+//! hugefork passes a fault that is not its own to the handler that was installed before, as if hugefork were absent. It
+//! only raises `SIGBUS` and never handles it, so it never stands in the way of a handler of that signal.
 //!
-//! # Handlers installed after ours
-//! A handler that is installed later keeps us in its chain if it passes on faults that it does not know. If it does
-//! not, [`reinstall`] puts it below us. It may still hand faults back to us, who were there before it: by a call, or by
-//! restoring our disposition and returning. Then a fault that belongs to nobody would go round in circles. So each
-//! installation has its own entry, which knows what was there before *it*:
+//! # Handlers installed after hugefork's
+//! A later handler keeps hugefork's in its chain if it passes on faults that it does not know. If it does not,
+//! [`reinstall`] puts hugefork's on top of it. But the later handler may still hand a fault back to hugefork's, which
+//! it replaced: by a call, or by restoring hugefork's disposition and returning. Then a fault that no handler claims
+//! would go round in circles. So each installation has its own entry, which knows the handler that was there before
+//! *it*:
 //!
 //! ```text
-//!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ what was there before hugefork
+//!   kernel ─▶ entry 1 ─▶ theirs, which knew entry 0 ─▶ entry 0 ─▶ the handler before hugefork
 //! ```
 
 use core::ffi::c_int;
@@ -26,15 +27,15 @@ use super::mask::{AllBlocked, SignalsBlocked};
 use super::{futex, memory, signal, stacks};
 use crate::sys::SystemError;
 
-/// So many installations are told apart.
+/// The number of installations that have an entry of their own.
 const LEVELS: usize = 64;
 
-/// What is in the way when `sigaction(2)` succeeds and the handler is not there.
+/// The error's text if `sigaction(2)` succeeds but has not installed the handler.
 const KEPT: &str =
     "installing a handler of SIGSEGV, which something keeps for itself (AddressSanitizer: set handle_segv=1),";
 
-/// What each installation replaced. Null means the default: the handler was installed for one fault only, and has had
-/// it. The pages are never unmapped, because a handler may read them at any time.
+/// The action that each installation replaced. Null means the default action: the replaced handler was installed for
+/// one fault only, and has had it. The pages are never unmapped, because a handler may read them at any time.
 static EARLIER: [AtomicPtr<signal::Action>; LEVELS] = [const { AtomicPtr::new(ptr::null_mut()) }; LEVELS];
 
 /// The entry of each installation.
@@ -58,31 +59,32 @@ struct Installed {
     levels: usize,
     /// The entry that was installed last.
     top: usize,
-    /// For each entry: the one that was on top before it, which the handler in between knows as the earlier one.
+    /// For each entry, the entry that was on top before it. The handler in between knows that one as its earlier
+    /// handler.
     below: [usize; LEVELS],
 }
 
-/// What the handler asks about a fault, and has do something about it.
+/// The engine's part of the fault handler.
 pub(crate) struct Resolver {
-    /// Whether the fault at an address may be ours. It runs on the interrupted thread's stack.
+    /// Whether the fault at an address may be hugefork's. It runs on the interrupted thread's stack.
     pub(crate) concerns: fn(usize) -> bool,
-    /// Handles a fault and returns true if it is ours. Otherwise returns false and changes nothing. It runs on a stack
-    /// of the handler's own.
+    /// Handles a fault and returns true if it is hugefork's. Otherwise returns false and changes nothing. It runs on a
+    /// stack of the handler's own.
     pub(crate) resolve: fn(&mut Fault<'_>) -> bool,
-    /// Says that the interrupted thread's stack is too small.
+    /// Reports that the interrupted thread's stack is too small.
     pub(crate) say_no_room: fn(),
 }
 
 static RESOLVER: OnceLock<&'static Resolver> = OnceLock::new();
 
-/// The handler may need so many bytes of the interrupted thread's stack, besides the registers that the kernel puts
+/// How many bytes of the interrupted thread's stack the handler may need, besides the registers that the kernel puts
 /// there (`tests/handler_stack.rs`).
 pub(crate) const NEEDED_STACK_BYTES: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
 
-/// A fault for which there is no stack waits for so long before it is repeated.
+/// How long a fault for which there is no stack waits before it is repeated.
 const REPEATED_AFTER: Duration = Duration::from_millis(1);
 
-/// At least so much of it is used by the time that the handler checks for room.
+/// At least this much of those bytes is used when the handler checks for room.
 const USED_STACK_BYTES: usize = if cfg!(debug_assertions) { 256 } else { 128 };
 
 /// A page fault.
@@ -99,13 +101,14 @@ impl Fault<'_> {
         self.context.uc_mcontext.gregs[libc::REG_ERR as usize] & 0b10 != 0
     }
 
-    /// Whether the processor was writing. This machine does not tell, but a read of a region never faults.
+    /// Whether the processor was writing. This processor does not say, but a read of a region never faults.
     #[cfg(not(target_arch = "x86_64"))]
     pub(crate) fn is_write(&self) -> bool {
         true
     }
 
-    /// Whether the alternate stack has `bytes` left, if we are on one. The memory below it is not ours.
+    /// Whether the alternate stack has `bytes` left, if the thread is on one. The memory below that stack is not the
+    /// handler's.
     fn has_room(&self, bytes: usize) -> bool {
         let (here, stack) = (0_u8, &self.context.uc_stack);
         let left = (&raw const here).addr().wrapping_sub(stack.ss_sp.addr());
@@ -115,15 +118,16 @@ impl Fault<'_> {
     /// Makes the access end in a `SIGBUS`, see [`signal::raise_bus_error`].
     ///
     /// # Errors
-    /// The kernel refuses, or whatever filters its system calls. The instruction would then be repeated for ever.
+    /// If the kernel refuses, or a filter of system calls does. The instruction would then be repeated for ever.
     pub(crate) fn raise_bus_error(&mut self) -> Result<(), SystemError> {
         signal::raise_bus_error(self.address, &mut self.context.uc_sigmask)
     }
 }
 
-/// Installs the handler, unless it is installed already; true if that is new. Faults go to `resolver` first.
+/// Installs the handler, unless it is installed already. Returns true if this call installed it. Each fault goes to
+/// `resolver` first.
 pub(crate) fn install_once(resolver: &'static Resolver) -> Result<bool, SystemError> {
-    // Before the lock is taken, which a child of `fork(2)` would never see given back.
+    // This comes before the lock is taken, which a child of `fork(2)` might find held for ever.
     if !stacks::prepare() {
         return Err(SystemError::new("mmap", Errno::NOMEM));
     }
@@ -137,7 +141,7 @@ pub(crate) fn install_once(resolver: &'static Resolver) -> Result<bool, SystemEr
     Ok(true)
 }
 
-/// Puts the handler on top again, unless it is there.
+/// Puts hugefork's handler on top again, unless it is there.
 pub(crate) fn reinstall() -> Result<(), SystemError> {
     let _signals = SignalsBlocked::new();
     install(&mut INSTALLED.lock().unwrap_or_else(PoisonError::into_inner))
@@ -153,10 +157,10 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     if level == LEVELS {
         return Err(SystemError::new("installing one more fault handler", Errno::NOSPC));
     }
-    // If a handler comes on top once more, it now takes our entry on top for the earlier one. The entry that called it
-    // before must not do so again: the handler would be called twice, and for ever.
+    // If a later handler is put on top once more, it now takes hugefork's top entry for its earlier handler. The lower
+    // entry, which passed faults on to that handler, must no longer do so, or the two would call each other for ever.
     for (lower, earlier) in EARLIER[..level].iter().enumerate() {
-        // SAFETY: null, or a page that is never unmapped.
+        // SAFETY: the pointer is null, or leads to a page that is never unmapped.
         let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
         if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
             earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
@@ -166,10 +170,10 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     let kept: *mut signal::Action = page.ok_or(SystemError::new("mmap", Errno::NOMEM))?.as_ptr().cast();
     // SAFETY: the page is new, large enough and aligned.
     unsafe { kept.write(before) };
-    // The entry must know where to send faults that are not ours before the first one arrives.
+    // The entry must know where to pass foreign faults on before the first one arrives.
     EARLIER[level].store(kept, Ordering::Release);
     signal::install(libc::SIGSEGV, ENTRIES[level])?;
-    // A sanitizer that keeps the signal for itself takes the call for done, and does nothing.
+    // A sanitizer that keeps the signal for itself lets the call succeed, and does nothing.
     if signal::current(libc::SIGSEGV)?.sa_sigaction != ENTRIES[level] as *const () as usize {
         return Err(SystemError::new(KEPT, Errno::BUSY));
     }
@@ -179,8 +183,8 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// The handler of one installation. docs/safety.md argues its rules. In short: nothing here allocates, panics, takes a
-/// lock that is not ours, touches thread-local state, or leaves `errno` changed.
+/// The handler of one installation. docs/safety.md argues its rules. In short: no code here allocates, panics, takes a
+/// lock of others, touches thread-local state, or leaves `errno` changed.
 extern "C" fn entry<const LEVEL: usize>(number: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     on_fault(&EARLIER[LEVEL], number, info, context);
 }
@@ -193,11 +197,11 @@ fn on_fault(
 ) {
     // SAFETY: the kernel hands a handler with SA_SIGINFO a siginfo_t and a ucontext_t, both on this stack.
     let (info_ref, context_ref) = unsafe { (&*info, &mut *context.cast::<libc::ucontext_t>()) };
-    // A signal that somebody sent carries no fault address.
+    // A signal that a process sent carries no fault address.
     let is_fault = info_ref.si_code > 0;
     // SAFETY: the address is part of the siginfo_t; it has a meaning only for a fault.
     let address = unsafe { info_ref.si_addr() }.addr();
-    // SAFETY: reads this thread's errno, which belongs to the interrupted code.
+    // SAFETY: this reads this thread's errno, which belongs to the interrupted code.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno };
@@ -214,14 +218,14 @@ fn on_fault(
     unsafe { *errno = saved };
 }
 
-/// Has a fault handled on a stack of the handler's own; true if it is ours.
-#[inline(never)] // What it needs is not to lie on the stack of a handler that gets what is foreign.
+/// Handles a fault on a stack of the handler's own. Returns true if the fault is hugefork's.
+#[inline(never)] // Frees its stack before a foreign fault is passed on to another handler.
 fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
     if !fault.has_room(NEEDED_STACK_BYTES - USED_STACK_BYTES) {
         (resolver.say_no_room)();
         std::process::abort();
     }
-    // A handler that was installed later may have called us, with fewer signals blocked.
+    // A handler that was installed later may have called this one with fewer signals blocked.
     let _blocked = AllBlocked::new();
     match stacks::take() {
         Some(stack) => stack.run(|| (resolver.resolve)(fault)),
@@ -234,19 +238,20 @@ fn resolve(resolver: &Resolver, fault: &mut Fault<'_>) -> bool {
     }
 }
 
-/// Does nothing. It is called for each page fault that is not hugefork's, before that goes to the earlier handler.
+/// Does nothing. The handler calls it for each page fault that is not hugefork's, before it passes the fault on.
 ///
-/// A debugger that has to let the `SIGSEGV` of first writes pass stops at no other fault either, and finds the process
-/// gone. So it breaks here (`hugefork.gdb`): the thread's stack is whole, below the frames of the handler.
+/// A debugger must let the `SIGSEGV` of first writes pass, so it would stop at no other fault either, and would find
+/// the process gone. So it breaks here instead (`hugefork.gdb`): the thread's stack is whole, below the frames of the
+/// handler.
 #[inline(never)]
-// SAFETY: nobody else has a function of this name.
+// SAFETY: no other function has this name.
 #[unsafe(no_mangle)]
 extern "C" fn hugefork_foreign_fault(address: usize) {
     core::hint::black_box(address);
 }
 
-/// Hands a fault to the earlier handler, as the kernel would have.
-#[inline(never)] // The signal masks that it needs are not to lie on the stack below a fault of our own.
+/// Passes a fault on to the earlier handler, as the kernel would have called it.
+#[inline(never)] // Its signal masks take no stack while hugefork's own faults are handled.
 fn pass_on(
     earlier: &AtomicPtr<signal::Action>,
     number: c_int,
@@ -254,11 +259,11 @@ fn pass_on(
     context: *mut libc::c_void,
     interrupted: &libc::sigset_t,
 ) {
-    // SAFETY: null, or a page that is never unmapped.
+    // SAFETY: the pointer is null, or leads to a page that is never unmapped.
     let Some(action) = (unsafe { earlier.load(Ordering::Acquire).as_ref() }) else { return die_of(number, info) };
     match action.sa_sigaction {
         libc::SIG_DFL => die_of(number, info),
-        // The kernel lets nobody ignore a fault, but lets them ignore a signal that was sent.
+        // The kernel lets no program ignore a fault, but lets programs ignore a signal that was sent.
         // SAFETY: `info` is the kernel's.
         libc::SIG_IGN if unsafe { (*info).si_code } > 0 => die_of(number, info),
         libc::SIG_IGN => {}
@@ -280,30 +285,31 @@ fn pass_on(
     }
 }
 
-/// The default action: as soon as we return, the instruction is repeated, faults again, and ends the process with the
-/// right signal and a core that shows the culprit. A signal that was sent would not repeat, so it is sent again.
+/// Takes the default action. When the handler returns from a fault, the instruction is repeated, faults again, and ends
+/// the process with the right signal and a core that shows the culprit. A sent signal would not repeat, so this sends
+/// it again.
 fn die_of(number: c_int, info: *mut libc::siginfo_t) {
     signal::set_default(number);
     // SAFETY: `info` is the kernel's.
     if unsafe { (*info).si_code } <= 0 {
-        // SAFETY: sends a signal to this process.
+        // SAFETY: the call sends a signal to this process.
         unsafe { libc::raise(number) };
     }
 }
 
-/// Blocks what the kernel would have blocked while `action` runs, and nothing else: the handler may never return
-/// (`siglongjmp`).
+/// Blocks the signals that the kernel would have blocked while `action` runs, and no others: the handler may never
+/// return (`siglongjmp`).
 fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: initialises the set.
+    // SAFETY: the call initialises the set.
     unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
     for candidate in 1..=64 {
-        // SAFETY: reads two sets. For a number that it does not know, the call answers with an error, which is not 1.
+        // SAFETY: the call reads two sets. For a number that is no signal, the call returns an error, which is not 1.
         let blocked = unsafe {
             libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
         };
         if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
-            // SAFETY: adds to the set made above.
+            // SAFETY: the call adds to the set made above.
             unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
         }
     }

@@ -1,20 +1,21 @@
-//! Holds whoever uses some addresses, system calls too, while what they show is parked.
+//! Holds addresses: threads and system calls that use them wait, while the memory there is parked elsewhere.
 //!
 //! ```text
 //!   addresses   | private mapping | ──▶ | the same, without pages | ──▶ | block          |
 //!   parking     | nothing         |     | the pages               |     | nothing        |
 //!                    register, mremap(MREMAP_DONTUNMAP)        show; UFFDIO_WAKE
 //! ```
-//! The range is registered for user faults, and one `mremap` takes its pages to another place. From then on the kernel
-//! finds no page there, and puts whoever needs one to sleep (`UFFDIO_REGISTER_MODE_MINOR`: the file has the page, but
-//! no page table). Nobody reads the descriptor: the sleepers are woken when something else is shown, and look again.
-//! Pages that were swapped out stay swapped out, parked, where nothing else looks like them.
+//! The range is registered with a userfaultfd for user faults, and one `mremap` moves its pages to another place. From
+//! then on the kernel finds no page-table entries there, although the file has the pages
+//! (`UFFDIO_REGISTER_MODE_MINOR`), and suspends any thread that needs one. No thread reads the descriptor: when other
+//! memory is shown, the engine wakes the suspended threads, and they repeat the access. Pages that were swapped out
+//! stay swapped out, parked, and cannot be confused with others there.
 //!
-//! By write-protection (`UFFDIO_WRITEPROTECT`) readers would not wait. But the kernel splits huge pages for it and puts
-//! a marker into each entry of their page tables, which `PAGEMAP_SCAN` cannot tell from a page that was swapped out
-//! (docs/design.md has what both cost).
+//! With write-protection (`UFFDIO_WRITEPROTECT`) instead, readers would not wait. But for that, the kernel splits huge
+//! pages and puts a marker into each entry of their page tables, which `PAGEMAP_SCAN` cannot tell from a page that was
+//! swapped out (docs/design.md has the costs of both).
 //!
-//! This needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
+//! Holding needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
 //! access to `/dev/userfaultfd`.
 
 use hugefork_linux::Descriptor;
@@ -28,18 +29,18 @@ use super::stderr::say_and_abort;
 use super::{LOST, named, owner};
 use crate::sys::{Part, SystemError};
 
-/// What faults are held with. A `fork(2)` child must not use it, since its calls act on the parent's memory.
+/// The userfaultfd that holds faults. A `fork(2)` child must not use it, because its calls act on the parent's memory.
 pub(crate) struct Holder(Userfaultfd);
 
 impl Holder {
-    /// Opens it, if the process may handle the faults of system calls.
+    /// Opens the userfaultfd, if the process may handle the faults of system calls.
     pub(crate) fn open() -> Result<Holder, SystemError> {
         let faults = named("userfaultfd", Userfaultfd::open(Faults::OfCallsToo))?;
         named("ioctl(UFFDIO_API)", faults.enable(UFFD_FEATURE_MISSING_SHMEM | UFFD_FEATURE_MINOR_SHMEM))?;
         Ok(Holder(faults))
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see
+    /// Opens the descriptor again if the program, which does not know of it, has closed it: see
     /// [`Descriptor::reopen`](hugefork_linux::Descriptor::reopen).
     pub(super) fn reopen(&self) -> bool {
         self.0.0.reopen(|| Holder::open().ok().map(|new| new.0.0))
@@ -49,7 +50,7 @@ impl Holder {
         &self.0.0
     }
 
-    /// As [`Sys::hold`](crate::sys::Sys::hold); `parking` is that of the part.
+    /// As [`Sys::hold`](crate::sys::Sys::hold). `parking` pairs the part with the place for its memory.
     pub(super) fn hold(&self, part: Part<'_>, parking: &Parking<'_>) -> Result<(), SystemError> {
         if owner::is_forked_child() {
             return Err(SystemError::new("ioctl(UFFDIO_REGISTER)", Errno::PERM));
@@ -68,14 +69,14 @@ impl Holder {
         }
     }
 
-    /// From now on whoever finds no page there waits.
+    /// Registers a range. From then on, a thread that finds no page there waits.
     pub(super) fn register(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let registered = self.0.register(&(at..at + len), MODE_MISSING | MODE_MINOR);
         let call = |errno| if errno == Errno::BADF { LOST } else { "ioctl(UFFDIO_REGISTER)" };
         registered.map_err(|errno| SystemError::new(call(errno), errno))
     }
 
-    /// After a failure: all is there still, or again.
+    /// Wakes the threads after a failed hold: the part still shows all of its memory, or shows it again.
     #[cold]
     fn resume(&self, part: Part<'_>) {
         match self.0.unregister(&(part.at()..part.at() + part.len())) {
@@ -84,25 +85,25 @@ impl Holder {
         }
     }
 
-    /// Wakes those who wait for the part. They look again what is there.
+    /// Wakes the threads that wait for the part. They repeat their accesses.
     pub(super) fn wake(&self, part: Part<'_>) {
         match self.0.wake(&(part.at()..part.at() + part.len())) {
             Ok(()) => {}
-            // They would sleep for ever. Or the program has closed the descriptor meanwhile, which did not know of it:
-            // then nobody was kept off, and what they wrote is lost.
+            // If the process went on, the threads would sleep for ever. Or the program, which does not know of the
+            // descriptor, has closed it meanwhile: then no thread was held, and writes made since are lost.
             Err(errno) => abort(part, errno),
         }
     }
 }
 
-/// Without their pages the program would not see its memory, and who waits for it would sleep for ever.
+/// Aborts the process, because its memory is not where it belongs, or because threads would wait for ever.
 #[cold]
 pub(super) fn abort(part: Part<'_>, errno: Errno) -> ! {
     say_and_abort(format_args!(
-        "the kernel refused to let go of who waits for memory at {:#x}: error {}{}; aborting",
+        "the kernel refused to release memory that threads wait for at {:#x}: error {}{}; aborting",
         part.at(),
         errno.raw_os_error(),
-        if errno == Errno::BADF { ", since the program has closed what they wait for" } else { "" },
+        if errno == Errno::BADF { ", since the program has closed the descriptor that they wait on" } else { "" },
     ));
 }
 
@@ -112,7 +113,7 @@ mod tests {
     use crate::sys::{Access, Shows, Sys};
     use crate::units::BASE_PAGE;
 
-    /// What is parked is two mappings, and a call that moves both fails at the second, when the first has moved.
+    /// The parked memory is two mappings, and a call that moves both fails at the second, after it has moved the first.
     #[test]
     fn private_pages_come_back_though_a_call_fails_half_way() {
         const PAGES: usize = 8;
@@ -120,7 +121,7 @@ mod tests {
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         let parked = match memory.claim_parking(LEN, BASE_PAGE) {
             Ok(parked) => parked,
-            Err(error) => return println!("skipped: nobody can be made to wait: {error}"),
+            Err(error) => return println!("skipped: threads cannot be held here: {error}"),
         };
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
@@ -130,7 +131,7 @@ mod tests {
         // SAFETY: the range is ours, and shows a private mapping.
         (0..PAGES).for_each(|nth| unsafe { page(nth).write_volatile(1 + nth as u8) });
         memory.hold(part, away).unwrap();
-        // The kernel moves what is registered only by itself, and finds that when it comes to it.
+        // The kernel moves a registered mapping only on its own, and detects that in the middle of the call.
         let holder = memory.cow_mappings.as_ref().unwrap().holder().unwrap();
         holder.register(away.at() + LEN / 2, LEN / 2).unwrap();
         memory.unpark(part, away);

@@ -1,6 +1,6 @@
-//! Where mappings end, and what they are of, by `PROCMAP_QUERY` (Linux 6.11). Who moves several with one call (Linux
-//! 6.17) moves one after the other ([`hugefork_linux::parking`]). Older kernels refuse that, so where the kernel does
-//! not tell, there is no need to ask.
+//! Where mappings end and which file they show, by `PROCMAP_QUERY` (Linux 6.11). A call that moves several mappings
+//! (Linux 6.17) moves one after the other ([`hugefork_linux::parking`]), so a caller that needs them moved at one
+//! moment asks here first. Kernels without `PROCMAP_QUERY` refuse to move several, so there is no need to ask.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use hugefork_linux::procmap_query::Maps;
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
 
-/// Which file a mapping is of.
+/// The identity of a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     device: [u32; 2],
@@ -17,28 +17,28 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// By its numbers as `fstat` has them.
+    /// The identity by the numbers that `fstat` returns.
     pub(super) fn new(device: u64, inode: u64) -> FileId {
         FileId { device: [major(device), minor(device)], inode }
     }
 }
 
-/// `/proc/thread-self/maps`, if it answers.
+/// `/proc/thread-self/maps`, if it answers queries.
 pub(super) struct Mappings(Option<Maps>);
 
 impl Mappings {
-    /// Opens it. `mapped` is the address of some mapping.
+    /// Opens the file. `mapped` is the address of some mapping, for a first query.
     pub(super) fn open(mapped: usize) -> Mappings {
         Mappings(Maps::open().ok().filter(|maps| maps.end_of(mapped).is_ok()))
     }
 
-    /// What answers, for those who move mappings.
+    /// The open file, for calls that move mappings.
     pub(super) fn maps(&self) -> Option<&Maps> {
         self.0.as_ref()
     }
 
-    /// Whether these bytes may be moved by one call, as far as others see: they are one mapping, or the call refuses
-    /// them.
+    /// Whether one call moves these bytes at one moment, as other threads see it, or refuses to: they are one mapping,
+    /// or the kernel refuses to move several.
     pub(super) fn is_one(&self, at: usize, len: usize) -> bool {
         match &self.0 {
             Some(maps) => maps.end_of(at).is_ok_and(|end| at + len <= end),
@@ -46,8 +46,8 @@ impl Mappings {
         }
     }
 
-    /// The first piece of a range of addresses that shows a file, from `offset` on at the start of the range, or at any
-    /// offset. All of it where the kernel does not tell.
+    /// The first piece of `range` that shows `file`. With `offset`, it must show the file from there on, counted from
+    /// the start of the range. The whole range if the kernel does not answer.
     pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
         let Some(maps) = &self.0 else { return Some(range.clone()) };
         let mut at = range.start;
@@ -71,7 +71,7 @@ impl Mappings {
         None
     }
 
-    /// Opens it again, if the program has closed it, which did not know of it: see
+    /// Opens the file again if the program, which does not know of the descriptor, has closed it: see
     /// [`Descriptor::reopen`](hugefork_linux::Descriptor::reopen).
     pub(super) fn reopen(&self) -> bool {
         self.0.as_ref().is_some_and(|maps| maps.0.reopen(|| Maps::open().ok().map(|maps| maps.0)))
@@ -90,7 +90,7 @@ mod tests {
     use crate::units::BASE_PAGE;
 
     #[test]
-    fn a_file_is_told_from_what_lies_in_its_place() {
+    fn a_file_is_distinguished_from_other_mappings_in_its_place() {
         let len = 4 * BASE_PAGE;
         let file = rustix::fs::memfd_create("hugefork-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 2 * len as u64).unwrap();
@@ -101,14 +101,14 @@ mod tests {
         let map = unsafe { rustix::mm::mmap(none, len, rights, MapFlags::SHARED, &file, offset as u64) }.unwrap();
         let mappings = Mappings::open(map.addr());
         if mappings.descriptor().is_none() {
-            println!("skipped: this kernel does not tell of single mappings (Linux 6.11)");
+            println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }
         let all = map.addr()..map.addr() + len;
         assert_eq!(mappings.shown(&all, id, Some(offset)), Some(all.clone()));
         assert_eq!((mappings.shown(&all, id, Some(0)), mappings.shown(&all, id, None)), (None, Some(all.clone())));
         let second = all.start + BASE_PAGE;
-        // SAFETY: within our own mapping, which nobody uses.
+        // SAFETY: the page lies within our own mapping, which nothing uses.
         unsafe {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED;
             mmap_anonymous(map.byte_add(BASE_PAGE), BASE_PAGE, rights, flags).unwrap();
@@ -128,10 +128,10 @@ mod tests {
         let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
         let mappings = Mappings::open(map.addr());
         if mappings.descriptor().is_none() {
-            println!("skipped: this kernel does not tell of single mappings (Linux 6.11)");
+            println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }
-        // SAFETY: our own mapping, which nobody uses.
+        // SAFETY: our own mapping, which nothing uses.
         unsafe { mprotect(map.byte_add(2 * BASE_PAGE), 2 * BASE_PAGE, MprotectFlags::empty()) }.unwrap();
         assert!(mappings.is_one(map.addr(), 2 * BASE_PAGE) && !mappings.is_one(map.addr(), 3 * BASE_PAGE));
         // SAFETY: as above.

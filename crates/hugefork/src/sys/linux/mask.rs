@@ -1,7 +1,8 @@
-//! Keeps the program's signal handlers away while this thread holds locks of the engine.
+//! Keeps the program's signal handlers from running while this thread holds locks of the engine.
 //!
-//! Faults need not be kept away: no memory that is written to under a lock of the fault handler lies in a region
-//! (`own`). Other work under such a lock, such as naming a pool in an error, may write to a heap that lies in one.
+//! Faults need not be kept from happening: memory that is written under a lock of the fault handler never lies in a
+//! region (`own`). Other work under an engine's lock, such as naming a pool in an error, may write to a heap that lies
+//! in a region.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -11,13 +12,13 @@ use core::ptr;
 use syscalls::{Sysno, syscall2, syscall4};
 
 thread_local! {
-    /// How many [`SignalsBlocked`] of this thread live, and the mask from before the first of them.
+    /// How many [`SignalsBlocked`] of this thread are alive, and the mask from before the first of them.
     static BLOCKED: (Cell<usize>, Cell<MaybeUninit<libc::sigset_t>>) =
         const { (Cell::new(0), Cell::new(MaybeUninit::uninit())) };
 }
 
-/// Blocks all signals of this thread except `SIGSEGV` and `SIGBUS` until the last one of the thread is dropped. The two
-/// system calls of the first take about 0.3 us; one inside of another costs nothing.
+/// Blocks all signals of this thread except `SIGSEGV` and `SIGBUS` until the thread's last guard is dropped. The two
+/// system calls of the outermost guard take about 0.3 us; an inner guard costs nothing.
 #[derive(Debug)]
 pub(crate) struct SignalsBlocked(PhantomData<*mut ()>);
 
@@ -27,7 +28,8 @@ impl SignalsBlocked {
             if count.get() == 0 {
                 before.replace(block_all());
             }
-            // Only now: a signal handler that comes before finds signals unblocked, and blocks them itself.
+            // The count rises only now: a signal handler that runs before this line finds signals unblocked, and blocks
+            // them itself.
             count.replace(count.get() + 1);
         });
         SignalsBlocked(PhantomData)
@@ -39,20 +41,20 @@ impl Drop for SignalsBlocked {
         BLOCKED.with(|(count, before)| {
             count.replace(count.get() - 1);
             if count.get() == 0 {
-                // SAFETY: `before` is the mask that the kernel gave the first one.
+                // SAFETY: `before` is the mask that the kernel gave to the outermost guard.
                 unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.get().as_ptr(), ptr::null_mut()) };
             }
         });
     }
 }
 
-/// Returns the mask from before.
+/// Blocks all signals but those of faults. Returns the mask from before.
 fn block_all() -> MaybeUninit<libc::sigset_t> {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: sigfillset writes a whole sigset_t to the pointer it is given.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
     for of_a_fault in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: removes a signal from the set made above.
+        // SAFETY: the call removes a signal from the set made above.
         unsafe { libc::sigdelset(all.as_mut_ptr(), of_a_fault) };
     }
     // SAFETY: `all` was filled in above; the call writes `before`, and cannot fail with SIG_SETMASK.
@@ -60,23 +62,24 @@ fn block_all() -> MaybeUninit<libc::sigset_t> {
     before
 }
 
-/// Has this thread take the signal of its first writes, if it had blocked that: the kernel ends a process that faults
-/// with `SIGSEGV` blocked, and nobody can say why. Blocked, the signal is of no use to anybody.
+/// Unblocks the signal of first writes, `SIGSEGV`, if this thread has blocked it. The kernel ends a process that faults
+/// with `SIGSEGV` blocked, without a message. Blocking it is of no use to a program.
 pub(crate) fn allow_faults() {
     change_mask(libc::SIG_UNBLOCK, &(1 << (libc::SIGSEGV - 1)), ptr::null_mut());
 }
 
-/// What the kernel has for a set of signals: bit *n* - 1 for signal *n*.
+/// A set of signals as the kernel has it: bit *n* - 1 for signal *n*.
 type KernelSet = u64;
 
-/// What nobody can block.
+/// The signals that no thread can block.
 const NEVER: KernelSet = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
 
-/// Blocks all signals of this thread until it is dropped: also those of faults, and those that the C library keeps for
-/// itself (`setuid(2)` in another thread, cancellation) and puts into no set. It leaves `errno` alone.
+/// Blocks all signals of this thread until it is dropped. This includes the signals of faults, and those that the C
+/// library keeps for itself (`setuid(2)` in another thread, cancellation) and puts into no set. It does not change
+/// `errno`.
 ///
-/// It is for the fault handler, which the kernel calls with all of them blocked already, but other handlers with what
-/// they asked for. So it is one system call mostly.
+/// The fault handler uses this. The kernel calls the handler with all signals blocked already, but another handler may
+/// call it with only those that it asked for. So this mostly is one system call.
 #[derive(Debug)]
 pub(super) struct AllBlocked {
     before: KernelSet,
@@ -98,15 +101,16 @@ impl Drop for AllBlocked {
     }
 }
 
-/// The signals that the kernel sends to a thread for a write of its own: to a pipe or socket that nobody reads, to a
-/// file that would become larger than `RLIMIT_FSIZE`, and to a terminal that another job has. The first two kill by
-/// default, the third stops.
+/// The signals that the kernel sends to a thread because of its own write: to a pipe or socket without a reader, to a
+/// file that would become larger than `RLIMIT_FSIZE`, and to a terminal that another job has. By default, the first two
+/// kill the process, and the third stops it.
 const OF_WRITES: KernelSet = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1) | 1 << (libc::SIGTTOU - 1);
 
-/// Keeps the signals of a write away from this thread until it is dropped: the write fails instead, and a write to a
-/// terminal goes on. Those that were pending before stay so.
+/// Keeps the signals of a write from this thread until it is dropped: the write fails instead, and a write to a
+/// terminal goes on. Signals that were pending before stay pending.
 ///
-/// A line of the library's must end nobody, and the program's handlers of these signals know nothing of such a write.
+/// A line of the library must not end the process, and the program's handlers of these signals do not expect such a
+/// write.
 #[derive(Debug)]
 pub(super) struct WriteSignalsTaken {
     before: KernelSet,
@@ -128,7 +132,7 @@ impl Drop for WriteSignalsTaken {
         let own = OF_WRITES & !self.were_pending;
         let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (own_at, time) = ((&raw const own).addr(), (&raw const at_once).addr());
-        // It takes one signal at a time, and fails where there is none.
+        // Each call takes one pending signal, and fails if there is none.
         // SAFETY: the kernel reads a set and a time.
         while unsafe { syscall4(Sysno::rt_sigtimedwait, own_at, 0, time, size_of::<KernelSet>()) }.is_ok() {}
         set_mask(&self.before, ptr::null_mut());
@@ -150,14 +154,14 @@ fn change_mask(how: core::ffi::c_int, mask: &KernelSet, before: *mut KernelSet) 
 mod tests {
     use super::*;
 
-    /// Whether each of these is blocked just now.
+    /// Whether each of these is blocked at this moment.
     fn are_blocked(signals: [i32; 5]) -> [bool; 5] {
         let mut mask = MaybeUninit::uninit();
         // SAFETY: without a new mask, the call only writes the one that there is.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), mask.as_mut_ptr()) };
-        // SAFETY: written just now.
+        // SAFETY: the call wrote it.
         let mask = unsafe { mask.assume_init() };
-        // SAFETY: reads the mask.
+        // SAFETY: the call reads the mask.
         signals.map(|signal| unsafe { libc::sigismember(&mask, signal) } == 1)
     }
 
@@ -173,7 +177,7 @@ mod tests {
         assert_eq!(are_blocked(signals), before);
     }
     #[test]
-    fn those_of_the_c_library_wait_too() {
+    fn signals_of_the_c_library_are_blocked_too() {
         // Signals 32 and 33 are glibc's own; it shows them in no set.
         let now = || {
             let mut now = 0;

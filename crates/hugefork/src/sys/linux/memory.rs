@@ -1,14 +1,14 @@
-//! One pool's memory: a file that is mapped once as a whole (the direct map). What regions show of it is in shown.rs.
-//! It is a memfd, or a file of a tmpfs of its own (own_tmpfs.rs). Once it is mapped, its descriptor is closed: all that
-//! is done to it goes by address. A pool that exports keeps one for reading; for hugetlb, of which the kernel makes no
-//! second mapping without the file, it stays.
+//! The memory of one pool: a file, and its mapping as a whole (the direct map). The mappings of regions are in
+//! shown.rs. The file is a memfd, or a file of a tmpfs of its own (own_tmpfs.rs). Once it is mapped, its descriptor is
+//! closed, because all later calls use addresses. A pool that exports keeps a descriptor for reading. A hugetlb pool
+//! keeps its file, without which the kernel makes no second mapping of hugetlb.
 //!
 //! ```text
 //! file         | block 0 | block 1 | block 2 | …          size = capacity
 //! direct map   | rw      |         | rw      |             in the arena; not in fork(2) children or core dumps
 //! template     | r       |         | r       |             the same, for shmem; never touched
 //! ```
-//! Both are accessible only where the pool is used (pool_map.rs).
+//! Both mappings are accessible only where the pool is used (pool_map.rs).
 
 use core::ptr;
 use std::ffi::c_void;
@@ -39,19 +39,19 @@ use crate::sys::restore::{differs, restore};
 use crate::sys::{Access, Extent, MapFailure, Merging, PageRun, Part, ScanFor, Scanned, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// What fails where a reset stages private pages, and shows them again.
+/// The call that fails when a reset cannot stage private pages or show them again.
 const PRIVATE_PAGES: &str = "mremap of private pages";
 
-/// The answer of a pool that keeps no file.
+/// The error of a pool that keeps no file.
 const NOTHING_KEPT: SystemError = SystemError::new("export of a pool that was not built for it", Errno::OPNOTSUPP);
 
 /// The call that gives memory back to the system.
 const REMOVE: &str = "madvise(MADV_REMOVE)";
 
-/// All pools of the process share one limit.
+/// The budget of mappings, which all pools of the process share.
 static BUDGET: MappingBudget = MappingBudget::new(settings::DEFAULT_MAP_COUNT);
 
-/// What the memory is made of.
+/// The kind of a pool's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Reserved huge pages of this many bytes each.
@@ -62,18 +62,18 @@ pub(crate) enum Kind {
     ShmemBase,
 }
 
-/// Where huge pages of shmem come from.
+/// The way in which shmem gets huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Huge {
     /// The kernel makes them at first touch, as `shmem_enabled` says.
     BySetting,
     /// The kernel makes them at first touch, as the mount says.
     OwnTmpfs(OnSwap),
-    /// The kernel is asked for each.
+    /// hugefork asks the kernel for each huge page.
     Collapse,
 }
 
-/// Why there is no memory of a kind.
+/// Why memory of some kind cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum NoMemory {
     #[error(transparent)]
@@ -93,7 +93,7 @@ impl Kind {
     }
 }
 
-/// Why a write cannot copy single pages.
+/// Why the kernel cannot copy single pages on a write.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum NoPageGrain {
     #[error("the kernel copies whole pages of hugetlb: take Backing::ShmemHuge")]
@@ -114,7 +114,7 @@ pub(crate) enum Dump {
     Included,
 }
 
-/// Whether other processes may be shown the memory.
+/// Whether other processes may get access to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exports {
     No,
@@ -123,55 +123,56 @@ pub(crate) enum Exports {
 
 /// One pool's memory on Linux.
 pub struct Linux {
-    /// The file of hugetlb. For reading only, the file of a pool that exports, and where system calls are filtered.
+    /// The file of a hugetlb pool. A read-only descriptor of the file, for a pool that exports, or if system calls are
+    /// filtered.
     file: Result<Descriptor, SystemError>,
-    /// The file that is mapped.
+    /// The identity of the mapped file.
     id: FileId,
     exports: Exports,
     pub(super) direct: PoolMap,
-    /// What read-only mappings are duplicates of; none for hugetlb.
+    /// The mapping from which read-only mappings are duplicated; none for hugetlb.
     pub(super) template: Option<PoolMap>,
     pub(super) capacity: usize,
     pub(super) kind: Kind,
     pub(super) dump: Dump,
     pub(super) arena: &'static Arena,
-    /// What page grain takes, or why there is none.
+    /// The state for CoW mappings, or the reason why there are none.
     pub(super) cow_mappings: Result<CowMappings, NoPageGrain>,
-    /// How many stretches of 2 MiB the kernel refused to make one page of.
+    /// How many pieces of 2 MiB the kernel refused to make huge pages of.
     not_collapsed: AtomicU64,
     pub(super) children: Children,
-    /// Whether all addresses were given back, and whatever is there is the program's.
+    /// Whether all addresses were given back, so that everything mapped there now is the program's.
     pub(super) is_left: AtomicBool,
 }
 
-/// What a `fork(2)` child has of a pool's memory.
+/// The part of a pool's memory that a `fork(2)` child has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Children {
     /// Nothing.
     HaveNothing,
-    /// What is shown through private mappings when it is forked.
+    /// The memory that private mappings show at the time of the fork.
     HaveCowMappings,
 }
 
-// SAFETY: the pointers are to mappings that belong to this value and may be used from any thread.
+// SAFETY: the pointers lead to mappings that belong to this value, and any thread may use them.
 unsafe impl Send for Linux {}
 // SAFETY: as above; each use of the pointers argues its own case.
 unsafe impl Sync for Linux {}
 
 impl Linux {
-    /// Memory for a pool. hugetlb pages are reserved here: if this succeeds, they are there. shmem gets its memory as
-    /// blocks are used, or by [`Sys::obtain`].
+    /// Memory for a pool. hugetlb pages are reserved here: after success, they cannot be missing. shmem gets its memory
+    /// when blocks are used, or by [`Sys::obtain`].
     pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump, exports: Exports) -> Result<Linux, NoMemory> {
         advice::note_filter();
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {
-            // The kernel would not only refuse: it sends SIGXFSZ, which kills.
+            // The kernel would not only refuse: it would send SIGXFSZ, which kills.
             return Err(SystemError::new("ftruncate of the pool's memfd", Errno::FBIG).into());
         }
         refresh_budget();
         let file = create_file(kind, capacity)?;
         if exports == Exports::Yes {
-            // If it is refused, an export says so.
+            // If the kernel refuses this, a later export returns an error.
             let _ = share::guard(kept(&file)?);
         }
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
@@ -199,7 +200,7 @@ impl Linux {
         };
         memory.mark(memory.direct.at())?;
         match kind {
-            // The kernel locks none of it, and touches none of it by itself.
+            // The kernel neither locks nor touches hugetlb memory by itself.
             Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
                 let template = map_direct(arena, &file, capacity, kind, Access::Read)?;
@@ -210,14 +211,14 @@ impl Linux {
         memory.file = match (kind, exports) {
             (Kind::Hugetlb { .. }, _) => Ok(file),
             (_, Exports::Yes) => share::reopen_for_reading(&file),
-            // To ask by address takes a call that filters leave out ([`residence`]).
+            // A query by address takes a system call that filters may lack ([`residence`]).
             (_, Exports::No) if advice::has_filter() => share::reopen_for_reading(&file),
             (_, Exports::No) => Err(NOTHING_KEPT),
         };
         Ok(memory)
     }
 
-    /// The file, if it is kept and the program has not closed it.
+    /// The file, if the pool keeps it and the program has not closed it.
     pub(super) fn file(&self) -> Result<BorrowedFd<'_>, SystemError> {
         self.file.as_ref().map_err(|error| *error).and_then(kept)
     }
@@ -230,7 +231,7 @@ impl Linux {
         }
     }
 
-    /// An error if some of a part shows something else than this memory: then it must not be moved.
+    /// Returns an error if some of a part shows other memory than this, because such a part must not be moved.
     fn check_shown(&self, part: Part<'_>) -> Result<(), SystemError> {
         if self.children == Children::HaveNothing {
             return Ok(());
@@ -245,12 +246,12 @@ impl Linux {
         Ok(())
     }
 
-    /// Why a write cannot copy single pages, if it cannot.
+    /// The reason why the kernel cannot copy single pages on a write, if there is one.
     pub(crate) fn no_page_grain(&self) -> Option<NoPageGrain> {
         self.cow_mappings.as_ref().err().copied()
     }
 
-    /// A descriptor of all of the memory, for reading only.
+    /// Opens a read-only descriptor of all the memory.
     pub(crate) fn open_for_reading(&self) -> Result<Descriptor, SystemError> {
         match (&self.file, self.exports) {
             (Ok(file), Exports::Yes) => {
@@ -262,7 +263,7 @@ impl Linux {
         }
     }
 
-    /// What divides the offsets at which it can be mapped.
+    /// The page size of the file. It can be mapped at offsets that are multiples of it.
     pub(crate) fn page_size(&self) -> usize {
         match self.kind {
             Kind::Hugetlb { page } => page,
@@ -275,12 +276,12 @@ impl Linux {
         self.direct.at().addr()
     }
 
-    /// Marks a mapping of the whole pool, which nobody uses yet.
+    /// Gives the kernel advice about a new mapping of the whole pool, which no thread uses yet.
     fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
         let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
         let marks =
             [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
-        // Where each huge page is asked for, `shmem_enabled=advise` is to make none at the first touch.
+        // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
         let at_touch = matches!(self.kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)));
         let count = if at_touch { 3 } else { 2 };
         for (advice, call) in marks.into_iter().take(count) {
@@ -292,7 +293,8 @@ impl Linux {
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
         debug_assert!(offset + len <= self.capacity);
-        // SAFETY: the range lies in the direct map, and none of the advice used drops contents that anybody needs.
+        // SAFETY: the range lies in the direct map, and none of the advice used here drops contents that are still
+        // needed.
         named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
     }
 
@@ -301,11 +303,11 @@ impl Linux {
         self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
-    /// Makes one page of the 2 MiB at `offset`, of which one page has memory: without any, the kernel refuses. For a
-    /// range that covers no whole 2 MiB the kernel returns 0 and does nothing. Contents stay. False if the kernel
-    /// refused.
+    /// Makes one huge page of the 2 MiB at `offset`, whose contents stay. At least one of its base pages must have
+    /// memory, or the kernel refuses. For a range that covers no whole 2 MiB, the kernel returns 0 and does nothing.
+    /// Returns false if the kernel refused.
     pub(super) fn collapse(&self, offset: usize) -> bool {
-        /// A try fails if somebody holds or moves a page just then.
+        /// A try fails if the kernel or another thread uses or moves a page at that moment.
         const COLLAPSE_TRIES: usize = 3;
         for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
@@ -318,16 +320,16 @@ impl Linux {
         false
     }
 
-    /// How many stretches of 2 MiB the kernel has refused to make one page of. They consist of base pages.
+    /// How many pieces of 2 MiB the kernel refused to make huge pages of. They consist of base pages.
     pub(crate) fn not_collapsed(&self) -> u64 {
         self.not_collapsed.load(Ordering::Relaxed)
     }
 
-    /// How many bytes of memory the pool has now, and how many of them are in huge pages, as seen in the direct map,
-    /// through which all memory is obtained. `None` if the kernel cannot tell.
+    /// How many bytes of memory the pool has now, and how many of them are in huge pages. The second number is that of
+    /// the direct map, through which all memory is allocated. `None` if the kernel does not say.
     pub(crate) fn memory(&self) -> (Option<usize>, Option<usize>) {
         if owner::is_forked_child() {
-            // It has no direct map.
+            // A child has no direct map.
             return (None, None);
         }
         (self.bytes(), pagemap::huge_bytes(self.direct_address(), self.capacity))
@@ -335,12 +337,12 @@ impl Linux {
 }
 
 impl Linux {
-    /// Whether the kernel makes no huge pages by itself.
+    /// Whether hugefork has to make the huge pages, because the kernel makes none by itself.
     pub(super) fn makes_no_huge_pages(&self) -> bool {
         matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
     }
 
-    /// What holds faults, if the process may.
+    /// The userfaultfd that holds faults, if the process may have one.
     fn holder(&self) -> Option<&Holder> {
         match &self.cow_mappings {
             Ok(cow_mappings) => cow_mappings.holder(),
@@ -349,7 +351,7 @@ impl Linux {
     }
 }
 
-/// The file that the memory is.
+/// Creates the file of a pool.
 fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
     let of_what = match kind {
         Kind::ShmemHuge(Huge::OwnTmpfs(swap)) => return Ok(own_tmpfs::create(capacity, swap)?),
@@ -360,7 +362,8 @@ fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | of_what;
     let file = named("memfd_create", Descriptor::keep(|| memfd_create("hugefork", flags)))?;
-    // If the program has put another file there meanwhile, that has bytes, or is no memfd and takes no seals.
+    // If the program has meanwhile put another file in the descriptor's place, that file has bytes, or is no memfd and
+    // takes no seals.
     let is_new = file.stat().is_ok_and(|stat| stat.st_size == 0) && fcntl_get_seals(kept(&file)?).is_ok();
     if !is_new {
         return Err(SystemError::new(LOST, Errno::BADF).into());
@@ -369,8 +372,8 @@ fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
     Ok(file)
 }
 
-/// Maps the whole file in the arena, at a multiple of its largest page size. All of it is closed. Otherwise a fork(2)
-/// before it is marked would hand a child the whole pool.
+/// Maps the whole file in the arena, at a multiple of its largest page size. The mapping is inaccessible at first: if
+/// another thread forks before the mapping is excluded from children, the child must not get access to the pool.
 fn map_direct(
     arena: &Arena,
     file: &Descriptor,
@@ -381,14 +384,14 @@ fn map_direct(
     let at = arena.take(capacity, kind.align())?;
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     let mapped = kept(file).and_then(|file| {
-        // SAFETY: the range was just taken, and nobody else uses it.
+        // SAFETY: the range was just taken, and no other code uses it.
         named("mmap of the pool", unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) })
     });
     if mapped.is_err() {
         let _ = give_up(arena, at, capacity);
     }
     let map = mapped?;
-    // After mlockall(MCL_FUTURE) it would be locked, and so would be all that is made of it.
+    // After mlockall(MCL_FUTURE), the mapping and all mappings made of it would be locked.
     // SAFETY: our own range; this changes no contents.
     let _ = unsafe { munlock(map, capacity) };
     Ok(PoolMap::new(map, capacity, protection(access)))
@@ -402,7 +405,7 @@ pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), System
     Ok(())
 }
 
-/// Looks up how many mappings regions may have: the limit, less what the rest of the program has, less a margin.
+/// Counts again how many mappings regions may have: the limit, less those of the rest of the program, less a margin.
 pub(crate) fn refresh_budget() {
     let others = settings::map_count().unwrap_or(0).saturating_sub(BUDGET.used());
     BUDGET.set(settings::map_count_limit(), others);
@@ -412,7 +415,7 @@ pub(super) fn pointer(address: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(address)
 }
 
-/// The right, as the kernel says it.
+/// The flags of mprotect(2) for this access.
 fn protection(access: Access) -> MprotectFlags {
     match access {
         Access::Read => MprotectFlags::READ,
@@ -453,9 +456,9 @@ impl Sys for Linux {
     }
 
     fn obtain(&self, offset: usize, len: usize, touched: usize) -> Result<(), SystemError> {
-        // The touched page comes first: if the kernel makes a huge page of it, it clears around that address.
+        // The touched page comes first: if the kernel makes a huge page for it, it clears that page around the address.
         self.populate(offset + touched / BASE_PAGE * BASE_PAGE, BASE_PAGE)?;
-        // Where a huge page has come, this takes less than a microsecond; the rest gets base pages.
+        // After a huge page, this takes less than a microsecond; otherwise it allocates the remaining base pages.
         self.populate(offset, len)
     }
 
@@ -466,7 +469,7 @@ impl Sys for Linux {
         match self.arena.show_zeros(at, len) {
             Ok(()) => Ok(extent),
             Err(error) => {
-                // This also removes what the try has left. If it fails, the addresses stay taken.
+                // This also undoes what the failed call has done. If it fails, the addresses stay taken.
                 let _ = self.release(extent);
                 Err(error)
             }
@@ -499,7 +502,7 @@ impl Sys for Linux {
         }
         let removed = self.advise(offset, len, Advice::LinuxRemove, REMOVE);
         if removed == Err(SystemError::new(REMOVE, Errno::INVAL)) {
-            // The program has locked the direct map (`mlockall`). What regions show stays locked.
+            // The program has locked the direct map (`mlockall`). The mappings of regions stay locked.
             // SAFETY: our own range; this changes no contents.
             let _ = unsafe { munlock(self.direct.at(), self.capacity) };
             return self.advise(offset, len, Advice::LinuxRemove, REMOVE);
@@ -508,17 +511,17 @@ impl Sys for Linux {
     }
 
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract, which includes that of `punch`.
         unsafe { self.punch(offset, len) }?;
         let others = self.cow_mappings.as_ref().ok().map(CowMappings::template);
         for map in [Some(&self.direct), self.template.as_ref(), others].into_iter().flatten() {
-            // SAFETY: by contract.
+            // SAFETY: by this function's contract.
             unsafe { map.close(offset, len) };
         }
         Ok(())
     }
 
-    /// Only the memory of a program that knows of nothing comes page by page.
+    /// Only the memory of a program that knows nothing of hugefork is allocated page by page.
     fn next_memory(&self, range: Range<usize>) -> Option<Range<usize>> {
         if self.children == Children::HaveNothing || self.is_left.load(Ordering::Acquire) {
             return (!range.is_empty()).then_some(range);
@@ -549,7 +552,7 @@ impl Sys for Linux {
         let Ok(cow_mappings) = &self.cow_mappings else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
         self.check_shown(part)?;
         cow_mappings.hold(part, parked).inspect_err(|_| {
-            // Nothing is left there. If the kernel refuses that too, the next hold replaces it.
+            // Nothing of the part is parked. If the kernel refuses this, too, the next hold replaces the mapping.
             let _ = self.hide(parked);
         })
     }
@@ -564,12 +567,12 @@ impl Sys for Linux {
         if let Some(holder) = self.holder() {
             holder.wake(part);
         }
-        // As in `hold`. What was there was copied, or is where it belongs.
+        // As in `hold`. The parked pages were copied, or are back at their place.
         let _ = self.hide(parked);
     }
 
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        // So that a GiB moves as one entry of its page tables.
+        // The range is aligned so that a GiB moves as one entry of its page tables.
         let at = self.arena.take_in_whole_gib(len, align)?;
         // SAFETY: as in `claim`.
         Ok(unsafe { Extent::new(at, len) })
@@ -614,7 +617,8 @@ impl Sys for Linux {
         if let Ok(cow_mappings) = &self.cow_mappings {
             cow_mappings.unmark(part);
         }
-        // SAFETY: the range is the caller's, who has no use for the pages. What is below is a file, which stays.
+        // SAFETY: the range is the caller's, and the caller does not need the pages. The memory below is a file, which
+        // stays.
         named("madvise(MADV_DONTNEED)", unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontNeed) })
     }
 
@@ -629,37 +633,37 @@ impl Sys for Linux {
     }
 
     unsafe fn copy_shown(&self, part: Part<'_>, to: *mut u8) {
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         unsafe { ptr::copy_nonoverlapping(pointer(part.at()).cast::<u8>(), to, part.len()) };
     }
 
     unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
         assert!(part.len() == BASE_PAGE, "one page is copied");
-        // SAFETY: by contract; a part of an extent and pool memory do not overlap.
+        // SAFETY: by this function's contract; a part of an extent and pool memory do not overlap.
         unsafe { copy_page(pointer(part.at()).cast_const().cast(), to) };
     }
 
     unsafe fn shown_differs(&self, part: Part<'_>, from: &PageBytes) -> bool {
         assert!(part.len() == BASE_PAGE, "one page is compared");
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         unsafe { differs_racing(pointer(part.at()).cast_const().cast(), from) }
     }
 
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
         let (at, len) = (pointer(part.at()).cast::<u8>(), part.len());
         match (access, &self.cow_mappings) {
-            // SAFETY: by contract. A part of an extent and pool memory do not overlap.
+            // SAFETY: by this function's contract. A part of an extent and pool memory do not overlap.
             (Access::ReadWrite, _) => Ok(unsafe { restore(at, from, len) }),
             // SAFETY: as above; both can be read.
             (Access::Read, Ok(_)) if !unsafe { differs(at, from, len) } => Ok(false),
-            // SAFETY: by contract.
+            // SAFETY: by this function's contract.
             (Access::Read, Ok(cow_mappings)) => unsafe { cow_mappings.write_through(part, from) }.map(|()| true),
             (Access::Read, Err(_)) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
         }
     }
 
     unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
-        // SAFETY: by contract. A part of an extent and pool memory do not overlap.
+        // SAFETY: by this function's contract. A part of an extent and pool memory do not overlap.
         unsafe { pointer(part.at()).cast::<u8>().copy_from_nonoverlapping(from, part.len()) };
     }
 
@@ -688,27 +692,27 @@ impl Sys for Linux {
     }
 }
 
-/// Nanoseconds on the monotonic clock, read through the vDSO.
+/// The time of the monotonic clock in nanoseconds, read through the vDSO.
 pub(crate) fn now() -> u64 {
     nanoseconds(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds that this thread has run on a processor.
+/// The CPU time of this thread in nanoseconds.
 pub(crate) fn cpu_time() -> u64 {
     nanoseconds(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// libc's, since rustix's first look allocates to find the vDSO, and the fault handler reads the clock.
+/// Uses libc, because rustix allocates when it first looks for the vDSO, and the fault handler reads the clock.
 fn nanoseconds(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is there to be written. Both clocks exist on every Linux, so the call cannot fail.
+    // SAFETY: `time` can be written. Both clocks exist on every Linux, so the call cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        // A fork(2) child never had the direct map, and something else may be in its place.
+        // A fork(2) child never had the direct map, and other memory may be in its place.
         if !owner::is_forked_child() {
             // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
             // taken.

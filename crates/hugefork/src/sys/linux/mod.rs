@@ -1,34 +1,37 @@
-//! Linux, 5.14 or newer (`MADV_POPULATE_WRITE`); 6.1 or newer for huge pages without any setting (`MADV_COLLAPSE`).
+//! The door to Linux: the system calls of the engine. Needs Linux 5.14 (`MADV_POPULATE_WRITE`), and 6.1 for huge pages
+//! without any setting (`MADV_COLLAPSE`).
 //!
 //! | file | what |
 //! |---|---|
-//! | `advice` | asks for huge pages, and leaves `errno` alone |
-//! | `arena` | the range of addresses where all regions live |
-//! | `parked` | where page tables go that a CoW mapping takes the place of |
+//! | `advice` | collapses memory into huge pages, and does not change `errno` |
+//! | `arena` | the range of addresses where all regions lie |
+//! | `parked` | addresses where replaced page tables are parked |
 //! | `barrier` | a memory barrier on all threads at once |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
-//! | `hold` | holds whoever uses some addresses, system calls too |
-//! | `mappings` | whether a range is one mapping |
-//! | `mask` | keeps the program's signal handlers away |
+//! | `hold` | makes threads and system calls wait that use some addresses |
+//! | `mappings` | where mappings end, and which file they show |
+//! | `mask` | keeps the program's signal handlers from running |
 //! | `memory` | one pool's file and its direct map |
 //! | `cow_mapping` | private mappings of a pool, in which the kernel copies single pages |
-//! | `own_tmpfs` | a file whose pages are huge whatever the setting says |
+//! | `own_tmpfs` | a file that gets huge pages whatever the machine's setting |
 //! | `owner` | whether this process owns the regions or is a `fork(2)` child of the owner |
 //! | `pagemap` | whether memory is in huge pages or base pages |
+//! | `pool_map` | a mapping of a pool that is accessible only where the pool is used |
 //! | `pressure` | sleeps until tasks wait for memory |
-//! | `program` | what a program has that knows nothing of hugefork |
+//! | `program` | the memory of a program that knows nothing of hugefork |
 //! | `residence` | which pages of shmem have memory |
-//! | `schedule` | gives the processor to others; faults that the kernel counts |
-//! | `settings` | what the machine allows: huge pages, map count, memory |
-//! | `share` | descriptors for other processes, and mappings of such |
-//! | `shown` | what regions show of a pool's memory |
-//! | `signal` | signal dispositions, and how `SIGBUS` is raised |
-//! | `stacks` | stacks that the fault handler goes on to |
+//! | `schedule` | yields the processor; the kernel's counts of faults and sleeps |
+//! | `settings` | the machine's limits and settings: huge pages, map count, memory |
+//! | `share` | descriptors for other processes, and mappings of such descriptors |
+//! | `shown` | shows a pool's memory at the addresses of regions |
+//! | `signal` | signal dispositions, and the way to raise `SIGBUS` |
+//! | `stacks` | the fault handler's own stacks |
 //! | `stderr` | writes one line on standard error |
 //! | `threads` | whether the process has threads beside this one and the engine's own |
-//! | `valgrind` | whether the process runs under it |
+//! | `track_writes` | which private pages were written since the last scan |
+//! | `valgrind` | whether the process runs under valgrind |
 
 pub(crate) mod advice;
 pub(crate) mod arena;
@@ -66,28 +69,28 @@ use hugefork_linux::{Descriptor, parking};
 
 use crate::sys::SystemError;
 
-/// Names the call that failed.
+/// Adds the name of the call to a failure.
 pub(crate) fn named<T>(call: &'static str, result: rustix::io::Result<T>) -> Result<T, SystemError> {
     result.map_err(|errno| SystemError::new(call, errno))
 }
 
-/// Whether the process may have another mapping at all.
+/// Whether the process may have one more mapping at all.
 pub(crate) fn may_map() -> Result<(), SystemError> {
     named("mmap of a page (raise RLIMIT_AS)", parking::may_map())
 }
 
-/// Why the last call through libc failed. The fault handler restores `errno` when it is done.
+/// The error number of the last call through libc. The fault handler restores `errno` at its end.
 pub(crate) fn last_error() -> rustix::io::Errno {
-    // Not by way of std's error, whose drop may free what one of another kind holds.
-    // SAFETY: reads this thread's errno.
+    // This does not use std's error type, whose drop may free memory.
+    // SAFETY: this reads this thread's errno.
     rustix::io::Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// A descriptor that is kept, unless the program has closed it or put another file in its place, which did not know of
-/// it.
+/// A descriptor that hugefork keeps. An error if the program, which does not know of it, has closed it or put another
+/// file in its place.
 fn kept(descriptor: &Descriptor) -> Result<BorrowedFd<'_>, SystemError> {
     descriptor.get().map_err(|errno| SystemError::new(LOST, errno))
 }
 
-/// The call that an error names where a descriptor is not there any more.
+/// The call in the error of a descriptor that is gone.
 const LOST: &str = "use of a descriptor of hugefork's, which the program has closed or replaced,";

@@ -1,19 +1,21 @@
-//! A file in a tmpfs of one's own, which is mounted `huge=always` and attached nowhere. The kernel gives it huge pages
-//! at first touch whatever `shmem_enabled` says, but `deny`: that setting governs the mount that memfds are in.
+//! A file in a tmpfs of the pool's own, which is mounted `huge=always` and attached nowhere. The kernel gives it huge
+//! pages at first touch, whatever `shmem_enabled` says except `deny`: that setting governs the mount in which memfds
+//! lie.
 //!
 //! ```text
 //!  may mount:  fsopen ─▶ fsconfig ─▶ fsmount ─▶ open, unlink, ftruncate ─▶ the file
 //!  may not:    clone ─▶ a helper in a user namespace, where it may: the same ─▶ it ends
 //! ```
-//! The mount has no name in any namespace. The open file alone keeps it, so it goes with the last descriptor or
+//! The mount has no name in any namespace. Only the open file keeps it alive, so it goes with the last descriptor or
 //! mapping, also when the process is killed.
 //!
-//! The helper has the memory and the descriptors of the process (`CLONE_VM`, `CLONE_FILES`): no page tables are copied,
-//! and nothing is sent. The thread waits for its end (`CLONE_VFORK`), the other threads go on. It sends no signal, and
-//! no `wait` sees it that does not ask for such (`__WALL`, `__WCLONE`). It makes system calls by itself, allocates
-//! nothing and leaves `errno` alone, which it shares with this thread.
+//! The helper process shares the memory and the descriptors of this process (`CLONE_VM`, `CLONE_FILES`), so that the
+//! kernel copies no page tables, and the helper need not send the descriptor. The calling thread waits for the helper's
+//! end (`CLONE_VFORK`); the other threads go on. The helper's end sends no signal, and only a `wait` that asks for such
+//! children sees it (`__WALL`, `__WCLONE`). The helper makes system calls directly, allocates nothing and does not
+//! change `errno`, which it shares with the calling thread.
 //!
-//! Linux 5.2, 6.4 for a tmpfs that is not swapped.
+//! Needs Linux 5.2, and 6.4 for a tmpfs that is not swapped.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::{self, Write};
@@ -36,7 +38,7 @@ use super::{LOST, kept, named, share};
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
-/// Whether its pages may be swapped out.
+/// Whether the kernel may swap out its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnSwap {
     Allowed,
@@ -46,21 +48,21 @@ pub(crate) enum OnSwap {
 /// Why there is no such file.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum NoTmpfs {
-    /// Filters may end whoever makes a call that they do not know, and a process that ends so may take others with it
-    /// that share its memory.
+    /// A filter may end a process that makes an unknown call. If it ends the helper, it may end this process with it,
+    /// because they share memory.
     #[error("a seccomp filter is in force, which may end a process that mounts")]
     Filtered,
     #[error("this process may not mount, and has no user namespace to do so: {0}")]
     NoNamespace(SystemError),
-    /// It would be the first process there, and nobody can fork into it when that has ended.
+    /// The helper would be the first process of that pid namespace. After its end, no process can be forked into it.
     #[error("this process may not mount, and its children are in a pid namespace of their own")]
     OtherPids,
     #[error("mounting it: {0}")]
     NotMounted(SystemError),
 }
 
-/// A new file of `len` bytes, whose memory comes as it is touched. Nobody but this process has it, and nobody may open
-/// it anew for writing. It takes some 0.1 ms where the process may mount, 0.5 ms elsewhere.
+/// Creates a file of `len` bytes, whose memory is allocated at first touch. Only this process has it, and no process
+/// may open it anew for writing. It takes some 0.1 ms if the process may mount, 0.5 ms otherwise.
 pub(crate) fn create(len: usize, swap: OnSwap) -> Result<Descriptor, NoTmpfs> {
     if is_filtered() {
         return Err(NoTmpfs::Filtered);
@@ -76,14 +78,14 @@ pub(crate) fn create(len: usize, swap: OnSwap) -> Result<Descriptor, NoTmpfs> {
 
 /// Whether this thread's system calls are filtered.
 fn is_filtered() -> bool {
-    // SAFETY: it reads no memory. (In strict mode, which allows nothing else either, it ends the process.)
+    // SAFETY: the call reads no memory. (In strict mode, which allows hardly any call, it ends the process.)
     let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    // A kernel without filters does not know the question.
+    // A kernel without filters does not know this call's argument.
     !matches!(mode, Ok(0) | Err(syscalls::Errno::EINVAL))
 }
 
-/// Whether a child of this thread is in its own pid namespace. Else a helper could be the first process of another one,
-/// which takes no more processes when that is gone.
+/// Whether children of this thread are in its own pid namespace. Otherwise the helper could be the first process of
+/// another one, which takes no more processes after the helper's end.
 fn children_stay() -> Result<bool, SystemError> {
     let namespace = |path: &'static CStr, call| named(call, stat(path)).map(|found| (found.st_dev, found.st_ino));
     let own = namespace(c"/proc/thread-self/ns/pid", "stat of /proc/thread-self/ns/pid")?;
@@ -91,7 +93,7 @@ fn children_stay() -> Result<bool, SystemError> {
     Ok(namespace(of_children, "stat of /proc/thread-self/ns/pid_for_children").is_ok_and(|found| found == own))
 }
 
-/// A short text that no allocator is asked for: who uses it may have a heap of its own.
+/// A short text without an allocation, because the caller may be an allocator itself.
 struct Text {
     bytes: [u8; 64],
     len: usize,
@@ -108,7 +110,7 @@ impl Text {
         &self.bytes[..self.len]
     }
 
-    /// With the zero that ends it.
+    /// The text with its final zero byte.
     fn c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("it is shorter than its place")
     }
@@ -117,7 +119,7 @@ impl Text {
 impl Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len + text.len();
-        // The last place stays a zero.
+        // The last byte stays zero.
         let place = self.bytes[..63].get_mut(self.len..end).ok_or(fmt::Error)?;
         place.copy_from_slice(text.as_bytes());
         self.len = end;
@@ -125,21 +127,22 @@ impl Write for Text {
     }
 }
 
-/// All that it takes, in words that are ready: who carries it out allocates nothing.
+/// Everything that the file needs, as ready texts, so that making it allocates nothing.
 struct Wish {
     len: u64,
-    /// In bytes. Whole huge pages: the last one may reach past the end of the file.
+    /// The size of the mount in bytes: whole huge pages, because the last one may reach past the end of the file.
     size: Text,
     swap: OnSwap,
-    /// Who the user and the group of this process are in a namespace of their own: the same.
+    /// The maps of a new user namespace, in which user and group keep their numbers.
     user: Text,
     group: Text,
 }
 
-/// What `statfs(2)` says of a tmpfs (`<linux/magic.h>`).
+/// The number by which `statfs(2)` names a tmpfs (`<linux/magic.h>`).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
-/// As the kernel names a memfd, so that whoever looks for pools in `/proc/PID/maps` finds all of them by one name.
+/// The name that the kernel gives to a memfd of a pool, so that a search in `/proc/PID/maps` finds all pools by one
+/// name.
 const NAME: &CStr = c"memfd:hugefork";
 
 impl Wish {
@@ -168,32 +171,34 @@ impl Wish {
         self.make_file(named("fsmount of tmpfs", mount)?.as_fd())
     }
 
-    /// A file that has a name only until it is made.
+    /// Creates a file, and removes its name at once.
     fn make_file(&self, mount: BorrowedFd<'_>) -> Result<Descriptor, SystemError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let opened = Descriptor::keep(|| openat(mount, NAME, flags, share::FOR_READING));
         let file = named("open of a file in tmpfs", opened)?;
-        // If the program has put another file there meanwhile, that has bytes or lies elsewhere.
+        // If the program has meanwhile put another file in the descriptor's place, that file has bytes or lies
+        // elsewhere.
         let is_in_tmpfs = named("fstatfs of a file in tmpfs", fstatfs(kept(&file)?))?.f_type == TMPFS_MAGIC;
         if !is_in_tmpfs || named("fstat of a file in tmpfs", file.stat())?.st_size != 0 {
             return Err(SystemError::new(LOST, Errno::BADF));
         }
-        // Whatever the umask.
+        // This sets the mode whatever the umask is.
         named("fchmod of a file in tmpfs", fchmod(kept(&file)?, share::FOR_READING))?;
         named("unlink of a file in tmpfs", unlinkat(mount, NAME, AtFlags::empty()))?;
         named("ftruncate of a file in tmpfs", ftruncate(kept(&file)?, self.len))?;
         Ok(file)
     }
 
-    /// Becomes, in a new user namespace, who this process is.
+    /// Keeps the user and the group of this process in a new user namespace.
     fn keep_ids(&self) -> Result<(), SystemError> {
-        // Before the group may be named, nobody may be able to leave a group that takes rights away.
+        // The kernel lets a process write its `gid_map` only after `setgroups` is denied: leaving a group may give
+        // rights back that the group takes away.
         write_all(c"/proc/self/setgroups", b"deny", "write of /proc/self/setgroups")?;
         write_all(c"/proc/self/uid_map", self.user.bytes(), "write of /proc/self/uid_map")?;
         write_all(c"/proc/self/gid_map", self.group.bytes(), "write of /proc/self/gid_map")
     }
 
-    /// As [`Wish::mount`], in a user namespace of its own.
+    /// As [`Wish::mount`], by a helper in a user namespace of its own.
     fn mount_elsewhere(&self) -> Result<Descriptor, NoTmpfs> {
         const FLAGS: c_int =
             libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
@@ -203,30 +208,30 @@ impl Wish {
         let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
         let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
         let mut task = Task { wish: self, made: Err(killed) };
-        // No handler of the program's runs in the helper.
+        // No handler of the program may run in the helper.
         let _signals = SignalsBlocked::new();
-        // SAFETY: the helper runs `help` on a stack of its own, with a task that is not touched here before the call
-        // returns: the helper has ended then, or runs nothing any more.
+        // SAFETY: the helper runs `help` on a stack of its own. This thread does not touch the task before the call
+        // returns; the helper has ended then, or will run nothing any more.
         let pid = unsafe { libc::clone(help, stack.top(), FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
         let Some(pid) = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
             return Err(NoTmpfs::NoNamespace(SystemError::new("clone(CLONE_NEWUSER)", super::last_error())));
         };
-        // Nobody else learns how it ended. If somebody waited for all there is, it is gone.
+        // Reaps the helper. If another thread waited for all children, it has done so already.
         let all = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
         while waitpid(Some(pid), all).is_err_and(|errno| errno == Errno::INTR) {}
         task.made
     }
 }
 
-/// What the helper is to do, and what came of it.
+/// The helper's argument, and its result.
 struct Task<'a> {
     wish: &'a Wish,
     made: Result<Descriptor, NoTmpfs>,
 }
 
-/// The helper.
+/// The body of the helper.
 extern "C" fn help(task: *mut c_void) -> c_int {
-    // SAFETY: `mount_elsewhere` gives a task, which it leaves alone meanwhile.
+    // SAFETY: `mount_elsewhere` gives a task, and does not touch it meanwhile.
     let task = unsafe { &mut *task.cast::<Task<'_>>() };
     let made = task.wish.keep_ids().map_err(NoTmpfs::NoNamespace);
     task.made = made.and_then(|()| task.wish.mount().map_err(NoTmpfs::NoNamespace));
@@ -241,11 +246,11 @@ fn write_all(path: &CStr, text: &[u8], call: &'static str) -> Result<(), SystemE
     }
 }
 
-/// What the helper runs on.
+/// The helper's stack.
 struct Stack(*mut c_void);
 
 impl Stack {
-    /// Far more than it takes, also where code is not optimised.
+    /// Far more than the helper needs, also in an unoptimised build.
     const LEN: usize = 256 << 10;
 
     fn new() -> Result<Stack, SystemError> {
@@ -255,7 +260,7 @@ impl Stack {
         Ok(Stack(named("mmap of a stack", mapped)?))
     }
 
-    /// It grows down from there.
+    /// The end of the stack, from which it grows down.
     fn top(&self) -> *mut c_void {
         self.0.wrapping_byte_add(Stack::LEN)
     }
@@ -263,7 +268,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: the helper has ended. If the kernel refuses, it stays.
+        // SAFETY: the helper has ended. If the kernel refuses, the stack stays mapped.
         let _ = unsafe { munmap(self.0, Stack::LEN) };
     }
 }

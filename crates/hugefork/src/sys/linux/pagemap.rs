@@ -1,5 +1,5 @@
-//! How much of a mapping is huge, and whether much of it is not, by `PAGEMAP_SCAN` (Linux 6.7). It
-//! looks at one mapping. `smaps` goes through all mappings of the process, of which regions may have tens of thousands.
+//! How much of a mapping is in huge pages or in base pages, by `PAGEMAP_SCAN` (Linux 6.7). This reads one mapping,
+//! while `smaps` lists all mappings of the process, and regions may have tens of thousands.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use crate::sys::PageRun;
 use crate::units::BASE_PAGE;
 
-/// How many of these `len` bytes are mapped by huge entries; `None` if the kernel cannot tell. It takes 0.04 ms a GiB
-/// of huge pages and 1.6 ms a GiB of base pages. The mappings of the process cannot be changed meanwhile. Not for the
-/// fault handler.
+/// How many of these `len` bytes huge page-table entries map; `None` if the kernel does not say. It takes 0.04 ms a GiB
+/// of huge pages and 1.6 ms a GiB of base pages. Meanwhile no mapping of the process can change. Not for the fault
+/// handler.
 pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
     let pagemap = Pagemap::open().ok()?;
     let mut found = [PageRun::default(); 128];
@@ -27,8 +27,8 @@ pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
     Some(huge)
 }
 
-/// Whether there are `MANY` base pages or more at these addresses, as far as the kernel can tell. It takes some 2 us
-/// for 16 MiB of huge pages.
+/// Whether at least `MANY` base pages are mapped at these addresses, as far as the kernel says. It takes some 2 us for
+/// 16 MiB of huge pages.
 pub(super) fn are_base_pages<const MANY: usize>(pagemap: &Pagemap, addresses: &Range<usize>) -> bool {
     let mut runs = [PageRun::default(); MANY];
     let wanted = Scan::BASE.at_most(MANY as u64);
@@ -59,27 +59,27 @@ mod tests {
         assert_eq!(none, 0);
         // SAFETY: this is the mapping that was just made.
         unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
-        // SAFETY: within the mapping.
+        // SAFETY: the byte lies within the mapping.
         unsafe { at.cast::<u8>().write_volatile(1) };
         assert_eq!(huge_bytes(at.addr(), len), Some(0), "a base page");
         // SAFETY: as above. Reads get the huge zero page, which takes no memory.
         unsafe { madvise(at, len, Advice::LinuxHugepage) }.unwrap();
         let first = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
-        // Every other one, which makes more runs than one call reports.
+        // The test touches every other huge page, which makes more runs than one call reports.
         let read: Vec<usize> = (first..len - HUGE_PAGE).step_by(2 * HUGE_PAGE).skip(1).collect();
         for &offset in &read {
-            // SAFETY: within the mapping.
+            // SAFETY: the byte lies within the mapping.
             unsafe { at.cast::<u8>().add(offset).read_volatile() };
         }
         match huge_bytes(at.addr(), len) {
             Some(0) => println!("skipped: no huge zero page here"),
             huge => assert_eq!(huge, Some(read.len() * HUGE_PAGE)),
         }
-        // SAFETY: the mapping is ours, and nobody uses it any more.
+        // SAFETY: the mapping is ours, and nothing uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }
     #[test]
-    fn so_many_base_pages_are_found_and_huge_ones_are_not() {
+    fn base_pages_are_counted_up_to_a_limit_and_huge_pages_are_not() {
         const MANY: usize = 32;
         let len = 2 * HUGE_PAGE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -92,21 +92,21 @@ mod tests {
         let are_many = || are_base_pages::<MANY>(&pagemap, &(at.addr()..at.addr() + len));
         for nth in 0..MANY {
             assert!(!are_many());
-            // SAFETY: within the mapping.
+            // SAFETY: the byte lies within the mapping.
             unsafe { at.cast::<u8>().add(3 * nth * BASE_PAGE).write_volatile(1) };
         }
         match huge_bytes(at.addr(), len) {
             None => println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7)"),
             Some(_) => assert!(are_many()),
         }
-        // SAFETY: as above. What is there goes, and reads get the huge zero page.
+        // SAFETY: as above. The pages are dropped, and reads get the huge zero page.
         unsafe { madvise(at, len, Advice::LinuxDontNeed).and_then(|()| madvise(at, len, Advice::LinuxHugepage)) }
             .unwrap();
         let huge = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
-        // SAFETY: within the mapping.
+        // SAFETY: the byte lies within the mapping.
         unsafe { at.cast::<u8>().add(huge).read_volatile() };
         assert!(!are_many());
-        // SAFETY: the mapping is ours, and nobody uses it any more.
+        // SAFETY: the mapping is ours, and nothing uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }
 }

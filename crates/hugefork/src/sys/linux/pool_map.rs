@@ -1,17 +1,18 @@
-//! A mapping of all of a pool that can be accessed only where the pool is used.
+//! A mapping of a whole pool that is accessible only where the pool is used.
 //!
 //! ```text
 //! memfd     | used |             | used | used |      |
 //! mapping   | open | closed      | open        | closed        in pieces of 2 MiB or more
 //! ```
-//! `mlockall(2)` has the kernel touch all that can be accessed, and a file has memory from then on wherever it is
-//! touched, read-only too. What is closed (`PROT_NONE`) the kernel leaves alone. So a piece is closed until memory is
-//! got for it, or it is shown, and closed again when its memory went back to the system.
+//! `mlockall(2)` makes the kernel touch every accessible page, and each touched page of a file gets memory, even if it
+//! is only read. The kernel does not touch pages without access (`PROT_NONE`). So a piece is closed until the pool
+//! allocates memory for it or shows it, and is closed again when its memory goes back to the system.
 //!
-//! Memory is mostly got for one piece after the other. So with a piece behind some that are open, as many as these are
-//! opened behind it, up to 16 MiB: one call in place of several.
+//! Most pools allocate memory for one piece after the other. So together with a piece that follows open ones, as many
+//! pieces behind it are opened as are open before it, up to 16 MiB: one call instead of several.
 //!
-//! Neighbours that are open are one mapping. Where there would be too many, what lies between two is opened as well.
+//! Open neighbours are one mapping. When there would be too many mappings, the pieces between two open runs are opened
+//! as well.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -24,18 +25,18 @@ use super::settings;
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
-/// A pool has so many pieces at most: one for each bit.
+/// The most pieces of a pool: one for each bit.
 const MOST_PIECES: usize = 64 * PIECE_WORDS;
 const PIECE_WORDS: usize = 256;
 
-/// So many runs of open pieces there may be: one in so many of the mappings that the process may have, and no more than
-/// this. A pool has three such mappings, all runs of which take fewer than the budget of mappings leaves alone.
+/// The most runs of open pieces: one in `MAPPINGS_A_RUN` of the mappings that the process may have, and at most
+/// `MOST_RUNS`. A pool has three such mappings, and all their runs take fewer mappings than the budget's margin.
 const MAPPINGS_A_RUN: usize = 512;
 const MOST_RUNS: usize = 128;
 
 const OPENED_AHEAD_BYTES: usize = 16 << 20;
 
-/// A mapping of a whole pool, which belongs to this value.
+/// A mapping of a whole pool, which this value owns.
 pub(super) struct PoolMap {
     at: *mut c_void,
     len: usize,
@@ -43,14 +44,15 @@ pub(super) struct PoolMap {
     /// The size of a piece.
     piece: usize,
     most_runs: usize,
-    /// A bit for each piece that is open for good. One without may be open as well.
+    /// A bit for each piece that is open for good. A piece without it may be open as well.
     open: [AtomicU64; PIECE_WORDS],
-    /// Somebody opens pieces that nobody has asked for, or closes some. Nobody waits for it.
+    /// Whether a thread is closing pieces, or opening pieces ahead that no caller has asked for. No thread waits for
+    /// that.
     changing: AtomicBool,
 }
 
 impl PoolMap {
-    /// What is mapped at `at`, all of it closed. It is to be accessed with these rights.
+    /// Takes over the mapping at `at`, all of which is closed. Open pieces will have these rights.
     pub(super) fn new(at: *mut c_void, len: usize, rights: MprotectFlags) -> PoolMap {
         let piece = HUGE_PAGE.max(len.div_ceil(MOST_PIECES).next_power_of_two());
         let most_runs = (settings::map_count_limit() / MAPPINGS_A_RUN).clamp(1, MOST_RUNS);
@@ -65,7 +67,7 @@ impl PoolMap {
         }
     }
 
-    /// The first byte.
+    /// The address of the first byte.
     pub(super) fn at(&self) -> *mut c_void {
         self.at
     }
@@ -78,7 +80,8 @@ impl PoolMap {
 
     fn open_pieces(&self, first: usize, end: usize) -> Result<(), SystemError> {
         let start = if self.runs() < self.most_runs { first } else { self.end_of_run_before(first) };
-        // What nobody uses may be closed at any time: it is noted as open only while that is kept off.
+        // Another thread may at any time close pieces that are not in use. So pieces ahead are opened only while
+        // `changing` keeps that off.
         let may_be_ahead = !self.changing.swap(true, Ordering::Acquire);
         let end = if may_be_ahead { end + self.ahead_of(first, end) } else { end };
         let opened = self.open_until(start, first, end);
@@ -88,40 +91,41 @@ impl PoolMap {
         opened
     }
 
-    /// How many pieces behind `end` to open with those from `first` on.
+    /// How many pieces behind `end` to open together with those from `first` on.
     fn ahead_of(&self, first: usize, end: usize) -> usize {
         let most = (OPENED_AHEAD_BYTES / self.piece).min(first).min(self.len.div_ceil(self.piece) - end);
         (0..most).take_while(|ahead| self.is_open(first - 1 - ahead)).count()
     }
 
-    /// Opens pieces from `start` on, and notes that those from `first` on are open.
+    /// Opens the pieces from `start` to `end`, and notes those from `first` on as open for good.
     fn open_until(&self, start: usize, first: usize, end: usize) -> Result<(), SystemError> {
         let mut opened = self.protect(start, end, self.rights);
         if opened == Err(Errno::NOMEM) {
-            // As one mapping, it needs no more of them.
+            // If all of the map is open, it is a single mapping and needs no more of them.
             opened = self.protect(0, self.len.div_ceil(self.piece), self.rights);
         }
         if let Err(errno) = opened {
             return Err(SystemError::new("mprotect of the pool", errno));
         }
-        // What else was opened may be closed by another thread meanwhile.
+        // Other threads may close the other opened pieces meanwhile, so those are not noted.
         for piece in first..end {
             self.open[piece / 64].fetch_or(1 << (piece % 64), Ordering::Release);
         }
         Ok(())
     }
 
-    /// Makes whole pieces inaccessible, if the kernel does not refuse.
+    /// Makes whole pieces inaccessible, unless the kernel refuses.
     ///
     /// # Safety
-    /// Nobody uses these bytes until they were opened again.
+    /// No code uses these bytes until they are opened again.
     pub(super) unsafe fn close(&self, offset: usize, len: usize) {
         let (first, end) = (offset.div_ceil(self.piece), (offset + len) / self.piece);
         let is_open = (first..end).any(|piece| self.is_open(piece));
         if !is_open || self.runs() >= self.most_runs || self.changing.swap(true, Ordering::Acquire) {
             return;
         }
-        // What is refused may have been done in part. All of it counts as closed, and is opened again before its use.
+        // A refused call may have done a part. All of these pieces count as closed, and are opened again before their
+        // use.
         let _ = self.protect(first, end, MprotectFlags::empty());
         for piece in first..end {
             self.open[piece / 64].fetch_and(!(1 << (piece % 64)), Ordering::Release);
@@ -131,11 +135,12 @@ impl PoolMap {
 
     fn protect(&self, first: usize, end: usize, rights: MprotectFlags) -> Result<(), Errno> {
         let (start, end) = (first * self.piece, (end * self.piece).min(self.len));
-        // SAFETY: inside of the mapping, which is ours. Whoever takes rights away says that nobody needs them.
+        // SAFETY: inside of the mapping, which this value owns. A caller that takes rights away says that no code needs
+        // them.
         unsafe { mprotect(self.at.byte_add(start), end - start, rights) }
     }
 
-    /// All that is open for good. Nothing else has memory.
+    /// The parts that are open for good. No other part has memory.
     pub(super) fn open_parts(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let pieces = (0..self.len.div_ceil(self.piece)).filter(|&piece| self.is_open(piece));
         pieces.map(|piece| piece * self.piece..((piece + 1) * self.piece).min(self.len))
@@ -145,12 +150,12 @@ impl PoolMap {
         self.open[piece / 64].load(Ordering::Acquire) >> (piece % 64) & 1 == 1
     }
 
-    /// Where the last run of open pieces before this one ends.
+    /// The end of the last run of open pieces before this one.
     fn end_of_run_before(&self, piece: usize) -> usize {
         (0..piece).rev().find(|&piece| self.is_open(piece)).map_or(0, |last| last + 1)
     }
 
-    /// How many runs of open pieces there are.
+    /// The number of runs of open pieces.
     fn runs(&self) -> usize {
         let (mut runs, mut before) = (0, 0);
         for word in &self.open {
@@ -175,14 +180,14 @@ mod tests {
         // SAFETY: a new mapping.
         let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }.unwrap();
         test(&PoolMap::new(at, len, MprotectFlags::READ));
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no code uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }
 
     /// Whether the kernel lets a byte of a piece be read.
     fn is_readable(map: &PoolMap, piece: usize) -> bool {
         let (reader, writer) = std::io::pipe().unwrap();
-        // SAFETY: the kernel looks at the address itself.
+        // SAFETY: the kernel checks the address itself.
         let written =
             unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writer), map.at.byte_add(piece * HUGE_PAGE), 1) };
         drop(reader);
@@ -190,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_opened_can_be_read_and_nothing_else() {
+    fn only_opened_pieces_can_be_read() {
         with_map(300, |map| {
             map.open(3 * HUGE_PAGE + 4096, 4096).unwrap();
             map.open(63 * HUGE_PAGE, 2 * HUGE_PAGE).unwrap();
@@ -198,7 +203,7 @@ mod tests {
                 |pieces: &[usize]| assert!((0..300).all(|piece| is_readable(map, piece) == pieces.contains(&piece)));
             open(&[3, 63, 64]);
             assert_eq!(map.runs(), 2);
-            // SAFETY: nobody uses it.
+            // SAFETY: no code uses it.
             unsafe { map.close(63 * HUGE_PAGE - 4096, HUGE_PAGE + 4096) };
             open(&[3, 64]);
             // SAFETY: as above. It is no whole piece.
@@ -210,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_pieces_in_a_row_as_many_are_opened_ahead() {
+    fn as_many_pieces_are_opened_ahead_as_are_open_before() {
         with_map(100, |map| {
             let open =
                 |until: usize| assert!((0..100).all(|piece| is_readable(map, piece) == (piece < until)), "{until}");
@@ -222,7 +227,7 @@ mod tests {
             }
             map.open(96 * HUGE_PAGE, 3 * HUGE_PAGE).unwrap();
             assert!(is_readable(map, 99), "and never beyond the end");
-            // SAFETY: nobody uses it.
+            // SAFETY: no code uses it.
             unsafe { map.close(30 * HUGE_PAGE, 3 * HUGE_PAGE) };
             let is_open = |piece: usize| (is_readable(map, piece), map.is_open(piece));
             assert!((30..33).all(|piece| is_open(piece) == (false, false)));
@@ -231,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_many_runs() {
+    fn the_number_of_runs_is_limited() {
         with_map(600, |map| {
             (0..300).for_each(|nth| map.open(2 * nth * HUGE_PAGE, 1).unwrap());
             assert!((0..300).all(|nth| is_readable(map, 2 * nth)));

@@ -1,11 +1,12 @@
-//! Pressure files: this sleeps until tasks wait for memory (PSI; `Documentation/accounting/psi.rst` of the kernel).
+//! Pressure files (PSI; `Documentation/accounting/psi.rst` of the kernel): a watcher sleeps on one until tasks wait for
+//! memory.
 //!
 //! ```text
-//!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW, told at most once a WINDOW
+//!   write "some STALL WINDOW" ─▶ poll(POLLPRI) ─▶ tasks stalled for STALL within WINDOW; at most once a WINDOW
 //!   read                      ─▶ "some avg10=… total=T"   T: microseconds stalled since the file is there
 //! ```
-//! The kernel looks at a trigger only while tasks stall. The rules of triggers: one for each open file; windows of 0.5
-//! to 10 s; without `CAP_SYS_RESOURCE` only multiples of 2 s from Linux 6.4 on, and before that none in
+//! The kernel checks a trigger only while tasks stall. It allows one trigger for each open file, and windows of 0.5 to
+//! 10 s. A process without `CAP_SYS_RESOURCE` may set only multiples of 2 s from Linux 6.4 on, and before that none in
 //! `/proc/pressure`.
 
 use std::fmt;
@@ -29,20 +30,20 @@ const SYSTEM: &str = "/proc/pressure/memory";
 
 const SOCKETPAIR: &str = "socketpair";
 
-/// How long [`Ask::StillShort`] looks. A shorter look is too short: the kernel weighs the CPUs by whole
-/// jiffies of up to 10 ms, and loses what is read sooner.
+/// How long [`Ask::StillShort`] measures. A shorter time is too short: the kernel weighs the CPUs by whole jiffies of
+/// up to 10 ms, and does not count times that are read sooner.
 const LOOK_NS: i64 = 50_000_000;
 
-/// What a watcher asks.
+/// A request of a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     /// Sleep until memory is short.
     WhenShort,
-    /// Look whether memory is still short.
+    /// Check whether memory is still short.
     StillShort,
 }
 
-/// What a watcher is told.
+/// The answer to a watcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
     /// Tasks wait for memory.
@@ -55,7 +56,7 @@ pub(crate) enum Signal {
     Gone,
 }
 
-/// Why memory pressure cannot be watched: the files that were tried, and what is wrong with each.
+/// Why memory pressure cannot be watched: the files that were tried, and the problem with each.
 ///
 /// ```
 /// match hugefork::machine::survey().pressure {
@@ -78,7 +79,7 @@ impl fmt::Display for PressureError {
     }
 }
 
-/// What is wrong with one file.
+/// The problem with one file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 enum Unwatchable {
     #[error("no pressure file")]
@@ -97,9 +98,9 @@ enum Unwatchable {
 pub(crate) struct PressureFile {
     pub(crate) path: PathBuf,
     file: Descriptor,
-    /// Two ends, the second to write to. They can be told from others, which an eventfd cannot. If the program closes
-    /// the second, whoever sleeps wakes up; if it closes the first, a write is an error and no `SIGPIPE`, unlike a
-    /// pipe's.
+    /// A pair of connected sockets; a write to the second wakes the watcher at the first. Sockets have an identity, by
+    /// which a replaced descriptor is detected; an eventfd has none. If the program closes the second, the watcher
+    /// wakes. If it closes the first, a write returns an error and raises no `SIGPIPE`, which a pipe would.
     stop: [Descriptor; 2],
     stall: Duration,
     window: Duration,
@@ -124,7 +125,7 @@ impl PressureFile {
     }
 
     fn open_one(path: &Path, stall: Duration, window: Duration) -> Result<PressureFile, Unwatchable> {
-        // `open` must not wait for a pipe, and nothing must be written to a file that is no pressure file.
+        // `open` must not wait for a pipe, and nothing may be written to a file that is no pressure file.
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = named("open", Descriptor::keep(|| open(path, flags, Mode::empty())))?;
         let mut other = None;
@@ -138,7 +139,7 @@ impl PressureFile {
         let writer = Descriptor::keep(|| other.ok_or(SystemError::new(SOCKETPAIR, Errno::BADF)))?;
         let file = PressureFile { path: path.to_owned(), file, stop: [reader, writer], stall, window };
         file.stalled().ok_or(Unwatchable::OtherFile)?;
-        // The kernel reads 32-bit numbers, and takes the last byte for the end of the text.
+        // The kernel reads 32-bit numbers, and overwrites the last byte with a zero.
         let micros = |time: Duration| time.as_micros().min(u128::from(u32::MAX));
         let trigger = format!("some {} {}\0", micros(stall), micros(window));
         match write(kept(&file.file)?, trigger.as_bytes()) {
@@ -148,7 +149,7 @@ impl PressureFile {
         }
     }
 
-    /// Answers a watcher.
+    /// Answers a watcher's request.
     pub(crate) fn answer(&self, ask: Ask) -> Signal {
         match ask {
             Ask::WhenShort => self.sleep(),
@@ -156,11 +157,11 @@ impl PressureFile {
         }
     }
 
-    /// Tells the watcher, which asks now or later, to end. Returns false if it may not hear that, because the program has
-    /// closed an end of the socket: then it may sleep on. The kernel wakes a sleeper by its file, but then looks at the
-    /// number again, which may be another file's by now.
+    /// Makes all present and later answers [`Signal::Stop`]. Returns false if the program has closed one of the sockets:
+    /// then the watcher may sleep on. The kernel wakes a sleeper by its file, but then looks at the number again, which
+    /// may lead to another file by now.
     pub(crate) fn stop(&self) -> bool {
-        // One that is full was written to before.
+        // A full socket was written to before.
         let told = |writer| matches!(send(writer, &[0], SendFlags::NOSIGNAL), Ok(_) | Err(Errno::AGAIN));
         self.stop[1].get().is_ok_and(told) && self.stop[0].get().is_ok()
     }
@@ -191,7 +192,7 @@ impl PressureFile {
         }
     }
 
-    /// Memory is short while tasks stall for as large a part of the time as the trigger says.
+    /// Measures the pressure: memory is short while tasks stall for as large a part of the time as the trigger says.
     fn look(&self) -> Signal {
         let (started, before) = (memory::now(), self.stalled());
         let time = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
@@ -206,7 +207,7 @@ impl PressureFile {
         if is_short { Signal::Short } else { Signal::Enough }
     }
 
-    /// Microseconds for which tasks have stalled so far. Allocates nothing, because memory may be short.
+    /// How many microseconds tasks have stalled so far. Allocates nothing, because memory may be short.
     fn stalled(&self) -> Option<u64> {
         let mut text = [0; 256];
         let len = pread(self.file.get().ok()?, &mut text, 0).ok()?;
@@ -214,7 +215,7 @@ impl PressureFile {
     }
 }
 
-/// The figure at the end of the first line; `None` if this is not the text of a pressure file.
+/// The total at the end of the first line; `None` if this is not the text of a pressure file.
 fn total(text: &str) -> Option<u64> {
     let (_, total) = text.lines().next()?.strip_prefix("some avg10=")?.rsplit_once(" total=")?;
     total.parse().ok()

@@ -1,5 +1,5 @@
-//! Memory of a program that knows nothing of hugefork (../program.rs): children inherit what is shown of it, and the
-//! program may close its descriptors, or put something else in its place.
+//! The memory of a program that knows nothing of hugefork (../program.rs). Its children inherit the memory that private
+//! mappings show, and the program may close hugefork's descriptors, or map other memory in its place.
 
 use core::ptr;
 use std::ffi::c_void;
@@ -18,11 +18,10 @@ use crate::sys::{Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 impl Linux {
-    /// The same memory; what is shown through private mappings is inherited by `fork(2)` children, and writable at
-    /// once.
+    /// The same memory, but `fork(2)` children inherit the private mappings, which are writable at once.
     ///
     /// # Errors
-    /// The kernel refuses to keep it out of core dumps.
+    /// If the kernel refuses to keep the template out of core dumps.
     pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         if let Ok(cow_mappings) = &mut self.cow_mappings {
             cow_mappings.open_ahead();
@@ -32,22 +31,22 @@ impl Linux {
         Ok(self)
     }
 
-    /// Its descriptors.
+    /// The descriptors of this memory.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
         self.cow_mappings.iter().flat_map(CowMappings::descriptors)
     }
 
-    /// Opens descriptors again that the program has closed, which did not know of them.
+    /// Opens those descriptors again that the program, which does not know of them, has closed.
     pub(crate) fn reopen(&self) {
         self.cow_mappings.iter().for_each(CowMappings::reopen);
     }
 
-    /// All addresses of the process that are the engine's, which has no other memory than this.
+    /// All addresses of the process that belong to the engine, if it has no other memory than this.
     pub(crate) fn reserved(&self) -> Range<usize> {
         self.arena.reserved()
     }
 
-    /// Notes that the addresses are about to be given back: from now on, nothing is done about this memory.
+    /// Notes that the addresses are about to be given back: from now on, the engine leaves this memory alone.
     pub(crate) fn leave(&self) {
         self.is_left.store(true, Ordering::Release);
     }
@@ -89,18 +88,18 @@ impl ProgramSys for Linux {
     }
 
     unsafe fn punch_shown(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        // SAFETY: by contract; the kernel takes the memory away wherever it is shown.
+        // SAFETY: by this function's contract; the kernel takes the memory away wherever it is shown.
         unsafe { self.punch(offset, len) }
     }
 
     unsafe fn fill_with_zeros(&self, part: Part<'_>) {
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         unsafe { pointer(part.at()).cast::<u8>().write_bytes(0, part.len()) };
     }
 
     fn plain(&self, len: usize) -> Result<Plain, SystemError> {
         let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping, where the kernel chooses.
         let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
         Ok(Plain { at, len })
     }
@@ -109,9 +108,9 @@ impl ProgramSys for Linux {
         assert!(offset + from.len() <= plain.len, "what is copied lies inside");
         for at in (0..from.len()).step_by(BASE_PAGE) {
             let page = pointer(from.at() + at).cast::<u64>().cast_const();
-            // SAFETY: `from` shows pool memory, which can be read; writers are kept off.
+            // SAFETY: `from` shows pool memory, which can be read; the caller keeps writers off.
             if zeros == Zeros::Copied || !unsafe { is_zero(page) } {
-                // SAFETY: as above; plain memory is its owner's alone.
+                // SAFETY: as above; only its owner uses the plain memory.
                 unsafe {
                     ptr::copy_nonoverlapping(page.cast(), plain.at.byte_add(offset + at).cast::<u8>(), BASE_PAGE)
                 };
@@ -122,7 +121,7 @@ impl ProgramSys for Linux {
     fn show_plain(&self, mut plain: Plain, part: Part<'_>) -> Result<(), SystemError> {
         assert_eq!(plain.len, part.len(), "it is shown as a whole");
         let (at, len) = (plain.at, plain.len);
-        // SAFETY: both ranges are ours; what the part shows is to go.
+        // SAFETY: both ranges are ours; the memory that the part shows is to be replaced.
         let moved = unsafe { mremap_fixed(at, len, len, MremapFlags::MAYMOVE, pointer(part.at())) };
         if moved.is_ok() {
             plain.len = 0;
@@ -131,21 +130,21 @@ impl ProgramSys for Linux {
     }
 
     fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
-        // SAFETY: the caller has seen that nobody uses what is mapped there, and that it is the program's.
+        // SAFETY: the caller has made sure that no code uses the mappings there, and that they are the program's.
         named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
     }
 }
 
-/// Whether there are only zeros on a page.
+/// Whether a page has only zeros.
 ///
 /// # Safety
-/// It can be read, and nobody writes to it.
+/// The page can be read, and no thread writes to it.
 unsafe fn is_zero(page: *const u64) -> bool {
-    // SAFETY: by contract.
+    // SAFETY: by this function's contract.
     (0..BASE_PAGE / 8).all(|nth| unsafe { page.add(nth).read_volatile() } == 0)
 }
 
-/// Plain memory, until it is shown.
+/// Plain memory that is not shown yet.
 pub(crate) struct Plain {
     at: *mut c_void,
     /// 0 once it is shown.
@@ -155,7 +154,7 @@ pub(crate) struct Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: it is ours alone. If the kernel refuses, it stays.
+            // SAFETY: this value alone owns it. If the kernel refuses, it stays.
             let _ = unsafe { munmap(self.at, self.len) };
         }
     }
@@ -170,19 +169,19 @@ mod tests {
     use crate::units::BASE_PAGE;
 
     #[test]
-    fn plain_memory_that_is_not_shown_goes() {
+    fn plain_memory_that_is_not_shown_is_unmapped() {
         const LEN: usize = 8 * BASE_PAGE;
         let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
         let goes = || {
             let plain = memory.plain(LEN).unwrap();
             let at = plain.at;
-            // SAFETY: with this flag the call only looks whether all of a range is mapped.
+            // SAFETY: with this flag the call only checks whether all of a range is mapped.
             let is_there = || unsafe { msync(at, LEN, MsyncFlags::ASYNC) }.is_ok();
             assert!(is_there());
             drop(plain);
             !is_there()
         };
-        // Another test may have been given these addresses meanwhile, but not each time.
+        // Another test may have got these addresses meanwhile, but not each time.
         assert!((0..1000).any(|_| goes()), "it stays");
     }
 }

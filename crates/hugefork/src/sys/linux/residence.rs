@@ -1,10 +1,11 @@
-//! Which pages of a file of shmem have memory: asked by address (`mincore(2)`), so that no descriptor is needed, or of
-//! the file (`lseek(2)`).
+//! Finds the pages of a shmem file that have memory: by address (`mincore(2)`), which needs no descriptor, or by file
+//! (`lseek(2)`).
 //!
-//! By address the kernel says whether a page is in memory. One that was swapped out is not, and yet it is no page of
-//! zeros. So where the machine has swap, every page counts. Lists of system calls leave `mincore` out
-//! (`SystemCallFilter=@system-service`, which Debian's Redis has), and end a process that makes it: under a filter it
-//! is not called. A program's thread may come here (`hugefork run --pool`), so `errno` is left alone.
+//! By address, the kernel says whether a page is in memory. A page that was swapped out is not, and yet is no page of
+//! zeros. So on a machine with swap, every page counts as one with memory. Some lists of allowed system calls lack
+//! `mincore` (`SystemCallFilter=@system-service`, which Debian's Redis has), and such a filter ends the process that
+//! calls it. So a filtered thread does not call it. A program's own thread may run this code (`hugefork run --pool`),
+//! so it does not change `errno`.
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -17,11 +18,12 @@ use syscalls::{Sysno, syscall};
 
 use crate::units::BASE_PAGE;
 
-/// So many pages are asked for at once: 2 MiB.
+/// The number of pages in one query: 2 MiB.
 const AT_ONCE: usize = 512;
 
-/// The first run of bytes with memory among `range`, offsets from `base`, where the file is mapped. The kernel tells
-/// the owner of the file, and a process that may write to it; for others all of it has memory.
+/// The first run of bytes with memory in `range`, whose offsets count from the address `base`, where the file is
+/// mapped. The kernel answers only the owner of the file, and processes that may write to it; to others, all pages seem
+/// to have memory.
 pub(super) fn next(base: usize, range: Range<usize>) -> Option<Range<usize>> {
     if is_filtered() {
         return (!range.is_empty()).then_some(range);
@@ -45,7 +47,7 @@ pub(super) fn next(base: usize, range: Range<usize>) -> Option<Range<usize>> {
     within(found, &range)
 }
 
-/// The same of the file.
+/// The first run of bytes with memory in `range`, by file.
 pub(super) fn next_of_file(file: BorrowedFd<'_>, range: Range<usize>) -> Option<Range<usize>> {
     let found = |place: SeekFrom| seek(file, place).map(|offset| offset as usize);
     match found(SeekFrom::Data(range.start as u64)) {
@@ -63,7 +65,7 @@ fn within(found: Option<Range<usize>>, range: &Range<usize>) -> Option<Range<usi
     found.map(|found| found.start.max(range.start)..found.end.min(range.end))
 }
 
-/// How many bytes of `range`, offsets from `base`, are in memory. `None` if the kernel does not tell.
+/// How many bytes of `range`, whose offsets count from `base`, are in memory. `None` if the kernel does not say.
 pub(super) fn bytes(base: usize, range: Range<usize>) -> Option<usize> {
     if is_filtered() {
         return None;
@@ -77,14 +79,14 @@ pub(super) fn bytes(base: usize, range: Range<usize>) -> Option<usize> {
     Some(bytes)
 }
 
-/// As [`in_memory`]; `None` also where pages may have been swapped out.
+/// As [`in_memory`], but also `None` if pages may have been swapped out.
 fn look(at: usize, len: usize) -> Option<[u8; AT_ONCE]> {
     let pages = in_memory(at, len);
-    // Afterwards: whatever was swapped out before is seen.
+    // This check comes after the query: if a page was swapped out before the query, the machine has swap by now.
     if has_swap() { None } else { pages }
 }
 
-/// Whether each page is in memory, in the lowest bit.
+/// For each page, whether it is in memory, in the lowest bit.
 fn in_memory(at: usize, len: usize) -> Option<[u8; AT_ONCE]> {
     debug_assert!(len <= AT_ONCE * BASE_PAGE);
     let mut pages = [0; AT_ONCE];
@@ -92,7 +94,7 @@ fn in_memory(at: usize, len: usize) -> Option<[u8; AT_ONCE]> {
     unsafe { syscall!(Sysno::mincore, at, len, pages.as_mut_ptr()) }.ok().map(|_| pages)
 }
 
-/// Whether this thread's system calls are filtered by now.
+/// Whether this thread's system calls are filtered now.
 fn is_filtered() -> bool {
     !secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Disabled)
 }
@@ -101,7 +103,7 @@ fn has_swap() -> bool {
     let mut machine = MaybeUninit::<libc::sysinfo>::uninit();
     // SAFETY: the kernel fills it.
     let told = unsafe { syscall!(Sysno::sysinfo, machine.as_mut_ptr()) }.is_ok();
-    // SAFETY: as the kernel says.
+    // SAFETY: the kernel says that it has filled it.
     !told || unsafe { machine.assume_init() }.totalswap > 0
 }
 
@@ -133,7 +135,7 @@ mod tests {
         assert_eq!(memory.bytes(), Some(touched.iter().map(|pages| pages.len() * BASE_PAGE).sum()));
         assert!(memory.is_full(2 * HUGE_PAGE) && !memory.is_full(0) && !memory.is_full(3 * HUGE_PAGE));
         assert_eq!(memory.next_memory(BASE_PAGE + 7..2 * BASE_PAGE), Some(BASE_PAGE + 7..2 * BASE_PAGE));
-        // SAFETY: nobody uses it.
+        // SAFETY: no code uses it.
         unsafe { memory.punch(BASE_PAGE, BASE_PAGE) }.unwrap();
         assert_eq!(memory.next_memory(0..HUGE_PAGE), Some(0..BASE_PAGE));
     }

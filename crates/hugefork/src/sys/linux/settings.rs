@@ -1,5 +1,5 @@
-//! What the machine allows, according to `/proc` and `/sys`. It is read when pools are built and by `machine::survey`,
-//! never in a fault.
+//! The limits and settings of the machine, from `/proc` and `/sys`. They are read when pools are built and by
+//! `machine::survey`, never in a fault.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -38,7 +38,7 @@ pub(crate) fn map_count_limit() -> usize {
 
 /// How many mappings this process has.
 pub(crate) fn map_count() -> Option<usize> {
-    // It counts lines and parses nothing, because only their number matters.
+    // This counts lines and parses nothing, because only their number matters.
     Some(fs::read("/proc/self/maps").ok()?.iter().filter(|byte| **byte == b'\n').count())
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn choice(text: &str) -> Option<&str> {
 /// The chosen word of `transparent_hugepage/NAME`; `None` if the kernel has no THP.
 ///
 /// # Errors
-/// It is there and cannot be read, such as for want of descriptors.
+/// If the file exists and cannot be read, for example because the process has no free descriptor.
 pub(crate) fn thp(name: &str) -> io::Result<Option<String>> {
     match fs::read_to_string(Path::new(THP).join(name)) {
         Ok(text) => Ok(choice(&text).map(str::to_owned)),
@@ -70,7 +70,7 @@ pub(crate) struct HugetlbPool {
 }
 
 impl HugetlbPool {
-    /// Pages that a new pool could reserve.
+    /// The pages that a new pool could reserve.
     pub(crate) fn available(&self) -> usize {
         self.free.saturating_sub(self.reserved) + self.overcommit
     }
@@ -79,7 +79,7 @@ impl HugetlbPool {
 /// All hugetlb pools, small pages first. Empty if the kernel has no hugetlb.
 ///
 /// # Errors
-/// The folder, or a file in it, is there and cannot be read, such as for want of descriptors.
+/// If the folder or a file in it exists and cannot be read, for example because the process has no free descriptor.
 pub(crate) fn hugetlb_pools() -> io::Result<Vec<HugetlbPool>> {
     let entries = match fs::read_dir("/sys/kernel/mm/hugepages") {
         Ok(entries) => entries,
@@ -94,7 +94,7 @@ pub(crate) fn hugetlb_pools() -> io::Result<Vec<HugetlbPool>> {
     Ok(pools)
 }
 
-/// The contents of a folder of `/sys/kernel/mm/hugepages`; `None` if its name has no page size.
+/// The hugetlb pool of a folder of `/sys/kernel/mm/hugepages`; `None` if the folder's name has no page size.
 fn hugetlb_pool(folder: &Path) -> io::Result<Option<HugetlbPool>> {
     let name = folder.file_name().and_then(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB"));
     let Some(kib) = name.and_then(|kib| kib.parse::<usize>().ok()) else { return Ok(None) };
@@ -110,14 +110,14 @@ fn hugetlb_pool(folder: &Path) -> io::Result<Option<HugetlbPool>> {
     }))
 }
 
-/// A limit on memory, in bytes, and who sets it.
+/// A limit on memory, in bytes, and the setting that it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryLimit {
     pub(crate) bytes: usize,
     pub(crate) set_by: &'static str,
 }
 
-/// The most memory that a pool could ever have: what the machine has, or what the control group may use.
+/// The most memory that a pool could ever have: that of the machine, or the limit of the control group if it is lower.
 pub(crate) fn memory_total() -> MemoryLimit {
     let machine = meminfo().map_or(usize::MAX, |info| (info.mem_total + info.swap_total) as usize);
     let of_machine = MemoryLimit { bytes: machine, set_by: "this machine's memory" };
@@ -139,14 +139,14 @@ fn smallest(limits: impl Iterator<Item = MemoryLimit>) -> Option<MemoryLimit> {
     limits.min_by_key(|limit| limit.bytes)
 }
 
-/// A control group that this process is in, or one above it, whose limits hold for it as well.
+/// A control group that contains this process, directly or through groups below it. Its limits apply to the process.
 #[derive(Debug, PartialEq, Eq)]
 struct Group {
     folder: PathBuf,
     version: Version,
 }
 
-/// How control groups limit memory.
+/// The version of control groups, which decides the names of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     One,
@@ -154,7 +154,8 @@ enum Version {
 }
 
 impl Group {
-    /// The most that it may use; `None` if it has no limit, or is not there. In version 1 that is a limit of 2^63.
+    /// The most memory that the group may use; `None` if it has no limit, or does not exist. In version 1, no limit is
+    /// a limit of 2^63.
     fn limit(&self) -> Option<MemoryLimit> {
         let (file, set_by) = match self.version {
             Version::One => ("memory.limit_in_bytes", "the control group (memory.limit_in_bytes)"),
@@ -163,7 +164,7 @@ impl Group {
         Some(MemoryLimit { bytes: number(self.folder.join(file))?, set_by })
     }
 
-    /// The rest of its limit, beside the memory in use.
+    /// The rest of the group's limit, beside the memory in use.
     fn left(&self) -> Option<MemoryLimit> {
         let file = match self.version {
             Version::One => "memory.usage_in_bytes",
@@ -175,8 +176,8 @@ impl Group {
     }
 }
 
-/// The control groups whose limits of memory hold for this process, as the machine below `root` has them, its own
-/// first. In a container, its own may be missing: the groups above it are then those of the container.
+/// The control groups whose memory limits apply to this process, on the machine with the root folder `root`, its own
+/// group first. In a container its own may be missing; the groups above it are then those of the container.
 fn groups(root: &Path) -> Vec<Group> {
     let text = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let of_line = |line: &str| {
@@ -194,10 +195,11 @@ fn groups(root: &Path) -> Vec<Group> {
     text.lines().filter_map(of_line).flatten().collect()
 }
 
-/// Where control groups of version 2 are: one level down if version 1 is mounted, too.
+/// The folders where control groups of version 2 may be: one level down if version 1 is mounted, too.
 const V2_MOUNTS: [&str; 2] = ["sys/fs/cgroup/unified", "sys/fs/cgroup"];
 
-/// Not by std's files: a thread of the pool asks, and the program may close or replace a low number just then.
+/// This does not use std's files: a thread of the pool calls it, and the program may close or replace a low descriptor
+/// at that moment.
 fn meminfo() -> Option<procfs::Meminfo> {
     procfs::Meminfo::from_buf_read(&start_of(c"/proc/meminfo")?[..]).ok()
 }
@@ -211,12 +213,12 @@ fn start_of(path: &CStr) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Whether the first thread of the process has ended, as far as the kernel tells.
+/// Whether the first thread of the process has ended, as far as the kernel says.
 pub(crate) fn has_first_thread_ended() -> bool {
     start_of(c"/proc/self/stat").is_some_and(|stat| matches!(state_in(&stat), Some(b'Z' | b'X')))
 }
 
-/// The state in what `stat` says of a thread. Its name, in brackets before that, may hold anything.
+/// The state field in the text of a thread's `stat`. The name before it, in brackets, may contain any characters.
 fn state_in(stat: &[u8]) -> Option<u8> {
     let behind_name = stat.iter().rposition(|byte| *byte == b')')?;
     stat.get(behind_name + 2).copied()
@@ -230,8 +232,8 @@ pub(crate) fn group_file(file: &str) -> Option<PathBuf> {
 
 /// The size of the kernel's pages, if it is not [`BASE_PAGE`].
 pub(crate) fn other_page_size() -> Option<usize> {
-    // rustix would read where valgrind has nothing mapped.
-    // SAFETY: a number is asked for.
+    // rustix would read an address where valgrind has nothing mapped.
+    // SAFETY: the call only returns a number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| *size != BASE_PAGE)
 }
@@ -242,11 +244,11 @@ fn number(path: impl AsRef<Path>) -> Option<usize> {
 
 /// How many bytes of the mapping at `address` are mapped by huge entries of 2 MiB.
 pub(crate) fn mapped_huge(address: usize) -> Option<usize> {
-    // A process may have tens of thousands of mappings, so it is read only as far as to this one.
+    // A process may have tens of thousands of mappings, so this reads no further than this mapping.
     huge_bytes_at(address, BufReader::new(File::open("/proc/self/smaps").ok()?))
 }
 
-/// As [`mapped_huge`], out of what smaps says.
+/// As [`mapped_huge`], from the text of smaps.
 fn huge_bytes_at(address: usize, mut smaps: impl BufRead) -> Option<usize> {
     const FIELDS: [&str; 4] = ["ShmemPmdMapped", "FilePmdMapped", "Shared_Hugetlb", "Private_Hugetlb"];
     let (mut line, mut found) = (String::new(), None);
@@ -265,7 +267,7 @@ fn huge_bytes_at(address: usize, mut smaps: impl BufRead) -> Option<usize> {
     found.map(|bytes| bytes / HUGE_PAGE * HUGE_PAGE)
 }
 
-/// The addresses of a mapping, if this is the line that begins what smaps says of it.
+/// The addresses of a mapping, if this is the first line of its part of smaps.
 fn mapping_of(line: &str) -> Option<Range<usize>> {
     let (start, rest) = line.split_once('-')?;
     let (end, _) = rest.split_once(' ')?;
@@ -298,7 +300,7 @@ mod tests {
         assert!(memory_available().bytes <= memory_total().bytes);
     }
 
-    /// Files of another machine, removed at the end.
+    /// The files of another machine, removed when this is dropped.
     struct Machine(PathBuf);
 
     impl Machine {
@@ -312,7 +314,7 @@ mod tests {
             Machine(root)
         }
 
-        /// The smallest limit, and the least that is left.
+        /// The smallest limit, and the least memory that is left.
         fn memory(&self) -> (Option<MemoryLimit>, Option<MemoryLimit>) {
             let groups = groups(&self.0);
             let least = |of: fn(&Group) -> Option<MemoryLimit>| smallest(groups.iter().filter_map(of));
@@ -365,7 +367,7 @@ mod tests {
         ];
         let file = "memory.limit_in_bytes";
         assert_eq!(Machine::new("v1", &files).memory(), (limit(4000, file), limit(3904, file)));
-        // In a container, the group of that name is the host's, and what is mounted is the container's.
+        // In a container, `/proc` names the host's group, and the mounted folder is the container's.
         let container = [
             ("proc/self/cgroup", "7:memory:/docker/0123\n"),
             files[3],

@@ -1,4 +1,5 @@
-//! Descriptors through which other processes see memory and cannot change it, and the other side: mappings of them.
+//! Shares memory with other processes: descriptors through which they can read memory and cannot change it, and their
+//! own mappings of such descriptors.
 //!
 //! ```text
 //!   pool's file (read and write, mode 0444; a memfd is sealed against other lengths)
@@ -6,13 +7,13 @@
 //!   copy's memfd (sealed against everything) ─────────────────────▶ the same
 //! ```
 //! A descriptor for reading gives no right to write, to map writable and shared, to punch holes or to change the
-//! length. To open it anew for writing takes the right to write by the file's mode, which nobody has but root. Who owns
-//! the file can change the mode: processes of the user who built the pool.
+//! length. To open it anew for writing takes the right to write by the file's mode, which only root has. The owner of
+//! the file can change the mode: a process of the user who built the pool.
 //!
-//! The other process trusts nobody. A file that cannot become shorter has a page for each byte, or the kernel makes one
-//! for who reads there; but of hugetlb there may be none left, and then a load is a `SIGBUS`. So what is mapped of
-//! hugetlb gets its pages at once. Where the other side may take them away again, or make the file shorter, the kernel
-//! copies, which has an error for it.
+//! The process that maps such a descriptor trusts no other. A file that cannot become shorter has a page for each byte,
+//! or the kernel makes one for the reader. But hugetlb may have no page left, and then a load raises `SIGBUS`. So
+//! mappings of hugetlb get their pages at once. If the other process can take pages away again, or make the file
+//! shorter, system calls copy the bytes, because they return an error where a page is missing.
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -33,33 +34,34 @@ use crate::sys::SystemError;
 use crate::sys::racing::copy_out;
 use crate::units::HUGE_PAGE;
 
-/// Who may open the file of a pool anew: anybody who has it already, for reading.
+/// The mode of a pool's file: a process that has it already may open it anew for reading.
 pub(super) const FOR_READING: Mode = Mode::from_raw_mode(0o444);
 
-/// Makes a memfd that nobody can open anew for writing, or make shorter or longer.
+/// Makes sure that no other process can open a memfd anew for writing, or change its length.
 ///
-/// A file of a tmpfs of one's own cannot be sealed. Nobody can open it anew for writing either, and without that nobody
-/// can change its length.
+/// A file of the pool's own tmpfs cannot be sealed. But no other process can open it anew for writing, and without that
+/// cannot change its length.
 pub(super) fn guard(fd: BorrowedFd<'_>) -> Result<(), SystemError> {
-    // Not again, since the process may be another user by now, who may not.
+    // If the mode is right already, it is not set again: the process may run as another user by now, which is not
+    // allowed to set it.
     if named("fstat of a memfd", fstat(fd))?.st_mode & 0o222 != 0 {
         named("fchmod of a memfd", fchmod(fd, FOR_READING))?;
     }
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let has = named("fcntl(F_GET_SEALS)", fcntl_get_seals(fd))?;
-    // Who takes no more seals has the one against those.
+    // A memfd that takes no more seals already has those against shrinking and growing.
     if has.contains(SealFlags::SEAL) {
         return Ok(());
     }
     named("fcntl(F_ADD_SEALS)", fcntl_add_seals(fd, seals))
 }
 
-/// Opens a descriptor anew, for reading only.
+/// Opens the file of a descriptor anew, for reading only.
 pub(super) fn reopen_for_reading(descriptor: &Descriptor) -> Result<Descriptor, SystemError> {
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     let opened = Descriptor::keep(|| open(&*path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()));
     let opened = named("open of /proc/self/fd", opened)?;
-    // Another thread may have put another file there just then.
+    // Another thread may have put another file there at that moment.
     if opened.file() == descriptor.file() { Ok(opened) } else { Err(SystemError::new(LOST, Errno::BADF)) }
 }
 
@@ -69,14 +71,14 @@ const GET_PAGES: &str = "madvise(MADV_POPULATE_READ) of an extent";
 const COPY_IN: &str = "pread of an extent";
 const COPY_OUT: &str = "process_vm_readv of an import";
 
-/// Memory that is written once and then sealed.
+/// A memfd that is written once and then sealed.
 pub(crate) struct Unsealed(Descriptor);
 
 impl Unsealed {
-    /// `len` bytes of zeros, which take no memory.
+    /// A memfd of `len` bytes of zeros, which take no memory.
     pub(crate) fn new(len: usize) -> Result<Unsealed, SystemError> {
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
-            // The kernel would not only refuse: it sends SIGXFSZ, which kills.
+            // The kernel would not only refuse: it would send SIGXFSZ, which kills.
             return named("ftruncate of a memfd", Err(Errno::FBIG));
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -98,7 +100,7 @@ impl Unsealed {
         Ok(())
     }
 
-    /// Ends all change.
+    /// Seals the memfd against all change.
     pub(crate) fn seal(self) -> Result<Descriptor, SystemError> {
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         let file = kept(&self.0)?;
@@ -107,9 +109,9 @@ impl Unsealed {
     }
 }
 
-/// Tries again what the kernel refuses as long as somebody has a page in hand. Here that is the kernel itself, which
-/// moves pages between its lists or looks at them, since nobody else has the memory. It waits for itself for 150 ms
-/// (`memfd_wait_for_pins`), which are too few on a busy machine.
+/// Repeats a call that the kernel refuses while a page is in use. Here only the kernel itself can use one, when it
+/// moves pages between its lists or inspects them, because no other process has the memory. The kernel waits for such
+/// uses for 150 ms (`memfd_wait_for_pins`), which is too short on a busy machine.
 fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
     const MOST_TRIES: usize = 100;
     let mut tried = 1;
@@ -121,51 +123,51 @@ fn once_not_busy(mut call: impl FnMut() -> rustix::io::Result<()>) -> rustix::io
     }
 }
 
-/// How `fstatfs` calls hugetlb (`HUGETLBFS_MAGIC`), and shmem (`TMPFS_MAGIC`).
+/// The magic numbers by which `fstatfs` names hugetlb (`HUGETLBFS_MAGIC`) and shmem (`TMPFS_MAGIC`).
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
 
-/// What somebody's descriptor promises.
+/// The guarantees of a descriptor that another process has sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarantees {
     /// Length in bytes.
     pub(crate) len: u64,
-    /// How much memory it has, in bytes: less than its length where nobody has written.
+    /// The memory that it has, in bytes: less than its length where no process has written.
     pub(crate) memory: u64,
-    /// Whether who has the right to write to it may make it shorter: it is of a tmpfs, whose files cannot be sealed.
+    /// Whether a process with the right to write may make it shorter: it lies in a tmpfs, whose files cannot be sealed.
     pub(crate) may_shrink: bool,
-    /// Whether nobody can ever write to it, or make it shorter.
+    /// Whether no process can ever write to it or make it shorter.
     pub(crate) is_sealed: bool,
-    /// The size of its pages if they are of hugetlb: there may be none left for who reads where it has none.
+    /// The size of its pages if they are hugetlb pages: a read where the file has no page may find none left.
     pub(crate) hugetlb: Option<usize>,
 }
 
-/// What a descriptor promises; `None` if it is no memory.
+/// The guarantees of a descriptor; `None` if it is neither a memfd nor a pool's file.
 pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, SystemError> {
     let seals = match fcntl_get_seals(fd) {
-        // It is no memfd.
+        // The file is no memfd.
         Err(Errno::INVAL) => return Ok(None),
         seals => named("fcntl(F_GET_SEALS)", seals)?,
     };
     let file = named("fstat", fstat(fd))?;
-    // For hugetlb, what the kernel calls a block of the file is a page.
+    // For hugetlb, `st_blksize` is the size of a page.
     let system = named("fstatfs", fstatfs(fd))?.f_type.cast_unsigned();
     let hugetlb = (system == HUGETLBFS).then_some(file.st_blksize as usize);
     let may_shrink = !seals.contains(SealFlags::SHRINK);
     let is_sealed = !may_shrink && seals.contains(SealFlags::WRITE);
-    // What cannot be sealed has the seal against seals, and no other. Who sealed it, but not against this, has a
-    // reason.
+    // A file that cannot be sealed has the seal against further seals, and no other. A memfd that its owner has sealed,
+    // but not against shrinking, is no pool's file.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
-    // Of any file, in units of 512 bytes.
+    // `st_blocks` counts units of 512 bytes, for any file.
     let (len, memory) = (file.st_size.cast_unsigned(), file.st_blocks.cast_unsigned() * 512);
     Ok(is_pool.then_some(Guarantees { len, memory, may_shrink, is_sealed, hugetlb }))
 }
 
-/// Some bytes of private memory, which lie behind those before them.
+/// A piece of private memory, which lies behind the piece before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub(crate) len: usize,
-    /// Where they are in the file, or `None` for zeros.
+    /// The offset of the piece in the file, or `None` for zeros.
     pub(crate) file_offset: Option<usize>,
 }
 
@@ -175,17 +177,16 @@ pub(crate) struct PrivateMemory {
     len: usize,
 }
 
-// SAFETY: memory of the process, which any thread may use.
+// SAFETY: this is memory of the process, which any thread may use.
 unsafe impl Send for PrivateMemory {}
-// SAFETY: as above; it hands out nothing but addresses and copies.
+// SAFETY: as above; a shared reference gives out only addresses and copies.
 unsafe impl Sync for PrivateMemory {}
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const UNCHARGED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
 impl PrivateMemory {
-    /// Memory that shows these stretches, at a multiple of `align` and of 2 MiB. What is written there stays in this
-    /// process.
+    /// Memory that shows these pieces, at a multiple of `align` and of 2 MiB. Writes to it stay in this process.
     pub(crate) fn of(
         fd: BorrowedFd<'_>,
         align: usize,
@@ -193,12 +194,12 @@ impl PrivateMemory {
     ) -> Result<PrivateMemory, SystemError> {
         let len = stretches.clone().map(|stretch| stretch.len).sum();
         let free = PrivateMemory::zeros(len, align)?;
-        // To map where nothing is takes 2 us, and 3.2 us in place of something else (docs/design.md).
+        // A mapping takes 2 us at free addresses, and 3.2 us in place of another mapping (docs/design.md).
         let mut memory = PrivateMemory { at: free.at, len: 0 };
         drop(free);
         for stretch in stretches.clone() {
             match memory.append(fd, stretch) {
-                // Another thread has got these addresses meanwhile.
+                // Another thread has mapped something at these addresses meanwhile.
                 Err(error) if error.raw_os_error() == Errno::EXIST.raw_os_error() => {
                     return PrivateMemory::over_zeros(fd, len, align, stretches);
                 }
@@ -208,7 +209,7 @@ impl PrivateMemory {
         Ok(memory)
     }
 
-    /// As [`PrivateMemory::of`], at addresses that nobody else can get meanwhile.
+    /// As [`PrivateMemory::of`], at addresses that no other thread can take meanwhile.
     fn over_zeros(
         fd: BorrowedFd<'_>,
         len: usize,
@@ -220,7 +221,7 @@ impl PrivateMemory {
         for Stretch { len, file_offset } in stretches {
             let at = memory.at.wrapping_byte_add(offset);
             if let Some(file_offset) = file_offset {
-                // SAFETY: a part of this memory, which nobody uses yet.
+                // SAFETY: a part of this memory, which no code uses yet.
                 let mapped = unsafe { mmap(at, len, READ_WRITE, UNCHARGED | MapFlags::FIXED, fd, file_offset as u64) };
                 named(MAP_EXTENT, mapped)?;
             }
@@ -239,14 +240,14 @@ impl PrivateMemory {
         let memory = PrivateMemory { at: start.wrapping_byte_add(before), len };
         for (at, len) in [(start, before), (memory.at.wrapping_byte_add(len), align - before)] {
             if len > 0 {
-                // SAFETY: a part of what was just mapped that nobody uses. If the kernel refuses, it stays.
+                // SAFETY: an unused part of the mapping just made. If the kernel refuses, the part stays mapped.
                 let _ = unsafe { munmap(at, len) };
             }
         }
         Ok(memory)
     }
 
-    /// Makes it longer by a stretch. `EEXIST` if something else is mapped there.
+    /// Makes the memory longer by a piece. Returns `EEXIST` if something else is mapped there.
     fn append(&mut self, fd: BorrowedFd<'_>, Stretch { len, file_offset }: Stretch) -> Result<(), SystemError> {
         let (at, flags) = (self.at.wrapping_byte_add(self.len), UNCHARGED | MapFlags::FIXED_NOREPLACE);
         match file_offset {
@@ -259,7 +260,7 @@ impl PrivateMemory {
         Ok(())
     }
 
-    /// Gets the pages of all that shows a file, so that no read has to. `EFAULT` where there is none left.
+    /// Allocates the pages of all pieces that show a file, so that no read has to. Returns `EFAULT` if no page is left.
     pub(crate) fn get_pages(&self, stretches: impl Iterator<Item = Stretch>) -> Result<(), SystemError> {
         let mut offset = 0;
         for Stretch { len, file_offset } in stretches {
@@ -273,11 +274,11 @@ impl PrivateMemory {
         Ok(())
     }
 
-    /// Copies bytes of the file over what is mapped, for this process alone. `EFAULT` where the file has become too
+    /// Copies bytes of the file over mapped ones, for this process alone. Returns `EFAULT` if the file has become too
     /// short, or the kernel has no page for them.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If the bytes do not lie inside this memory.
     pub(crate) fn copy_in(&mut self, fd: BorrowedFd<'_>, to: Range<usize>, from: usize) -> Result<(), SystemError> {
         assert!(to.start <= to.end && to.end <= self.len, "they lie inside");
         let mut done = 0;
@@ -300,20 +301,20 @@ impl PrivateMemory {
         self.len
     }
 
-    /// Copies bytes out, which others may write to meanwhile.
+    /// Copies bytes out, which other processes may change meanwhile.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If the bytes do not lie inside this memory.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) {
         assert!(offset <= self.len && to.len() <= self.len - offset, "they lie inside");
-        // SAFETY: within the memory, all of which can be read.
+        // SAFETY: the bytes lie within this memory, all of which can be read.
         unsafe { copy_out(self.at().add(offset), to) };
     }
 
-    /// As [`PrivateMemory::read`], where pages may be missing. `EFAULT` if the kernel has none for them.
+    /// As [`PrivateMemory::read`], but pages may be missing. Returns `EFAULT` if the kernel has no page for some bytes.
     ///
     /// # Panics
-    /// If they do not lie inside.
+    /// If the bytes do not lie inside this memory.
     pub(crate) fn try_read(&self, offset: usize, to: &mut [u8]) -> Result<(), SystemError> {
         assert!(offset <= self.len && to.len() <= self.len - offset, "they lie inside");
         let mut done = 0;
@@ -330,7 +331,7 @@ impl PrivateMemory {
     }
 }
 
-/// How many bytes a call has copied, of which there are always some to copy: none if a signal came first.
+/// How many bytes a call has copied, 0 if a signal came first. There was at least one byte to copy.
 fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
     match copied {
         1.. => Ok(copied.cast_unsigned()),
@@ -344,7 +345,7 @@ fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
 
 impl Drop for PrivateMemory {
     fn drop(&mut self) {
-        // SAFETY: whoever borrowed from it is gone. If the kernel refuses, it stays.
+        // SAFETY: no borrow of this memory is left. If the kernel refuses, the memory stays mapped.
         let _ = unsafe { munmap(self.at, self.len) };
     }
 }
@@ -354,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_busy_is_tried_again_but_not_for_ever() {
+    fn a_busy_call_is_repeated_but_not_for_ever() {
         let mut tried = 0;
         let is_free_later = || {
             tried += 1;

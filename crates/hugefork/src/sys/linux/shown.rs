@@ -1,17 +1,22 @@
-//! What addresses of regions show of a pool's memory (memory.rs), or in place of it.
+//! The mappings of regions and snapshots: how addresses come to show a pool's memory (memory.rs), zeros, or nothing.
 //!
 //! ```text
 //! memfd        | block 0 | block 1 | block 2 | …
 //! region       | block 7 rw | block 8 r | zeros …          made of the direct map, of the template and of the arena's
 //!                                                           zeros by mremap (shmem), or by mmap (hugetlb)
 //! ```
-//! A block must be mapped so that `fork(2)` children never get the mapping. With `mmap` and then `MADV_DONTFORK` there
-//! is a gap, in which another thread's `fork` hands a child a writable mapping of our memory. So we use `mremap` of
-//! the direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and takes
-//! as long as the `mmap` alone. What is to be read only is a duplicate of a template that is: it must not be writable
-//! for a moment, since a writer that comes by would change what snapshots hold. hugetlb refuses duplicates (`EINVAL`);
-//! there the block is mapped read-only, marked, and then made writable, which takes about 2 us longer. Zeros are
-//! private memory. They are made by an `mremap` of the arena's own zeros that leaves those where they are
+//! A block must be mapped so that `fork(2)` children never get the mapping. Between an `mmap` and `MADV_DONTFORK` there
+//! is a gap, in which another thread's `fork` would give a child a writable mapping of our memory. So we use `mremap`
+//! of the direct map with an old size of zero: it duplicates a shared mapping with all its flags, in one call, and
+//! takes as long as the `mmap` alone.
+//!
+//! A read-only mapping is a duplicate of a read-only template. It must not be writable for a moment, because a thread
+//! that writes at that moment would change the contents of snapshots.
+//!
+//! hugetlb refuses duplicates (`EINVAL`). There the block is mapped read-only, excluded from children, and then made
+//! writable, which takes about 2 us longer.
+//!
+//! Zeros are private memory. They are made by an `mremap` of the arena's own zeros that leaves those in place
 //! (`MREMAP_DONTUNMAP`), also with all flags.
 
 use hugefork_linux::parking::{clear, is_mapped, move_page_tables};
@@ -24,7 +29,8 @@ use super::{arena, may_map, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
 impl Linux {
-    /// Shows pool memory with one call that duplicates a mapping of the pool with this access. It never has another.
+    /// Shows pool memory by one call, which duplicates a mapping of the pool that has this access. The part never has
+    /// another.
     pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
         let of = match (access, &self.template) {
@@ -34,14 +40,14 @@ impl Linux {
         let opened = of.open(offset, part.len());
         let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
         if duplicated.is_ok() && self.dump == Dump::Included {
-            // Its failure must not count: at worst the block is missing from a core dump.
-            // SAFETY: the range is the caller's, and shows this; the advice changes no contents.
+            // A failure here is ignored: at worst the block is missing from a core dump.
+            // SAFETY: the range is the caller's, and shows this memory; the advice changes no contents.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
         }
         refused(part, duplicated)
     }
 
-    /// Before [`Linux::cow_mapping`].
+    /// Must be called before [`Linux::cow_map`].
     pub(super) fn ready_cow_mapping(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
         match &self.cow_mappings {
             Ok(cow_mappings) => refused(part, cow_mappings.make_ready(part.len(), offset)),
@@ -65,7 +71,8 @@ impl Linux {
     /// Duplicates a part of `of`, a mapping of the pool.
     fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // Linux before 6.17 would find that after it has unmapped the old mapping.
+        // This checks the limit of addresses first. Linux before 6.17 notices that it is reached only after it has
+        // unmapped the old mapping.
         may_map()?;
         // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
@@ -73,7 +80,7 @@ impl Linux {
         named("mremap of a block", mapped).map(drop)
     }
 
-    /// As [`Linux::map`], where `mremap` cannot duplicate. This takes three calls.
+    /// As [`Linux::map`], for memory that `mremap` cannot duplicate. This takes three calls.
     pub(super) fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
         self.map_read_only(part, offset)?;
         leave_out_of_forks(part)?;
@@ -91,7 +98,7 @@ impl Linux {
         refused(part, mapped)
     }
 
-    /// Shows zeros with calls that duplicate the arena's own.
+    /// Shows zeros, by calls that duplicate the arena's own.
     pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
         let (mut at, end) = (part.at(), part.at() + part.len());
         while at < end {
@@ -115,13 +122,13 @@ impl Linux {
     pub(super) fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
         // SAFETY: the range is the caller's.
         let mapped = unsafe { clear(part.at(), part.len()) };
-        // A child has nothing there. If the kernel refuses this, it has addresses that nobody can use.
+        // A child has nothing there. If the kernel refuses this, a child has addresses that it cannot use.
         let _ = mapped.is_ok() && leave_out_of_forks(part).is_ok();
         refused(part, named("mmap to hide a block", mapped))
     }
 }
 
-/// Keeps what is shown from children. A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is
+/// Keeps the mapping out of children. A core dump contains shared hugetlb memory only if bit 6 of coredump_filter is
 /// set: core(5).
 fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
     // SAFETY: the range is the caller's; this advice changes no contents.
@@ -129,8 +136,8 @@ fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
     torn(named("madvise(MADV_DONTFORK)", left_out))
 }
 
-/// The failure of the call that replaces a mapping. The kernel has mostly refused before it touched anything, as it
-/// does when the process has too many mappings. If it had begun, there would be a hole.
+/// The failure of a call that replaces a mapping. In most cases the kernel has refused before it changed anything, for
+/// example because the process has too many mappings. If it had begun, there would be a hole.
 fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapFailure> {
     let Err(error) = result else { return Ok(()) };
     let is_whole = is_mapped(part.at(), part.len());
@@ -142,7 +149,7 @@ fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
     result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
 }
 
-/// The failure to give the right to write to what is shown by now.
+/// The failure to make the new mapping writable.
 fn not_writable(result: Result<(), SystemError>) -> Result<(), MapFailure> {
     result.map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
 }
@@ -164,9 +171,9 @@ mod tests {
     use crate::sys::linux::parked::ParkedTables;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-    /// A system call that writes tells whether it may, without a fault.
+    /// A system call that writes shows whether the memory is writable, without a fault.
     #[test]
-    fn what_is_shown_read_only_is_never_writable() {
+    fn a_read_only_block_is_never_writable_for_a_moment() {
         const TIMES: usize = 20_000;
         for kind in [Kind::ShmemBase, Kind::ShmemHuge(Huge::BySetting)] {
             let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
@@ -179,7 +186,7 @@ mod tests {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
                         let to = pointer(part.at()).cast();
-                        // SAFETY: the range is ours, and nobody reads it.
+                        // SAFETY: the range is ours, and no code reads it.
                         let written = unsafe { descriptor::read(source.as_fd(), to, 1, Some(0)) };
                         assert!(written.is_err(), "it was writable");
                     }
@@ -190,29 +197,30 @@ mod tests {
                 }
                 over.store(true, Ordering::Relaxed);
             });
-            // SAFETY: within the direct map, and nobody writes there.
+            // SAFETY: the byte lies within the direct map, and no code writes there.
             assert_eq!(unsafe { memory.direct().read_volatile() }, 0);
             memory.release(extent).unwrap();
         }
     }
 
-    /// They were moved out of the way when the kernel refused, and are nowhere else.
+    /// The private pages were parked when the kernel refused, and exist nowhere else.
     #[test]
-    fn private_pages_are_there_still_if_nothing_else_can_be_shown() {
+    fn private_pages_survive_a_refused_mapping() {
         show_nothing_else(16 << 20, |_, _| ());
     }
 
     #[test]
-    fn private_pages_of_several_gib_are_there_still_if_nothing_else_can_be_shown() {
+    fn private_pages_of_several_gib_survive_a_refused_mapping() {
         show_nothing_else((2 << 30) + 2 * HUGE_PAGE, |_, _| ());
     }
 
-    /// The second half is registered, and what is, the kernel moves only by itself: it finds that when it comes to it.
+    /// The second half is registered. The kernel moves a registered mapping only on its own, and detects that in the
+    /// middle of the call.
     #[test]
-    fn private_pages_are_there_still_if_they_are_moved_half_way_and_nothing_else_can_be_shown() {
+    fn private_pages_survive_a_refused_mapping_after_a_half_done_move() {
         show_nothing_else(16 << 20, |memory, part| {
             let Ok(parked) = memory.claim_parking(part.len(), HUGE_PAGE) else {
-                return println!("skipped: nobody can be made to wait");
+                return println!("skipped: threads cannot be held here");
             };
             let half = part.len() / 2;
             memory.cow_mappings.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
@@ -221,11 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_gib_lie_in_one_room_if_they_come_in_order() {
+    fn parts_of_a_gib_share_a_room_if_they_come_in_order() {
         const LEN: usize = 16 << 20;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
-            return println!("skipped: nothing is moved out of the way");
+            return println!("skipped: no page tables are parked here");
         };
         let extent = memory.claim(4 * LEN, LEN).unwrap();
         let (first, second) = (extent.part(0, LEN), extent.part(2 * LEN, LEN));
@@ -239,7 +247,7 @@ mod tests {
         show(first).unwrap();
         show(second).unwrap();
         assert_eq!(parked.in_use(), 1);
-        // Its place is taken.
+        // The part's place in the room is taken.
         show(first).unwrap();
         assert_eq!(parked.in_use(), 2);
         memory.tidy();
@@ -247,23 +255,23 @@ mod tests {
         show(first).unwrap();
         // SAFETY: the range is ours, and shows a private mapping.
         unsafe { written.write_volatile(7) };
-        // From now on there is nothing that another mapping could be made of.
-        // SAFETY: nobody else knows the template.
+        // From now on no other mapping can be made, because the template is gone.
+        // SAFETY: no other code knows the template.
         unsafe { munmap(memory.cow_mappings.as_ref().unwrap().template().at(), LEN) }.unwrap();
         assert_eq!(show(second).unwrap_err().aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
         assert_eq!(unsafe { written.read_volatile() }, 7);
-        // What lay there before does so still.
+        // The page tables that were parked before are still there.
         assert_eq!(parked.in_use(), 1);
         memory.release(extent).unwrap();
     }
 
     #[test]
-    fn pages_of_a_gib_are_dropped_at_one_moment_and_their_memory_goes_later() {
+    fn pages_of_a_gib_are_dropped_at_one_moment_and_freed_later() {
         const LEN: usize = 1 << 30;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
-            return println!("skipped: nothing is moved out of the way");
+            return println!("skipped: no page tables are parked here");
         };
         let extent = memory.claim(LEN, LEN).unwrap();
         let (part, half) = (extent.part(0, LEN), extent.part(0, LEN / 2));
@@ -284,18 +292,18 @@ mod tests {
 
     /// To unmap a base page takes as long as to unmap a huge one.
     #[test]
-    fn before_a_fork_a_block_in_many_base_pages_is_moved_and_one_with_few_is_not() {
+    fn before_a_fork_a_block_with_many_base_pages_is_parked_and_one_with_few_is_not() {
         let memory =
             Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut, Exports::No).unwrap().with_children().unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
-            return println!("skipped: nothing is moved out of the way");
+            return println!("skipped: no page tables are parked here");
         };
         let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
         let part = extent.part(0, HUGE_PAGE);
         for (pages, moved) in [(8, 0), (64, 1)] {
             memory.show(part, Shows::Memory { start: 0, access: Access::ReadWrite }).unwrap();
             for nth in 0..pages {
-                // SAFETY: within the part, which shows memory that can be written.
+                // SAFETY: the byte lies within the part, which shows memory that can be written.
                 unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
             }
             memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
@@ -308,7 +316,7 @@ mod tests {
         memory.release(extent).unwrap();
     }
 
-    /// Writes to some pages that are shown privately, and shows something else there, which the kernel refuses.
+    /// Writes to some private pages, and then shows something else there, which the kernel refuses.
     fn show_nothing_else(len: usize, prepare: impl FnOnce(&Linux, Part<'_>)) {
         let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut, Exports::No).unwrap();
         let Ok(cow_mappings) = &memory.cow_mappings else {
@@ -322,15 +330,15 @@ mod tests {
         let in_use = || cow_mappings.parked().map_or(0, ParkedTables::in_use);
         assert_eq!(in_use(), 0);
         memory.show(part, shows).unwrap();
-        // It does not begin with a GiB.
+        // The part does not begin at a multiple of a GiB, so it takes one more room.
         assert!(cow_mappings.parked().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
         memory.tidy();
         let written = [3 * BASE_PAGE, len / 2, len - BASE_PAGE].map(|at| pointer(part.at() + at).cast::<u8>());
         // SAFETY: the range is ours, and shows a private mapping.
         written.iter().for_each(|page| unsafe { page.write_volatile(7) });
         prepare(&memory, part);
-        // From now on there is nothing that another mapping could be made of.
-        // SAFETY: nobody else knows the template.
+        // From now on no other mapping can be made, because the template is gone.
+        // SAFETY: no other code knows the template.
         unsafe { munmap(cow_mappings.template().at(), len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);

@@ -1,4 +1,4 @@
-//! Signal dispositions as the kernel keeps them, and how `SIGBUS` is raised on the thread that faulted.
+//! Signal dispositions, as the kernel keeps them, and the way to raise `SIGBUS` on the thread that faulted.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -8,26 +8,27 @@ use crate::sys::SystemError;
 
 use super::named;
 
-/// What [`libc::sigaction`] reads and writes.
+/// The structure that `sigaction(2)` reads and writes.
 pub(crate) type Action = libc::sigaction;
 
 /// A handler that gets the fault's address and the interrupted context.
 pub(crate) type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void);
 
-/// Runs `handler` on `signal`. It runs on the alternate stack if the thread has one, because the fault may be a stack
-/// overflow that the earlier handler has to report. All signals are blocked meanwhile, because the handler takes locks
-/// and leaves that stack; those too that the C library keeps for itself, which `sigfillset` leaves out.
+/// Makes `handler` the handler of `signal`. It runs on the alternate stack if the thread has one, because the fault may
+/// be a stack overflow that the earlier handler has to report. All signals are blocked meanwhile, because the handler
+/// takes locks and leaves that stack. This includes the signals that the C library keeps for itself, which `sigfillset`
+/// leaves out.
 pub(crate) fn install(signal: c_int, handler: Handler) -> Result<(), SystemError> {
     // SAFETY: all zeroes is a valid sigaction.
     let mut action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: any bits are a set of signals.
+    // SAFETY: any bits are a valid set of signals.
     unsafe { (&raw mut action.sa_mask).write_bytes(0xff, 1) };
     set(signal, &action)
 }
 
-/// The alternate stack of the calling thread, in bytes; `None` if it has none.
+/// The size of the calling thread's alternate stack in bytes; `None` if it has none.
 pub(crate) fn alternate_stack() -> Option<usize> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: the call changes nothing and writes `stack`.
@@ -39,8 +40,8 @@ pub(crate) fn alternate_stack() -> Option<usize> {
     (stack.ss_flags & libc::SS_DISABLE == 0).then_some(stack.ss_size)
 }
 
-/// How much of a signal's stack the registers of a thread can take, if this process has asked for more registers than
-/// every process has: AMX tiles take 8 KiB.
+/// How much of a signal's stack a thread's registers can take, if this process has asked for more registers than a
+/// process has by default: AMX tiles take 8 KiB.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn large_registers() -> Option<usize> {
     const ARCH_GET_XCOMP_PERM: c_int = 0x1022;
@@ -48,21 +49,21 @@ pub(crate) fn large_registers() -> Option<usize> {
     let mut permitted = 0_u64;
     // SAFETY: the call writes `permitted`. A kernel without AMX refuses it.
     let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &raw mut permitted) };
-    // SAFETY: the call only looks something up.
+    // SAFETY: the call only looks up a value.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     (asked == 0 && permitted & TILES != 0).then_some(frame as usize)
 }
 
-/// As on x86-64. Elsewhere each thread chooses its scalable vectors, which this does not look at.
+/// As on x86-64. On other processors each thread chooses its scalable vectors, which this does not examine.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn large_registers() -> Option<usize> {
     None
 }
 
-/// The disposition of `signal` now.
+/// The present disposition of `signal`.
 pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
     let mut action = MaybeUninit::zeroed();
-    // SAFETY: reads nothing, writes `action`.
+    // SAFETY: the call reads nothing, and writes `action`.
     let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
     checked(result)?;
     // SAFETY: all zeroes is a valid sigaction, and the call wrote it.
@@ -80,7 +81,7 @@ pub(crate) fn is_bus_error_default() -> bool {
     current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_DFL)
 }
 
-/// Sets the disposition of `signal` to the default. In the handler nothing can be done about an error.
+/// Sets the disposition of `signal` to the default. The fault handler calls this, and can do nothing about an error.
 pub(crate) fn set_default(signal: c_int) {
     // SAFETY: all zeroes is a valid sigaction: SIG_DFL.
     let action: Action = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -95,18 +96,18 @@ fn checked(result: c_int) -> Result<(), SystemError> {
 /// Makes a `SIGBUS` at `address` pending on this thread, as if the memory there had failed. It is delivered when the
 /// running handler returns, before the faulting instruction is repeated.
 ///
-/// `interrupted` is the signal mask that is in force then. A blocked or ignored `SIGBUS` is unblocked and made deadly,
-/// as the kernel does with faults, because the instruction cannot be completed.
+/// `interrupted` is the signal mask that applies then. If `SIGBUS` is blocked or ignored, this unblocks it and sets the
+/// default action, which ends the process, as the kernel does with faults: the instruction cannot be completed.
 ///
 /// # Errors
-/// The kernel refuses, or whatever filters its system calls. The instruction would then be repeated for ever.
+/// If the kernel refuses, or a filter of system calls does. The instruction would then be repeated for ever.
 pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) -> Result<(), SystemError> {
-    // SAFETY: reads the mask.
+    // SAFETY: the call reads the mask.
     let blocked = unsafe { libc::sigismember(interrupted, libc::SIGBUS) } == 1;
     let ignored = current(libc::SIGBUS).is_ok_and(|action| action.sa_sigaction == libc::SIG_IGN);
     if blocked || ignored {
         set_default(libc::SIGBUS);
-        // SAFETY: writes the mask.
+        // SAFETY: the call writes the mask.
         unsafe { libc::sigdelset(interrupted, libc::SIGBUS) };
     }
     // The kernel's siginfo_t for a fault: three ints, padding, the address.
@@ -120,7 +121,7 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
     }
     const { assert!(size_of::<FaultInfo>() == size_of::<libc::siginfo_t>()) };
     let info = FaultInfo { signal: libc::SIGBUS, errno: 0, code: libc::BUS_ADRERR, address, rest: [0; 13] };
-    // SAFETY: sends a signal to the calling thread; `info` is as large as a siginfo_t.
+    // SAFETY: the call sends a signal to the calling thread; `info` is as large as a siginfo_t.
     let sent = unsafe {
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info)
     };

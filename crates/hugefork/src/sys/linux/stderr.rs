@@ -1,9 +1,10 @@
-//! Writes one line on standard error, also from the fault handler: without allocating or locking, from a buffer with
-//! one `write(2)`. No signal comes of that, whatever standard error is.
+//! Writes one line on standard error, also from the fault handler: it neither allocates nor locks, and makes one
+//! `write(2)` from a buffer. This raises no signal, whatever standard error is.
 //!
-//! A program that has closed 0 to 2 may have a file of its own under the number 2: a database, say, in which the line
-//! would stand for data. Shells and programs open a log for writing alone, or for appending, or have it unlinked
-//! (pytest). So a file of another kind is the program's own, and nothing is written there.
+//! A program that has closed descriptors 0 to 2 may have a file of its own as number 2, for example a database, which
+//! the line would damage. Logs differ from such files: shells and programs open a log write-only, or for appending, or
+//! unlink it (pytest). So a named file that can be read, too, and is not open for appending is the program's own, and
+//! gets no line.
 
 use core::fmt::{self, Write};
 
@@ -31,7 +32,7 @@ impl Write for Line {
     }
 }
 
-/// Writes one line. If that fails, nobody can be told.
+/// Writes one line. If that fails, there is no way to report it.
 #[cold]
 pub(crate) fn say(message: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [b'\n'; LONGEST_LINE_BYTES], len: 0 };
@@ -49,12 +50,13 @@ pub(crate) fn say_and_abort(message: fmt::Arguments<'_>) -> ! {
     std::process::abort();
 }
 
-/// Writes a line as it is, if the stack has no room for a buffer.
+/// Writes a fixed line, for a caller whose stack has no room for a buffer.
 pub(crate) fn say_plainly(line: &'static str) {
     write_out(line.as_bytes());
 }
 
-/// Whether what has the number 2 keeps data of the program: a file or device that can be read, too, without appending.
+/// Whether descriptor 2 is a file or device with data of the program: one that can also be read, and is not open for
+/// appending.
 fn is_of_the_program() -> bool {
     let (Ok(stat), Ok(flags)) = (fstat(stderr()), fcntl_getfl(stderr())) else { return false };
     let has_name = stat.st_nlink > 0;

@@ -1,13 +1,13 @@
-//! The engine's threads, and whether the process has threads beside this one and those. Only others can write to a
-//! region while this thread is in a call.
+//! The engine's threads, and the number of the program's other threads. Only those can write to a region while the
+//! calling thread is in a call.
 //!
-//! Threads are made by `pthread_create(3)`. Those of std take a lock of std's in their first lines. A child that is
-//! forked just then has the lock taken for ever, so no thread of std's that it makes ever gets to its work, and whoever
-//! joins one waits for ever.
+//! The engine's threads are made by `pthread_create(3)`. Those of std take a lock of std in their first lines. If
+//! another thread forks at that moment, the child has the lock taken for ever: no thread that it makes by std ever
+//! begins its work, and joining one waits for ever.
 //!
-//! The kernel tells how many threads there are: it counts them as links of `/proc/self/task`. A thread of the engine is
-//! counted as such by itself, from its first line to its last, so no moment makes a thread of the program pass for one
-//! of them: what is counted was there all the time that the count did not change.
+//! The kernel counts the threads of the process as links of `/proc/self/task`. A thread of the engine adds itself to
+//! the engine's own count from its first line to its last. So the difference never leaves out a thread of the program:
+//! if the engine's count did not change around the query, all counted threads existed all the time.
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -23,12 +23,12 @@ use rustix::thread::set_name;
 
 use super::settings;
 
-/// As many as std's threads have.
+/// The stack size of std's threads.
 const STACK_BYTES: usize = 2 << 20;
 
-/// The engine's threads that run.
+/// The number of the engine's running threads.
 static OWN: AtomicUsize = AtomicUsize::new(0);
-/// Rises when one begins or ends.
+/// Rises when a thread of the engine begins or ends.
 static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts the calling thread as one of the engine's until this is dropped.
@@ -44,39 +44,39 @@ impl OfEngine {
 
 impl Drop for OfEngine {
     fn drop(&mut self) {
-        // In this order: while the change is not seen, the thread is still there.
+        // The order matters: as long as another thread sees no change, this thread still exists.
         OWN.fetch_sub(1, Ordering::SeqCst);
         CHANGES.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A thread of the engine's, which has the signal mask of the thread that starts it.
+/// A thread of the engine. It inherits the signal mask of the thread that starts it.
 pub(crate) struct Thread(libc::pthread_t);
 
-// SAFETY: any other thread may join it. The C library may name it by a pointer, which only that library follows.
+// SAFETY: any other thread may join it. The C library may use a pointer as its name, which only that library follows.
 unsafe impl Send for Thread {}
 // SAFETY: as above; a shared reference allows nothing.
 unsafe impl Sync for Thread {}
 
-/// What a thread is given.
+/// The argument of a new thread.
 struct Start {
     name: CString,
     work: Box<dyn FnOnce() + Send>,
 }
 
 impl Thread {
-    /// Starts a thread. If `work` panics, it ends there.
+    /// Starts a thread that does `work`. If `work` panics, the thread ends there.
     ///
     /// # Errors
-    /// There can be no more threads (`EAGAIN`).
+    /// `EAGAIN` if the process can have no more threads.
     pub(crate) fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let start = Box::into_raw(Box::new(Start { name: CString::new(name)?, work: Box::new(work) }));
         let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: it makes the attributes, or nothing.
         let mut failed = unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) };
         if failed == 0 {
-            // SAFETY: the attributes are made, and destroyed after. `run` takes what it is given. A stack of another
-            // size, if this one is refused, is as good.
+            // SAFETY: the attributes are made, and destroyed after. `run` takes over its argument. If this stack size
+            // is refused, the default size will do.
             unsafe {
                 libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
                 failed = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, start.cast());
@@ -84,7 +84,7 @@ impl Thread {
             }
         }
         if failed != 0 {
-            // SAFETY: no thread was given it.
+            // SAFETY: no thread got the argument.
             drop(unsafe { Box::from_raw(start) });
             return Err(io::Error::from_raw_os_error(failed));
         }
@@ -92,7 +92,7 @@ impl Thread {
         Ok(Thread(unsafe { thread.assume_init() }))
     }
 
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     pub(crate) fn join(self) {
         // SAFETY: the thread is joined once, by another one.
         unsafe { libc::pthread_join(self.0, ptr::null_mut()) };
@@ -103,7 +103,7 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     // SAFETY: `Thread::start` made it for this thread alone.
     let Start { name, work } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     let _ = set_name(&name);
-    // Nobody would catch it below. The hook of the program has told of it.
+    // Below this frame no code could catch a panic. The program's panic hook has reported it.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         let _counted = OfEngine::begin();
         work();
@@ -120,14 +120,15 @@ impl Tasks {
         Descriptor::keep(|| open(c"/proc/self/task", flags, Mode::empty())).ok().map(Tasks)
     }
 
-    /// How many threads the process has.
+    /// The number of threads of the process.
     fn count(&self) -> Option<usize> {
         // A folder has two links of its own.
         (self.0.stat().ok()?.st_nlink as usize).checked_sub(2).filter(|&count| count > 0)
     }
 }
 
-/// How many threads the process has beside the calling one and those of the engine, if the kernel tells.
+/// The number of threads beside the calling one and those of the engine; `None` if the kernel does not say, or a thread
+/// of the engine began or ended meanwhile.
 pub(crate) fn others() -> Option<usize> {
     static TASKS: OnceLock<Option<Tasks>> = OnceLock::new();
     let tasks = TASKS.get_or_init(Tasks::open).as_ref()?;
@@ -136,17 +137,17 @@ pub(crate) fn others() -> Option<usize> {
     (CHANGES.load(Ordering::SeqCst) == changes).then_some(others)
 }
 
-/// The calling thread's number, as `/proc` and debuggers name it.
+/// The calling thread's id, as `/proc` and debuggers show it.
 pub(crate) fn own_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// Whether the thread of this process that had this number has ended. If a filter refuses to tell, it has not.
+/// Whether the thread of this process with this id has ended. If a filter refuses the query, the answer is false.
 ///
-/// The first thread keeps its number until all others have ended, so the kernel has to be asked for its state.
+/// The first thread keeps its id until all others have ended, so for that thread this reads its state.
 pub(crate) fn has_ended(number: u32) -> bool {
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: asks whether the thread is there, and sends nothing.
+    // SAFETY: signal 0 asks whether the thread exists, and sends nothing.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, number, 0) };
     if sent != 0 {
         return io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
@@ -169,7 +170,7 @@ mod tests {
         assert!(!has_ended(number) && !has_ended(own_number()) && !has_ended(std::process::id()));
         thread.thread().unpark();
         thread.join().unwrap();
-        // The kernel lets who joins go on a moment before the thread is gone.
+        // The kernel lets a joining thread go on a moment before the joined one is gone.
         while !has_ended(number) {
             std::thread::yield_now();
         }
@@ -186,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_how_many_there_are() {
+    fn the_kernel_reports_the_number_of_threads() {
         let tasks = Tasks::open().expect("there is a /proc");
         let listed = std::fs::read_dir("/proc/self/task").unwrap().count();
-        // Other tests start and end some.
+        // Other tests start and end threads meanwhile.
         assert!(tasks.count().unwrap().abs_diff(listed) < 200);
     }
 }

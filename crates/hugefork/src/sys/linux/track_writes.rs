@@ -1,11 +1,12 @@
-//! Which private pages were written since they were last looked at, without a look at their bytes.
+//! Tracks writes: finds the private pages that were written since the last scan, without reading their bytes.
 //!
-//! The range is registered with a userfaultfd that nobody reads: with `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) the kernel
-//! lets a writer go on by itself, and takes the mark away that a scan has left
-//! ([`Scan::PRESENT_AND_MARK`](hugefork_linux::pagemap_scan::Scan::PRESENT_AND_MARK)). Any process may do that. A mark
-//! that gets lost, since other memory is shown there or the page was moved, makes a page count as written.
+//! The range is registered with a userfaultfd that no thread reads. With `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) the kernel
+//! lets a writer go on at once, and removes the mark that a scan has put on the page
+//! ([`Scan::PRESENT_AND_MARK`](hugefork_linux::pagemap_scan::Scan::PRESENT_AND_MARK)). Any process may do that. A page
+//! that loses its mark otherwise, because the address shows other memory or the page was moved, counts as written.
 //!
-//! Before Linux 6.14 a page kept its mark while it was moved to where nobody takes it away. There it is not used.
+//! Before Linux 6.14 a page kept its mark when it was moved to a place where writes do not remove it. So hugefork does
+//! not track writes on those kernels.
 
 use hugefork_linux::userfaultfd::{
     Faults, MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
@@ -15,10 +16,10 @@ use hugefork_linux::userfaultfd::{
 use super::settings;
 use crate::sys::Part;
 
-/// The first kernel that takes marks away from what is moved.
+/// The first kernel that removes marks from moved pages.
 const FIRST: (u32, u32) = (6, 14);
 
-/// Opens what tracks writes; `None` where that cannot be done.
+/// Opens the userfaultfd that tracks writes; `None` if the kernel cannot track them.
 pub(super) fn open() -> Option<Userfaultfd> {
     if version_of(&settings::kernel_release())? < FIRST {
         return None;
@@ -29,12 +30,12 @@ pub(super) fn open() -> Option<Userfaultfd> {
     Some(tracker)
 }
 
-/// From now on scans tell, unless the kernel refuses. The part shows one private mapping, or several.
+/// Starts to track writes to a part, which shows one private mapping or several. Returns false if the kernel refuses.
 pub(super) fn begin(tracker: &Userfaultfd, part: Part<'_>) -> bool {
     tracker.register(&(part.at()..part.at() + part.len()), MODE_WP).is_ok()
 }
 
-/// `6.18.3-arch1` is (6, 18).
+/// Major and minor version of a kernel release: `6.18.3-arch1` is (6, 18).
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
@@ -61,7 +62,7 @@ mod tests {
         assert!(version_of("6.7.12") < Some(FIRST) && version_of("7.0-rc1") > Some(FIRST));
     }
 
-    /// The private pages of the part, each with whether it counts as written. Marks them.
+    /// Scans for the private pages of the part, and marks them. Returns each page, and whether it counts as written.
     fn look(memory: &Linux, part: Part<'_>) -> Vec<(usize, bool)> {
         let (mut runs, mut found, mut at) = ([PageRun::default(); 2], Vec::new(), 0);
         while at < LEN {
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_told_once_and_what_lost_its_mark_counts_as_written() {
+    fn a_write_is_reported_once_and_a_page_without_its_mark_counts_as_written() {
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
@@ -100,12 +101,12 @@ mod tests {
         [3, 4, 9].into_iter().for_each(write);
         assert!(memory.track_writes(part));
         assert_eq!(look(&memory, part), [(1, false), (3, true), (4, true), (9, true)]);
-        // The right to write goes and comes back.
+        // The right to write is taken away and given back.
         memory.protect(part, Access::Read).unwrap();
         memory.protect(part, Access::ReadWrite).unwrap();
         write(9);
         assert_eq!(look(&memory, part), [(1, false), (3, false), (4, false), (9, true)]);
-        // A system call writes.
+        // A system call writes to the page.
         let zero = std::fs::File::open("/dev/zero").unwrap();
         let to = pointer(part.at() + 4 * BASE_PAGE).cast();
         // SAFETY: the range is ours.
@@ -119,7 +120,8 @@ mod tests {
             [(1, false), (3, false), (6, true)],
             "a page that is dropped is private no more"
         );
-        // The program drops one itself, and the kernel leaves a trace that looks like a page that was swapped out.
+        // The program drops a page itself, and the kernel leaves an entry that looks like that of a page that was
+        // swapped out.
         // SAFETY: the range is ours.
         unsafe { madvise(pointer(part.at() + BASE_PAGE), BASE_PAGE, Advice::LinuxDontNeed) }.unwrap();
         assert!(!look(&memory, part).contains(&(1, false)));
@@ -140,7 +142,7 @@ mod tests {
 
     /// Resets move private pages away and back.
     #[test]
-    fn what_was_moved_counts_as_written() {
+    fn a_moved_page_counts_as_written() {
         if open().is_none() {
             return println!("skipped: this kernel does not track writes (Linux 6.14)");
         }

@@ -1,5 +1,5 @@
-//! Whether the process runs under valgrind, which runs a program on a CPU of its own making: a first write to a region
-//! would end it by SIGBUS there, so that there had better be no pool.
+//! Detects valgrind, which simulates the CPU. There, a first write to a region would end the process by `SIGBUS`, so
+//! `build` refuses to make a pool.
 
 use std::fs;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,16 +9,16 @@ use crate::sys::SystemError;
 const UNDER_VALGRIND: &str =
     "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
 
-/// What is known: one of the three.
+/// The result of the detection: one of the three states below.
 static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const ABSENT: u8 = 1;
 const PRESENT: u8 = 2;
 
-/// An error under valgrind. It looks once: a process does not get under it later.
+/// Returns an error under valgrind. The process is examined once, because valgrind cannot attach later.
 ///
-/// Threads that come at once each look. None waits for another: a child that is forked meanwhile would wait for a
-/// thread that it does not have.
+/// Threads that call this at the same time each examine it, and none waits for another: a child that is forked
+/// meanwhile would wait for a thread that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
     let mut known = KNOWN.load(Ordering::Relaxed);
     if known == UNKNOWN {
@@ -30,8 +30,8 @@ pub(crate) fn refuse() -> Result<(), SystemError> {
     if known == PRESENT { Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)) } else { Ok(()) }
 }
 
-/// Whether a line of `maps` shows what valgrind has loaded: its tool, and what it preloads into programs that are not
-/// linked statically.
+/// Whether a line of `maps` shows a file that valgrind has loaded: its tool, or the library that it preloads into
+/// dynamically linked programs.
 fn is_of_valgrind(line: &str) -> bool {
     let file = line.rsplit('/').next().unwrap_or_default();
     let is_tool = file.ends_with("-amd64-linux") && line.contains("/valgrind/");
@@ -43,7 +43,7 @@ mod tests {
     use super::is_of_valgrind;
 
     #[test]
-    fn valgrind_is_told_from_programs_of_such_names() {
+    fn valgrind_is_distinguished_from_programs_with_similar_names() {
         for (path, is_it) in [
             ("/usr/libexec/valgrind/memcheck-amd64-linux", true),
             ("/usr/lib/valgrind/none-amd64-linux", true),

@@ -1,4 +1,4 @@
-//! What the engine asks of the software MMU.
+//! The calls of the engine to the software MMU.
 
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -21,13 +21,13 @@ impl SoftMmu {
             let had_memory = self.has_memory(state, page);
             state.obtained[page] = true;
             if !had_memory {
-                // SAFETY: inside the memory; nobody uses it yet.
+                // SAFETY: the page lies inside the memory, and nothing uses it yet.
                 unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0, BASE_PAGE) };
             }
         }
     }
 
-    /// Shows other pages in a claimed range.
+    /// Changes the memory that pages of a claimed range show.
     fn replace(&self, call: Call, part: Part<'_>, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
         let (mut state, result) = match self.called(call) {
             Ok(state) => (state, Ok(())),
@@ -52,9 +52,10 @@ impl SoftMmu {
         result
     }
 
-    /// What is shown writable has to be what was shown before, from the first moment on: a block that is cleared or
-    /// copied has to be so by then. What was hidden or held was seen by nobody. After a failure, what is put back may
-    /// be anything. Memory that comes at the first touch is shown where the program wants zeros.
+    /// Panics if the part is about to show other bytes than before. It will be writable, so the bytes must be right
+    /// from the first moment on: a block must be cleared or copied by then. No thread has seen the bytes of hidden or
+    /// held pages. After a failure, any bytes may be put back. Memory that is allocated at the first touch is shown
+    /// where the program wants zeros.
     fn check_bytes_stay(&self, part: Part<'_>, start: usize) {
         let state = self.state();
         if state.failures > 0 {
@@ -83,23 +84,23 @@ impl SoftMmu {
             return ZERO_PAGE;
         }
         assert!(has_memory, "showed memory that was never obtained: SIGBUS");
-        // SAFETY: offsets of mapped pages are checked when they are mapped.
+        // SAFETY: the engine's calls check the offsets of pages when they map them.
         unsafe { self.memory.add(offset).cast::<PageBytes>().read_volatile() }
     }
 
-    /// Takes memory away that no child is shown.
+    /// Takes memory away. Panics if a child is shown some of it.
     pub(super) fn take_memory(&self, state: &mut State, offset: usize, len: usize) {
         let is_shown = state.children.values().any(|child| child.shows(&(offset..offset + len)));
         assert!(!is_shown, "gave memory back that a child is shown");
         for page in pages_of(offset, len) {
             state.obtained[page] = false;
             state.huge[page * BASE_PAGE / HUGE_PAGE] = false;
-            // SAFETY: inside the memory; nobody uses it any more.
+            // SAFETY: the page lies inside the memory, and nothing uses it any more.
             unsafe { self.memory.add(page * BASE_PAGE).write_bytes(0xee, BASE_PAGE) };
         }
     }
 
-    /// The call that gives the right to write after another has shown something.
+    /// Gives the right to write, by a call of its own, to memory that another call has shown.
     fn make_writable(&self, part: Part<'_>, to: Option<Access>) -> Result<(), MapFailure> {
         if to != Some(Access::ReadWrite) {
             return Ok(());
@@ -107,14 +108,14 @@ impl SoftMmu {
         self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
     }
 
-    /// Somebody stores what he is to store meanwhile, as far as he can without a fault.
+    /// Makes the stores that the test has prepared, as far as the program can make them without a fault.
     fn store_meanwhile(&self) {
         let stores = std::mem::take(&mut self.state().stores);
         let left = stores.into_iter().filter(|&(address, value)| self.store(address, value).is_err()).collect();
         self.state().stores = left;
     }
 
-    /// Addresses that show nothing.
+    /// Claims addresses that show nothing.
     fn hidden(mut state: MutexGuard<'_, State>, len: usize, align: usize) -> Extent {
         let at = state.next_address.next_multiple_of(align);
         state.next_address = at + len + align;
@@ -123,7 +124,7 @@ impl SoftMmu {
         unsafe { Extent::new(at, len) }
     }
 
-    /// Counts a call. It fails if its turn to fail has come.
+    /// Counts a call. Returns an error if the test has made this one fail.
     pub(super) fn called(&self, call: Call) -> Result<MutexGuard<'_, State>, SystemError> {
         let mut state = self.state();
         if state.stop == Some(call) {
@@ -172,7 +173,7 @@ impl Sys for SoftMmu {
                     state.huge[at / HUGE_PAGE] = true;
                     self.give(&mut state, at, HUGE_PAGE);
                 }
-                // One page was touched before.
+                // The request for a huge page has allocated one base page, before it failed.
                 Err(_) => self.give(&mut self.state(), at, BASE_PAGE),
             }
         }
@@ -188,9 +189,9 @@ impl Sys for SoftMmu {
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         let mut state = self.called(Call::Punch)?;
         let shows = |(at, page): (&usize, &Page)| match *page {
-            // Between two resets, what is staged is nobody's (region/reset/at_once.rs).
+            // Between two resets, no thread uses staged pages (region/reset/at_once.rs).
             Page::CowMapping { access: Access::Read, .. } if state.is_left_staged(*at) => false,
-            // So is what is parked once something else is shown where it belongs.
+            // Nor does a thread use parked pages once other memory is shown where they belong.
             _ if state.parked.get(at).is_some_and(|from| !state.held.contains(from)) => false,
             Page::Memory { start, .. } | Page::CowMapping { start, .. } => (offset..offset + len).contains(&start),
             Page::Zeros | Page::Hidden => false,
@@ -215,7 +216,7 @@ impl Sys for SoftMmu {
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         let mut state = self.called(Call::Claim)?;
         let at = state.next_address.next_multiple_of(align);
-        // A gap behind each range.
+        // Each range is followed by a gap.
         state.next_address = at + len + align;
         state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
         // SAFETY: no range is handed out twice.
@@ -243,7 +244,7 @@ impl Sys for SoftMmu {
                 if access == Access::ReadWrite {
                     self.check_bytes_stay(part, start);
                 }
-                // As on hugetlb, where it takes another call to give the right to write.
+                // As on hugetlb, where the right to write takes another call.
                 let later = if self.merging == Merging::Separate { Some(access) } else { None };
                 let at_once = if later.is_some() { Access::Read } else { access };
                 self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
@@ -251,7 +252,7 @@ impl Sys for SoftMmu {
             }
             Shows::CowMapping { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
-                // What children inherit is writable at once.
+                // Mappings that children inherit are writable at once.
                 let later = if self.touched.is_none() { Some(access) } else { None };
                 let at_once = if later.is_some() { Access::Read } else { access };
                 self.replace(Call::CowMapping, part, |by| Page::CowMapping { start: start + by, access: at_once })?;
@@ -263,7 +264,7 @@ impl Sys for SoftMmu {
     fn protect(&self, part: Part<'_>, to: Access) -> Result<(), SystemError> {
         let (at, len) = (part.at(), part.len());
         let called = self.called(Call::Protect);
-        // An mprotect that fails has done the first part of its range.
+        // A failed mprotect has changed the first part of its range.
         let (mut state, result, len) = match called {
             Ok(state) => (state, Ok(()), len),
             Err(error) => (self.state(), Err(error), (len / 2).next_multiple_of(BASE_PAGE)),
@@ -394,7 +395,7 @@ impl Sys for SoftMmu {
         let state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             assert!(!state.may_be_written(number) || self.is_alone(), "copied what somebody may write to");
-            // SAFETY: by contract.
+            // SAFETY: by this function's contract.
             unsafe { state.copy_private(number, to.add(by * BASE_PAGE)) };
         }
     }
@@ -402,11 +403,11 @@ impl Sys for SoftMmu {
     unsafe fn copy_shown_page(&self, part: Part<'_>, to: *mut u8) {
         assert!(part.len() == BASE_PAGE, "one page is copied");
         let (state, number) = (self.state(), part.at() / BASE_PAGE);
-        // A write to a tracked page takes its mark away. Once anything is tracked, a page that is not, since it was
-        // shown a moment ago, counts as written at each look, so the pause finds it.
+        // A write to a tracked page takes its mark away. Once any page is tracked, an untracked one, which was shown a
+        // moment ago, counts as written at each scan, so the pause finds it.
         let is_told = !state.tracked.is_empty();
         assert!(is_told || !state.may_be_written(number), "copied what somebody may write to, and nobody is told");
-        // SAFETY: by contract.
+        // SAFETY: by this function's contract.
         unsafe { state.copy_private(number, to) };
     }
 
@@ -423,7 +424,7 @@ impl Sys for SoftMmu {
             Some(page) => **page != *from,
             None => {
                 assert!(state.obtained[start / BASE_PAGE], "looked at memory that was never obtained: SIGBUS");
-                // SAFETY: offsets of mapped pages were checked when they were mapped.
+                // SAFETY: the engine's calls check the offsets of pages when they map them.
                 unsafe { differs(self.memory.add(start), from) }
             }
         }
@@ -437,9 +438,9 @@ impl Sys for SoftMmu {
                 panic!("put back where there is no cow_mapping");
             };
             assert!(access == Access::Read || now == Access::ReadWrite, "SIGSEGV under locks");
-            // SAFETY: by contract.
+            // SAFETY: by this function's contract.
             let then = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
-            // SAFETY: offsets of mapped pages were checked when they were mapped.
+            // SAFETY: the engine's calls check the offsets of pages when they map them.
             let below = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
             let is_private = state.private.contains_key(&number);
             if state.private.get(&number).map_or(below, |page| **page) != then {
@@ -457,7 +458,7 @@ impl Sys for SoftMmu {
             let may_be_written =
                 matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
             assert!(may_be_written, "SIGSEGV under locks");
-            // SAFETY: by contract.
+            // SAFETY: by this function's contract.
             let page = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
             let is_new = state.private.insert(number, Box::new(page)).is_none();
             state.faults += u64::from(state.unwritten.remove(&number) || is_new);
@@ -496,7 +497,7 @@ impl Sys for SoftMmu {
 
     fn faults_of_others(&self) -> Option<u64> {
         let state = self.state();
-        // Whoever stores when looked at is not to be known before.
+        // A store that the test has prepared for the next scan must not be foreseen.
         state.stores_when_looked.is_empty().then_some(state.faults_of_program)
     }
 

@@ -1,8 +1,9 @@
-//! The memory of a program that knows nothing of hugefork (../program.rs), what such a program does past the engine,
-//! and its children.
+//! The memory of a program that knows nothing of hugefork (../program.rs): the program's own calls to the kernel, which
+//! the engine does not see, and its children.
 //!
-//! Process 0 is the program. A child has copies of the program's page tables and private pages: what is shown through
-//! private mappings, and plain memory. It shares all else, so blocks must stay as they are that it is shown.
+//! Process 0 is the program. A child has copies of the program's page tables and private pages, as far as they show
+//! private mappings or plain memory. Below these, both show the same blocks, so the engine must not change blocks that
+//! a child is shown.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,19 +17,19 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 /// The page tables of a child.
 #[derive(Clone)]
 pub(super) struct Child {
-    /// What each page shows below its private one: the pool's memory from there on, or zeros.
+    /// For each page, the memory below its private one: the pool's from an offset on, or zeros.
     pages: BTreeMap<usize, Option<usize>>,
     private: BTreeMap<usize, Box<PageBytes>>,
 }
 
 impl Child {
-    /// Whether any of this memory is shown.
+    /// Whether any page shows a part of `memory`.
     pub(super) fn shows(&self, memory: &Range<usize>) -> bool {
         self.pages.values().flatten().any(|start| memory.contains(start))
     }
 }
 
-/// The calls that a program's memory makes once it is there.
+/// The calls that hugefork makes for a program's memory, once it is set up.
 const CALLS: [Call; 11] = [
     Call::Map,
     Call::Hide,
@@ -43,42 +44,42 @@ const CALLS: [Call; 11] = [
     Call::Collapse,
 ];
 
-/// For tests of what stands on the engine.
+/// For tests of the crates above the engine.
 impl SoftMmu {
-    /// How many kinds of calls can fail.
+    /// The number of kinds of calls that can fail.
     pub const CALLS: usize = CALLS.len();
 
-    /// Memory for a program, of which children inherit what is shown through private mappings. It comes at the first
-    /// touch: by huge page, or by base page.
+    /// Memory for a program. Children inherit memory that is shown through private mappings. A first touch allocates a
+    /// huge page or a base page.
     pub fn of_program(capacity: usize, mappings: usize, by_huge_page: bool) -> SoftMmu {
         let mut mmu = SoftMmu::new(capacity, Merging::Merge, mappings).with_cow_mappings();
         mmu.touched = Some(if by_huge_page { HUGE_PAGE } else { BASE_PAGE });
         mmu
     }
 
-    /// Makes one call of a kind fail: the next of it, or one `after` others. Says which kind.
+    /// Makes one call of a kind fail, after `after` others of it. Returns the name of the kind.
     pub fn fail_call(&self, kind: usize, after: usize) -> String {
         self.fail(Some((CALLS[kind], after)));
         format!("{:?}", CALLS[kind])
     }
 
-    /// Makes no call fail. Says whether that was still to come.
+    /// Makes no call fail. Returns whether a failure was still to come.
     pub fn fail_no_call(&self) -> bool {
         self.state().failure.take().is_some()
     }
 
-    /// Whether anybody waits for memory.
+    /// Whether any page is held.
     pub fn has_anyone_waiting(&self) -> bool {
         self.holds_anything()
     }
 
-    /// Whether a process sees these bytes in the page at an address, which is not touched. None if it sees nothing
-    /// there.
+    /// Whether a process sees these bytes in the page at an address, without a touch of the page. `None` if it sees
+    /// nothing there.
     pub fn shows(&self, process: usize, address: usize, bytes: &PageBytes) -> Option<bool> {
         Some(self.page_of(&self.state(), process, address)? == bytes)
     }
 
-    /// A process reads a byte. None if it cannot.
+    /// Lets a process read a byte. `None` if it cannot.
     pub fn read(&self, process: usize, address: usize) -> Option<u8> {
         if process == 0 {
             return self.load(address).ok();
@@ -105,13 +106,13 @@ impl SoftMmu {
         match (private, below.filter(|start| self.has_memory(state, start / BASE_PAGE))) {
             (Some(page), _) => Some(page),
             (None, None) => Some(&ZERO_PAGE),
-            // SAFETY: offsets of mapped pages were checked when they were mapped. Whoever writes there locks the state,
-            // or is the engine, which this thread does not run meanwhile; a model has no other.
+            // SAFETY: the engine's calls check the offsets of pages when they map them. Other writers lock the state,
+            // except the engine, which this thread does not run meanwhile; a model has no other thread.
             (None, Some(start)) => Some(unsafe { &*self.memory.add(start).cast() }),
         }
     }
 
-    /// A process writes a byte. False if it cannot.
+    /// Lets a process write a byte. Returns false if it cannot.
     pub fn write(&self, process: usize, address: usize, value: u8) -> bool {
         if process == 0 {
             return self.store(address, value).is_ok();
@@ -127,12 +128,12 @@ impl SoftMmu {
         true
     }
 
-    /// A process maps plain memory, in place of whatever it has there.
+    /// Lets a process map plain memory, in place of whatever it has there.
     pub fn map_plain(&self, process: usize, range: Range<usize>) {
         self.replace_plain(process, &range, Page::Zeros);
     }
 
-    /// A process unmaps whatever it has there.
+    /// Lets a process unmap whatever it has there.
     pub fn unmap(&self, process: usize, range: Range<usize>) {
         self.replace_plain(process, &range, Page::Hidden);
     }
@@ -153,7 +154,7 @@ impl SoftMmu {
         }
     }
 
-    /// A process forks. Gives the child.
+    /// Lets a process fork. Returns the child.
     pub fn fork(&self, process: usize) -> usize {
         let mut state = self.state();
         let number = state.children.last_key_value().map_or(1, |(last, _)| last + 1);
@@ -162,14 +163,14 @@ impl SoftMmu {
         number
     }
 
-    /// A child ends.
+    /// Ends a child.
     pub fn end(&self, child: usize) {
         self.state().children.remove(&child);
     }
 }
 
 impl State {
-    /// Shows plain memory, or nothing, in place of what the process has at a page.
+    /// Shows plain memory, or nothing, in place of the program's own page.
     fn show_plain(&mut self, number: usize, page: Page) {
         let there = self.pages.insert(number, page);
         assert!(there.is_some(), "these addresses are somebody else's");
@@ -182,7 +183,7 @@ impl State {
         };
     }
 
-    /// What a child of the program has. Those who are held would wait for ever.
+    /// The page tables and private pages of a new child. No page may be held then, because a child could wait for ever.
     fn inherited(&self) -> Child {
         assert!(self.held.is_empty(), "forked while somebody waits");
         let inherited = self.pages.iter().filter_map(|(&number, page)| match *page {
@@ -242,7 +243,7 @@ impl ProgramSys for SoftMmu {
         while at < end {
             let next = end.min((at / BASE_PAGE + 1) * BASE_PAGE);
             let place = self.place_to_write(&mut state, at).expect("the program may write there");
-            // SAFETY: within one page of this memory or a private one.
+            // SAFETY: the place lies within one page of this memory or a private one.
             unsafe { place.write_bytes(0, next - at) };
             at = next;
         }
