@@ -415,8 +415,8 @@ fn any_one_descriptor_may_be_closed() {
     .well();
 }
 
-/// The thread that watches memory pressure sleeps in a call that names its files by their numbers. A number that leads to
-/// a file of the program's by then must keep neither the thread's pool nor the program.
+/// The thread that watches memory pressure sleeps in a call that names its files by their numbers. The program may give
+/// a number to a file of its own meanwhile, and then drop the pool.
 #[test]
 fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
     alone(|| {

@@ -157,9 +157,9 @@ impl PressureFile {
         }
     }
 
-    /// Makes all present and later answers [`Signal::Stop`]. Returns false if the program has closed one of the sockets:
-    /// then the watcher may sleep on. The kernel wakes a sleeper by its file, but then looks at the number again, which
-    /// may lead to another file by now.
+    /// Makes all present and later answers [`Signal::Stop`]. Returns false if the program has closed one of the
+    /// sockets: then the watcher may sleep on. The kernel wakes a sleeper by its file, but then looks at the number
+    /// again, which may lead to another file by now.
     pub(crate) fn stop(&self) -> bool {
         // A full socket was written to before.
         let told = |writer| matches!(send(writer, &[0], SendFlags::NOSIGNAL), Ok(_) | Err(Errno::AGAIN));
