@@ -21,7 +21,7 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
 
 /// Prints or writes the man pages.
 pub(crate) fn man(dir: Option<&Path>) -> Result<(), Failure> {
-    let command = with_version(Cli::command().disable_help_subcommand(true));
+    let command = Cli::command().disable_help_subcommand(true).mut_subcommands(with_version);
     let Some(dir) = dir else {
         let mut page = Vec::new();
         Man::new(command).render(&mut page)?;
@@ -33,5 +33,5 @@ pub(crate) fn man(dir: Option<&Path>) -> Result<(), Failure> {
 
 /// Adds the version, which the man pages show in their footer.
 fn with_version(command: clap::Command) -> clap::Command {
-    command.version(env!("CARGO_PKG_VERSION")).mut_subcommands(with_version)
+    command.version(env!("CARGO_PKG_VERSION")).disable_version_flag(true).mut_subcommands(with_version)
 }
