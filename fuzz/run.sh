@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-targets=(model kernels texts results foreign)
+targets=(model kernels texts results)
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Ccodegen-units=1 --cfg fuzzing"
 for kind in level=4 inline-8bit-counters pc-table trace-compares; do

@@ -29,7 +29,6 @@ fn main() {
     }
     let bytes = library(&package, &out, &variable("CARGO"), &variable("TARGET"));
     fs::write(out.join("library.so"), &bytes).expect("the directory is cargo's, and ours");
-    println!("cargo::rustc-env=HUGEFORK_LIBRARY_NUMBER={:016x}", number(&bytes));
 }
 
 /// Builds the library from the sources in `package`, in the directory `out`.
@@ -111,9 +110,4 @@ fn copy_folder(from: &Path, to: &Path) {
             fs::copy(&from, &to).unwrap_or_else(|error| panic!("copying {}: {error}", from.display()));
         }
     }
-}
-
-/// A hash of the contents: FNV-1a.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -3,17 +3,19 @@
 //! Run it with `cargo run --release -p hugefork-bench --example own_table`.
 
 use std::error::Error;
-use std::sync::PoisonError;
+use std::ops::ControlFlow;
 
 use hugefork_bench::cases::snapshot::Snapshot;
-use hugefork_bench::runner::{self, Kept, Observer, Progress};
+use hugefork_bench::runner::{self, Observer, Progress};
 use hugefork_bench::{Case, Host, Options, Plan, Report, Settings, Subject};
 
 /// Says nothing while it runs.
 struct Quiet;
 
 impl Observer for Quiet {
-    fn sampled(&mut self, _: Progress<'_>) {}
+    fn sampled(&mut self, _: Progress<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 
     fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
         Ok(())
@@ -28,9 +30,8 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let host = Host::read();
     let mut plan = Plan::new(&options, &host)?;
     plan.settle(&host, Settings::Fixed);
-    let kept = Kept::new(Report::new("own_table".to_owned(), host.clone()));
-    runner::run(&plan, &host, &kept, &mut Quiet)?;
-    let report = kept.into_inner().unwrap_or_else(PoisonError::into_inner).report();
+    let mut report = Report::new("own_table".to_owned(), host.clone());
+    runner::run(&plan, &host, &mut report, &mut Quiet)?;
     for result in &report.results {
         println!(
             "{:<10} {:<10} {:<12} {:>10.4} {}",

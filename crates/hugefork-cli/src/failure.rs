@@ -1,60 +1,28 @@
 //! Errors that end the command, with their exit status.
 
-use std::fmt;
+use std::fmt::Display;
 use std::process::ExitCode;
 
-/// The reason why the command ends, and its exit status.
+/// The exit status of the command, and the reason in one line.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// Wrong arguments: status 2.
-    Usage(String),
-    /// A program could not be run: the status says why.
-    Status(u8, String),
-    /// The work failed: status 1.
-    Failed(anyhow::Error),
-}
+pub(crate) struct Failure(pub(crate) u8, pub(crate) String);
 
 impl Failure {
-    /// An argument names a file that cannot be read or written.
-    pub(crate) fn usage(error: &anyhow::Error) -> Failure {
-        Failure::Usage(format!("{error:#}"))
+    /// Wrong arguments, or an argument that names a file that cannot be read or written.
+    pub(crate) fn usage(why: impl Display) -> Failure {
+        Failure(2, format!("{why:#}"))
     }
 
     /// Prints the error line, and returns the status.
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("error: {self}");
-        match self {
-            Failure::Usage(_) => ExitCode::from(2),
-            Failure::Status(status, _) => ExitCode::from(*status),
-            Failure::Failed(_) => ExitCode::FAILURE,
-        }
+        eprintln!("error: {}", self.1);
+        ExitCode::from(self.0)
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Usage(line) | Failure::Status(_, line) => f.write_str(line),
-            // All causes on one line.
-            Failure::Failed(error) => write!(f, "{error:#}"),
-        }
-    }
-}
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Failure::Failed(error)
-    }
-}
-
-impl From<hugefork_bench::UsageError> for Failure {
-    fn from(error: hugefork_bench::UsageError) -> Self {
-        Failure::Usage(error.0)
-    }
-}
-
-impl From<hugefork_report::LoadError> for Failure {
-    fn from(error: hugefork_report::LoadError) -> Self {
-        Failure::Usage(error.to_string())
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        // All causes on one line.
+        Failure(1, format!("{:#}", error.into()))
     }
 }

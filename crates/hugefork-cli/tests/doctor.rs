@@ -67,7 +67,7 @@ impl Drop for Machine {
 
 /// All checks of a JSON output.
 fn checks(json: &Value) -> impl Iterator<Item = &Value> {
-    json["groups"].as_array().unwrap().iter().flat_map(|group| group["checks"].as_array().unwrap())
+    json["checks"].as_array().unwrap().iter()
 }
 
 fn check<'a>(json: &'a Value, name: &str) -> &'a Value {
@@ -105,32 +105,26 @@ fn every_machine_has_the_same_checks_in_json() {
         "thp",
         "hugetlb",
         "free-memory",
-        "first-write",
         "memory",
+        "memory-limit",
+        "hugetlb-limit",
         "map-count",
         "address-space",
         "overcommit",
         "swap",
         "core-dump",
-        "cpu",
-        "caches",
-        "kernels",
         "linux",
-        "page-size",
         "page-grain",
         "system-calls",
         "run-pool",
         "pressure",
-        "virtual-machine",
-        "container",
-        "memory-limit",
-        "hugetlb-limit",
+        "kernels",
     ];
     let here: Value = serde_json::from_slice(&hugefork("doctor --json").output().unwrap().stdout).unwrap();
     assert!(here["host"]["cpus"].as_u64().unwrap() > 0);
     let others = ["good", "bare", "container", "no-thp"].map(|name| Machine::unpack(name, "json").json(""));
     for json in others.iter().chain([&here]) {
-        assert_eq!(json["schema"], 2);
+        assert_eq!(json["schema"], 3);
         assert_eq!(names(json), expected);
         let worst =
             ["fail", "warn", "pass"].into_iter().find(|word| checks(json).any(|check| check["status"] == *word));
@@ -156,9 +150,9 @@ fn fix_changes_the_printed_settings_and_undo_restores_them() {
     // Settings that people decide are unchanged.
     assert_eq!(check(&json, "overcommit")["status"], "warn");
     assert_eq!(machine.setting("proc/sys/vm/overcommit_memory"), "2");
-    let fixed = json["fixes"]["fixed"].as_array().unwrap();
-    let told = fixed.iter().map(|fix| [&fix["name"], &fix["before"], &fix["after"]].map(|text| text.as_str().unwrap()));
-    assert_eq!(told.collect::<Vec<_>>(), [["shmem-thp", "never", "advise"], ["map-count", "65530", "524288"]]);
+    let fixed = json["fixes"].as_array().unwrap();
+    let told = fixed.iter().map(|fix| [&fix["name"], &fix["what"]].map(|text| text.as_str().unwrap()));
+    assert_eq!(told.collect::<Vec<_>>(), [["shmem-thp", "never -> advise"], ["map-count", "65530 -> 524288"]]);
     for fix in fixed {
         machine.run(fix["undo"].as_str().unwrap());
     }
@@ -193,7 +187,7 @@ fn hugetlb_pages_are_reserved_on_request_and_never_released() {
     assert_eq!(machine.setting(PAGES), "512");
     let json = machine.json("--fix --hugepages 600");
     assert_eq!(machine.setting(PAGES), "600");
-    machine.run(json["fixes"]["fixed"][0]["undo"].as_str().unwrap());
+    machine.run(json["fixes"][0]["undo"].as_str().unwrap());
     assert_eq!(machine.setting(PAGES), "512");
     // 56 GiB are available, and 512 pages exist: three quarters of both are 42 GiB.
     for (pages, status) in [("22016", 0), ("22017", 2), ("18446744073709551615", 2)] {
@@ -240,27 +234,13 @@ fn a_failed_fix_has_status_1_and_prints_the_command() {
     assert_eq!(machine.setting(SHMEM), "advise", "the others are set all the same");
 }
 
-/// Lines that an earlier `doctor` has printed are not repeated.
-#[test]
-fn if_no_setting_could_be_changed_only_that_is_printed() {
-    let machine = Machine::unpack("bare", "all-refused");
-    fs::write(machine.0.join(SHMEM), "advise").unwrap();
-    fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
-    std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", machine.0.join(MAP_COUNT)).unwrap();
-    let output = machine.doctor("--fix");
-    let said = text(&output);
-    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 2), "{said}");
-    assert!(said.starts_with("not fixed map-count: "), "{said}");
-    assert!(machine.json("--fix")["groups"].as_array().unwrap().len() > 3, "a program gets everything");
-}
-
 #[test]
 fn wrong_arguments_have_status_2() {
     for line in ["doctor --root /nonexistent", "doctor --hugepages many", "doctor --json -v", "completions nosh"] {
         let output = hugefork(line).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}");
         assert!(output.stdout.is_empty());
-        assert_eq!(String::from_utf8(output.stderr).unwrap().lines().count(), 1, "{line}");
+        assert!(String::from_utf8(output.stderr).unwrap().starts_with("error: "), "{line}");
     }
 }
 
@@ -273,7 +253,7 @@ fn this_machine_is_checked_by_trials() {
     assert!(said.lines().last().unwrap().contains(" passed, "), "{said}");
     // Each line says why it matters.
     let lines = |part: &str| said.lines().filter(|line| line.contains(part)).count();
-    assert_eq!(lines("        why:  "), 26, "{said}");
+    assert_eq!(lines("        why:  "), 20, "{said}");
 }
 
 #[test]
@@ -298,28 +278,6 @@ fn all_lines_show_the_same_required_addresses() {
     let found = |name: &str| check(&json, name)["found"].as_str().unwrap().replace(' ', "");
     assert!(found("address-space").contains("12GiB,but17GiBareneeded"), "{json:#}");
     assert!(found("backing").contains("wantsatleast17GiB"), "{json:#}");
-}
-
-/// Without root `--fix` can change nothing, and the summary says so.
-#[test]
-fn without_root_the_summary_names_root_for_fixes() {
-    use std::os::unix::process::CommandExt;
-    let machine = Machine::unpack("bare", "rights");
-    let told = text(&machine.doctor(""));
-    assert!(told.trim_end().ends_with("; `hugefork doctor --fix` mends 2"), "{told}");
-    let mut doctor = hugefork("doctor");
-    if rustix::process::geteuid().is_root() {
-        // The user `nobody`.
-        doctor.uid(65534);
-    }
-    match doctor.output() {
-        Ok(output) => {
-            let told = text(&output);
-            let names = told.contains("`hugefork doctor --fix`");
-            assert_eq!(names, told.contains("; as root, `hugefork doctor --fix` mends "), "{told}");
-        }
-        Err(error) => println!("skipped: nobody may not run the built command here: {error}"),
-    }
 }
 
 /// The subcommands and long options in the `--help` of `command`.

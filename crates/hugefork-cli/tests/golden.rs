@@ -73,9 +73,8 @@ fn comparisons_are_tables_and_may_fail() {
 }
 
 #[test]
-fn errors_are_one_line_and_status_2() {
+fn errors_say_what_is_wrong_and_have_status_2() {
     let (commands, text) = check("errors.txt");
-    assert_eq!(text.lines().count(), 3 * commands, "a command, a line, a status");
     assert_eq!(text.matches("\nerror: ").count(), commands);
     assert_eq!(text.matches("\n[2]\n").count(), commands);
 }

@@ -109,7 +109,7 @@ fn the_message_matches_the_action() {
 }
 
 #[test]
-fn mistakes_give_one_line_with_a_remedy() {
+fn mistakes_are_reported_with_a_remedy() {
     for (line, wanted) in [
         ("keep", "<PID>"),
         ("keep 4294967295", "pgrep"),
@@ -117,12 +117,11 @@ fn mistakes_give_one_line_with_a_remedy() {
         ("keep --unit no-such-unit", "systemctl"),
         ("keep --cgroup /proc", "cgroup.procs"),
         ("run", "PROGRAM"),
-        ("run --pool --merge -- true", "--merge"),
     ] {
         let output = Command::new(HUGEFORK).args(line.split_whitespace()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}: {said}");
-        assert!(said.starts_with("error: ") && said.lines().count() == 1 && said.contains(wanted), "{line}: {said}");
+        assert!(said.starts_with("error: ") && said.contains(wanted), "{line}: {said}");
     }
 }
 

@@ -4,12 +4,12 @@
 mod programs;
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use programs::{Running, Scratch, has, output_of};
+use programs::{Running, Scratch, output_of};
 
 #[test]
 fn the_program_is_the_process_and_ends_as_it_ends() {
@@ -30,14 +30,11 @@ fn the_program_is_the_process_and_ends_as_it_ends() {
 
 #[test]
 fn the_program_inherits_the_signal_actions() {
-    let scratch = Scratch::new("signals");
     let look = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
     for setting in ["", "trap '' PIPE USR1; "] {
         let plain = output_of(Command::new("sh").args(["-c", &format!("{setting}{look}")]));
         let script = format!("{setting}exec \"$0\" run -q --pool -- {look}");
-        let under = output_of(
-            Command::new("sh").args(["-c", &script, programs::HUGEFORK]).env("XDG_CACHE_HOME", scratch.path()),
-        );
+        let under = output_of(Command::new("sh").args(["-c", &script, programs::HUGEFORK]));
         assert_eq!(under, plain);
     }
 }
@@ -123,7 +120,7 @@ fn started_programs_do_not_have_the_library_in_their_environment() {
     };
     let plain = || {
         let mut command = Command::new("env");
-        command.env("XDG_CACHE_HOME", scratch.path()).env_remove("LD_PRELOAD").env_remove("HUGEFORK_POOL");
+        command.env_remove("LD_PRELOAD").env_remove("HUGEFORK_POOL");
         command
     };
     for preload in [None, Some("libm.so.6"), Some("libm.so.6:libdl.so.2")] {
@@ -134,39 +131,13 @@ fn started_programs_do_not_have_the_library_in_their_environment() {
         assert_eq!(environment(&mut with), environment(&mut without), "{preload:?}");
     }
     // The program itself has the library, and so have its forks.
-    let maps = "grep -c libhugefork-run- /proc/$$/maps; (exec grep -c libhugefork-run- /proc/self/maps); true";
+    let maps = "grep -c libhugefork-run /proc/$$/maps; (exec grep -c libhugefork-run /proc/self/maps); true";
     let said = output_of(scratch.run("-q --pool").args(["sh", "-c", maps]).env_remove("HUGEFORK_POOL"));
     let counts: Vec<u32> = said.lines().map(|line| line.parse().unwrap()).collect();
     assert!(counts[0] > 0 && counts[1..] == [0], "{said}");
-}
-
-#[test]
-fn many_at_once_share_one_library() {
-    let scratch = Scratch::new("at-once");
-    let mut running: Vec<Running> = (0..12)
-        .map(|_| Running::start(scratch.run("-q --pool").args(["grep", "-c", "libhugefork-run-", "/proc/self/maps"])))
-        .collect();
-    for one in running.drain(..) {
-        let (status, said) = one.end();
-        assert!(status.success() && said.trim().parse::<u32>().unwrap() > 0, "{said}");
-    }
-    let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
-    assert_eq!(fs::metadata(library).unwrap().mode() & 0o7777, 0o755);
-}
-
-#[test]
-fn without_a_home_the_library_is_stored_elsewhere() {
-    let scratch = Scratch::new("homeless");
-    let maps = ["grep", "-m1", "-o", "/.*libhugefork-run-.*", "/proc/self/maps"];
-    let homeless = |command: &mut Command| {
-        command.env_remove("HOME").env("XDG_CACHE_HOME", "relative").args(maps);
-        output_of(command)
-    };
-    let place = homeless(&mut scratch.run("-q --pool"));
-    assert!(place.starts_with("/var/cache/hugefork/") || place.starts_with("/tmp/hugefork-"), "{place}");
-    // A directory that cannot be made.
-    let readonly = homeless(scratch.run("-q --pool").env("XDG_CACHE_HOME", "/proc"));
-    assert_eq!(readonly, place);
+    // Nor do they inherit the library's descriptor.
+    let open = output_of(scratch.run("-q --pool").args(["sh", "-c", "exec ls -l /proc/self/fd"]));
+    assert!(!open.contains("libhugefork-run"), "{open}");
 }
 
 fn compiled(scratch: &Scratch, name: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -206,14 +177,6 @@ fn programs_that_cannot_load_the_library_run_unchanged() {
     let scratch = Scratch::new("refused");
     if let Some(program) = compiled(&scratch, "static", &["-static"]) {
         runs_plain(&scratch, &program, "linked statically");
-    }
-    if has(&["objcopy"])
-        && let Some(program) = compiled(&scratch, "go", &["-static"])
-    {
-        let note = scratch.file("note", "go");
-        let add = format!(".go.buildinfo={}", note.display());
-        assert!(Command::new("objcopy").arg("--add-section").arg(add).arg(&program).status().unwrap().success());
-        runs_plain(&scratch, &program, "Go program");
     }
     for (flag, name) in [("-fsanitize=address", "AddressSanitizer"), ("-fsanitize=thread", "ThreadSanitizer")] {
         for linked in [&[flag][..], &[flag, "-static-libasan", "-static-libtsan"]] {

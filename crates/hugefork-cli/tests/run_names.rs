@@ -12,7 +12,7 @@ use object::read::elf::ElfFile;
 use object::{Object, ObjectSymbol};
 
 use programs::ours::compiled;
-use programs::{Running, Scratch, has_pool, output_of, wait_for};
+use programs::{LIBRARY, Running, Scratch, has_pool, wait_for};
 
 /// Names of libc for an interposed function, or similar ones, that need no interposition.
 const LEFT_TO_LIBC: [(&str, &str); 20] = [
@@ -70,11 +70,7 @@ fn libc() -> String {
 
 #[test]
 fn every_libc_name_of_a_function_is_interposed() {
-    let scratch = Scratch::new("names");
-    output_of(scratch.run("-q --pool").arg("true"));
-    let libraries = scratch.libraries();
-    assert_eq!(libraries.len(), 1, "{libraries:?}");
-    let ours: BTreeMap<String, u64> = libraries.iter().flat_map(|library| functions(library)).collect();
+    let ours = functions(Path::new(LIBRARY));
     let libcs = functions(Path::new(&libc()));
     let mut lacking = Vec::new();
     for (name, address) in &libcs {
@@ -99,10 +95,7 @@ fn every_libc_name_of_a_function_is_interposed() {
 /// While glibc knows of one thread, its mutexes do not exclude threads that it does not know.
 #[test]
 fn the_library_takes_no_mutex_of_libcs() {
-    let scratch = Scratch::new("mutexes");
-    output_of(scratch.run("-q --pool").arg("true"));
-    let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
-    let bytes = fs::read(library).unwrap();
+    let bytes = fs::read(LIBRARY).unwrap();
     let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
     // The unwinder would use mutexes, if it were linked.
     let wanted = file.dynamic_symbols().filter(|symbol| symbol.is_undefined() && !symbol.is_weak());

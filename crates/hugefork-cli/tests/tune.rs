@@ -56,7 +56,7 @@ struct Guardian {
 impl Guardian {
     fn spawn(lock: &Path, settings: &[&Path]) -> Child {
         Command::new(env!("CARGO_BIN_EXE_hugefork"))
-            .args(["tune-guardian", "--lock"])
+            .arg("tune-guardian")
             .arg(lock)
             .args(settings)
             .stdin(Stdio::piped())
@@ -205,54 +205,12 @@ fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
     assert_eq!(status, Some(130));
     let results = fs::read_to_string(&file).unwrap();
     if text.contains("stopped before anything was counted") {
-        assert!(text.contains(&format!("note: nothing was counted: {} is left as it was\n", file.display())), "{text}");
         assert_eq!(results, "earlier results");
     } else {
         let json: serde_json::Value = serde_json::from_str(&results).unwrap();
         assert!(!json["results"].as_array().unwrap().is_empty(), "{json:#}");
     }
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1, "nothing stays beside it");
-}
-
-/// A sample may take any time; this one never ends.
-#[test]
-fn ctrl_c_does_not_wait_for_a_sample() {
-    let (mut command, mut terminal) = endless_bench("anon-cow-seq --subjects fork-4k --size 8MiB --tasks 1");
-    let mut bench = command.spawn().unwrap();
-    drop(command);
-    terminal.until("fork-4k");
-    let children = format!("/proc/{0}/task/{0}/children", bench.id());
-    if !Path::new(&children).exists() {
-        let _ = writeln!(std::io::stderr(), "skipped: this kernel does not tell of children");
-        assert_eq!(interrupted(bench).1, Some(130));
-        return;
-    }
-    let mut child = String::new();
-    let send = |signal: &str, process: &str| {
-        Command::new("kill").args([signal, process]).stderr(Stdio::null()).status().unwrap().success()
-    };
-    // Once a child is stopped, which takes a moment, its parent waits for it.
-    until("a child that stands still", || {
-        let list = fs::read_to_string(&children).unwrap();
-        child = list.split_whitespace().next().unwrap_or_default().to_owned();
-        !child.is_empty() && send("-STOP", &child) && state_of(&child) == Some('T')
-    });
-    assert!(send("-INT", &bench.id().to_string()));
-    // No more is printed than a pipe holds.
-    let status = bench.wait().unwrap().code();
-    // A child that was stopped before it could ask to die with its parent would hold the pipe for good.
-    send("-KILL", &child);
-    let mut text = String::new();
-    bench.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(status, Some(130));
-    assert!(text.contains("note: stopped before "), "{text}");
-    assert!(!terminal.rest().contains("error"));
-}
-
-/// The state of a process, as the kernel's letter.
-fn state_of(process: &str) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 #[test]

@@ -52,8 +52,8 @@ pub const ALL: &str = "all";
 #[cfg_attr(hugefork_interposed, global_allocator)]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator::new();
 
-/// Prefix of the library's file name; a hash of its contents follows.
-pub const LIBRARY: &str = "libhugefork-run-";
+/// The name of the library's file in memory.
+pub const LIBRARY: &str = "libhugefork-run";
 
 /// A huge page of the machines that hugefork runs on.
 const HUGE_PAGE: usize = 2 << 20;

@@ -37,6 +37,7 @@ extern "C" fn start() {
     };
     let preloaded = value(c"LD_PRELOAD");
     let has_others = OTHERS.iter().any(|name| preloaded.windows(name.len()).any(|part| part == *name));
+    close_file(preloaded);
     // SAFETY: before `main`, no other code uses the environment.
     unsafe { leave_the_environment() };
     if has_others {
@@ -60,6 +61,17 @@ fn value(name: &CStr) -> &'static [u8] {
     let value = unsafe { secure_getenv(name.as_ptr()) };
     // SAFETY: the initial environment lies on the process's first stack, which is never unmapped.
     if value.is_null() { b"" } else { unsafe { CStr::from_ptr(value) }.to_bytes() }
+}
+
+/// Closes the descriptor of the library's file, which the command has added to `LD_PRELOAD` as `/proc/PID/fd/NUMBER`.
+/// The loader has mapped the library by now.
+fn close_file(preloaded: &[u8]) {
+    let path = preloaded.rsplit(|byte| *byte == b':').next().unwrap_or_default();
+    let number = path.strip_prefix(b"/proc/").and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    if let Some(number) = number.and_then(|number| str::from_utf8(number).ok()?.parse().ok()) {
+        // SAFETY: the command has opened the descriptor for this library, and no other code knows it.
+        unsafe { rustix::io::close(number) };
+    }
 }
 
 /// Removes the variable, and the library from `LD_PRELOAD`, in place and without allocation.

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Each round runs every subject once, so that other activity on the machine hits all alike. It starts with another
-//! subject each time, so that no subject always runs after the same other one. Counted samples are [kept](Kept) where
-//! another thread can read them at any time. The observer gets the results after every case.
+//! subject each time, so that no subject always runs after the same other one. The observer follows each sample, may
+//! stop the run, and gets the results after every case.
 
-use std::sync::Mutex;
+use std::ops::ControlFlow;
 
 use crate::case::Case;
 use crate::error::BenchError;
@@ -20,8 +20,7 @@ use crate::plan::{CasePlan, Plan};
 use crate::results::result::Report;
 use crate::run::load;
 use crate::run::sample::{Entry, Sample, Work};
-pub use crate::run::tally::Kept;
-use crate::run::tally::{Tallies, lock};
+use crate::run::tally::Tallies;
 
 /// How far a run has got.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,8 +43,8 @@ pub struct Progress<'a> {
 
 /// Follows a run.
 pub trait Observer {
-    /// A sample was taken.
-    fn sampled(&mut self, progress: Progress<'_>);
+    /// A sample was taken. `Break` ends the run: the report then has the samples so far.
+    fn sampled(&mut self, progress: Progress<'_>) -> ControlFlow<()>;
 
     /// A case is over, or was stopped; `report` holds its results.
     ///
@@ -54,24 +53,27 @@ pub trait Observer {
     fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String>;
 }
 
-/// Runs `plan` and adds its results to `kept`.
+/// Runs `plan` and adds its results to `report`.
 ///
 /// # Errors
 /// [`BenchError::Results`] if the observer fails. A subject that fails is noted in the report, and the others go on.
-pub fn run(plan: &Plan, host: &Host, kept: &Mutex<Kept>, observer: &mut dyn Observer) -> Result<(), BenchError> {
+pub fn run(plan: &Plan, host: &Host, report: &mut Report, observer: &mut dyn Observer) -> Result<(), BenchError> {
     let (mut load, loaded) = load::Watch::begin();
     for warning in plan.warnings.iter().chain(&loaded) {
-        lock(kept).report.warn(warning.clone());
+        report.warn(warning.clone());
     }
     for (index, case) in plan.cases.iter().enumerate() {
         let entries = case.case.entries(&case.job, &case.subjects, host);
         let place = Place { nth: index + 1, of: plan.cases.len() };
-        run_case(case, entries, plan.runs, place, kept, observer);
+        let (tallies, flow) = run_case(case, entries, plan.runs, place, observer);
+        tallies.report(report);
         for warning in load.case_ended(case.case.name()) {
-            lock(kept).report.warn(warning);
+            report.warn(warning);
         }
-        let report = lock(kept).report.clone();
-        observer.case_ended(case.case, &report).map_err(BenchError::Results)?;
+        observer.case_ended(case.case, report).map_err(BenchError::Results)?;
+        if flow.is_break() {
+            break;
+        }
     }
     Ok(())
 }
@@ -83,15 +85,14 @@ struct Place {
     of: usize,
 }
 
-/// Runs the rounds of a case: the warm-up and `runs` that count.
+/// Runs the rounds of a case: the warm-up and `runs` that count, unless the observer ends it.
 fn run_case(
     plan: &CasePlan,
     entries: Vec<Entry>,
     runs: usize,
     place: Place,
-    kept: &Mutex<Kept>,
     observer: &mut dyn Observer,
-) {
+) -> (Tallies, ControlFlow<()>) {
     let mut tallies = Tallies::new(plan.case);
     let mut running: Vec<Option<Work>> = Vec::new();
     for Entry { subject, params, work } in entries {
@@ -103,7 +104,6 @@ fn run_case(
             Err(why) => tallies.cannot_run(subject.to_string(), why),
         }
     }
-    lock(kept).going = Some(tallies);
     let subjects = running.len();
     for round in 0..=runs {
         for turn in 0..subjects {
@@ -113,8 +113,8 @@ fn run_case(
             if taken.is_err() {
                 running[nth] = None;
             }
-            let (name, estimate) = lock(kept).going.as_mut().expect("put there above").add(nth, round == 0, taken);
-            observer.sampled(Progress {
+            let (name, estimate) = tallies.add(nth, round == 0, taken);
+            let flow = observer.sampled(Progress {
                 case: plan.case,
                 place: place.nth,
                 cases: place.of,
@@ -123,9 +123,12 @@ fn run_case(
                 done: round * subjects + turn + 1,
                 of: subjects * (runs + 1),
             });
+            if flow.is_break() {
+                return (tallies, flow);
+            }
         }
     }
-    lock(kept).is_over();
+    (tallies, ControlFlow::Continue(()))
 }
 
 /// Takes a sample. The seed depends on case and round only: in a round, every subject gets the same targets.

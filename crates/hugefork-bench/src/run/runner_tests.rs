@@ -35,20 +35,16 @@ fn fake(subject: Subject, log: &Log, fails_at: Option<usize>) -> Entry {
     Entry { subject, params: Params::new(), work: Ok(work) }
 }
 
-/// Notes progress, and reads the kept results after so many samples.
-struct Watcher<'a> {
-    look_after: usize,
-    kept: &'a Mutex<Kept>,
-    seen: Option<Report>,
+/// Notes progress, and ends the run after so many samples.
+struct Watcher {
+    stop_after: usize,
     told: Told,
 }
 
-impl Observer for Watcher<'_> {
-    fn sampled(&mut self, progress: Progress<'_>) {
+impl Observer for Watcher {
+    fn sampled(&mut self, progress: Progress<'_>) -> ControlFlow<()> {
         self.told.push((progress.done, progress.of, progress.estimate));
-        if self.told.len() == self.look_after {
-            self.seen = Some(lock(self.kept).report());
-        }
+        if self.told.len() == self.stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
@@ -61,25 +57,21 @@ fn plan() -> CasePlan {
     Plan::new(&Options::new(vec![&Snapshot]), &host).unwrap().cases.remove(0)
 }
 
-fn kept() -> Mutex<Kept> {
-    Kept::new(Report::new(String::new(), Host::default()))
-}
-
-/// Runs two rounds of these entries. Returns the noted progress, the results on the way, and the report.
-fn ran(entries: Vec<Entry>, look_after: usize) -> (Told, Option<Report>, Report) {
-    let kept = kept();
-    let mut watcher = Watcher { look_after, kept: &kept, seen: None, told: Vec::new() };
-    run_case(&plan(), entries, 2, Place { nth: 1, of: 1 }, &kept, &mut watcher);
-    let Watcher { told, seen, .. } = watcher;
-    let report = lock(&kept).report();
-    (told, seen, report)
+/// Runs two rounds of these entries. Returns the noted progress, and the report.
+fn ran(entries: Vec<Entry>, stop_after: usize) -> (Told, Report) {
+    let mut watcher = Watcher { stop_after, told: Vec::new() };
+    let (tallies, flow) = run_case(&plan(), entries, 2, Place { nth: 1, of: 1 }, &mut watcher);
+    assert_eq!(flow.is_break(), stop_after > 0);
+    let mut report = Report::new(String::new(), Host::default());
+    tallies.report(&mut report);
+    (watcher.told, report)
 }
 
 #[test]
 fn rounds_rotate_and_the_first_does_not_count() {
     let log = Log::default();
     let entries = [Subject::Hugefork, Subject::ForkThp, Subject::Memcpy].map(|subject| fake(subject, &log, None));
-    let (told, _, report) = ran(entries.into(), 0);
+    let (told, report) = ran(entries.into(), 0);
     let (a, b, c) = ("hugefork", "fork-thp", "memcpy");
     assert_eq!(*log.borrow(), [a, b, c, b, c, a, c, a, b]);
     assert_eq!(told.first(), Some(&(1, 9, None)));
@@ -97,7 +89,7 @@ fn a_subject_that_fails_is_listed_and_the_others_go_on() {
     let mut absent = fake(Subject::ForkHugetlb, &log, None);
     absent.work = Err("no pages".to_owned());
     let entries = vec![fake(Subject::Hugefork, &log, None), fake(Subject::ForkThp, &log, Some(1)), absent];
-    let (_, _, report) = ran(entries, 0);
+    let (_, report) = ran(entries, 0);
     assert_eq!(log.borrow().iter().filter(|name| *name == "fork-thp").count(), 2, "not again after it failed");
     assert!(report.results.iter().all(|result| result.subject == "hugefork"), "{report:?}");
     assert_eq!((report.failed[0].subject.as_str(), report.failed.len()), ("fork-thp", 1));
@@ -105,13 +97,14 @@ fn a_subject_that_fails_is_listed_and_the_others_go_on() {
 }
 
 #[test]
-fn counted_samples_can_be_read_at_any_time() {
+fn a_run_that_is_stopped_keeps_its_counted_samples() {
     let log = Log::default();
     let entries = vec![fake(Subject::Hugefork, &log, None), fake(Subject::ForkThp, &log, None)];
     // The warm-up, and one sample that counts.
-    let (_, seen, _) = ran(entries, 3);
-    let seen = seen.unwrap();
-    assert_eq!(seen.results.iter().map(|result| result.samples.len()).collect::<Vec<_>>(), [1, 1], "{seen:?}");
+    let (_, report) = ran(entries, 3);
+    assert_eq!(log.borrow().len(), 3);
+    assert!(report.results.iter().all(|result| result.subject == "fork-thp"), "{report:?}");
+    assert_eq!(report.results.iter().map(|result| result.samples.len()).collect::<Vec<_>>(), [1, 1], "{report:?}");
 }
 
 #[test]
@@ -135,7 +128,9 @@ fn every_subject_of_a_round_gets_the_same_targets_and_rounds_differ() {
 fn an_observer_that_fails_ends_the_run() {
     struct Full;
     impl Observer for Full {
-        fn sampled(&mut self, _: Progress<'_>) {}
+        fn sampled(&mut self, _: Progress<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
 
         fn case_ended(&mut self, _: &dyn Case, _: &Report) -> Result<(), String> {
             Err("the disk is full".to_owned())
@@ -146,8 +141,8 @@ fn an_observer_that_fails_ends_the_run() {
     let host = Host::read();
     let mut plan = Plan::new(&options, &host).unwrap();
     plan.settle(&host, Settings::Fixed);
-    let kept = kept();
-    let error = run(&plan, &host, &kept, &mut Full).unwrap_err();
+    let mut report = Report::new(String::new(), Host::default());
+    let error = run(&plan, &host, &mut report, &mut Full).unwrap_err();
     assert_eq!(error.to_string(), "the disk is full");
-    assert!(lock(&kept).report().results.iter().all(|result| result.case == "snapshot"));
+    assert!(report.results.iter().all(|result| result.case == "snapshot"));
 }

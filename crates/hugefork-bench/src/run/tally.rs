@@ -1,8 +1,4 @@
-//! The findings of a run so far: samples of the case that runs, by subject, and results of the cases that are over.
-//!
-//! It is kept where another thread can read it at any time, even in the middle of a sample.
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
+//! The findings of a case so far: its samples, by subject.
 
 use crate::case::Case;
 use crate::error::BenchError;
@@ -13,43 +9,6 @@ use crate::run::sample::Sample;
 
 /// Samples that differ by more than this factor give a warning.
 const UNSTEADY: f64 = 2.0;
-
-/// The findings so far.
-#[derive(Debug)]
-pub struct Kept {
-    /// Of the cases that are over.
-    pub(crate) report: Report,
-    /// Of the case that runs.
-    pub(crate) going: Option<Tallies>,
-}
-
-impl Kept {
-    /// Nothing yet; results will be added to `report`.
-    pub fn new(report: Report) -> Mutex<Kept> {
-        Mutex::new(Kept { report, going: None })
-    }
-
-    /// All results, with the counted samples of the case that runs.
-    pub fn report(&self) -> Report {
-        let mut report = self.report.clone();
-        if let Some(tallies) = &self.going {
-            tallies.report(&mut report);
-        }
-        report
-    }
-
-    /// The case that runs is over.
-    pub(crate) fn is_over(&mut self) {
-        if let Some(tallies) = self.going.take() {
-            tallies.report(&mut self.report);
-        }
-    }
-}
-
-/// Also after a panic: each holder of the lock leaves nothing half done.
-pub(crate) fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The findings of a case, by subject.
 #[derive(Debug)]
@@ -95,7 +54,7 @@ impl Tallies {
     }
 
     /// Adds the findings to `report`.
-    fn report(&self, report: &mut Report) {
+    pub(crate) fn report(&self, report: &mut Report) {
         report.not_run.extend(self.not_run.iter().cloned());
         for tally in &self.list {
             tally.report(self.case, report);

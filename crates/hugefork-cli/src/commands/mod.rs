@@ -2,7 +2,7 @@
 //! command uses another.
 
 pub(crate) mod bench;
-pub(crate) mod bench_compare;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod keep;
 pub(crate) mod manual;

@@ -1,4 +1,4 @@
-//! Runs programs under `hugefork run`, each test with a cache of its own.
+//! Runs programs under `hugefork run`.
 
 #![allow(dead_code)] // Each test binary uses its part of it.
 
@@ -16,6 +16,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The command under test.
 pub(crate) const HUGEFORK: &str = env!("CARGO_BIN_EXE_hugefork");
+
+/// The library that the command contains.
+pub(crate) const LIBRARY: &str = concat!(env!("OUT_DIR"), "/library.so");
 
 /// A temporary directory of one test, removed at its end.
 pub(crate) struct Scratch(PathBuf);
@@ -49,7 +52,7 @@ impl Scratch {
     /// `hugefork LINE`.
     pub(crate) fn hugefork(&self, line: &str) -> Command {
         let mut command = Command::new(HUGEFORK);
-        command.args(line.split_whitespace()).env("XDG_CACHE_HOME", &self.0).current_dir(&self.0);
+        command.args(line.split_whitespace()).current_dir(&self.0);
         // Puts small mappings into the pool, too.
         command.env("HUGEFORK_POOL", "all").env_remove("LD_PRELOAD");
         command
@@ -66,12 +69,6 @@ impl Scratch {
             None => _ = command.env_remove(name),
         });
         command
-    }
-
-    /// Reads the library's own messages from here.
-    pub(crate) fn libraries(&self) -> Vec<PathBuf> {
-        let found = fs::read_dir(self.0.join("hugefork")).into_iter().flatten().flatten();
-        found.map(|entry| entry.path()).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Scratch, has, output_of};
+use super::{LIBRARY, Scratch, has, output_of};
 
 /// The options of each kind of run.
 pub(crate) const MODES: [&str; 1] = ["-q --pool"];
@@ -22,9 +22,8 @@ pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<Pa
 /// Runs a program with the library as a user who may not handle the page faults of system calls.
 pub(crate) fn as_nobody(scratch: &Scratch, program: &Path) -> Command {
     // That user may not be able to reach the command's own directory.
-    output_of(scratch.run("-q --pool").arg("true"));
+    let library = scratch.file("library.so", std::fs::read(LIBRARY).unwrap());
     let mut command = Command::new(program);
-    let [library] = &scratch.libraries()[..] else { panic!("{:?}", scratch.libraries()) };
     command.env("LD_PRELOAD", library).env("HUGEFORK_POOL", "all").current_dir("/").uid(65534).gid(65534);
     command
 }

@@ -14,7 +14,7 @@ use hugefork_bench::result::CaseResult;
 use hugefork_bench::{Case, Report, cases};
 use hugefork_report::figure;
 
-use crate::output::terminal::width;
+use crate::output::aligned;
 
 /// Parameters that say how a subject did the work. The others tell works apart.
 const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
@@ -70,7 +70,7 @@ fn table(case: &dyn Case, results: &[&CaseResult]) -> String {
         rows.push([subject.to_owned()].into_iter().chain(metrics.iter().map(cell)).collect());
     }
     let rounds = results.iter().map(|result| result.samples.len()).max().unwrap_or(0);
-    let mut text = format!("{case}: {} (medians of {rounds})\n{}", case.in_words(&results[0].params), aligned(&rows));
+    let mut text = format!("{case}: {} (medians of {rounds})\n{}", case.in_words(&results[0].params), aligned(rows));
     let ours = results.iter().find(|result| result.subject == "hugefork");
     let how = HOW.iter().filter_map(|name| Some(format!("{name} {}", ours?.params.get(*name)?)));
     let how: Vec<String> = how.collect();
@@ -90,24 +90,6 @@ fn shown(result: &CaseResult, lead: Option<&Metric>) -> String {
     format!("{median} ±{:.0}%", (summary.max - summary.min) / 2.0 / summary.median * 100.0)
 }
 
-/// Rows of cells. The first cell of a row is set to the left, the others to the right.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widest = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max();
-    let widths: Vec<usize> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, widest)) in row.iter().zip(&widths).enumerate() {
-            let room = " ".repeat(widest - width(cell));
-            line += &if column == 0 { format!("{cell}{room}") } else { format!("  {room}{cell}") };
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,11 +98,5 @@ mod tests {
     fn figures_have_three_digits() {
         let shown = [0.0, 0.00123, 0.0123, 0.123, 1.234, 12.34, 123.4, 1234.0].map(figure);
         assert_eq!(shown, ["0", "0.00123", "0.0123", "0.123", "1.23", "12.3", "123", "1234"]);
-    }
-
-    #[test]
-    fn cells_are_aligned_whatever_their_colour() {
-        let rows = [vec!["a".to_owned(), "1.5".to_owned()], vec!["bcd".to_owned(), "\x1b[31m10\x1b[0m".to_owned()]];
-        assert_eq!(aligned(&rows), "a    1.5\nbcd   \x1b[31m10\x1b[0m\n");
     }
 }

@@ -3,34 +3,25 @@
 mod answer;
 mod figures;
 mod progress;
-mod signals;
 
-use std::process::{self, ExitCode};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{Write, stderr, stdout};
+use std::process::ExitCode;
 
-use anyhow::anyhow;
-use hugefork_bench::runner::{self, Kept};
-use hugefork_bench::{BenchError, Host, Options, Plan, Report, Scope, Settings, cases};
+use hugefork_bench::{Host, Options, Plan, Report, Scope, Settings, cases, runner};
 
-use self::answer::Detail;
-use self::progress::{Ending, Teller, Telling};
-use self::signals::Signals;
-use crate::args::bench::BenchArgs;
+use self::progress::Watcher;
+use crate::args::BenchArgs;
 use crate::failure::Failure;
-use crate::output::sink::Sink;
-use crate::output::stdout::print;
+use crate::output::{Sink, columns, print};
 use crate::settings::tune::Tuning;
 
 /// Runs the bench that was asked for.
 pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let mut host = Host::read();
-    let mut plan = Plan::new(&options(args), &host)?;
+    let mut plan = Plan::new(&options(args), &host).map_err(|error| Failure::usage(error.0))?;
     let json = args.json.as_deref().map(|path| Sink::open("--json", path)).transpose()?;
-    // A run of named cases has figures that people want to see.
-    let detail = if args.cases.is_empty() { Detail::Answer } else { Detail::Figures };
-    let teller = Teller::new(json, args.quiet, detail);
-    // Before anything is tuned. A signal that comes meanwhile is acted on as soon as there is something to keep.
-    let signals = Signals::install()?;
+    // Before anything is tuned: a signal that comes meanwhile ends the bench after the first sample.
+    let mut watcher = Watcher::new(json, args.quiet)?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
     if tuning.is_some() {
         // The record describes the machine as it is now, for the subjects run on that.
@@ -41,49 +32,32 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     if let Some(shortfall) = tuning.as_ref().and_then(|tuning| tuning.shortfall.clone()) {
         report.warn(shortfall);
     }
-    let (kept, mut telling) = (Arc::new(Kept::new(report)), Telling::new(teller));
-    let (kept_so_far, told_so_far) = (Arc::clone(&kept), telling.clone());
-    signals.at_the_first(move |status| stop(&kept_so_far, &told_so_far, status))?;
-    let measured = runner::run(&plan, &host, &kept, &mut telling);
-    // The holder of the lock prints the results: a signal from here on finds a bench that is over.
-    let mut teller = telling.lock();
-    let report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
+    let measured = runner::run(&plan, &host, &mut report, &mut watcher);
+    report.interrupted = watcher.signal().is_some();
     // The results are kept before anything else can go wrong.
-    let told = teller.tell(&report, Ending::Done);
+    let kept = watcher.end(&report);
+    // A run of named cases has figures that people want to see.
+    let is_short = args.cases.is_empty();
+    if watcher.json.as_ref().is_some_and(Sink::is_stdout) {
+        // It is no failure if nobody reads it.
+        let _ = stderr().write_all(answer::render(&report, is_short, columns(&stderr())).as_bytes());
+    } else {
+        print(&answer::render(&report, is_short, columns(&stdout())))?;
+    }
     let restored = tuning.map_or(Ok(()), Tuning::restore);
-    measured.map_err(|error| anyhow!(error))?;
-    told?;
+    measured?;
+    kept?;
     restored?;
-    if !plan.runs_anything() {
-        return Err(
-            anyhow!("no subject could run on this machine; see `not run` above for what would mend that").into()
-        );
+    let lack = "see `not run` above for what would mend that";
+    match watcher.signal() {
+        Some(signal) => Ok(ExitCode::from(128 + signal)),
+        None if !plan.runs_anything() => Err(Failure(1, format!("no subject could run on this machine; {lack}"))),
+        None if !report.failed.is_empty() => {
+            Err(Failure(1, format!("{} subject(s) failed; see above", report.failed.len())))
+        }
+        None if report.results.is_empty() => Err(Failure(1, format!("nothing was measured; {lack}"))),
+        None => Ok(ExitCode::SUCCESS),
     }
-    if !report.failed.is_empty() {
-        return Err(anyhow!("{} subject(s) failed; see above", report.failed.len()).into());
-    }
-    if report.results.is_empty() {
-        return Err(anyhow!("nothing was measured; see `not run` above for what would mend that").into());
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Keeps the results so far and ends the process. The sample under way is lost; the guardian puts settings back.
-fn stop(kept: &Mutex<Kept>, telling: &Telling, status: i32) {
-    // Held until exit: blocks the measuring thread at its next report.
-    let mut teller = telling.lock();
-    let mut report = kept.lock().unwrap_or_else(PoisonError::into_inner).report();
-    report.interrupted = true;
-    if let Err(failed) = teller.tell(&report, Ending::Stopped) {
-        Failure::from(failed).report();
-    }
-    process::exit(status)
-}
-
-/// Prints the figures of the program of a case.
-pub(crate) fn print_program(line: Result<String, BenchError>) -> Result<ExitCode, Failure> {
-    print(&format!("{}\n", line.map_err(|error| anyhow!(error))?))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn options(args: &BenchArgs) -> Options {

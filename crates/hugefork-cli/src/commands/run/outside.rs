@@ -19,7 +19,7 @@ use hugefork_keep::{Keeper, Targets, has_room_for_a_task};
 ///
 /// # Errors
 /// The reason why the program cannot be kept.
-pub(super) fn start() -> Result<&'static str, String> {
+pub(super) fn start() -> Result<String, String> {
     Keeper::check().map_err(|why| why.to_string())?;
     let own = std::process::id();
     if adopts_orphans() {
@@ -41,7 +41,7 @@ pub(super) fn start() -> Result<&'static str, String> {
             unsafe { libc::waitpid(child, ptr::null_mut(), 0) };
         }
     }
-    Ok("is kept in huge pages from outside, once it forks")
+    Ok("is kept in huge pages from outside, once it forks".to_owned())
 }
 
 /// Whether orphans become children of this process, and so of the program.
