@@ -72,7 +72,6 @@ impl<S: Machine> ProgramMemory<S> {
     /// program's processor time and makes each copy of a page interrupt the program.
     pub fn maintain(&mut self) -> bool {
         self.take_rests_away();
-        self.region.tidy();
         if !self.is_shared() {
             self.round = None;
             return false;

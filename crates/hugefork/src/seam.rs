@@ -223,12 +223,6 @@ impl<S: Machine> ProgramRegion<S> {
         self.0.maintain(from)
     }
 
-    /// Does the work that earlier calls left for later.
-    pub fn tidy(&self) {
-        let _signals = SignalsBlocked::new();
-        self.0.pool().sys.tidy();
-    }
-
     /// Gives the memory of unused blocks back to the system, for at most `most` blocks. True if there may be more.
     pub fn trim(&self, most: usize) -> bool {
         let (pool, _signals) = (self.0.pool(), SignalsBlocked::new());

@@ -121,7 +121,7 @@ pub(crate) struct Scanned {
 ///
 /// All offsets, lengths and addresses are multiples of the block size, or of a base page where a block is split.
 /// Offsets lie inside the pool. The fault handler calls all methods except `refresh_budget`, `claim`, `claim_parking`,
-/// `claim_staging`, `release` and `tidy`, so these others do not allocate, do not panic, and take only the kernel's
+/// `claim_staging` and `release`, so these others do not allocate, do not panic, and take only the kernel's
 /// locks.
 pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// The first byte of the direct map: the whole pool in the pool's order. Memory that [`Sys::obtain`] has allocated,
@@ -231,12 +231,7 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// some private pages may remain.
     fn drop_private(&self, part: Part<'_>) -> Result<(), SystemError>;
 
-    /// As [`Sys::drop_private`], but threads that use the part see this happen at one moment. [`Sys::tidy`] frees the
-    /// memory. Returns false, and has changed nothing, if that is impossible, for example because the part is more than
-    /// one mapping.
-    fn drop_at_once(&self, part: Part<'_>) -> bool;
-
-    /// Does the work that [`Sys::show`] and [`Sys::drop_at_once`] have left for later. Not for faults.
+    /// Frees the page tables that [`Sys::show`] has left for later. Not for faults.
     fn tidy(&self);
 
     /// Copies the bytes that the addresses show.

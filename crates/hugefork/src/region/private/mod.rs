@@ -12,7 +12,7 @@
 //! | `scan`, `count_pages` | finds private pages or those without a mark, and marks them |
 //! | `patched`, `next_patched`, `private_page_count`, `by_block` | which blocks have private pages |
 //! | `copy_private`, `copy_private_by` | copies them |
-//! | `drop_private`, `drop_at_once` | drops them |
+//! | `drop_private` | drops them |
 //! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
 //! | `write_back_read_only` | the same, in a pause |

@@ -183,13 +183,6 @@ impl<S: Sys> RegionCore<S> {
         self.pool().sys.drop_private(self.addresses.part_at(place, bytes))
     }
 
-    /// Drops all private pages of these entries at one moment, which are one CoW mapping. False if no call can do that,
-    /// and then nothing has changed.
-    pub(in crate::region) fn drop_at_once(&self, entries: &Range<usize>) -> bool {
-        self.captured.outdate(entries.clone());
-        self.pool().sys.drop_at_once(self.addresses.part(&self.bytes_of(entries)))
-    }
-
     /// How many pages are private.
     pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
         Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())

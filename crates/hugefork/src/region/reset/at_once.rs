@@ -32,7 +32,12 @@ use crate::units::{BASE_PAGE, EntryIndex};
 impl<'a, S: Sys> Reset<'a, S> {
     /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
     pub(super) fn run_at_once(&mut self) -> bool {
-        let drop = |reset: &Self, run: &Range<usize>| reset.region.drop_at_once(run);
+        // A new mapping has no private pages. The kernel shows it under its lock of all mappings, for which faults wait. It
+        // is not writable for a moment, which only system calls notice.
+        let drop = |reset: &Self, run: &Range<usize>| {
+            let region = reset.region;
+            !region.accounts.calls_wait && region.cow_map(reset.locked, run.clone(), Place::Own).is_ok()
+        };
         if self.dirty.until_try > 0 && self.at_one_moment(drop).is_some() {
             self.dirty.begin();
             return self.dirty.skips_look();

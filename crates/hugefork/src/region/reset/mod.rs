@@ -169,8 +169,11 @@ impl<S: Sys> RegionCore<S> {
         let alone = self.lock.exclusive();
         // Nothing of the snapshot changes, and other regions may go back to it, too. But where page tables move one by
         // one, with an interrupt of all other processors for each, it is faster one region after the other.
-        let _looking = (self.len() >= GIB).then(|| frozen.lock.shared());
-        let _alone = (self.len() < GIB).then(|| frozen.lock.exclusive());
+        let is_moved = self.len() < GIB && dirty.until_try == 0;
+        let (_alone, _looking) = match is_moved {
+            true => (Some(frozen.lock.exclusive()), None),
+            false => (None, Some(frozen.lock.shared())),
+        };
         let mut reset = Reset::new((self, frozen), (Locked::alone(&alone), None), dirty, true);
         !self.table.has_locked_windows() && reset.run_at_once()
     }

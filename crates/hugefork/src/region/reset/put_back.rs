@@ -174,10 +174,7 @@ impl<S: Sys> Reset<'_, S> {
         self.dirty.tell_nothing();
         self.dirty.pages.clear();
         self.dirty.note_drop();
-        let (len, is_own) = (self.region.table.len(), self.place == Place::Own);
-        runs(0..len, |index| self.covers_same(index))
-            .filter(|run| !is_own || !self.region.drop_at_once(run))
-            .try_for_each(|run| self.drop_over(&run))
+        runs(0..self.region.table.len(), |index| self.covers_same(index)).try_for_each(|run| self.drop_over(&run))
     }
 
     /// Drops the private pages over some of the snapshot's blocks.

@@ -27,9 +27,9 @@ use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
 use super::memory::{Dump, NoPageGrain, give_up, pointer};
-use super::parked::{LEAST_PARKED_BYTES, LEAST_PARKED_PAGES, Moved, ParkedTables, ROOM_BYTES};
+use super::parked::ParkedTables;
 use super::pool_map::PoolMap;
-use super::{kept, named, owner, pagemap, track_writes};
+use super::{kept, named, owner, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, ScanFor, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
@@ -111,9 +111,14 @@ impl CowMappings {
     /// template.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
         assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let moved = self.take_away(part, false);
+        let parked = self.parked.as_ref();
+        let moved = parked.and_then(|parked| parked.take(&self.mappings, part).map(|room| (parked, room)));
         let shown = self.move_to(part.at(), part.len(), offset);
-        self.taken_away(moved, part, shown.is_ok());
+        match (moved, &shown) {
+            (Some((parked, room)), Ok(())) => parked.keep(room),
+            (Some((parked, room)), Err(_)) => parked.give_back(room, part),
+            (None, _) => {}
+        }
         shown?;
         // After mlockall(MCL_CURRENT) the template is locked, and the kernel would copy every page of a mapping made of
         // it as soon as that becomes writable.
@@ -134,12 +139,7 @@ impl CowMappings {
         let advise = |advice, call| named(call, unsafe { madvise(of, part.len(), advice) });
         let ready = protect(MprotectFlags::READ | MprotectFlags::WRITE)
             .and_then(|()| advise(Advice::LinuxDoFork, "madvise(MADV_DOFORK)"));
-        let shown = ready.and_then(|()| {
-            let moved = self.take_away(part, true);
-            let shown = self.move_to(part.at(), part.len(), offset);
-            self.taken_away(moved, part, shown.is_ok());
-            shown
-        });
+        let shown = ready.and_then(|()| self.move_to(part.at(), part.len(), offset));
         // If the kernel refuses these, `mlockall` may copy the template, and children have addresses that they do not
         // use.
         let _ = (protect(MprotectFlags::READ), advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)"));
@@ -157,37 +157,6 @@ impl CowMappings {
         self.mappings.reopen();
         self.holder().map(Holder::reopen);
         self.tracker().map(|tracker| tracker.0.reopen(|| track_writes::open().map(|new| new.0)));
-    }
-
-    /// Parks the page tables of the part, if they map much. There may be private pages among them. With `may_be_base`,
-    /// many base pages suffice: before a fork, a program's blocks are shown one after the other, and some have base
-    /// pages.
-    fn take_away(&self, part: Part<'_>, may_be_base: bool) -> Option<Moved> {
-        let parked = match &self.parked {
-            Some(parked) => parked,
-            None => return None,
-        };
-        let is_much = part.len() >= LEAST_PARKED_BYTES || may_be_base && self.has_base_pages(part);
-        if is_much { parked.take(&self.mappings, part) } else { None }
-    }
-
-    /// As [`Sys::drop_at_once`](crate::sys::Sys::drop_at_once). Only for page tables that move as one entry: not for
-    /// less than a GiB, nor if writes are tracked.
-    pub(super) fn park(&self, part: Part<'_>) -> bool {
-        let moves_at_once = part.len() >= ROOM_BYTES && self.tracker().is_none();
-        let moved = if moves_at_once { self.take_away(part, false) } else { None };
-        self.taken_away(moved, part, true);
-        moved.is_some()
-    }
-
-    fn has_base_pages(&self, part: Part<'_>) -> bool {
-        pagemap::are_base_pages::<LEAST_PARKED_PAGES>(&self.pagemap, &(part.at()..part.at() + part.len()))
-    }
-
-    /// Leaves parked page tables to be dropped, or moves them back if the part shows no other memory.
-    fn taken_away(&self, moved: Option<Moved>, part: Part<'_>, is_replaced: bool) {
-        let (Some(parked), Some(moved)) = (&self.parked, moved) else { return };
-        if is_replaced { parked.keep(moved, part) } else { parked.give_back(moved, part) }
     }
 
     /// As [`Sys::claim_parking`](crate::sys::Sys::claim_parking).
@@ -265,6 +234,13 @@ impl CowMappings {
         self.parked.as_ref()
     }
 
+    /// As [`Sys::tidy`](crate::sys::Sys::tidy).
+    pub(super) fn tidy(&self) {
+        if let Some(parked) = &self.parked {
+            parked.empty();
+        }
+    }
+
     /// The userfaultfd that holds faults, if the process may have one.
     pub(super) fn holder(&self) -> Option<&Holder> {
         match self.holder.get() {
@@ -293,13 +269,6 @@ impl CowMappings {
         if let Some(tracker) = self.tracker() {
             // The kernel refuses this where nothing is tracked, so no page has a mark.
             let _ = tracker.unprotect(&(part.at()..part.at() + part.len()));
-        }
-    }
-
-    /// As [`Sys::tidy`](crate::sys::Sys::tidy).
-    pub(super) fn tidy(&self) {
-        if let Some(parked) = &self.parked {
-            parked.empty();
         }
     }
 

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use hugefork_linux::Descriptor;
-use hugefork_linux::procmap_query::Maps;
+use hugefork_linux::procmap_query::{Maps, SHARED};
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
 
@@ -44,6 +44,14 @@ impl Mappings {
             Some(maps) => maps.end_of(at).is_ok_and(|end| at + len <= end),
             None => true,
         }
+    }
+
+    /// The same for a shared mapping, as far as the kernel tells.
+    pub(super) fn is_one_shared(&self, at: usize, len: usize) -> bool {
+        let Some(maps) = &self.0 else { return true };
+        maps.at_or_behind(at).is_ok_and(|found| {
+            found.flags & SHARED != 0 && found.start as usize <= at && at + len <= found.end as usize
+        })
     }
 
     /// The first piece of `range` that shows `file`. With `offset`, it must show the file from there on, counted from

@@ -622,10 +622,6 @@ impl Sys for Linux {
         named("madvise(MADV_DONTNEED)", unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontNeed) })
     }
 
-    fn drop_at_once(&self, part: Part<'_>) -> bool {
-        self.cow_mappings.as_ref().is_ok_and(|cow_mappings| cow_mappings.park(part))
-    }
-
     fn tidy(&self) {
         if let Ok(cow_mappings) = &self.cow_mappings {
             cow_mappings.tidy();

@@ -1,12 +1,9 @@
-//! How much of a mapping is in huge pages or in base pages, by `PAGEMAP_SCAN` (Linux 6.7). This reads one mapping,
+//! How much of a mapping is in huge pages, by `PAGEMAP_SCAN` (Linux 6.7). This reads one mapping,
 //! while `smaps` lists all mappings of the process, and regions may have tens of thousands.
-
-use std::ops::Range;
 
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 
 use crate::sys::PageRun;
-use crate::units::BASE_PAGE;
 
 /// How many of these `len` bytes huge page-table entries map; `None` if the kernel does not say. It takes 0.04 ms a GiB
 /// of huge pages and 1.6 ms a GiB of base pages. Meanwhile no mapping of the process can change. Not for the fault
@@ -25,16 +22,6 @@ pub(crate) fn huge_bytes(at: usize, len: usize) -> Option<usize> {
         start = scanned.end;
     }
     Some(huge)
-}
-
-/// Whether at least `MANY` base pages are mapped at these addresses, as far as the kernel says. It takes some 2 us for
-/// 16 MiB of huge pages.
-pub(super) fn are_base_pages<const MANY: usize>(pagemap: &Pagemap, addresses: &Range<usize>) -> bool {
-    let mut runs = [PageRun::default(); MANY];
-    let wanted = Scan::BASE.at_most(MANY as u64);
-    let Ok(scanned) = pagemap.scan(addresses, wanted, &mut runs) else { return false };
-    let found = runs[..scanned.runs].iter().map(|run| (run.end - run.start) as usize / BASE_PAGE).sum::<usize>();
-    found >= MANY
 }
 
 #[cfg(test)]
@@ -75,37 +62,6 @@ mod tests {
             Some(0) => println!("skipped: no huge zero page here"),
             huge => assert_eq!(huge, Some(read.len() * HUGE_PAGE)),
         }
-        // SAFETY: the mapping is ours, and nothing uses it any more.
-        unsafe { munmap(at, len) }.unwrap();
-    }
-    #[test]
-    fn base_pages_are_counted_up_to_a_limit_and_huge_pages_are_not() {
-        const MANY: usize = 32;
-        let len = 2 * HUGE_PAGE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping touches nothing that exists.
-        let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
-        let at = map.unwrap();
-        // SAFETY: this is the mapping that was just made.
-        unsafe { madvise(at, len, Advice::LinuxNoHugepage) }.unwrap();
-        let pagemap = Pagemap::open().unwrap();
-        let are_many = || are_base_pages::<MANY>(&pagemap, &(at.addr()..at.addr() + len));
-        for nth in 0..MANY {
-            assert!(!are_many());
-            // SAFETY: the byte lies within the mapping.
-            unsafe { at.cast::<u8>().add(3 * nth * BASE_PAGE).write_volatile(1) };
-        }
-        match huge_bytes(at.addr(), len) {
-            None => println!("skipped: this kernel has no PAGEMAP_SCAN (Linux 6.7)"),
-            Some(_) => assert!(are_many()),
-        }
-        // SAFETY: as above. The pages are dropped, and reads get the huge zero page.
-        unsafe { madvise(at, len, Advice::LinuxDontNeed).and_then(|()| madvise(at, len, Advice::LinuxHugepage)) }
-            .unwrap();
-        let huge = at.addr().next_multiple_of(HUGE_PAGE) - at.addr();
-        // SAFETY: the byte lies within the mapping.
-        unsafe { at.cast::<u8>().add(huge).read_volatile() };
-        assert!(!are_many());
         // SAFETY: the mapping is ours, and nothing uses it any more.
         unsafe { munmap(at, len) }.unwrap();
     }

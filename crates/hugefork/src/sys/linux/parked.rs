@@ -1,26 +1,23 @@
-//! Parked page tables: the mappings that a region has shown before are moved here, so that no fault has to unmap them.
+//! Parked page tables: those of a whole GiB that a region has shown before are moved here, so that no fault has to unmap
+//! them.
 //!
 //! ```text
 //! region   | pool memory, read-only |  ──mremap(MREMAP_DONTUNMAP)──▶  | room 0 | room 1 | …      in the arena
 //! region   | the same, no page tables|                                    ▲ a thread drops the pages later
 //! ```
-//! A fault that shows a CoW mapping replaces a mapping of pool memory. To unmap a huge page takes about a microsecond,
-//! because the kernel's data about the page is not in the cache: 0.7 ms a GiB. A move of page tables does not touch
-//! that data: it takes 0.2 ms, and 0.01 ms where a GiB begins at a multiple of a GiB, since that is one entry
-//! (docs/design.md). The mapping that stays behind shows the same memory, so other threads read on. The parked tables
-//! map pool memory, which nothing reads or writes through them.
+//! A fault that shows a CoW mapping replaces the mapping of the blocks themselves. To unmap a huge page takes about a microsecond, because the kernel's data about the page is not in the cache: 0.7 ms a GiB. To move the
+//! page tables of a GiB that begins at a multiple of a GiB takes 0.01 ms, since that is one entry (docs/design.md). Page
+//! tables of less move one by one. For each, the kernel interrupts all processors that run the program: that took 4.6 ms
+//! beside one other thread, where to unmap them takes 0.2.
 //!
-//! A part is parked as far behind a multiple of a GiB as it was in the region. So a room has place for all parts of one
-//! GiB of a region, if they come in ascending order, as a fork goes through them: each begins behind the last.
-//!
-//! Parking only saves time: if there is no room, or the kernel refuses, the pages are unmapped at once. A reset that
-//! drops all private pages of a GiB parks their tables, too, and shows nothing new: the mapping that stays behind shows
-//! the snapshot.
+//! The mapping that stays behind shows the same memory, so other threads read on. The parked tables map pool memory,
+//! which nothing reads or writes through them. Parking only saves time: if there is no room, or the kernel refuses, the
+//! pages are unmapped at once.
 
 use core::ffi::c_void;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use hugefork_linux::parking::{self, Parking};
 use rustix::mm::{Advice, madvise, munlock};
@@ -33,180 +30,118 @@ use crate::sys::Part;
 const ROOMS: usize = 16;
 
 /// The size of a room. A room begins at a multiple of it.
-pub(super) const ROOM_BYTES: usize = 1 << 30;
+const ROOM_BYTES: usize = 1 << 30;
 
 /// An arena of fewer slots (256 GiB) is small because the program may use few addresses. Then none are used for
 /// parking.
 const LEAST_ARENA_SLOTS: usize = 1 << 12;
 
-/// A part with less than this in huge pages is unmapped at its place.
-pub(super) const LEAST_PARKED_BYTES: usize = 16 << 20;
-
-/// With at least this many base pages, which take half a microsecond each, even a single block is better parked.
-pub(super) const LEAST_PARKED_PAGES: usize = 32;
-
 /// One call drops this much. Threads that want the kernel's lock of all mappings wait for the call: 0.1 ms if the pages
-/// are huge, and 2 ms if a reset has dropped 20 000 of a GiB. Each call interrupts the processors that run the program.
+/// are huge. Each call interrupts the processors that run the program.
 const DROPPED_AT_ONCE_BYTES: usize = 256 << 20;
 
 /// The state of an unused room.
-const FREE: usize = 0;
+const FREE: u8 = 0;
 
-/// The state of a room that a thread is filling or emptying. Any other number says how many bytes of the room, from its
-/// beginning, are in use.
-const IN_HAND: usize = usize::MAX;
+/// The state of a room that a thread is filling or emptying.
+const IN_HAND: u8 = 1;
 
-/// How many consecutive rooms a part takes.
-fn rooms_of(part: Part<'_>) -> usize {
-    (part.at() % ROOM_BYTES + part.len()).div_ceil(ROOM_BYTES)
-}
+/// The state of a room with page tables that are to be dropped.
+const FULL: u8 = 2;
 
-/// The place where the page tables of a part are parked.
+/// A room in which a thread has just parked page tables.
 #[derive(Clone, Copy)]
-pub(super) struct Moved {
-    /// The first of its rooms, and how much of that room was in use before.
-    first: usize,
-    before: usize,
-}
+pub(super) struct Room(usize);
 
 /// Addresses where page tables are parked. The owner gives them back to the arena.
 pub(super) struct ParkedTables {
     start: usize,
-    count: usize,
-    rooms: [AtomicUsize; ROOMS],
+    rooms: [AtomicU8; ROOMS],
 }
 
 impl ParkedTables {
-    /// Takes addresses for a pool of this size, if the process has plenty.
+    /// Takes addresses for a pool of this size, if the process has plenty and a GiB may be parked.
     pub(super) fn open(arena: &Arena, capacity: usize) -> Option<ParkedTables> {
-        // A part that does not begin at a multiple of a GiB takes one more room. Resets of a GiB fill ten rooms before
-        // the maintenance thread empties them once; without a free room, the caller drops the pages itself.
-        let count = if capacity < ROOM_BYTES { 2 } else { ROOMS };
-        let has_plenty = arena.slots() >= LEAST_ARENA_SLOTS && capacity >= LEAST_PARKED_BYTES;
-        let start = if has_plenty { arena.take(count * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
-        Some(ParkedTables { start, count, rooms: [const { AtomicUsize::new(FREE) }; ROOMS] })
+        let has_plenty = arena.slots() >= LEAST_ARENA_SLOTS && capacity >= ROOM_BYTES;
+        let start = if has_plenty { arena.take(ROOMS * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
+        Some(ParkedTables { start, rooms: [const { AtomicU8::new(FREE) }; ROOMS] })
     }
 
-    /// Parks the page tables of a part that shows pool memory, if possible. The part must be one mapping, because a
-    /// call that moves several may fail after it has moved some. Returns the place. The caller then calls `keep` or
-    /// `give_back`.
-    pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<Moved> {
-        if !mappings.is_one(part.at(), part.len()) {
+    /// Parks the page tables of a part that shows pool memory, if they move as one entry. The part must be one mapping,
+    /// because a call that moves several may fail after it has moved some. It must be a shared one: over a private
+    /// mapping, few pages are in use. The caller then calls `keep` or `give_back`.
+    pub(super) fn take(&self, mappings: &Mappings, part: Part<'_>) -> Option<Room> {
+        let is_one_entry = part.len() == ROOM_BYTES && part.at().is_multiple_of(ROOM_BYTES);
+        if !is_one_entry || !mappings.is_one_shared(part.at(), part.len()) {
             return None;
         }
-        let wanted = rooms_of(part);
-        let mut first = 0;
-        while first + wanted <= self.count {
-            let before = self.enter(first, part.at() % ROOM_BYTES);
-            let mut taken = usize::from(before != IN_HAND);
-            while taken > 0 && taken < wanted && self.enter(first + taken, 0) != IN_HAND {
-                taken += 1;
-            }
-            let moved = Moved { first, before };
-            if taken == wanted {
-                if self.parking(first, part).take_at_once().is_ok() {
-                    return Some(moved);
-                }
-                self.leave(moved, taken);
-                return None;
-            }
-            self.leave(moved, taken);
-            first += taken + 1;
+        let enter = |nth: &usize| self.change(*nth, FREE, IN_HAND);
+        let room = Room((0..ROOMS).find(enter)?);
+        if self.parking(room, part).take_at_once().is_ok() {
+            return Some(room);
         }
+        self.leave(room, FREE);
         None
     }
 
-    /// Makes a room the caller's, if nothing lies in it from `place` on. Returns how much of it was in use, or
-    /// [`IN_HAND`] if it is not the caller's.
-    fn enter(&self, nth: usize, place: usize) -> usize {
-        let before = self.rooms[nth].load(Ordering::Relaxed);
-        // A room that another thread has counts as full.
-        if before > place {
-            return IN_HAND;
-        }
-        match self.rooms[nth].compare_exchange(before, IN_HAND, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => before,
-            Err(_) => IN_HAND,
-        }
-    }
-
-    /// Gives up rooms in which nothing was put.
-    fn leave(&self, moved: Moved, count: usize) {
-        if count > 0 {
-            self.set(moved.first, 1, moved.before);
-            self.set(moved.first + 1, count - 1, FREE);
-        }
-    }
-
     /// Leaves the page tables parked, to be dropped later, because the part shows other memory now.
-    pub(super) fn keep(&self, moved: Moved, part: Part<'_>) {
-        let last = moved.first + rooms_of(part) - 1;
-        self.set(moved.first, last - moved.first, ROOM_BYTES);
-        self.rooms[last].store((part.at() % ROOM_BYTES + part.len() - 1) % ROOM_BYTES + 1, Ordering::Release);
+    pub(super) fn keep(&self, room: Room) {
+        self.leave(room, FULL);
     }
 
     /// Moves the page tables back, because the part still shows the same memory. There may be private pages among them,
     /// which exist nowhere else. Both mappings exist, so the kernel has no reason to refuse.
     #[cold]
-    pub(super) fn give_back(&self, moved: Moved, part: Part<'_>) {
-        if self.parking(moved.first, part).bring_back().is_err() {
+    pub(super) fn give_back(&self, room: Room, part: Part<'_>) {
+        if self.parking(room, part).bring_back().is_err() {
             say_and_abort(format_args!("the kernel refused to move memory back to {:#x}; aborting", part.at()));
         }
-        self.leave(moved, rooms_of(part));
+        self.leave(room, FREE);
     }
 
-    fn set(&self, first: usize, count: usize, state: usize) {
-        let mut nth = first;
-        while nth < first + count {
-            self.rooms[nth].store(state, Ordering::Release);
-            nth += 1;
-        }
+    fn change(&self, nth: usize, from: u8, to: u8) -> bool {
+        self.rooms[nth].compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// A part is parked as far behind a multiple of a GiB as it is itself.
-    fn parking(&self, first: usize, part: Part<'_>) -> Parking<'static> {
-        // SAFETY: the caller has the rooms and the part, and no other code uses either. The part still shows the same
+    fn leave(&self, room: Room, state: u8) {
+        self.rooms[room.0].store(state, Ordering::Release);
+    }
+
+    fn parking(&self, room: Room, part: Part<'_>) -> Parking<'static> {
+        // SAFETY: the caller has the room and the part, and no other code uses either. The part still shows the same
         // memory, or gets it back.
-        unsafe { Parking::new(part.at(), self.start + first * ROOM_BYTES + part.at() % ROOM_BYTES, part.len(), None) }
+        unsafe { Parking::new(part.at(), self.at(room).addr(), part.len(), None) }
     }
 
     /// Drops all parked pages. Not for faults.
     pub(super) fn empty(&self) {
-        for (nth, room) in self.rooms.iter().enumerate() {
-            let len = room.load(Ordering::Relaxed);
-            if len == FREE || len == IN_HAND {
-                continue;
-            }
-            if room.compare_exchange(len, IN_HAND, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                self.empty_room(nth, len);
-                room.store(FREE, Ordering::Release);
-            }
+        for room in (0..ROOMS).filter(|&nth| self.change(nth, FULL, IN_HAND)).map(Room) {
+            self.empty_room(room);
+            self.leave(room, FREE);
         }
     }
 
-    fn empty_room(&self, nth: usize, len: usize) {
+    fn empty_room(&self, room: Room) {
         // Locked pages would stay, as they do if the kernel refuses. The next page tables that are parked here replace
         // them.
         // SAFETY: this thread alone has the room; this changes no contents.
-        let _ = unsafe { munlock(self.room(nth), len) };
-        for at in (0..len).step_by(DROPPED_AT_ONCE_BYTES) {
+        let _ = unsafe { munlock(self.at(room), ROOM_BYTES) };
+        for at in (0..ROOM_BYTES).step_by(DROPPED_AT_ONCE_BYTES) {
             // SAFETY: this thread alone has the room, which maps a file, whose contents stay. No code uses the mapped
             // pages.
-            let _ = unsafe {
-                madvise(self.room(nth).byte_add(at), DROPPED_AT_ONCE_BYTES.min(len - at), Advice::LinuxDontNeed)
-            };
+            let _ = unsafe { madvise(self.at(room).byte_add(at), DROPPED_AT_ONCE_BYTES, Advice::LinuxDontNeed) };
         }
         // The room becomes one mapping again. If the kernel refuses, the next page tables that are parked here replace
         // the others.
         // SAFETY: as above. The advice keeps the addresses from children, as it did before.
         unsafe {
-            let _ = parking::clear(self.room(nth).addr(), len);
-            let _ = madvise(self.room(nth), len, Advice::LinuxDontFork);
+            let _ = parking::clear(self.at(room).addr(), ROOM_BYTES);
+            let _ = madvise(self.at(room), ROOM_BYTES, Advice::LinuxDontFork);
         }
     }
 
-    fn room(&self, nth: usize) -> *mut c_void {
-        ptr::with_exposed_provenance_mut(self.start + nth * ROOM_BYTES)
+    fn at(&self, room: Room) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(self.start + room.0 * ROOM_BYTES)
     }
 
     /// How many rooms are not free.
@@ -217,6 +152,6 @@ impl ParkedTables {
 
     /// All addresses of the rooms.
     pub(super) fn addresses(&self) -> Range<usize> {
-        self.start..self.start + self.count * ROOM_BYTES
+        self.start..self.start + ROOMS * ROOM_BYTES
     }
 }

@@ -203,140 +203,54 @@ mod tests {
         }
     }
 
-    /// The private pages were parked when the kernel refused, and exist nowhere else.
     #[test]
-    fn private_pages_survive_a_refused_mapping() {
-        show_nothing_else(16 << 20, |_, _| ());
-    }
-
-    #[test]
-    fn private_pages_of_several_gib_survive_a_refused_mapping() {
-        show_nothing_else((2 << 30) + 2 * HUGE_PAGE, |_, _| ());
-    }
-
-    /// The second half is registered. The kernel moves a registered mapping only on its own, and detects that in the
-    /// middle of the call.
-    #[test]
-    fn private_pages_survive_a_refused_mapping_after_a_half_done_move() {
-        show_nothing_else(16 << 20, |memory, part| {
-            let Ok(parked) = memory.claim_parking(part.len(), HUGE_PAGE) else {
-                return println!("skipped: threads cannot be held here");
-            };
-            let half = part.len() / 2;
-            memory.cow_mappings.as_ref().unwrap().holder().unwrap().register(part.at() + half, half).unwrap();
-            memory.release(parked).unwrap();
-        });
-    }
-
-    #[test]
-    fn parts_of_a_gib_share_a_room_if_they_come_in_order() {
-        const LEN: usize = 16 << 20;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
-        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
-            return println!("skipped: no page tables are parked here");
-        };
-        let extent = memory.claim(4 * LEN, LEN).unwrap();
-        let (first, second) = (extent.part(0, LEN), extent.part(2 * LEN, LEN));
-        let show = |part| memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite });
-        let written = pointer(second.at() + LEN / 2).cast::<u8>();
-        for part in [first, second] {
-            show(part).unwrap();
-        }
-        memory.tidy();
-        assert_eq!(parked.in_use(), 0);
-        show(first).unwrap();
-        show(second).unwrap();
-        assert_eq!(parked.in_use(), 1);
-        // The part's place in the room is taken.
-        show(first).unwrap();
-        assert_eq!(parked.in_use(), 2);
-        memory.tidy();
-        assert_eq!(parked.in_use(), 0);
-        show(first).unwrap();
-        // SAFETY: the range is ours, and shows a private mapping.
-        unsafe { written.write_volatile(7) };
-        // From now on no other mapping can be made, because the template is gone.
-        // SAFETY: no other code knows the template.
-        unsafe { munmap(memory.cow_mappings.as_ref().unwrap().template().at(), LEN) }.unwrap();
-        assert_eq!(show(second).unwrap_err().aftermath, Aftermath::Unchanged);
-        // SAFETY: as above.
-        assert_eq!(unsafe { written.read_volatile() }, 7);
-        // The page tables that were parked before are still there.
-        assert_eq!(parked.in_use(), 1);
-        memory.release(extent).unwrap();
-    }
-
-    #[test]
-    fn pages_of_a_gib_are_dropped_at_one_moment_and_freed_later() {
+    fn the_page_tables_of_a_gib_are_parked_until_a_thread_drops_their_pages() {
         const LEN: usize = 1 << 30;
         let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: no page tables are parked here");
         };
         let extent = memory.claim(LEN, LEN).unwrap();
-        let (part, half) = (extent.part(0, LEN), extent.part(0, LEN / 2));
-        memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
-        memory.tidy();
-        let page = pointer(part.at() + LEN / 2).cast::<u8>();
-        for value in 1..4 {
-            // SAFETY: the range is ours, and shows a private mapping.
-            unsafe { page.write_volatile(value) };
-            assert!(!memory.drop_at_once(half) && memory.drop_at_once(part));
-            // SAFETY: as above.
-            assert_eq!((unsafe { page.read_volatile() }, parked.in_use()), (0, usize::from(value)));
+        let show = |part, shows| memory.show(part, shows).unwrap();
+        let blocks = Shows::Memory { start: 0, access: Access::ReadWrite };
+        let pages = Shows::CowMapping { start: 0, access: Access::ReadWrite };
+        for rooms in 1..4 {
+            show(extent.part(0, LEN), blocks);
+            assert_eq!(parked.in_use(), rooms - 1, "a CoW mapping has few pages");
+            show(extent.part(0, LEN), pages);
+            assert_eq!(parked.in_use(), rooms);
         }
         memory.tidy();
+        assert_eq!(parked.in_use(), 0);
+        // The page tables of less would move one by one.
+        show(extent.part(0, LEN / 2), blocks);
+        show(extent.part(0, LEN / 2), pages);
         assert_eq!(parked.in_use(), 0);
         memory.release(extent).unwrap();
     }
 
-    /// To unmap a base page takes as long as to unmap a huge one.
+    /// The pages exist nowhere else.
     #[test]
-    fn before_a_fork_a_block_with_many_base_pages_is_parked_and_one_with_few_is_not() {
-        let memory =
-            Linux::new(Kind::ShmemBase, 16 << 20, Dump::LeftOut, Exports::No).unwrap().with_children().unwrap();
-        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
-            return println!("skipped: no page tables are parked here");
-        };
-        let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
-        let part = extent.part(0, HUGE_PAGE);
-        for (pages, moved) in [(8, 0), (64, 1)] {
-            memory.show(part, Shows::Memory { start: 0, access: Access::ReadWrite }).unwrap();
-            for nth in 0..pages {
-                // SAFETY: the byte lies within the part, which shows memory that can be written.
-                unsafe { pointer(part.at() + nth * BASE_PAGE).cast::<u8>().write_volatile(1) };
-            }
-            memory.show(part, Shows::CowMapping { start: 0, access: Access::ReadWrite }).unwrap();
-            assert_eq!(parked.in_use(), moved);
-            // SAFETY: as above.
-            assert_eq!(unsafe { pointer(part.at() + (pages - 1) * BASE_PAGE).cast::<u8>().read_volatile() }, 1);
-            memory.tidy();
-            assert_eq!(parked.in_use(), 0);
-        }
-        memory.release(extent).unwrap();
+    fn private_pages_survive_a_refused_mapping() {
+        const GIB: usize = 1 << 30;
+        [(16 << 20, GIB - HUGE_PAGE), ((2 << 30) + 2 * HUGE_PAGE, GIB - HUGE_PAGE), (GIB, 0)]
+            .into_iter()
+            .for_each(|(len, behind)| show_nothing_else(len, behind));
     }
 
     /// Writes to some private pages, and then shows something else there, which the kernel refuses.
-    fn show_nothing_else(len: usize, prepare: impl FnOnce(&Linux, Part<'_>)) {
+    fn show_nothing_else(len: usize, behind: usize) {
         let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut, Exports::No).unwrap();
         let Ok(cow_mappings) = &memory.cow_mappings else {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         };
         let extent = memory.claim((1 << 30) + len, 1 << 30).unwrap();
-        let behind = (1 << 30) - HUGE_PAGE;
         let (part, shows) = (extent.part(behind, len), Shows::CowMapping { start: 0, access: Access::ReadWrite });
         memory.show(part, shows).unwrap();
-        memory.tidy();
-        let in_use = || cow_mappings.parked().map_or(0, ParkedTables::in_use);
-        assert_eq!(in_use(), 0);
-        memory.show(part, shows).unwrap();
-        // The part does not begin at a multiple of a GiB, so it takes one more room.
-        assert!(cow_mappings.parked().is_none() || in_use() == 1 + len.div_ceil(1 << 30));
         memory.tidy();
         let written = [3 * BASE_PAGE, len / 2, len - BASE_PAGE].map(|at| pointer(part.at() + at).cast::<u8>());
         // SAFETY: the range is ours, and shows a private mapping.
         written.iter().for_each(|page| unsafe { page.write_volatile(7) });
-        prepare(&memory, part);
         // From now on no other mapping can be made, because the template is gone.
         // SAFETY: no other code knows the template.
         unsafe { munmap(cow_mappings.template().at(), len) }.unwrap();
@@ -344,7 +258,7 @@ mod tests {
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
         assert!(written.iter().all(|page| unsafe { page.read_volatile() } == 7));
-        assert_eq!(in_use(), 0);
+        assert_eq!(cow_mappings.parked().map_or(0, ParkedTables::in_use), 0);
         memory.release(extent).unwrap();
     }
 }

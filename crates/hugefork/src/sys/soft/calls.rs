@@ -256,7 +256,9 @@ impl Sys for SoftMmu {
                 let later = if self.touched.is_none() { Some(access) } else { None };
                 let at_once = if later.is_some() { Access::Read } else { access };
                 self.replace(Call::CowMapping, part, |by| Page::CowMapping { start: start + by, access: at_once })?;
-                self.make_writable(part, later)
+                self.make_writable(part, later)?;
+                self.store_meanwhile();
+                Ok(())
             }
         }
     }
@@ -475,14 +477,6 @@ impl Sys for SoftMmu {
             state.private.remove(&page);
         }
         Ok(())
-    }
-
-    fn drop_at_once(&self, part: Part<'_>) -> bool {
-        let Ok(mut state) = self.called(Call::TakePages) else { return false };
-        pages_of(part.at(), part.len()).for_each(|page| _ = state.private.remove(&page));
-        drop(state);
-        self.store_meanwhile();
-        true
     }
 
     fn tidy(&self) {}
