@@ -1,6 +1,6 @@
 //! A cut through one region or several: who is locked when, and what happens if it fails.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `freeze`, `freeze_for_fork`, `forget` | makes a snapshot of one region, and takes that back |
 //! | `prepare_snapshot` | does what can be done before |

@@ -1,6 +1,6 @@
 //! What drops contents, at once or when memory is short.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `discard` | drops contents at once |
 //! | `lazy_free`, `cancel_lazy_free`, `keep_all` | permits the engine to drop contents later, and takes that back |

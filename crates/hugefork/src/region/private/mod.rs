@@ -1,6 +1,6 @@
 //! Page grain: blocks that are shown through private mappings, and how what was written there gets back into blocks.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `may_cow_map`, `shows_by_page` | whether writes may be by page, or are from a snapshot on |
 //! | `cow_map`, `cow_map_each`, `publish_cow_mappings`, `noted` | shows blocks through private mappings |

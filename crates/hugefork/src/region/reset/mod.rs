@@ -1,6 +1,6 @@
 //! A reset: the region has the bytes of a snapshot again, at the cost of what was written since.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `reset_to` | resets the region |
 //! | `bytes_for_resets` | what is known for that takes so much |

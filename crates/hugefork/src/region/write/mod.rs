@@ -1,7 +1,7 @@
 //! What a write to a block does (fault.rs; by_page.rs through private mappings; run.rs says which neighbours come
 //! along), and what is done before one so that it does not fault.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `resolve` | resolves the write of a fault |
 //! | `populate`, `prepare_blocks`, `prepare_write` | makes blocks writable before that |
