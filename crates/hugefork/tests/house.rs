@@ -281,7 +281,7 @@ fn listed(file: &syn::File) -> BTreeSet<String> {
         syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
         _ => None,
     });
-    let table = lines.skip_while(|line| line != " | of `RegionCore` | what |").skip(2);
+    let table = lines.skip_while(|line| line != " | methods of `RegionCore` | purpose |").skip(2);
     let cells = table.map_while(|line| Some(line.strip_prefix(" | `")?.split(" | ").next()?.to_owned()));
     cells.flat_map(|cell| cell.split(", ").map(|name| name.trim_matches('`').to_owned()).collect::<Vec<_>>()).collect()
 }

@@ -1,19 +1,20 @@
-//! What differs between a region as it is now and a snapshot (snapshot/changes.rs).
+//! Finds the differences between a region as it is now and a snapshot (snapshot/changes.rs).
 //!
-//! | entry | snapshot has the same block | it has another, or none |
+//! | the region's entry | if the snapshot has the same block | if it has another block or none |
 //! |---|---|---|
-//! | `Zero` | the same | zeros are compared |
-//! | `Private`, `Shared`, `Lazy` | the same | the block is compared |
-//! | `Split` | the same, and dropped pages are zeros in both | as above, but dropped pages are zeros |
-//! | `CowMapped` | private pages are compared | these, and the block where no page is private |
+//! | `Zero` | no difference | zeros are compared |
+//! | `Private`, `Shared`, `Lazy` | no difference | the block is compared |
+//! | `Split` | no difference; dropped pages are zeros in both | the block is compared, with zeros for dropped pages |
+//! | `CowMapped` | private pages are compared | private pages are compared, and the block elsewhere |
 //! | `Revoked` | an error | an error |
 //!
-//! Others may write meanwhile. The window's lock keeps the block where it is, and private pages from being written
-//! back; their bytes are read word by word.
+//! Other threads may write meanwhile. The window's lock keeps the block in its entry, and keeps private pages from
+//! being written back. The bytes of a page are read word by word.
 //!
-//! Entries of 128 MiB are looked at together, under the locks of their windows, too. A fault makes a block writable
-//! before it says so in its entry, and who asks may have written there by then, without a fault. And private pages
-//! could be parked when the kernel looks, and be there again afterwards (private/write_back.rs).
+//! Entries of 128 MiB are compared together, also under the locks of their windows, for two reasons. A fault makes a
+//! block writable before its entry says so, and the calling thread may have written there already, without a fault. And
+//! a write-back may have parked private pages when the kernel scans, and have moved them back since
+//! (private/write_back.rs).
 
 use std::ops::Range;
 
@@ -33,22 +34,22 @@ use crate::table::split::SplitPage;
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// Runs of private pages that are asked for at once.
+/// The runs of private pages that one scan asks for.
 const RUNS_AT_ONCE: usize = 64;
 
-/// Entries that are looked at together, at most.
+/// The most entries that are compared together.
 const ENTRIES_AT_ONCE: usize = LOOKED_AT_ONCE_BYTES / BASE_PAGE;
 
-/// Runs that lie at least so far from each other are asked for together.
+/// If runs lie at least this far from each other on average, one scan asks for many of them.
 const SPARSE_BYTES_A_RUN: usize = 256 << 10;
 
-/// To leave out the rest of a block of this size pays.
+/// In blocks of at least this size it pays to skip the rest of a block.
 const WORTH_LEAVING_OUT_BYTES: usize = 1 << 20;
 
-/// What a page of a region shows.
+/// The contents that a page of a region shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Showing {
-    /// The block that the snapshot has, too, perhaps with pages in place of some.
+    /// The block that the snapshot has, too. The snapshot may have pages that override some of its pages.
     TheSame,
     Zeros,
     Block(BlockId),
@@ -56,14 +57,14 @@ enum Showing {
     Private,
 }
 
-/// Some of the entries that are looked at together.
+/// Some of the entries that are compared together.
 struct Marks {
     first: usize,
     words: [u64; ENTRIES_AT_ONCE / 64],
 }
 
 impl Marks {
-    /// None of the entries from `first` on.
+    /// None of the entries, which begin with `first`.
     fn none(first: usize) -> Marks {
         Marks { first, words: [0; ENTRIES_AT_ONCE / 64] }
     }
@@ -81,7 +82,7 @@ impl Marks {
 
 impl<S: Sys> Newer<S> for RegionCore<S> {
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError> {
-        // By value: the list grows when the locks are free.
+        // The list grows only after the locks are released, because it allocates.
         let marks = self.differing(older, entries.clone())?;
         Ok(entries.filter(|index| marks.has(*index)).collect())
     }
@@ -91,7 +92,8 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
         let mut differing = Pages::default();
         let turn = self.try_take_turn();
         for piece in Piece::each(&stretch, self.pool().block_size) {
-            // Held before the window's lock is taken, and given up once it is free: to do so gives memory back.
+            // The block is held before the window is locked and released after that, because a release gives memory
+            // back.
             let old = older.hold(piece.index)?;
             let _window = self.table.lock(piece.index);
             // A reset at one moment locks no window, and moves private pages elsewhere meanwhile.
@@ -105,12 +107,12 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Which of `entries` have another block than `older`, or private pages over the same.
+    /// Marks those of `entries` that have another block than `older`, or private pages over the same block.
     fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Marks, RegionError> {
         let mut marks = Marks::none(entries.start);
         let _signals = SignalsBlocked::new();
         let turn = self.try_take_turn();
-        // While these are locked, entries say what is shown, and private pages lie where they belong.
+        // Under these locks, entries say what is shown, and private pages are at the region's own addresses.
         let _windows = self.table.lock_windows(self.windows_of(&entries));
         // A reset at one moment locks no window.
         let _no_reset = self.lock.shared();
@@ -133,15 +135,16 @@ impl<S: Sys> RegionCore<S> {
         Ok(marks)
     }
 
-    /// The set that was captured last of a CoW mapping, if all private pages that are not as that set says have lost
-    /// their marks. In the region's turn, and under the lock of the window.
+    /// The last set that was captured of a CoW mapping, if it describes all private pages that have a mark. The caller
+    /// has the region's turn and the lock of the window.
     fn told_by(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
         let entry = self.table.get(index);
         let is_told = entry.is_cow_mapping() && self.captured.has_all_marked(index);
         self.captured.last(index).filter(|last| is_told && Some(last.base) == entry.block())
     }
 
-    /// Marks those of `cow_mappings` that have private pages or, where sets tell of those with a mark, others.
+    /// Marks those of `cow_mappings` that have private pages; where sets describe the pages with a mark, those with
+    /// other pages.
     fn mark_patched(&self, cow_mappings: Range<usize>, are_told: bool, marks: &mut Marks) {
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         let mut at_once = RUNS_AT_ONCE;
@@ -149,7 +152,7 @@ impl<S: Sys> RegionCore<S> {
         while !bytes.is_empty() {
             let (part, wanted) = (self.addresses.part(&bytes), RegionCore::<S>::wanted(are_told));
             let Ok(scanned) = self.pool().sys.scan(part, wanted, &mut runs[..at_once]) else {
-                // If the kernel does not say, each may have some.
+                // If the scan fails, each entry may have private pages.
                 return self.touched(&bytes).for_each(|index| marks.add(index));
             };
             at_once = self.runs_next(&scanned);
@@ -162,25 +165,25 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// The pages to scan for: those without a mark where a set tells of the others, and else all private pages.
+    /// The pages to scan for: those without a mark if a set describes the others, and else all private pages.
     fn wanted(are_told: bool) -> ScanFor {
         if are_told { ScanFor::Unmarked } else { ScanFor::Private }
     }
 
-    /// How many runs to ask for after these. A call takes as long as a look at 300 pages. So where there are many runs,
-    /// one for each block is enough.
+    /// The number of runs that the next scan asks for. A call takes as long as a scan of 300 pages. So where runs are
+    /// dense, one run for each block is enough.
     fn runs_next(&self, scanned: &Scanned) -> usize {
         let are_dense = scanned.runs * SPARSE_BYTES_A_RUN > scanned.looked_at;
         if are_dense && self.pool().block_size.bytes() >= WORTH_LEAVING_OUT_BYTES { 1 } else { RUNS_AT_ONCE }
     }
 }
 
-/// A piece of a region, under its window's lock, beside what the snapshot has there.
+/// A piece of a region, under its window's lock, and the snapshot's block there.
 struct Looked<'a, S: Sys> {
     region: &'a RegionCore<S>,
     piece: &'a Piece,
     old: Option<&'a HeldBlock<'a, S>>,
-    /// The set that tells of private pages with a mark.
+    /// The set that describes the private pages with a mark.
     last: Option<&'a PageSet<S>>,
     how: Precision,
 }
@@ -215,8 +218,8 @@ impl<S: Sys> Looked<'_, S> {
         }
     }
 
-    /// Compares private pages, and the block where no page is private. Where the last set tells of pages with a mark,
-    /// it compares the pages without one, and those of which that set has another copy than the snapshot.
+    /// Compares private pages, and the block where no page is private. If the last set describes the pages with a mark,
+    /// compares the pages without one, and the pages of which that set has another copy than the snapshot.
     fn compare_cow_mapping(&self, below: Showing, differing: &mut Pages) {
         let start = self.region.pool().block_size.len_of(self.piece.index.0);
         let last = self.last.filter(|_| below == Showing::TheSame);
@@ -240,12 +243,12 @@ impl<S: Sys> Looked<'_, S> {
         match scanned {
             Ok(()) if last.is_some() => {}
             Ok(()) => self.compare_pages(at..end, below, differing),
-            // The bytes at the addresses can be compared, whichever pages are private.
+            // Without the scan, the bytes at the addresses are compared, whichever pages are private.
             Err(_) => self.compare_pages(at..end, Showing::Private, differing),
         }
     }
 
-    /// Compares pages of the piece that show the same kind of thing, in bytes of the block.
+    /// Compares pages of the piece that all show `shows`. `within` is in bytes of the block.
     fn compare_pages(&self, within: Range<usize>, shows: Showing, differing: &mut Pages) {
         if shows == Showing::TheSame && self.old.is_none_or(|old| old.pages().is_none()) {
             return;
@@ -266,7 +269,7 @@ impl<S: Sys> Looked<'_, S> {
                 self.old.is_some_and(|old| old.page_in_place(at).is_some_and(|page| page != old.page_below(at)))
             }
             Showing::Zeros => *old != ZERO_PAGE,
-            // SAFETY: within the block, which the window's lock keeps in the entry; it has memory.
+            // SAFETY: `at` lies within the block, which the window's lock keeps in the entry; the block has memory.
             Showing::Block(block) => unsafe { differs(pool.direct(block).add(at), old) },
             Showing::Private => {
                 let start = pool.block_size.len_of(self.piece.index.0) + at;

@@ -13,8 +13,8 @@ use crate::types::options::{CopyGrain, RegionOptions};
 use crate::units::EntryIndex;
 
 impl<S: Sys> RegionCore<S> {
-    /// Makes a region of the snapshot's blocks. It takes over the references, so the snapshot holds nothing afterwards.
-    /// Where the snapshot has pages over a block, the region gets copies of them.
+    /// Makes a region of the snapshot's blocks. The region takes over the references, so the snapshot holds nothing
+    /// afterwards. Where the snapshot has pages over a block, the region gets copies of them.
     pub(crate) fn of_snapshot(
         frozen: &SnapshotCore<S>,
         options: RegionOptions,
@@ -28,7 +28,7 @@ impl<S: Sys> RegionCore<S> {
             if !frozen.has_pages() || region.may_take_pages() {
                 break region;
             }
-            // These blocks lie elsewhere, and take other mappings.
+            // The blocks that the snapshot makes of its pages lie elsewhere in the pool, and take other mappings.
             drop(region);
             frozen.complete()?;
         };
@@ -42,7 +42,8 @@ impl<S: Sys> RegionCore<S> {
         let mut dirty = region.dirty_list(frozen);
         let signals = SignalsBlocked::new();
         let alone = frozen.lock.exclusive();
-        // The new region is a holder already. Whoever wants one of its blocks back waits until they are mapped.
+        // The new region is a holder already. A thread that wants to revoke one of its blocks waits until the blocks
+        // are mapped.
         let unmapped = region.lock.exclusive();
         frozen.check()?;
         for index in (0..frozen.entries.len()).map(EntryIndex) {
@@ -50,10 +51,10 @@ impl<S: Sys> RegionCore<S> {
                 region.table.set(index, Entry::Shared(block, Origin::Parent));
             }
         }
-        // If this fails, the new region goes, with its blocks and with whatever was mapped.
+        // If this fails, the drop of the new region releases its blocks and unmaps what was mapped.
         let shown = region.addresses.show_frozen(&region.table);
         if shown.is_ok() && region.accounts.grain == CopyGrain::Page && region.may_cow_map() {
-            // What cannot be shown so is read-only, and left to the faults.
+            // Blocks that cannot be shown so are read-only, and left to faults.
             let _ = region.cow_map_each(Locked::alone(&unmapped), 0..region.table.len(), Place::Own);
         }
         let locked = Locked::alone(&unmapped);

@@ -1,14 +1,15 @@
-//! What the pool's thread does for the CoW mappings of a region (pool/maintenance.rs).
+//! The work of the pool's thread on the CoW mappings of a region (pool/maintenance.rs).
 //!
-//! | CoW mapping | what |
+//! | CoW mapping | work of the thread |
 //! |---|---|
 //! | the region alone holds its block | writes it back: the kernel gets its pages back, and the block is huge again |
 //! | others hold it, and it has many private pages | promotes it: gives the region a block of its own |
-//! | as before, and it has even more by now | write-protects it: the next write copies the block |
-//! | others hold it, as it is with most in the region | write-protects all, and copies blocks beside the writer |
+//! | others hold it, and it has even more private pages | write-protects it: the next write copies the block |
+//! | others hold it, and most such CoW mappings are dense | write-protects all, and copies blocks beside writers |
 //!
-//! Where the program is paced (pool/maintenance.rs), nothing is write-protected for writers to copy, and what was dense
-//! before is promoted at once. Where copies would take memory that nobody has used, nothing is write-protected either.
+//! If the program is paced (pool/maintenance.rs), the thread leaves no copies to writers, and promotes a block that was
+//! dense before as soon as it has private pages. If copies would need memory that was never used, it leaves none to
+//! writers either.
 
 use std::ops::Range;
 
@@ -27,13 +28,14 @@ use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
 use crate::units::{BlockId, EntryIndex};
 
-/// What is looked at in one visit; where the program is paced, one block.
+/// The bytes that one visit covers. If the program is paced, a visit covers one block.
 const LOOKED_AT_ONCE_BYTES: usize = 8 << 20;
 
-/// A visit to a program's memory begins nothing more after so long: who waits for this processor has it then.
+/// The time after which a visit to a program's memory begins no more work, so that a thread that waits for this
+/// processor gets it.
 const VISIT_OF_A_PROGRAM_NS: u64 = 300_000;
 
-/// So many CoW mappings tell what all are like.
+/// The number of CoW mappings in the sample that stands for all.
 const SAMPLED_COW_MAPPINGS: usize = 16;
 
 // The caller has blocked the program's signals.
@@ -47,8 +49,8 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
     }
 
     fn maintain(&self, from: usize) -> Option<usize> {
-        // Whoever takes a snapshot writes back, and holds the lock. This only looks: a write-back needs no more than
-        // its windows.
+        // A thread that takes a snapshot holds this lock and writes back itself. The check is enough here, because a
+        // write-back needs only the locks of its windows.
         if self.captured.freezing.is_taken() {
             return None;
         }
@@ -60,7 +62,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
         let is_over = || is_a_program && self.pool().sys.now().saturating_sub(began) >= VISIT_OF_A_PROGRAM_NS;
         let mut next = from;
         while next < end && (next == from || !is_over()) {
-            // A call that fails leaves everything as it was, and is tried again at the next look.
+            // A call that fails leaves everything as it was, and the next visit tries it again.
             next = self.maintain_some(next..end).unwrap_or(next + 1).max(next + 1);
         }
         (next < self.table.len()).then_some(next)
@@ -82,7 +84,7 @@ impl<S: Sys> CowMappingHolder for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Maintains the first of `entries`, and those that go along with it. Returns where to go on.
+    /// Maintains the first of `entries`, and those that are written back with it. Returns the entry to go on with.
     fn maintain_some(&self, entries: Range<usize>) -> Result<usize, SystemError> {
         let (first, entry) = (EntryIndex(entries.start), self.table.get(EntryIndex(entries.start)));
         if !entry.is_cow_mapping() || self.captured.is_prepared(first) {
@@ -112,7 +114,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(self.write_back_run(entries.start..end, WrittenBack::Blocks).map_or(end, |run| run.end))
     }
 
-    /// Looks after a CoW mapping that others hold too, with so many private pages that no snapshot has.
+    /// Maintains a CoW mapping whose block others hold too, and which has `pages` private pages that no snapshot has.
     fn maintain_shared(&self, index: EntryIndex, entry: Entry, pages: usize) {
         if self.captured.is_by_page(index) || self.captured.is_prepared(index) {
             return;
@@ -135,16 +137,16 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Whether dense blocks are copied beside their writers, and nothing is left to those. So it is where single waits
-    /// matter, and where a copy would take memory that nobody has used yet: the kernel clears that first, which takes
-    /// twice as long as the copy, and 20 times as long where a hypervisor has to find the memory.
+    /// Whether the thread copies dense blocks beside their writers, and leaves no copies to these. It does so where
+    /// single waits matter, and where a copy would take memory that was never used: the kernel clears such memory
+    /// first, which takes twice as long as the copy, and 20 times as long where a hypervisor has to find the memory.
     fn copies_beside(&self) -> bool {
         let frames = &self.pool().frames;
         self.pool().maintenance.is_paced() || frames.used_and_free() == 0 && frames.fresh() > 0
     }
 
-    /// Whether there are CoW mappings of a paced program that were dense before: they are promoted as soon as there are
-    /// any pages.
+    /// Whether a paced program has CoW mappings that were dense before. They are promoted as soon as they have private
+    /// pages.
     fn expects_promotions(&self) -> bool {
         let is_expected = |index: EntryIndex| {
             let entry = self.table.get(index);
@@ -155,8 +157,8 @@ impl<S: Sys> RegionCore<S> {
             && (0..self.table.len()).map(EntryIndex).any(is_expected)
     }
 
-    /// How many private pages that no snapshot has there are over most blocks that others hold too, as far as some of
-    /// them tell. None if there are so few blocks that all can be looked at.
+    /// The median of the number of private pages that no snapshot has, over a sample of CoW mappings whose blocks
+    /// others hold too. None if there are so few of these that the thread can visit all.
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
             let entry = self.table.get(EntryIndex(*index));
@@ -178,17 +180,19 @@ impl<S: Sys> RegionCore<S> {
         samples.get(taken / 2).copied()
     }
 
-    /// Write-protects all CoW mappings, so that the next write to each copies the block, unless writes to it are
-    /// prepared. Who writes by page all over a region would have paid for most copies before they were all looked at.
+    /// Write-protects all CoW mappings without prepared writes, so that the next write to each copies the block. A
+    /// program that writes by page all over a region would have paid for most page copies before the thread had visited
+    /// all blocks.
     fn leave_all_to_writers(&self) {
-        // No snapshot may begin until all is write-protected: it would not look at entries that are write-protected
-        // after its own look. One that waits for operations sees by the number of turns that it has to look again.
+        // No snapshot may begin until all are write-protected: it would miss the private pages of entries that are
+        // write-protected after its scan. A snapshot that waits for operations sees by the number of turns that it has
+        // to scan again.
         let Some(_no_snapshot) = self.captured.try_freezing() else { return };
         let cow_mappings =
             (0..self.table.len()).map(EntryIndex).filter(|index| self.table.get(*index).is_cow_mapping());
         let may_be_protected = cow_mappings.filter(|index| !self.captured.is_prepared(*index));
         may_be_protected.for_each(|index| self.captured.note_dense(index, true));
-        // What is not write-protected is promoted one by one.
+        // CoW mappings that stay writable after a failure are promoted one by one.
         let _ = self.write_protect_all();
     }
 
@@ -201,26 +205,26 @@ impl<S: Sys> RegionCore<S> {
         if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.captured.is_prepared(index)
         {
             self.captured.note_dense(index, true);
-            // If it fails, it stays as it was.
+            // After a failure the CoW mapping counts as writable, as before.
             let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);
         }
     }
 
-    /// Copies the block of a write-protected CoW mapping, which the writers would have to do, unless one is at it.
+    /// Copies the block of a write-protected CoW mapping before a writer has to, unless a thread already works on it.
     fn copy_beside(&self, index: EntryIndex) {
         if self.may_promote() && self.table.try_lock(index).is_some() && !self.table.is_reserved(index) {
             let copied = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);
             if copied == Ok(Resolution::Copied) {
                 count(&self.counters.blocks_promoted, 1);
             }
-            // Whoever holds a lock should not lose the processor meanwhile.
+            // The thread yields here, without a lock: a thread that holds one should not lose the processor.
             yield_now();
         }
     }
 
-    /// Whether blocks are to be copied. Where the kernel is to copy whatever comes, no write may find a CoW mapping
-    /// write-protected; where memory is short, a block takes more of it than its pages; and with several snapshots each
-    /// would keep a copy.
+    /// Whether the thread may copy blocks. It may not with page grain, where no write may find a CoW mapping
+    /// write-protected; with several snapshots, since each would keep a copy; and where memory or blocks are short,
+    /// since a block takes more memory than its private pages.
     fn may_promote(&self) -> bool {
         self.accounts.grain == CopyGrain::Auto
             && !self.has_history()
@@ -228,8 +232,9 @@ impl<S: Sys> RegionCore<S> {
             && !self.pool().are_writers_short_of_blocks()
     }
 
-    /// How many private pages there are over a block that no snapshot has, as far as that matters: if there may be few,
-    /// it is those without a mark, which takes a twentieth of the time.
+    /// The number of private pages over a block that no snapshot has. If a set describes the pages with a mark, the
+    /// pages without one are counted first, which takes a twentieth of the time. If these are few, their number is
+    /// enough.
     fn count_not_captured(&self, index: EntryIndex) -> Result<usize, SystemError> {
         if self.captured.has_all_marked(index) {
             let unmarked = self.count_pages(ScanFor::Unmarked, index)?;
@@ -241,24 +246,24 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Gives the region a block of its own in place of a CoW mapping with many private pages. The block below is copied
-    /// first, while the program goes on. Then the private pages are, and a writer waits for no more than that. If
-    /// somebody works on it, or no block is to be had, there will be another time.
+    /// first, while the program goes on. Then the private pages are copied, and a writer waits only for that. If
+    /// another thread works on the entry or the pool has no block, a later visit tries again.
     fn promote(&self, index: EntryIndex) {
         let pool = self.pool();
         if self.table.is_reserved(index) {
-            // Its own write is to take that block.
+            // The reserved block is for the entry's own write.
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
         let own = pool.copy_near(self.placement.hint(index, pool.frames.len()), below, Wanted::Any, Reserved::No);
-        // A thread that holds a lock should not lose the processor meanwhile.
+        // The thread yields here, without a lock: a thread that holds one should not lose the processor.
         yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
         if promoted {
             self.captured.note_dense(index, true);
         }
         if pool.release(below) {
-            // All others have let go of it meanwhile, and took us for another holder.
+            // All other holders have released the block meanwhile, and took this reference for one of another holder.
             match (origin, &self.accounts.parent) {
                 (Origin::Parent, Some(parent)) => parent.freed(1),
                 (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
@@ -266,7 +271,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// The block below a CoW mapping that others hold too, with a reference to it, and who wrote it.
+    /// Takes a reference to the block below a CoW mapping that others hold too. Returns the block and its origin.
     fn hold_below(&self, index: EntryIndex) -> Option<(BlockId, Origin)> {
         let _window = self.table.try_lock(index)?;
         let _publishing = self.lock.shared();
@@ -276,8 +281,8 @@ impl<S: Sys> RegionCore<S> {
         Some((below, entry.origin()))
     }
 
-    /// Shows `own`, a copy of the block `below` the CoW mapping, in its place, with its private pages. False if the CoW
-    /// mapping is there no more, or it cannot be done.
+    /// Adds the private pages of a CoW mapping to `own`, a copy of its block `below`, and shows `own` in its place.
+    /// False if the CoW mapping is gone or the kernel refuses.
     fn exchange(&self, index: EntryIndex, below: BlockId, own: BlockId) -> bool {
         let only = index.0..index.0 + 1;
         let Some(window) = self.table.try_lock(index) else { return false };

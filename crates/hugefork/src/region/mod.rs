@@ -1,19 +1,19 @@
-//! A region without its public face: what happens to its blocks at each fault and call.
+//! Regions without their public API: the changes of a region's blocks by each fault and call.
 //!
-//! | room | what |
+//! | room | purpose |
 //! |---|---|
-//! | `state` | what a region is made of, and what each change of an entry means |
-//! | `private` | page grain: private mappings, and how what was written there gets back into blocks |
-//! | `write` | what a write to a block does, and what is done before one so that it does not fault |
-//! | `cut` | snapshots of one region or several at one moment |
+//! | `state` | the parts of a region, and the changes of its entries with all that depends on them |
+//! | `private` | page grain: private mappings, and the write-back of private pages into blocks |
+//! | `write` | resolves writes to blocks, and prepares blocks so that writes do not fault |
+//! | `cut` | takes snapshots of one region, or of several at one moment |
 //! | `reset` | gives regions the bytes of snapshots again |
-//! | `fork` | a region that starts as a snapshot |
+//! | `fork` | makes a region that starts as a snapshot |
 //! | `free` | drops contents, at once or when memory is short |
-//! | `changes` | what differs between a region and a snapshot |
-//! | `program` | the memory of a program that knows nothing of hugefork |
-//! | `maintain` | what the pool's thread does for private mappings |
+//! | `changes` | finds the differences between a region and a snapshot |
+//! | `program` | treats the memory of a program that knows nothing of hugefork |
+//! | `maintain` | does the work of the pool's thread on CoW mappings |
 
-#![deny(clippy::wildcard_enum_match_arm)] // A new state is to be thought of everywhere.
+#![deny(clippy::wildcard_enum_match_arm)] // Each match has to decide about a new state.
 
 mod changes;
 pub(crate) mod cut;

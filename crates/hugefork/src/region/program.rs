@@ -1,18 +1,18 @@
-//! The memory of a program that knows nothing of hugefork: all that it has is writable at all times, nobody's writes
-//! fault into the engine, and `fork(2)` children inherit what it has. These methods change the states of blocks, so
-//! they are the engine's. Which bytes are the program's is known to hugefork-program, which calls them by seam.rs.
-//!
+//! The memory of a program that knows nothing of hugefork. All of it is writable at all times, writes to it never fault
+//! into the engine, and `fork(2)` children inherit it. The methods here change the states of blocks, so they belong to
+//! the engine. The crate hugefork-program knows which bytes the program uses, and calls these methods through seam.rs.
+//! ```text
 //! ```text
 //!          open                 share, before a fork(2)
 //!   Zero ────────▶ Private ──────────────────────────────▶ CowMapped: the kernel copies pages, here and in the child
 //!    ▲  close, hand_over │ ▲                                  │
-//!    └───────────────────┘ └─ write-back, when no child is ───┘
-//!                             left that holds it
+//!    └───────────────────┘ └─ write-back, when no child ──────┘
+//!                             holds the block any more
 //! ```
-//! The memory of a block that is opened comes from the kernel, at the first touch of each of its pages. So it is never
-//! looked at whether a block that somebody holds is fresh: from `open` on it counts as used.
+//! The memory of an opened block comes from the kernel, when the program first touches each page. The engine does not
+//! see these touches. So it never asks whether a held block is fresh, and counts the block as used from `open` on.
 //!
-//! What `Zero` entries show is not the region's: nothing, or plain memory that was handed over to the kernel.
+//! `Zero` entries show nothing, or plain memory of the process that was handed over to the kernel.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ use crate::table::{Entry, Locked, Origin, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
 
 impl<S: ProgramSys> RegionCore<S> {
-    /// Gives blocks to entries that have none. After an error, some have theirs.
+    /// Gives blocks to entries that have none. After an error, some of the entries have got theirs.
     pub(crate) fn open(&self, entries: Range<usize>) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
         let mut next = entries.start;
@@ -41,7 +41,8 @@ impl<S: ProgramSys> RegionCore<S> {
         Ok(())
     }
 
-    /// Shows new blocks that take no memory at the first of `entries`, as many as can be had in a row. Returns where.
+    /// Shows new blocks, without memory, at the first of `entries`: as many as the pool has in a row. Returns these
+    /// entries.
     fn show_empty(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<Range<usize>, Unresolved> {
         let (pool, most) = (self.pool(), entries.len());
         let wish = self.placement.hint(EntryIndex(entries.start), pool.frames.len());
@@ -64,19 +65,19 @@ impl<S: ProgramSys> RegionCore<S> {
         }
     }
 
-    /// Gives the memory of a block back to the system, if it has any. The caller alone holds it, and it is shown
-    /// nowhere, or the program wants zeros there.
+    /// Gives back the memory of a block, if it has any. The caller alone holds the block. It is shown nowhere, or only
+    /// where the program wants zeros.
     fn empty(&self, block: BlockId) -> Result<(), Unresolved> {
         let pool = self.pool();
         if pool.frames.content(block) == Content::Used {
-            // SAFETY: the caller alone holds the block, and who is shown it wants zeros there.
+            // SAFETY: the caller alone holds the block, and a program that is shown it wants zeros there.
             let punched = unsafe { pool.sys.punch_shown(pool.offset(block), pool.block_size.bytes()) };
             punched.map_err(Unresolved::OutOfMemory)?;
         }
         Ok(())
     }
 
-    /// Takes the blocks of entries away, and their memory. Nothing is shown there.
+    /// Releases the blocks of entries, and gives back their memory. The entries show nothing then.
     pub(crate) fn close(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
         let windows = self.table.lock_windows(self.windows_of(entries));
@@ -88,18 +89,18 @@ impl<S: ProgramSys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives the memory of entries back to the system, as far as nobody else holds it. It is shown nowhere any more.
+    /// Gives back the memory of the entries' blocks that have no other holder. They are shown nowhere any more.
     fn give_memory_back(&self, entries: &Range<usize>) {
         let pool = self.pool();
         entries.clone().filter_map(|index| self.table.get(EntryIndex(index)).block()).for_each(|block| {
             if self.is_alone_with(block) {
-                // Where the kernel refuses, it counts as used, and is cleared for the next holder.
+                // If the kernel refuses, the block counts as used, and is cleared for its next holder.
                 pool.give_memory_back(block);
             }
         });
     }
 
-    /// Makes whole blocks read as zeros, which they take no memory for.
+    /// Makes whole blocks read as zeros, without memory.
     pub(crate) fn empty_blocks(&self, entries: Range<usize>) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
         for index in entries.map(EntryIndex) {
@@ -119,8 +120,8 @@ impl<S: ProgramSys> RegionCore<S> {
         Ok(())
     }
 
-    /// Makes a part of an entry read as zeros, which take no memory for that. False if the caller is to fill it, since
-    /// others hold it too.
+    /// Makes a part of an entry read as zeros, without memory. False if the caller has to write zeros there instead,
+    /// for example because the block has other holders.
     pub(crate) fn drop_part(&self, index: EntryIndex, part: &Range<usize>) -> bool {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
         let _window = self.table.lock(index);
@@ -135,12 +136,12 @@ impl<S: ProgramSys> RegionCore<S> {
         if !matches!(entry, Entry::Private(_)) {
             return false;
         }
-        // SAFETY: the region alone holds it, and the program wants zeros there.
+        // SAFETY: the region alone holds the block, and the program wants zeros there.
         unsafe { pool.sys.punch_shown(start + part.start, part.len()) }.is_ok()
     }
 
-    /// Makes plain memory of the process, in one mapping, out of entries that all have blocks, with the same contents.
-    /// Whoever uses it waits meanwhile.
+    /// Replaces entries, which all have blocks, by plain memory of the process with the same contents, in one mapping.
+    /// Threads that use the entries wait meanwhile.
     pub(crate) fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> Result<(), Unresolved> {
         let _signals = SignalsBlocked::new();
         let windows = self.table.lock_windows(self.windows_of(entries));
@@ -174,12 +175,12 @@ impl<S: ProgramSys> RegionCore<S> {
         handed
     }
 
-    /// The entries from `first` on, and before `end`, that are one mapping.
+    /// The entries from `first` on that are one mapping, up to `end`.
     fn alike(&self, first: usize, end: usize) -> Range<usize> {
         first..first + self.table.alike(first..end)
     }
 
-    /// Shows plain memory in place of entries, which are all held.
+    /// Shows plain memory in place of entries, whose contents are all parked.
     fn show_plain(&self, entries: &Range<usize>, zeros: Zeros) -> Result<(), Unresolved> {
         let (pool, bytes) = (self.pool(), self.bytes_of(entries));
         let mut plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
@@ -193,8 +194,8 @@ impl<S: ProgramSys> RegionCore<S> {
         pool.sys.show_plain(plain, self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
     }
 
-    /// Calls `each` with the places of what has memory of an entry that `part` shows, and how long each is: what its
-    /// block has, and what writers have had copied. All else reads as zeros.
+    /// Calls `each` with the offset and the length of every piece of an entry that has memory: pieces of its block, and
+    /// private pages. All else reads as zeros. `part` shows the entry.
     fn each_with_memory(
         &self,
         index: EntryIndex,
@@ -224,9 +225,9 @@ impl<S: ProgramSys> RegionCore<S> {
         Ok(())
     }
 
-    /// Private entries some of whose addresses show something else than their blocks: the program has put it there,
-    /// past whatever stands in for its calls. They are looked at run by run, and one by one only where something is
-    /// found.
+    /// The `Private` entries that show something else than their blocks at some of their addresses. The program has
+    /// mapped it there with a call that the library of `hugefork run` did not see. Whole runs are checked first, and
+    /// single entries only in runs where something else is found.
     pub(crate) fn not_shown(&self, entries: Range<usize>) -> Vec<EntryIndex> {
         let (mut found, mut next) = (Vec::new(), entries.start);
         while next < entries.end {
@@ -255,8 +256,9 @@ impl<S: ProgramSys> RegionCore<S> {
         true
     }
 
-    /// Lets go of an entry at which something else is shown too, which stays. What is left of the block becomes plain
-    /// memory; where that cannot be, it is shown privately, and the block is nobody's from then on.
+    /// Gives up an entry at whose addresses something else is shown, too, and keeps that in place. The rest of the
+    /// block becomes plain memory. Where that is refused, a private mapping shows the rest, and no other holder gets
+    /// the block from then on.
     pub(crate) fn give_up(&self, index: EntryIndex) {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
         let window = self.table.lock(index);
@@ -271,7 +273,8 @@ impl<S: ProgramSys> RegionCore<S> {
             let start = offset + (piece.start - bytes.start);
             next = piece.end;
             if self.make_plain(&piece, start).is_err() {
-                // Whatever becomes of it: the block is shown for ever.
+                // The mapping may be there for ever, whether the call works or not, so this reference is never
+                // released.
                 pool.frames.add_reference(block);
                 let shows = Shows::CowMapping { start, access: Access::ReadWrite };
                 let _ = pool.sys.show(self.addresses.part(&piece), shows);
@@ -281,8 +284,8 @@ impl<S: ProgramSys> RegionCore<S> {
         self.addresses.recount(before, after);
     }
 
-    /// Puts plain memory with the same contents in place of bytes that show the pool's memory from `offset` on. Whoever
-    /// uses them waits meanwhile.
+    /// Replaces bytes that show the pool's memory from `offset` on by plain memory with the same contents. Threads that
+    /// use the bytes wait meanwhile.
     fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
         let sys = &self.pool().sys;
         let (part, parked) = (self.addresses.part(bytes), self.addresses.part_at(Place::Parked, bytes));
@@ -301,9 +304,9 @@ impl<S: ProgramSys> RegionCore<S> {
         shown
     }
 
-    /// Shows all blocks among `entries` through private mappings, which a child inherits, and holds each for it, until
-    /// the `HeldBlocks` of seam.rs are dropped. Gives
-    /// the blocks, and how many there are that no child will see: the kernel refused.
+    /// Shows all blocks among `entries` through private mappings, which a child inherits, and takes a reference to each
+    /// for the child. The `HeldBlocks` of seam.rs release these references. Adds the blocks to `held`. Returns the
+    /// number of blocks that no child will see, because the kernel refused.
     pub(crate) fn share(&self, entries: Range<usize>, held: &mut Vec<BlockId>) -> usize {
         if entries.is_empty() {
             return 0;
@@ -322,7 +325,7 @@ impl<S: ProgramSys> RegionCore<S> {
             let blocks = || (0..run.len()).map(|by| first.offset(by));
             blocks().for_each(|block| self.pool().frames.add_reference(block));
             if !entry.is_cow_mapping() {
-                // Until it is done the entries say that they are writable: if the kernel refuses, that is shown again.
+                // The entries stay `Private` until this is done: if the kernel refuses, they show their blocks again.
                 let shows = Shows::CowMapping { start: first, access: Access::ReadWrite };
                 let Ok(remapped) = self.remap(locked, Place::Own, &run, shows) else {
                     blocks().for_each(|block| _ = self.pool().release(block));
@@ -330,7 +333,7 @@ impl<S: ProgramSys> RegionCore<S> {
                     continue;
                 };
                 self.table.set_alike(run.clone(), Entry::Shared(first, Origin::Own));
-                // Such a mapping is writable from the first.
+                // Such a mapping is writable from the start.
                 let _ = self.publish_cow_mappings(locked, run.clone(), remapped);
             }
             held.extend(blocks());
@@ -339,7 +342,7 @@ impl<S: ProgramSys> RegionCore<S> {
         unseen
     }
 
-    /// The block of an entry, if the region alone holds it and all of it has memory.
+    /// The block of an entry, if the region alone holds it and every page of it has memory.
     pub(crate) fn full_block(&self, index: EntryIndex) -> Option<BlockId> {
         let _signals = SignalsBlocked::new();
         let _window = self.table.lock(index);
@@ -347,7 +350,7 @@ impl<S: ProgramSys> RegionCore<S> {
         self.pool().sys.is_full(self.pool().offset(block)).then_some(block)
     }
 
-    /// Whether `entry` is the region's, and not the kernel's or nobody's.
+    /// Whether the entry at `index` is the region's: a `Zero` entry shows nothing, or memory of the kernel.
     pub(crate) fn has(&self, index: usize) -> bool {
         self.table.get(EntryIndex(index)).state() != State::Zero
     }

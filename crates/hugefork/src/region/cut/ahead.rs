@@ -1,11 +1,11 @@
-//! What a fork or snapshot does before its pause: it puts private pages back into blocks, while others go on.
+//! The work of a fork or snapshot before its pause: it puts private pages back into blocks, while other threads go on.
 //!
-//! A CoW mapping whose block the region alone holds is written back into that. Of the others, it captures the
-//! pages (capture.rs); or the region gets blocks of its own, as by writes. Where writes are tracked, only what was
-//! written since the last snapshot is looked at.
+//! If the region alone holds the block of a CoW mapping, the private pages go back into that block. Otherwise they are
+//! captured (capture.rs), or the region gets a block of its own, as by a write. If the kernel tracks writes, only the
+//! pages that were written since the last snapshot are visited.
 //!
-//! Writers are kept off what is just written back, by its window's lock and private/quiesce.rs. `write_protect_all`
-//! keeps nobody off: it has a write say so.
+//! While a CoW mapping is written back, its window's lock and private/quiesce.rs keep writers off. `write_protect_all`
+//! keeps no writer off: it makes each write fault, so that the engine sees it.
 
 use std::ops::Range;
 
@@ -23,43 +23,46 @@ use crate::sys::{MOST_RUNS, PageRun, ScanFor, Sys, SystemError};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// The blocks that are written back at once, with [`PAGES_AT_ONCE`] at most.
+/// The bytes of blocks that are written back at once, with [`PAGES_AT_ONCE`] pages at most.
 const WRITTEN_BACK_AT_ONCE_BYTES: usize = 128 << 20;
 
-/// The same, where the program is paced.
+/// The pages that are written back at once where the program is paced.
 const PACED_PAGES_AT_ONCE: usize = 64;
 
-/// How often a snapshot looks for what was written while it looked.
+/// The most scans of one snapshot for pages that were written during the scan before.
 const MAX_LOOKS: usize = 6;
 
-/// After a look that found no more pages, those that were written meanwhile are captured behind the pause: such a look
-/// takes no longer than the scan, so the next one would find as many.
+/// If a scan finds no more pages than this, the pages that were written meanwhile are captured behind the pause. Such a
+/// scan takes as long with fewer pages, so the next one would find as many.
 const FEW_PAGES: usize = 256;
 
-/// Between two looks memory is got for so many pages at most.
+/// The most pages for which memory is made ready between two scans.
 const READY_PAGES: usize = 4096;
 
-/// If a look has more pages to copy, signals wait no longer.
+/// If a scan has more pages to copy, signals are no longer blocked.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
 
-/// The result of the looks ahead.
+/// The result of the scans ahead.
 pub(crate) struct Look {
-    /// How many page faults other threads had had when the last one began, if that can be told. All private pages are
-    /// marked by now: while there are no more, none was written to.
+    /// The number of page faults that other threads had had when the last scan began, if that is known. All private
+    /// pages have marks by now, so while that number stays the same, no page was written.
     pub(super) faults: Option<u64>,
 }
 
-/// When CoW mappings are written back for a fork or snapshot.
+/// The time at which CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
-    /// In its call, before the pause: all are, and others give way as they do to writes.
+    /// In the call of the snapshot, before its pause. All CoW mappings are written back, and other holders give up
+    /// blocks as for writes.
     BeforePause,
-    /// Earlier, when nothing depends on it: what is prepared stays so, and nobody gives up a block.
+    /// Earlier, in a call that the program makes for that. Prepared CoW mappings stay so, and no holder gives up a
+    /// block.
     Beforehand,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Does what the next fork or snapshot would have to do before its pause, as far as that costs nobody anything.
+    /// Does the work that the next fork or snapshot would do before its pause, as far as that takes nothing from other
+    /// holders.
     pub(crate) fn prepare_snapshot(&self) -> Result<(), RegionError> {
         let _one_at_a_time = self.take_turn();
         self.captured.begin_cut(|index| self.table.get(index).block());
@@ -69,17 +72,17 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_for_snapshot(When::Beforehand)
     }
 
-    /// Writes back what is private now, before the pause.
+    /// Writes private pages back, before the pause.
     pub(super) fn write_back_ahead(&self) -> Result<(), RegionError> {
         self.write_back_for_snapshot(When::BeforePause)
     }
 
-    /// Captures what was written for a snapshot that keeps nobody off, if writes are tracked; `None` if not.
+    /// Captures written pages for a snapshot that keeps no writers off. `None` if the kernel does not track writes.
     ///
-    /// Others write while it looks, and each look takes as long as there are pages to copy. So it looks again as long
-    /// as that leaves fewer pages for the pause, where all writers wait.
+    /// Other threads write during a scan, and a scan takes as long as there are pages to copy. So scans are repeated as
+    /// long as each leaves fewer pages for the pause, where all writers wait.
     ///
-    /// Signals that are blocked go on if this takes long.
+    /// If this takes long, blocked signals are let through.
     pub(super) fn capture_ahead(&self, signals: &mut Option<SignalsBlocked>) -> Result<Option<Look>, RegionError> {
         if !self.may_capture_tracked() {
             return Ok(None);
@@ -94,7 +97,7 @@ impl<S: Sys> RegionCore<S> {
         let mut written = self.capture_written(When::BeforePause, signals)?;
         while looks < MAX_LOOKS && written > FEW_PAGES && written <= before / 2 && !is_over(faults) {
             (before, looks) = (written, looks + 1);
-            // Here, so that the next look does not wait for it.
+            // The slots are made ready here, so that the next scan does not wait for them.
             self.pool().make_slots_ready(written.min(READY_PAGES));
             faults = self.pool().sys.faults_of_others();
             written = self.capture_written(When::BeforePause, signals)?;
@@ -103,14 +106,14 @@ impl<S: Sys> RegionCore<S> {
         Ok(Some(Look { faults: faults.filter(|_| self.captured.are_tracked()) }))
     }
 
-    /// Captures what was written until all operations were over: if all writers write in operations, the pause finds
-    /// nothing more. False if that cannot be done.
+    /// Captures the pages that were written before all operations were over. If all writers write in operations, the
+    /// pause finds no more pages. False if that cannot be done.
     pub(super) fn capture_between_operations(&self) -> bool {
         self.captured.copy_no_more();
         self.track_writes() && self.capture_written(When::BeforePause, &mut None).is_ok()
     }
 
-    /// Captures what was written since the last look, and tells how many pages that were.
+    /// Captures the pages that were written since the last scan. Returns their number.
     fn capture_written(&self, when: When, signals: &mut Option<SignalsBlocked>) -> Result<usize, RegionError> {
         let (mut found, mut pages) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
         let marked = self.mark_written(0..self.table.len(), &mut found, &mut pages);
@@ -125,14 +128,14 @@ impl<S: Sys> RegionCore<S> {
             self.write_back_each(&found, Looks::Marked(&pages), when).map(|()| count)
         });
         if captured.is_err() {
-            // Their pages have marks by now that are not in their sets.
+            // Pages of these blocks may have marks by now that are not in their sets.
             found.iter().for_each(|patched| self.captured.forget(patched.index));
         }
         captured
     }
 
-    /// Finds the CoW mappings that a snapshot is to capture or to write back, and their pages, in order: those without
-    /// a mark where there is a set, and elsewhere all private pages. All are marked.
+    /// Finds the CoW mappings that a snapshot has to capture or to write back, and their pages, in order: the pages
+    /// without a mark if the block has a set, and all private pages otherwise. Marks all of these pages.
     pub(super) fn mark_written(
         &self,
         entries: Range<usize>,
@@ -149,7 +152,7 @@ impl<S: Sys> RegionCore<S> {
                 let bytes = self.bytes_of(&(first..end));
                 let mut note = |run: Range<usize>, are_written: bool| {
                     for (index, bytes) in self.by_block(&run) {
-                        // Captured pages count, too: the region may get them back into its own block.
+                        // Captured pages count, too, because the region may get them back into its own block.
                         let before = if are_known { self.captured.pages_of(index) } else { 0 };
                         let count = bytes.len() / BASE_PAGE;
                         match found.last_mut() {
@@ -166,7 +169,7 @@ impl<S: Sys> RegionCore<S> {
                 })?;
                 rest.start = end;
             }
-            // Nobody has written to these, but they may go back into their blocks.
+            // These have no newly written pages, but their pages may go back into their blocks.
             let quiet = cow_mappings.filter(|index| is_known(*index) && self.is_alone_with_cow_mapping(*index));
             let quiet = quiet.map(EntryIndex).map(|index| Patched { index, pages: self.captured.pages_of(index) });
             found.extend(quiet);
@@ -176,7 +179,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Tracks what is written to CoW mappings. False if that cannot be done, for some of them.
+    /// Starts to track writes to all CoW mappings. False if the kernel refuses that for some of them.
     fn track_writes(&self) -> bool {
         let part = |run: &Range<usize>| self.addresses.part(&self.bytes_of(run));
         let refused = self.cow_mappings(0..self.table.len()).filter(|run| !self.pool().sys.track_writes(part(run)));
@@ -185,8 +188,8 @@ impl<S: Sys> RegionCore<S> {
         are_tracked
     }
 
-    /// Writes back what is private now. Unless system calls are to wait, all CoW mappings are write-protected first:
-    /// those that nobody writes to meanwhile need no look in the pause.
+    /// Writes private pages back. Unless system calls have to wait, all CoW mappings are write-protected first: those
+    /// that nobody writes to meanwhile need no scan in the pause.
     fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
@@ -198,7 +201,7 @@ impl<S: Sys> RegionCore<S> {
             write_protected.map_err(|reason| self.error(reason))?;
         }
         if self.captured.are_any() {
-            // Without it all pages are compared.
+            // Without tracking, all pages are compared.
             let _ = self.track_writes();
         }
         let mut patched = self.patched(0..self.table.len()).map_err(RegionError::System)?;
@@ -210,7 +213,8 @@ impl<S: Sys> RegionCore<S> {
         self.write_back_each(&patched, Looks::Protected, when)
     }
 
-    /// True if writes to a block are prepared. Its pages may have marks by now that are not in its set.
+    /// Whether writes to a block are prepared. If so, forgets its set: its pages may have marks by now that are not in
+    /// the set.
     fn leave_prepared(&self, index: EntryIndex) -> bool {
         let is_prepared = self.captured.is_prepared(index);
         if is_prepared {
@@ -219,8 +223,8 @@ impl<S: Sys> RegionCore<S> {
         is_prepared
     }
 
-    /// Writes these back, as many at once as may be, or captures their pages. Others go on with the rest of the region
-    /// meanwhile.
+    /// Writes these CoW mappings back, several at once where possible, or captures their pages. Other threads go on
+    /// with the rest of the region meanwhile.
     fn write_back_each(&self, patched: &[Patched], looks: Looks<'_>, when: When) -> Result<(), RegionError> {
         let count = match looks {
             Looks::Protected => patched.iter().map(|patched| patched.pages).sum(),
@@ -240,7 +244,7 @@ impl<S: Sys> RegionCore<S> {
             let (now, later) = rest.split_at(count);
             self.write_back_some(now, looks, &mut free, when)?;
             if is_paced {
-                // A writer that has waited should be next.
+                // A writer that has waited should run next.
                 yield_now();
             }
             rest = later;
@@ -248,8 +252,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Writes these back: runs of CoW mappings that this region alone holds at once, with those that lie between;
-    /// others one by one, each of which takes a copy of its block.
+    /// Writes these CoW mappings back. Those that this region alone holds go back in runs, with the ones that lie
+    /// between. The others are captured one by one, or get a copy of their block.
     fn write_back_some(
         &self,
         patched: &[Patched],
@@ -283,8 +287,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives the region a block of its own in place of a CoW mapping, unless writes to it are prepared.
-    /// Nobody gives up a block for that.
+    /// Gives the region a block of its own in place of a CoW mapping, unless writes to that are prepared. No holder
+    /// gives up a block for it.
     fn make_own_at_nobodys_cost(&self, index: EntryIndex) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
         let resolved = self.try_to_make(Become::OwnUnlessPrepared, index, None, None);

@@ -1,12 +1,11 @@
-//! Behind its pause, a snapshot captures the pages that were written after its look ahead, while others go on.
+//! Behind its pause, a snapshot captures the pages that were written after its scans ahead, while other threads go on.
 //!
 //! ```text
-//!   pause    write-protect the CoW mappings that were written to ─▶ release all windows but theirs
-//!   behind   capture the pages of one after the other ─▶ release its window
+//!   pause    write-protect the CoW mappings that were written to ─▶ release all windows except theirs
+//!   behind   capture the pages of one block after the other ─▶ release its window
 //! ```
-//! A thread that writes to such a block waits for its window. So the pause does not depend on the number of pages that
-//! are to be copied, nor on memory for them. Where system calls wait, the pages are parked, and nothing is left for
-//! later.
+//! A thread that writes to such a block waits for its window. So the length of the pause depends neither on the number
+//! of pages to copy nor on memory for them. If system calls wait, the pages are parked, and nothing is left for later.
 
 use super::capture::Looks;
 use super::part::{Keeps, Part};
@@ -23,7 +22,7 @@ use crate::units::EntryIndex;
 pub(super) type Behind<'a> = EngineVec<WindowsGuard<'a>>;
 
 impl<'a, S: Sys> Part<'a, S> {
-    /// Ends the pause: releases all locks but those of the blocks that are left.
+    /// Ends the pause: releases all locks except the windows of the blocks that are left.
     pub(super) fn release(&self, alone: Quiesced<'a, S>) -> Behind<'a> {
         let mut left = self.behind.borrow_mut();
         left.sort_unstable();
@@ -34,8 +33,8 @@ impl<'a, S: Sys> Part<'a, S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Gives the snapshot the pages of the blocks that were left, and releases their windows. If it fails, the snapshot
-    /// is not as the region was.
+    /// Gives the snapshot the pages of the blocks that were left, and releases their windows. After a failure, the
+    /// snapshot is not as the region was.
     pub(super) fn capture_behind(&self, part: &Part<'_, S>, windows: Behind<'_>) -> Result<(), Unresolved> {
         let left = part.behind.replace(EngineVec::new_in(Own));
         let captured = self.capture_each(part, &left, windows);

@@ -1,20 +1,20 @@
-//! What a snapshot does before its pause with private pages over a block that others hold too: it copies out what was
-//! written since the last one, and the region keeps its pages and its mapping.
+//! Captures the private pages over a block that others hold too, before the pause of a snapshot: copies the pages that
+//! were written since the last snapshot. The region keeps its pages and its mapping.
 //!
 //! ```text
 //!   write-protected since the last set was made ─▶ that set
-//!   else: private pages ─▶ as in the last set?  yes: the slot that is there  no: a new slot ─▶ a new set
+//!   otherwise: each private page ─▶ as in the last set?  yes: the slot of that set  no: a new slot ─▶ a new set
 //! ```
-//! So it costs what was written, however many snapshots hold the block, and some nanoseconds for each other page of a
-//! set that changes. A block with many such pages is copied instead
-//! ([`density::most_captured_pages`]), and so is one that a limit counts as a whole. What is reserved for a
-//! block stays so, and pays for the copy where no slot is left.
+//! So a capture costs as much as was written, however many snapshots hold the block, and some nanoseconds for each
+//! other page of a set that changes. A block with many such pages is copied instead ([`density::most_captured_pages`]),
+//! and so is a block that a limit charges as a whole. A reservation of a block stays, and pays for the copy if no slot
+//! is left.
 //!
-//! Where the kernel tracks writes, nobody is kept off, and CoW mappings stay writable. A page is marked and then
-//! copied. Only pages without a mark are looked at: those that were written since. What loses its mark before the pause
-//! is found there (freeze.rs), and captured behind it (behind.rs).
+//! If the kernel tracks writes, no writer is kept off, and CoW mappings stay writable. A page is marked and then
+//! copied. Only pages without a mark are visited: those that were written since. Pages that lose their mark before the
+//! pause are found there (freeze.rs), and captured behind it (behind.rs).
 //!
-//! Elsewhere the CoW mapping is write-protected under its window's lock while all its pages are compared. Whoever
+//! Otherwise the CoW mapping is write-protected under its window's lock while all its pages are compared. A thread that
 //! writes to it before the pause makes it writable again, and then its pages are compared behind the pause.
 
 use std::ops::Range;
@@ -38,40 +38,40 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     pub(super) bytes: Range<usize>,
-    /// Whether they may have been written since they were marked. If not, they are as the last set has them.
+    /// Whether the pages may have been written since they were marked. If not, they are as in the last set.
     pub(super) are_written: bool,
     /// Whether all private pages of the block were found, and not only those that have lost their marks.
     pub(super) are_all: bool,
 }
 
-/// How pages of a block are captured.
+/// The way in which pages of a block are captured.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Looks<'a> {
-    /// The block is write-protected, and all its private pages are looked at.
+    /// The block is write-protected, and all its private pages are compared.
     Protected,
-    /// Nobody is kept off, and marks tell what is written from now on. These pages were found, by block and in order:
-    /// all that were written since the last set was made or, where there is none, all that are private. Pages that were
-    /// only read may be among them.
+    /// No writer is kept off, and marks show what is written from now on. These pages were found, by block and in
+    /// order: the pages that were written since the last set was made, or all private pages where there is no set.
+    /// Pages that were only read may be among them.
     Marked(&'a [Pages]),
 }
 
-/// Pages of a block, as they are captured.
+/// A capture of pages of a block.
 struct Copies<'a, 'p, S: Sys> {
     region: &'a RegionCore<S>,
     /// The block below, which others hold too.
     base: BlockId,
-    /// Where the block begins.
+    /// The offset in the region at which the block begins.
     start: usize,
     set: &'a mut EngineArc<PageSet<S>>,
     free: &'a mut FreeSlots<'p, S>,
-    /// How many slots were used.
+    /// The number of slots that were used.
     new: usize,
     are_slots_left: bool,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Captures the private pages over a block, about as many as were counted. The caller may have locked its window;
-    /// then writers wait, and no block is copied for them. False if the block is to be copied.
+    /// Captures the private pages over a block; `patched` has their approximate number. If the caller has locked the
+    /// block's window, writers wait, and the block is not copied for them. False if the block has to be copied instead.
     pub(super) fn capture(
         &self,
         patched: Patched,
@@ -87,7 +87,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let signals = SignalsBlocked::new();
         let own = window.is_none().then(|| self.table.lock(index));
-        // A debugger, which writes past write-protection, makes one more page private.
+        // The number also changes if a debugger writes past the write-protection, which makes one more page private.
         let is_the_same = matches!(looks, Looks::Protected) && pages == self.captured.pages_of(index);
         if is_the_same && own.is_some() && self.keeps_last(index) {
             return Ok(true);
@@ -97,7 +97,7 @@ impl<S: Sys> RegionCore<S> {
             None => Ok(None),
         };
         if !matches!(captured, Ok(Some(_))) {
-            // Pages may count as not written by now that the last set has as they were before.
+            // The marks may say of some pages that they were not written, while the last set has older bytes of them.
             self.captured.forget(index);
         }
         drop((own, signals));
@@ -108,7 +108,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(new.is_some())
     }
 
-    /// Captures what was found over a block. Returns how many pages were copied; none if the block is to be copied.
+    /// Captures the pages that were found over a block. Returns how many were copied; none if the block has to be
+    /// copied instead.
     fn capture_pages(
         &self,
         window: &WindowsGuard<'_>,
@@ -141,7 +142,7 @@ impl<S: Sys> RegionCore<S> {
             };
             let found = &found[found.partition_point(|pages| pages.bytes.start < bytes.start)..];
             let found = &found[..found.partition_point(|pages| pages.bytes.start < bytes.end)];
-            // If pages were dropped meanwhile, those that have lost their marks are not all.
+            // If pages were dropped meanwhile, the pages that have lost their marks are not all that changed.
             if !is_protected && (was_known || found.first().is_some_and(|pages| pages.are_all)) {
                 found.iter().for_each(|pages| copies.add_each(pages.bytes.clone(), pages.are_written));
             } else {
@@ -156,9 +157,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(is_captured.then_some(new))
     }
 
-    /// In debug builds, checks that captured pages to which nobody has written since show what was captured. The
-    /// program may have dropped some by `madvise`, which the kernel does not refuse. Not in the engine's own tests,
-    /// which count calls.
+    /// In debug builds, checks that captured pages still show what was captured, unless they were written since. The
+    /// program may have dropped some by `madvise`, which the kernel does not refuse. The engine's own tests count calls
+    /// and go without this.
     pub(super) fn check_captured(&self) {
         if cfg!(test) || !cfg!(debug_assertions) || !self.captured.are_tracked() {
             return;
@@ -177,8 +178,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Lists the pages of the last set that show something else, though they have their marks. A write takes the mark
-    /// away first, so the marks are looked at last.
+    /// Lists the pages of the last set that show other bytes, though they have their marks. A write takes the mark away
+    /// first, so the marks are read last.
     fn find_gone(&self, index: EntryIndex, last: &PageSet<S>, gone: &mut EngineVec<usize>) {
         let _signals = SignalsBlocked::new();
         let _window = self.table.lock(index);
@@ -204,8 +205,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Has the last set of a write-protected block for this cut, if nobody has written there since that was made.
-    /// True if so. Under the lock of its window.
+    /// Makes the last set of a write-protected block the set for this cut, if nobody has written to the block since.
+    /// True if so. The caller has the window's lock.
     fn keeps_last(&self, index: EntryIndex) -> bool {
         let entry = self.table.get(index);
         let is_as_before =
@@ -213,7 +214,7 @@ impl<S: Sys> RegionCore<S> {
         entry.block().filter(|_| is_as_before).is_some_and(|base| self.captured.keep_last(index, base))
     }
 
-    /// Whether a snapshot may capture what is private without keeping anybody off, if writes are tracked.
+    /// Whether a snapshot may capture private pages without keeping writers off, if the kernel tracks writes.
     pub(super) fn may_capture_tracked(&self) -> bool {
         let accounts = &self.accounts;
         let may_write = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
@@ -221,15 +222,15 @@ impl<S: Sys> RegionCore<S> {
         may_write && !self.shows_by_page() && accounts.has_cow_mappings() && may_capture()
     }
 
-    /// Whether others hold the block of a CoW mapping, so that its private pages cannot go back into it.
+    /// Whether a CoW mapping has a block with other holders, so that its private pages cannot go back into it.
     fn shares_cow_mappings(&self) -> bool {
         (0..self.table.len())
             .map(|index| self.table.get(EntryIndex(index)))
             .any(|entry| entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo)
     }
 
-    /// The most pages over a block that are captured: with more it is copied, unless writers wait. None are where pages
-    /// may not be captured.
+    /// The most pages that are captured over one block. With more pages, the block is copied, unless writers wait.
+    /// `None` if pages must not be captured.
     fn most_captured(&self, looks: Looks<'_>, do_writers_wait: bool) -> Option<usize> {
         let (accounts, size) = (&self.accounts, self.pool().block_size);
         let may_capture = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
@@ -246,7 +247,7 @@ impl<S: Sys> Copies<'_, '_, S> {
         run.step_by(BASE_PAGE).for_each(|at| self.add(at, are_written));
     }
 
-    /// Adds the page at `at`: a new copy, unless it is as in the set, or as in the block where the set has none.
+    /// Adds the page at `at`. Copies it, unless it is as in the set, or as in the block if the set does not have it.
     fn add(&mut self, at: usize, is_written: bool) {
         let pool = self.region.pool();
         let (page, part) = ((at - self.start) / BASE_PAGE, self.region.addresses.part(&(at..at + BASE_PAGE)));
@@ -254,7 +255,7 @@ impl<S: Sys> Copies<'_, '_, S> {
         let differs = |from: &PageBytes| unsafe { pool.sys.shown_differs(part, from) };
         let is_new = match self.set.slot_of(page) {
             Some(slot) => is_written && differs(self.set.bytes(slot)),
-            // A page that was only read is as in the block, and one that a reset has put back.
+            // A page that was only read, or that a reset has put back, is as in the block.
             // SAFETY: the page lies in the block, which the region and others hold, so that nobody writes to it.
             None => differs(unsafe { &*pool.direct(self.base).add(page * BASE_PAGE).cast::<PageBytes>() }),
         };
@@ -265,7 +266,7 @@ impl<S: Sys> Copies<'_, '_, S> {
             self.are_slots_left = false;
             return;
         };
-        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable. The slot is nobody's yet. A thread
+        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable. Nobody uses the slot yet. A thread
         // that writes to the page meanwhile takes its mark away, so the page is copied again before the cut is made.
         unsafe { pool.sys.copy_shown_page(part, pool.slot(slot)) };
         self.set.make_mut().put(page, slot);

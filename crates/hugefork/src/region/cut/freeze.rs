@@ -1,19 +1,19 @@
-//! Freezing makes a snapshot: it is the pause of a fork or snapshot. These are its steps, cut/mod.rs takes them.
+//! The steps of the pause in which a fork or snapshot gets its blocks. cut/mod.rs takes these steps.
 //!
 //! ```text
 //!                freeze                     of_snapshot
 //!  RegionCore ─────────────▶ SnapshotCore ─────────────▶ RegionCore (a fork)
 //! ```
-//! It takes time in proportion to the number of blocks, some nanoseconds each, and one write-protection. Pinned blocks
-//! are copied, and the dropped pages of split blocks get memory again.
+//! The pause takes some nanoseconds for each block, and one write-protection. Pinned blocks are copied, and the dropped
+//! pages of split blocks get memory again.
 //!
 //! The cut is consistent. A write that lands before its page is protected is in the blocks that the snapshot keeps. A
 //! thread that writes later waits in its fault until the lock is free, so none of its later writes is in them.
 //!
 //! A snapshot holds blocks, and copies of private pages. So CoW mappings are written back or captured first, while
-//! others go on writing (ahead.rs). Pages that have become private since then are captured or written back behind the
-//! pause (behind.rs). Where writes are tracked, only CoW mappings where there is such a page are write-protected:
-//! threads that write to others go on.
+//! other threads go on writing (ahead.rs). Pages that have become private since then are captured or written back
+//! behind the pause (behind.rs). If the kernel tracks writes, the pause write-protects only CoW mappings with such a
+//! page: threads that write to others go on.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -31,14 +31,14 @@ use crate::table::transition::{OnShare, on_share};
 use crate::table::{Entry, Locked, Origin, Reserved, WindowsGuard};
 use crate::units::EntryIndex;
 
-/// After so many looks at what is written meanwhile, all is write-protected: in each, writers have found a block that
-/// was not yet.
+/// After this many passes that each found a newly written CoW mapping, everything is write-protected.
 pub(super) const MOST_PASSES: usize = 16;
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps all others out: with the locks of all windows if there are CoW mappings, so that none is just being
-    /// written back. Where writers are held, those locks are taken always: the last CoW mapping may have become memory
-    /// whose parking is still to be cleared, which is done without the region lock. Writers go on.
+    /// Keeps all other threads from changing entries. It takes the locks of all windows if there are CoW mappings, so
+    /// that no write-back is half done. It also takes them if writers may be held: the last CoW mapping may have become
+    /// a block while its parking is still to be cleared, which happens without the region lock. Writers are not kept
+    /// off yet.
     pub(super) fn hold_all(&self) -> Quiesced<'_, S> {
         let mut windows = WindowsGuard::default();
         loop {
@@ -53,9 +53,9 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Shares all blocks with `frozen`, and keeps all writers off. If it fails, what is shared stays shared, and the
-    /// snapshot gives its references back. The next writes find a single reference and make their blocks writable
-    /// again, whatever the kernel has left protected.
+    /// Shares all blocks with `frozen`, and keeps off all writers. After a failure, the entries stay shared, and the
+    /// snapshot releases its references. The next writes find a single reference and make their blocks writable again,
+    /// whatever the kernel has left protected.
     pub(super) fn share_all(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
         let Part { frozen, keeps, .. } = part;
         quiesced.covers(0..self.table.len());
@@ -67,7 +67,7 @@ impl<S: Sys> RegionCore<S> {
         for index in (0..self.table.len()).map(EntryIndex) {
             let entry = self.table.get(index);
             let (next, needed) = on_share(entry.state(), self.pins.of(index));
-            // What is outdated has a page that nobody looks at by its mark.
+            // An outdated block has pages that a scan for pages without a mark does not find.
             let stays =
                 *keeps == Keeps::Writable && !self.captured.is_outdated(index) && entry.is_writable_cow_mapping();
             let after = if stays { entry } else { entry.in_state(next) };
@@ -114,16 +114,16 @@ impl<S: Sys> RegionCore<S> {
             return Ok(());
         }
         quiesced.covers(first..last + 1);
-        // One is this region's, and one the snapshot's.
+        // One reference is this region's, and one is the snapshot's.
         quiesced.keep_all_off(2)
     }
 
-    /// Write-protects each CoW mapping where a page was written since it was captured. False if there was none that
-    /// could be written to. The snapshot has no pages of these blocks yet. After so many passes all are
+    /// Write-protects each CoW mapping where a page was written since it was captured. False if it has found no
+    /// writable one. The snapshot has no pages of these blocks yet. After [`MOST_PASSES`] passes, all CoW mappings are
     /// write-protected.
     ///
-    /// Once a pass through all regions of a cut finds none, that is the moment of the cut: when it began, all pages
-    /// were as captured, and nobody could write elsewhere.
+    /// If a pass through all regions of a cut finds none, the moment of the cut is the start of that pass: all pages
+    /// were as captured then, and nobody could write elsewhere.
     pub(super) fn protect_what_was_written(
         &self,
         quiesced: &Quiesced<'_, S>,
@@ -143,7 +143,7 @@ impl<S: Sys> RegionCore<S> {
                     self.protect_written(locked, run)
                 })?;
             }
-            // What cannot be written to by its state may have been by debuggers, before.
+            // Debuggers may have written to pages that are read-only by their state.
             let looks_at_all = passes == 0 || passes == MOST_PASSES;
             let is_looked_at = |index: usize| {
                 let (index, entry) = (EntryIndex(index), self.table.get(EntryIndex(index)));
@@ -152,8 +152,8 @@ impl<S: Sys> RegionCore<S> {
             };
             let (mut are_any, mut found) = (false, [PageRun::default(); MOST_RUNS]);
             for run in runs(entries.clone(), is_looked_at) {
-                // Pages are among them that were first read since the look ahead. To tell private ones apart, the
-                // kernel would look at each.
+                // The scan also finds pages that were first read since the scans ahead. To tell private pages from
+                // these, the kernel would have to visit each page.
                 self.scan(ScanFor::Unmarked, (&self.bytes_of(&run), Place::Own), &mut found, |pages, _| {
                     for index in self.touched(&pages).map(EntryIndex).filter(|index| !self.is_left(*index, frozen)) {
                         if self.table.get(index).is_writable_cow_mapping() {
@@ -170,12 +170,12 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Gives `frozen` copies of pinned blocks, and of blocks whose pages are parked: these go on being written to as
-    /// soon as they are shown.
+    /// Gives `frozen` copies of pinned blocks, and of blocks whose pages are parked: threads write to these as soon as
+    /// they are shown again.
     pub(super) fn keep_rest(&self, quiesced: &Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
         let place = quiesced.place();
         if place == Place::Parked {
-            // Whatever is written back counts its own from here.
+            // Each write-back counts its mappings from here on.
             self.count_mappings_anew();
             let left = part.behind.replace(EngineVec::new_in(Own));
             for run in left.chunk_by(|one, next| one + 1 == *next) {
@@ -188,7 +188,7 @@ impl<S: Sys> RegionCore<S> {
         self.copy_pinned(&part.frozen, quiesced.entries())
     }
 
-    /// Counts the mappings that the entries stand for now: in the pause they change without being counted.
+    /// Counts the mappings of all entries anew, because the pause changes entries without counting.
     pub(super) fn count_mappings_anew(&self) {
         self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
     }
@@ -206,17 +206,17 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Whether a CoW mapping is write-protected, and the snapshot has nothing that was captured of it.
+    /// Whether a CoW mapping is write-protected, and the snapshot has no captured pages of it.
     fn is_left(&self, index: EntryIndex, frozen: &SnapshotCore<S>) -> bool {
         let entry = self.table.get(index);
         entry.is_cow_mapping() && !entry.is_writable_cow_mapping() && frozen.pages_at(index).is_none()
     }
 
-    /// Ends what [`RegionCore::share_all`] began, once all of the cut is made: from now on writes are copied.
-    /// Fails if they could write to what is shared.
+    /// Ends what [`RegionCore::share_all`] began, once all regions of the cut are done: from now on writes are copied.
+    /// Fails if writers could still write to shared blocks.
     ///
-    /// With page grain from the start, the region is shown through private mappings at once: as soon as writers go on,
-    /// the kernel copies for them. What cannot be shown so is left to their faults.
+    /// If the region shows shared blocks by page, they become CoW mappings now, so that the kernel copies pages as soon
+    /// as writers go on. Blocks for which that fails are left to faults.
     pub(super) fn resume_writers(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
         if self.shows_by_page() {
             let is_left = |index: usize| part.behind.borrow().binary_search(&index).is_ok();
@@ -227,8 +227,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Gives `frozen` a block with the private pages over a CoW mapping, which is write-protected or parked. The region
-    /// shows that block, too.
+    /// Gives `frozen` a block that has the private pages over a CoW mapping, which is write-protected or parked. The
+    /// region shows the same block.
     pub(super) fn write_back_for(
         &self,
         locked: Locked<'_>,
@@ -253,14 +253,14 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Whether any of its pages are pinned. Under the lock that keeps pins as they are.
+    /// Whether any page of the region is pinned. The caller has the lock that keeps pins as they are.
     pub(super) fn has_pins(&self) -> bool {
         self.pins.pinned(0..self.table.len()).next().is_some()
     }
 
-    /// Gives copies of pinned blocks to `frozen`, after all else was protected, the pages beside pinned ones too. So if
-    /// a write is in the cut, every write that happened before it is too, unless both went to pinned pages (or blocks,
-    /// where these cannot be protected in parts).
+    /// Gives copies of pinned blocks to `frozen`, after everything else was protected, also the pages beside pinned
+    /// ones. So if a write is in the cut, every write that happened before it is too, unless both went to pinned pages
+    /// (or to pinned blocks, if these cannot be protected in parts).
     fn copy_pinned(&self, frozen: &SnapshotCore<S>, entries: Range<usize>) -> Result<(), Unresolved> {
         for index in self.pins.pinned(entries) {
             if let Some(block) = self.table.get(index).block() {

@@ -1,27 +1,27 @@
-//! A cut through one region or several: who is locked when, and what happens if it fails.
+//! A cut takes snapshots of one region or several at one moment: the order of the locks, and the undo after a failure.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
-//! | `freeze`, `freeze_for_fork`, `forget` | makes a snapshot of one region, and takes that back |
-//! | `prepare_snapshot` | does what can be done before |
+//! | `freeze`, `freeze_for_fork`, `forget` | make a snapshot of one region, and take that back |
+//! | `prepare_snapshot` | does the work that can be done before a snapshot |
 //!
 //! ```text
-//!   write back or capture ahead, others write ─▶ operations are over ─▶ all locks, parents first ─▶ share each
-//!     ─▶ let the writers of each go ─▶ release all but ─▶ capture behind, others write elsewhere
-//!     │                                what was written
-//!     └─ one fails: undo all that were shared
+//!   ahead    write back, or capture, while others write ─▶ wait until operations are over
+//!   pause    take all locks, parents first ─▶ share each region ─▶ resume the writers of each
+//!                                             └─ one fails: undo all that were shared
+//!   behind   release all locks except those of written blocks ─▶ capture these, while others write elsewhere
 //! ```
-//! All regions are locked before the first is shared, and no writer goes on before the last one is. So what was said of
-//! one region (freeze.rs) holds for all together: if a write is in the cut, every write that happened before it is too,
-//! whichever of the regions they went to.
+//! All regions are locked before the first one is shared, and no writer goes on before the last one is. So the argument
+//! for one region (freeze.rs) holds for all together: if a write is in the cut, every write that happened before it is
+//! too, whichever of the regions they went to.
 //!
-//! The order of locks is that of age. A fork is younger than its parent, and who holds a window of a region waits for
-//! those of its forks and snapshots only (write/revoke.rs).
+//! Regions are locked by age, the oldest first. A fork is younger than its parent, and a thread that has a window of a
+//! region waits only for windows of that region's forks and snapshots (write/revoke.rs).
 //!
-//! A cut that waits for operations holds none of these locks meanwhile, nor any region's turn: a thread inside of an
-//! operation may cut a region that has none, and that region may be one of several in the cut that waits. So the turns
-//! are taken twice, before pages are written back ahead and when operations are over. If somebody else has had one in
-//! between, what he may have left in private pages is looked for in the pause.
+//! While a cut waits for operations, it holds none of these locks and no region's turn. A thread inside an operation
+//! may need them: it may cut a region without operations that is also one of the regions of the waiting cut. So the cut
+//! takes the turns twice, before it writes pages back ahead and when the operations are over. If another thread has had
+//! one of the turns in between, the cut scans in the pause for the private pages that the other thread may have left.
 
 mod ahead;
 mod behind;
@@ -51,25 +51,25 @@ use crate::table::Locked;
 use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 
-/// How often a snapshot is tried that finds the pool full while others write by page.
+/// How often a snapshot is tried again if it finds the pool full while others write by page.
 const FULL_POOL_TRIES: usize = 16;
 
-/// What a snapshot is taken for.
+/// The use of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// For the program, which may ask for its place in the tree of snapshots.
+    /// The program gets it, and may ask for its place in the tree of snapshots.
     Snapshot,
-    /// To become a fork at once.
+    /// It becomes a fork at once.
     Fork,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Makes a snapshot of the region as it is now. The region is at it afterwards.
+    /// Makes a snapshot of the region as it is now. It becomes the region's place in the tree of snapshots.
     pub(crate) fn freeze(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.freeze_as(Purpose::Snapshot)
     }
 
-    /// As [`RegionCore::freeze`], for a fork: the region stays where it is in the tree of snapshots.
+    /// As [`RegionCore::freeze`], for a fork: the region keeps its place in the tree of snapshots.
     pub(crate) fn freeze_for_fork(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         self.freeze_as(Purpose::Fork)
     }
@@ -79,7 +79,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(made.pop().expect("a cut has a snapshot of each region"))
     }
 
-    /// Notes the snapshot's place in the tree, and that the region is there now.
+    /// Stores the snapshot's place in the tree, and moves the region there.
     fn is_now_at(&self, frozen: &SnapshotCore<S>) {
         frozen.from.set(self.accounts.origin.get());
         if frozen.id.is_some() {
@@ -98,7 +98,7 @@ impl<S: Sys> RegionCore<S> {
     }
 }
 
-/// Makes snapshots of all regions as they are at one moment, in the order of `regions`. None is among them twice.
+/// Makes snapshots of all regions as they are at one moment, in the order of `regions`. No region occurs twice.
 pub(crate) fn freeze_all<S: Sys>(
     regions: &[&RegionCore<S>],
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
@@ -132,9 +132,9 @@ fn cut<S: Sys>(
     let (mut tries, mut may_stay_writable) = (0, true);
     loop {
         let mut turns = take_turns();
-        // As long as it is their turn, regions are given no operations.
+        // While this thread has the turns, no region is given operations.
         let waits = operations::of_all(regions.iter().copied())?.is_some();
-        // Until the pause, if it may be that nothing is written to before.
+        // Signals are blocked until the pause, if nothing may be written before it.
         let mut signals =
             (!waits && regions.iter().all(|region| region.may_capture_tracked())).then(SignalsBlocked::new);
         let mut parts: EngineVec<Part<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
@@ -159,7 +159,7 @@ fn cut<S: Sys>(
         if !waits {
             hold_back();
         } else {
-            // Operations go on while pages are written back ahead, and those inside may wait for these turns.
+            // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
             next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
             drop(turns);
@@ -169,7 +169,7 @@ fn cut<S: Sys>(
             let are_others = !turns.iter().map(Turn::number).eq(next);
             for part in &mut parts {
                 if are_others {
-                    // They may have taken snapshots, whose ids are greater.
+                    // Other threads may have taken snapshots, whose ids are greater.
                     part.region.captured.begin_cut(|index| part.region.table.get(index).block());
                     part.frozen = begin(part.region, purpose);
                 }
@@ -178,7 +178,7 @@ fn cut<S: Sys>(
                     Keeps::Protected => !are_others,
                 };
                 if !is_looked_at {
-                    // Something may be marked that could not be captured: the pool may be full.
+                    // Pages may be marked that could not be captured, for example because the pool is full.
                     (part.is_looked_at, part.keeps) = (false, Keeps::Protected);
                 }
             }
@@ -195,12 +195,13 @@ fn cut<S: Sys>(
                 }));
                 return Ok(made);
             }
-            // As one by one they take more mappings, and blocks.
+            // CoW mappings that are write-protected one by one take more mappings, and blocks. The next try protects
+            // all.
             Err(_) if stay_writable => may_stay_writable = false,
             // Pinned blocks are copied, and the copies take blocks.
             Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
-            // So are blocks that have got private pages since they were written back. To write those back ahead makes
-            // room.
+            // CoW mappings that have got private pages since they were written back are copied, too. To write them back
+            // ahead makes room.
             Err(RegionError::PoolFull { .. })
                 if regions.iter().any(|region| region.accounts.has_cow_mappings()) && tries < FULL_POOL_TRIES =>
             {
@@ -211,8 +212,8 @@ fn cut<S: Sys>(
     }
 }
 
-/// A snapshot without blocks, whose id is greater than that of all snapshots that the region has had. In the region's
-/// turn.
+/// A snapshot without blocks, whose id is greater than those of all earlier snapshots of the region. The caller has the
+/// region's turn.
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
     let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
@@ -223,19 +224,19 @@ fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<Snapshot
     frozen
 }
 
-/// The pause, in which each snapshot is given the blocks of its region, and what comes behind it. Writers wait since
-/// `began`, or from here on, until `resume` is called. If it fails, all regions are as before.
+/// Makes the pause, in which each snapshot gets the blocks of its region, and does the work behind it. Writers wait
+/// since `began`, or else since this call, until `resume` is called. After a failure, all regions are as before.
 pub(crate) fn fill<S: Sys>(
     parts: &[Part<'_, S>],
     began: Option<u64>,
     resume: impl FnOnce(),
 ) -> Result<(), RegionError> {
     let Some(clock) = parts.first().map(|part| &part.region.pool().sys) else { return Ok(()) };
-    // No lock may be held while memory is allocated.
+    // Memory is allocated before any lock is taken.
     let mut filling: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
     let mut alone: EngineVec<Quiesced<'_, S>> = EngineVec::with_capacity_in(parts.len(), Own);
     let _signals = SignalsBlocked::new();
-    // Whoever wants a block of a snapshot back waits until it holds all of its blocks.
+    // A region that wants to revoke a block of a snapshot waits until the snapshot holds all of its blocks.
     filling.extend(parts.iter().map(|part| part.frozen.lock.exclusive()));
     let started = began.unwrap_or_else(|| clock.now());
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
@@ -272,7 +273,7 @@ pub(crate) fn fill<S: Sys>(
         parts.iter().for_each(|part| count(&part.region.counters.snapshots, 1));
         return Ok(());
     };
-    // As if they were taken and dropped.
+    // The snapshots go as if they were taken and dropped.
     for (part, filling) in parts.iter().zip(filling) {
         part.region.forget(&part.frozen);
         part.frozen.give_up_all(Locked::alone(&filling));
@@ -280,8 +281,8 @@ pub(crate) fn fill<S: Sys>(
     Err(region.error(reason))
 }
 
-/// Shares the blocks of each part, whose writers are kept off then, and counts those that it has come to; or tells
-/// which part could not be shared, and why.
+/// Shares the blocks of each part and keeps off its writers. `begun` counts the parts for which that has begun. An
+/// error says which part failed, and why.
 fn share_each<S: Sys>(
     parts: &[Part<'_, S>],
     alone: &mut [Quiesced<'_, S>],
@@ -294,17 +295,17 @@ fn share_each<S: Sys>(
     Ok(())
 }
 
-/// Write-protects what is written to meanwhile, until a look through all parts finds none. Then gives each snapshot
-/// what was not captured before; or tells of which part that failed, and why.
+/// Write-protects the CoW mappings that are written to meanwhile, until a pass through all parts finds none. Then gives
+/// each snapshot what was not captured before. An error says which part failed, and why.
 ///
-/// Whoever writes to what no pass has found has a page fault. So there is no need for a look if others had none since
-/// all were captured, nor for another one if they had none since the last began.
+/// A write to a CoW mapping that no pass has found raises a page fault. So no pass is needed if other threads have had
+/// no fault since all pages were captured, and no further pass if they have had none since the last one began.
 ///
-/// Where pages are pinned, which are copied after that moment, nobody may go on to those from a write that the cut does
-/// not have. So all else is write-protected then.
+/// Pinned pages are copied after that moment. So that no thread goes on to them after a write that the cut does not
+/// have, everything else is write-protected then.
 fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
     let each = || parts.iter().zip(alone).enumerate();
-    // Each is asked.
+    // All parts are asked, because each keeps its own count.
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
     let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
     let are_pinned = parts.iter().any(|part| part.region.has_pins());
@@ -322,7 +323,7 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
     each().try_for_each(|(nth, (part, alone))| part.region.keep_rest(alone, part).map_err(|reason| (nth, reason)))
 }
 
-/// Resumes the writers of each part; or tells of which part they could not be, and why.
+/// Resumes the writers of each part. An error says which part failed, and why.
 fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
     for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
         part.region.resume_writers(alone, part).map_err(|reason| (nth, reason))?;
@@ -330,8 +331,8 @@ fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> 
     Ok(())
 }
 
-/// Takes back what was shared, the last part perhaps in vain. This happens under the region locks: other faults take a
-/// block with two holders for write-protected, and copy it.
+/// Takes back what was shared, even if the last part was not shared completely. This happens under the region locks:
+/// otherwise faults would take a block with two holders for write-protected, and copy it.
 fn undo<S: Sys>(parts: &[Part<'_, S>], filling: &[ExclusiveGuard<'_>], alone: &mut [Quiesced<'_, S>]) {
     for ((Part { frozen, .. }, filling), alone) in parts.iter().zip(filling).zip(alone) {
         alone.fail();

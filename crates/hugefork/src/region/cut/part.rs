@@ -1,4 +1,4 @@
-//! What a cut knows of each region that it goes through.
+//! What a cut knows of each of its regions.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,16 +10,17 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sys::Sys;
 use crate::units::EntryIndex;
 
-/// A region, and the snapshot that is to hold its blocks.
+/// A region, and the snapshot that gets its blocks.
 pub(crate) struct Part<'a, S: Sys> {
     pub(crate) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
-    /// Whether all pages of CoW mappings that are write-protected were looked at ahead.
+    /// Whether all pages of write-protected CoW mappings were scanned ahead.
     pub(crate) is_looked_at: bool,
     pub(crate) keeps: Keeps,
-    /// While other threads have had as many page faults, nothing was written since it was captured.
+    /// The number of page faults of other threads at the last check. While it stays the same, nothing was written since
+    /// the pages were captured.
     pub(super) faults: Cell<Option<u64>>,
-    /// The entries that are captured behind the pause: CoW mappings that may have pages that were not looked at.
+    /// The entries that are captured behind the pause: CoW mappings that may have pages that no scan has found.
     pub(super) behind: RefCell<EngineVec<usize>>,
 }
 
@@ -35,24 +36,24 @@ impl<'a, S: Sys> Part<'a, S> {
         Part { region, frozen, is_looked_at, keeps, faults, behind }
     }
 
-    /// Whether other threads may have had page faults since this was last asked.
+    /// Whether other threads may have had page faults since the last call.
     pub(super) fn are_more_faults(&self) -> bool {
         let now = self.region.pool().sys.faults_of_others();
         self.faults.replace(now) != now || now.is_none()
     }
 
-    /// Notes that a CoW mapping, which is write-protected, may have pages that were not captured.
+    /// Notes that a write-protected CoW mapping may have pages that were not captured.
     pub(super) fn leave_for_later(&self, index: EntryIndex) {
         self.behind.borrow_mut().push(index.0);
     }
 }
 
-/// What happens in a cut to CoW mappings that can be written to.
+/// What a cut does with writable CoW mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
-    /// They are write-protected, and what has become private since the look ahead is copied.
+    /// It write-protects them, and copies the pages that have become private since the scans ahead.
     Protected,
-    /// They stay as they are, but for those where a page was written since it was captured: these are write-protected,
-    /// which takes 30 us for 2 MiB of private pages, and captured behind the pause.
+    /// It leaves them writable, except those with a page that was written since it was captured. The cut write-protects
+    /// these, which takes 30 us for 2 MiB of private pages, and captures them behind the pause.
     Writable,
 }

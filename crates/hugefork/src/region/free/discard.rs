@@ -11,7 +11,7 @@ use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// The windows that are held at once: one system call for each 2 GiB, so that writers there wait for
+/// The bytes whose windows are locked at once. There is one system call for each 2 GiB, so that writers there wait for
 /// microseconds.
 const HELD_AT_ONCE_BYTES: usize = 2 << 30;
 
@@ -40,7 +40,7 @@ impl<S: Sys> RegionCore<S> {
         while next < whole.end {
             next = self.drop_some(next..whole.end).map_err(|reason| self.error(reason))?;
             if next < whole.end {
-                // It is pinned, so it becomes zero where it is.
+                // The block is pinned, so it becomes zero where it is.
                 self.zero_part(next, 0..size.bytes())?;
                 next += 1;
             }
@@ -94,13 +94,13 @@ impl<S: Sys> RegionCore<S> {
         Ok(entries.end)
     }
 
-    /// The windows from that of `entry` to that of `end - 1`, as many as may be held at once.
+    /// The windows from that of `entry` to that of `end - 1`, as many as may be locked at once.
     fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
         let windows = self.windows_of(&(entry..end));
         windows.start..windows.end.min(windows.start + self.most_held())
     }
 
-    /// How many windows may be held at once.
+    /// How many windows may be locked at once.
     pub(super) fn most_held(&self) -> usize {
         (HELD_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1)
     }

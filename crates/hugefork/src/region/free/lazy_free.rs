@@ -4,13 +4,14 @@
 //!   lazy_free ─▶ write-protect, mark ─▶ write: cancelled, nothing lost
 //!                                   └─▶ reclaim: dropped, reads as zeros
 //! ```
-//! User space has no dirty bit. So the mark takes away the right to write, and the next write faults and cancels
-//! (`Fault::reuse`, write/fault.rs; of a page: state/split.rs). A `Lazy` block has not been written to since it was
-//! marked.
+//! User space has no dirty bit. So `lazy_free` takes away the right to write, and the next write faults and cancels the
+//! lazy free (`Fault::reuse` in write/fault.rs; for a single page, state/split.rs). A `Lazy` block has not been written
+//! to since it was marked.
 //!
-//! Whole blocks are marked under the region lock alone, held exclusively, as for a snapshot: one write-protection and
-//! one pass. The call may cover entries that cannot be freed if they have no right to lose; it leaves out pinned and
-//! revoked ones, and CoW mappings. Those that the region holds alone were written back before.
+//! Whole blocks are marked as for a snapshot: under the region lock alone, held exclusively, with one write-protection
+//! and one pass. The write-protection may cover entries that cannot be freed, if these are read-only anyway. It leaves
+//! out pinned and revoked entries, and CoW mappings. CoW mappings whose blocks the region alone holds were written back
+//! before.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -29,11 +30,12 @@ use crate::table::{Entry, Locked, State};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// What [`Region::lazy_free`](crate::Region::lazy_free) did, in bytes. The fields add up to the range.
+/// The result of [`Region::lazy_free`](crate::Region::lazy_free), in bytes. The fields add up to the length of the
+/// range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LazyFreed {
-    /// Lazily freed now.
+    /// Freed lazily by this call.
     pub freed: usize,
     /// There was nothing to do: never written, dropped, or lazily freed already.
     pub already: usize,
@@ -74,7 +76,7 @@ impl<S: Sys> RegionCore<S> {
         let size = self.pool().block_size;
         let blocks = whole(&pages, size.bytes());
         self.write_back_what_is_alone(self.touched(&pages))?;
-        // The mark 0 means that nothing waits.
+        // Not 0, which is the mark of windows that do not wait.
         let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
         let mut freeing = Freeing { region: self, mark, freed };
@@ -118,14 +120,15 @@ impl<S: Sys> RegionCore<S> {
         count(&self.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns how many bytes that were.
+    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns the number of bytes that
+    /// were lazily freed.
     fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
         let _signals = SignalsBlocked::new();
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
         match (on_cancel(entry.state()), self.split(index)) {
-            // It stays readable. The next write finds out whether anybody else holds it.
+            // The block stays read-only. The next write finds out whether it has other holders.
             ((next, OnCancel::Keep), _) => {
                 let locked = Locked::windows(&window, &publishing);
                 self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
@@ -142,13 +145,13 @@ impl<S: Sys> RegionCore<S> {
 /// One call of `lazy_free`.
 struct Freeing<'a, S: Sys> {
     region: &'a RegionCore<S>,
-    /// Its number among all calls.
+    /// The number of this call among all calls.
     mark: u32,
     freed: LazyFreed,
 }
 
 impl<S: Sys> Freeing<'_, S> {
-    /// Notes that something was lazily freed in these windows.
+    /// Puts these windows in line for reclaim, because something in them was lazily freed.
     fn wait_in_line(&self, windows: Range<usize>) {
         self.region.table.waiting.enter(windows, self.mark);
         self.region.pool().frames.note_change();
@@ -195,7 +198,7 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(())
     }
 
-    /// What an entry needs. Pinned blocks are left out.
+    /// The next state of an entry, and what to do for it. The caller has left out pinned blocks.
     fn on(&self, entry: Entry) -> (State, OnLazyFree) {
         on_lazy_free(entry.state(), self.region.held(entry), Pinned::No)
     }
@@ -205,14 +208,14 @@ impl<S: Sys> Freeing<'_, S> {
         let (entry, pinned) = (self.region.table.get(index), self.region.pins.of(index));
         let why = match on_lazy_free(entry.state(), self.region.held(entry), pinned).1 {
             OnLazyFree::Skip(why) => why,
-            // It was skipped because somebody else held it, who has let go of it since.
+            // The block was skipped because of another holder, which has released it since.
             OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages => Skipped::Shared,
         };
         self.freed.skip(why, self.region.pool().block_size.bytes());
     }
 
-    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go at any
-    /// time, so what could not be freed before the call is not freed after it either, unless the call covered it.
+    /// Frees entries that one write-protection covers: one system call and one pass. Other holders may let go of blocks
+    /// at any time. So an entry at either end that could not be freed before the call is not freed after it either.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
         let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
@@ -228,8 +231,8 @@ impl<S: Sys> Freeing<'_, S> {
         Ok(protected.published(region.store(locked, event, first..end, |alike, old| self.free(alike, old, right)))?)
     }
 
-    /// What becomes of the entries `alike`, which begin with `entry`, after the write-protection. It worked if `right`
-    /// says so.
+    /// The first of the entries that replace `alike`, which begin with `entry`, after a write-protection with the
+    /// result `right`.
     fn free(&mut self, alike: Range<usize>, entry: Entry, right: Right) -> Entry {
         let size = self.region.pool().block_size;
         let bytes = size.len_of(alike.len());
@@ -249,7 +252,7 @@ impl<S: Sys> Freeing<'_, S> {
         }
     }
 
-    /// What becomes of a split entry after the write-protection of these pages.
+    /// The entry that replaces a split entry, after the write-protection of these pages.
     fn free_pages(&mut self, index: EntryIndex, entry: Entry, pages: Range<usize>, right: Right) -> Entry {
         let Some(split) = entry.block().and_then(|block| self.region.pages_of(index, block)) else { return entry };
         let freed = split.free(pages.clone(), right);
@@ -309,7 +312,7 @@ impl<S: Sys> Freeing<'_, S> {
     }
 }
 
-/// The part of `range` that is whole units; empty, at its start, if there is none.
+/// The whole units in `range`, or an empty range at its start if there are none.
 fn whole(range: &Range<usize>, unit: usize) -> Range<usize> {
     let (start, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
     if start < end { start..end } else { range.start..range.start }

@@ -1,7 +1,7 @@
-//! Reclaim drops what was lazily freed, oldest first, when somebody is short of blocks or memory.
+//! Reclaim drops lazily freed contents, oldest first, when the pool is short of blocks or memory.
 //!
-//! Windows with something to drop wait in line (table/waiting.rs). One call drops a run of blocks. Windows whose blocks
-//! others hold are shelved; their blocks stay lazily freed.
+//! Windows with something to drop wait in line (table/waiting.rs). One system call drops a run of blocks. A window
+//! whose blocks have other holders is shelved; its blocks stay lazily freed.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
         if keeps_its_blocks || !self.accounts.has_lazy() {
             return None;
         }
-        // Another reclaim may have taken windows and be about to drop what is in them.
+        // Another reclaim may have taken windows out of the line and be about to drop their contents.
         let _looking = self.table.waiting.look();
         self.table.waiting.oldest()
     }
@@ -49,20 +49,20 @@ impl<S: Sys> LazyHolder for RegionCore<S> {
 /// One search through a region for contents that may be dropped.
 struct Reclaim<'a, S: Sys> {
     region: &'a RegionCore<S>,
-    /// How many bytes are wanted.
+    /// The number of bytes to drop.
     bytes: usize,
     what: Droppable,
     dropped: Dropped,
 }
 
 impl<S: Sys> Reclaim<'_, S> {
-    /// The number of windows to take: as many as may be held at once, but no more than are needed or may be looked at.
+    /// The number of windows to take: as many as may be locked at once, but no more than are needed or may be visited.
     fn most_windows(&self, look: usize) -> usize {
         let needed = self.region.pool().block_size.count(self.bytes - self.dropped.bytes).min(look);
         (self.region.table.window(EntryIndex(needed)) + 1).min(self.region.most_held())
     }
 
-    /// Looks at windows that were taken out of the line, and drops what is lazily freed in them.
+    /// Visits windows that were taken out of the line, and drops what is lazily freed in them.
     fn windows(&mut self, windows: Range<usize>, look: &mut usize) {
         let table = &self.region.table;
         let held = table.lock_windows(windows.clone());
@@ -94,7 +94,8 @@ impl<S: Sys> Reclaim<'_, S> {
         entries.start..end
     }
 
-    /// Puts windows back in line that were not looked at to their end, and shelves those in which something is left.
+    /// Puts windows that were not visited to their end back in line, and shelves those that still have something to
+    /// drop.
     fn line_up(&self, windows: Range<usize>, looked_to: usize) {
         let table = &self.region.table;
         for window in windows.rev() {
@@ -124,7 +125,7 @@ impl<S: Sys> Reclaim<'_, S> {
         is_lazy || self.region.split(index).is_some_and(|split| split.pages.count(SplitPage::Lazy) > 0)
     }
 
-    /// Drops a run of blocks. If the call cannot be made now, it may work the next time.
+    /// Drops a run of blocks. If the kernel refuses now, `note_change` lets a later reclaim try again.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) {
         let (region, count_of) = (self.region, entries.len());
         match region.remap(locked, Place::Own, &entries, Shows::Zeros) {

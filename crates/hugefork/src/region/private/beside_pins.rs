@@ -1,10 +1,10 @@
-//! Pages beside pinned ones. A pinned block stays writable while it is copied for a snapshot, or gets the bytes of one
-//! in a reset; but only its pinned pages have to. The others are closed meanwhile, as all other memory of the region
-//! is: a thread that writes there waits, and the cut is one moment for all pages that are not pinned. Where all else
-//! is parked so that system calls wait, these pages are, too.
+//! Pages beside pinned ones. While a snapshot copies a pinned block, or a reset writes to it, only its pinned pages
+//! have to stay writable. The other pages are closed to writers, like all other memory of the region: a thread that
+//! writes there waits, so the cut is one moment for all pages that are not pinned. If the rest of the region is parked,
+//! so that system calls wait too, these pages are parked as well.
 //!
-//! A block says `Private` meanwhile. If the kernel refuses to give the right to write back, the pins note that, and
-//! the next thread at such a block tries again.
+//! The block stays `Private` meanwhile. If the kernel refuses to make the pages writable again, the pins note that, and
+//! the next thread that needs such a block writable tries again.
 
 use std::ops::Range;
 
@@ -14,11 +14,11 @@ use crate::sys::{Access, Sys};
 use crate::table::Locked;
 use crate::units::{BASE_PAGE, EntryIndex};
 
-/// The mappings that a run of pages adds at most which others surround.
+/// The most mappings that a run of pages adds when its access differs from that of the pages on both sides.
 const MAPPINGS_OF_A_RUN: usize = 2;
 
 impl<S: Sys> RegionCore<S> {
-    /// The runs of pages beside pinned ones, in bytes. The caller holds a lock that keeps pins as they are.
+    /// The runs of pages beside pinned ones, in bytes. The caller holds a lock that keeps the pins as they are.
     fn beside_pins(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         self.pins.pinned(entries).flat_map(|index| {
             let start = self.pool().block_size.len_of(index.0);
@@ -27,10 +27,11 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Threads that use these pages wait then, in system calls too. False if that cannot be done; then none is parked.
+    /// Parks these pages, so that threads and system calls that use them wait. False if that cannot be done; then none
+    /// is parked.
     pub(super) fn park_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, runs) = (self.site(), self.beside_pins(entries.clone()).count());
-        // Those of the run, here and in the parking.
+        // The mappings of all runs, here and in the parking.
         if !self.pool().sys.budget().fits(2 * MAPPINGS_OF_A_RUN * runs) {
             return false;
         }
@@ -41,13 +42,12 @@ impl<S: Sys> RegionCore<S> {
         parked == runs
     }
 
-    /// Shows them where they belong. Their waiting threads are woken with all others.
+    /// Moves these pages back to the region's own addresses. The threads that wait for them are woken with all others.
     pub(super) fn unpark_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) {
         self.beside_pins(entries).for_each(|bytes| self.site().unpark(locked, &bytes));
     }
 
-    /// Takes the right to write away from these pages. The mappings that come from it are counted until all are counted
-    /// anew.
+    /// Makes these pages read-only. The mappings that this adds stay counted until the caller counts all mappings anew.
     pub(super) fn protect_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         self.beside_pins(entries).try_for_each(|bytes| {
             let closed = self.site().reprotect(locked, bytes, Access::Read)?;
@@ -55,7 +55,7 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Gives the right back.
+    /// Makes these pages writable again.
     pub(super) fn allow_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) {
         for index in self.pins.pinned(entries) {
             if self.allow_all(locked, index).is_err() && self.allow_all(locked, index).is_err() {
@@ -64,8 +64,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Sees to it that a block can be written to that is `Private`: pages beside pinned ones may have been left without
-    /// the right.
+    /// Makes sure that a `Private` block is writable: after a failure, its pages beside pinned ones may be read-only.
     pub(in crate::region) fn see_to_right(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
         if self.pins.may_lack_right() { self.allow_all(locked, index) } else { Ok(()) }
     }

@@ -1,16 +1,16 @@
-//! Page grain: blocks that are shown through a private mapping, so that the kernel copies the pages that are written.
+//! Page grain: CoW mappings show blocks through private mappings, so that the kernel copies the pages that are written.
 //!
 //! ```text
 //!   first write ─▶ private mapping of a GiB ────▶ CowMapped: the kernel copies each page that is written
-//!                                   write-protect │            ▲ allow writes: a write that is to copy no block
+//!                                   write-protect │            ▲ allow writes: a write that copies pages only
 //!                                                 ▼            │
 //!   block of its own ◀── write-back (write_back.rs), or a copy with the private pages ── read-only
 //! ```
-//! A snapshot write-protects all CoW mappings before it looks which pages are private, unless the kernel tells what is
-//! written meanwhile (cut/ahead.rs, `capture_ahead`). A write-protected CoW mapping that has private pages is one that
-//! a snapshot has captured (cut/capture.rs), or that the pool's thread leaves to the writer to copy (maintain.rs); or a
-//! snapshot is just being taken, or has failed. Whether a write there copies pages or the block is decided in
-//! write/by_page.rs (`grain`).
+//! A snapshot write-protects all CoW mappings before it scans for private pages, unless the kernel records which pages
+//! are written meanwhile (cut/ahead.rs, `capture_ahead`). A write-protected CoW mapping has private pages for one of
+//! these reasons: a snapshot has captured it (cut/capture.rs), the pool's thread leaves the copy of its block to the
+//! writer (maintain.rs), a snapshot is being taken, or a snapshot has failed. Whether a write there copies pages or the
+//! block is decided in write/by_page.rs (`grain`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,8 @@ use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
-    /// Whether writes may be by page. An observer has to be told of each change of memory, and the kernel tells nobody.
+    /// Whether writes may be by page. An observer forbids it: it has to hear of each change of memory, and the kernel
+    /// reports no copies of pages.
     pub(in crate::region) fn may_cow_map(&self) -> bool {
         let pool = self.pool();
         pool.sys.has_cow_mappings()
@@ -35,7 +36,7 @@ impl<S: Sys> RegionCore<S> {
             && self.observer.get().is_none()
     }
 
-    /// Whether the kernel is to copy from the fork or snapshot on.
+    /// Whether a fork or snapshot makes CoW mappings of all blocks that it shares.
     pub(in crate::region) fn shows_by_page(&self) -> bool {
         self.accounts.grain == CopyGrain::Page && self.accounts.limit.is_none() && self.may_cow_map()
     }
@@ -46,7 +47,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Shows entries, whose blocks are neighbours, through a private mapping. None of them has private pages. If only
-    /// the right to write is missing, they are CoW mappings all the same, and the next write asks for it.
+    /// the right to write is refused, the entries are CoW mappings all the same, and the next write asks for the right
+    /// again.
     pub(in crate::region) fn cow_map(
         &self,
         locked: Locked<'_>,
@@ -70,7 +72,7 @@ impl<S: Sys> RegionCore<S> {
         self.noted(right)
     }
 
-    /// Gives the right to write to write-protected CoW mappings.
+    /// Makes write-protected CoW mappings writable.
     pub(in crate::region) fn allow_writes(
         &self,
         locked: Locked<'_>,
@@ -85,8 +87,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(allowed.published(stored)?)
     }
 
-    /// Shows all blocks among `entries` that others hold too through private mappings, as far as that can be done. On
-    /// failure some of them may still be writable.
+    /// Shows the shared blocks among `entries` through private mappings, as far as that can be done. After a failure
+    /// some of them may still be writable.
     pub(in crate::region) fn cow_map_each(
         &self,
         locked: Locked<'_>,
@@ -95,10 +97,10 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<(), Unresolved> {
         for run in self.in_a_row(entries) {
             let is_cow_mapping = |index: &usize| self.table.get(EntryIndex(*index)).is_cow_mapping();
-            // The right to write is a tenth of the cost of a new mapping, if it takes few calls.
+            // To make a CoW mapping writable costs a tenth of a new mapping, if it takes few calls.
             let pieces =
                 1 + run.clone().skip(1).filter(|index| is_cow_mapping(index) != is_cow_mapping(&(index - 1))).count();
-            // What was captured for a snapshot stays over its mapping.
+            // A mapping with captured pages must stay, because the pages are private pages of it.
             let keeps_pages = run.clone().any(|index| self.captured.pages_of(EntryIndex(index)) > 0);
             if pieces > 1 + run.len() / 16 && !keeps_pages {
                 self.cow_map_or_protect(locked, run, place)?;
@@ -110,7 +112,7 @@ impl<S: Sys> RegionCore<S> {
                 let end = (piece..run.end).find(|index| is_cow_mapping(index) == is_new).unwrap_or(run.end);
                 match is_new {
                     true => self.cow_map_or_protect(locked, piece..end, place)?,
-                    // What stays write-protected is left to the fault of the next write.
+                    // A CoW mapping that stays write-protected is left to the fault of the next write.
                     false => drop(self.allow_writes(locked, piece..end, place)),
                 }
                 piece = end;
@@ -119,8 +121,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Shows entries through one private mapping. If that cannot be done it takes away the right to write: what is
-    /// parked has it still, and comes back with it.
+    /// Shows entries through one private mapping. If that fails for parked entries, this takes away the right to write,
+    /// because parked contents still have it and would come back with it.
     fn cow_map_or_protect(&self, locked: Locked<'_>, entries: Range<usize>, place: Place) -> Result<(), Unresolved> {
         if self.cow_map(locked, entries.clone(), place).is_ok() || place == Place::Own {
             return Ok(());
@@ -142,7 +144,8 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// The runs of entries with blocks in a row, of one kind. `kind` says which block and which kind.
+    /// The runs of entries with consecutive blocks and of the same kind. `kind` gives the block and the kind of an
+    /// entry; `None` keeps the entry out of all runs.
     pub(super) fn rows(
         &self,
         entries: Range<usize>,
@@ -158,7 +161,7 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Notes that CoW mappings may not be writable that count as that.
+    /// If `right` is an error, notes that some CoW mappings may count as writable and be read-only.
     pub(in crate::region) fn noted(&self, right: Result<(), SystemError>) -> Result<(), Unresolved> {
         right.map_err(|error| {
             self.accounts.unsure.store(true, Ordering::Relaxed);

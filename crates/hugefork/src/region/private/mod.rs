@@ -1,26 +1,27 @@
-//! Page grain: blocks that are shown through private mappings, and how what was written there gets back into blocks.
+//! Page grain: CoW mappings, which show blocks through private mappings, and the write-back of their private pages into
+//! blocks.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
-//! | `may_cow_map`, `shows_by_page` | whether writes may be by page, or are from a snapshot on |
-//! | `cow_map`, `cow_map_each`, `publish_cow_mappings`, `noted` | shows blocks through private mappings |
-//! | `allow_writes`, `write_protect`, `write_protect_all` | gives CoW mappings the right to write, and takes it away |
-//! | `holds` | keeps writers off by having them wait |
-//! | `each_visible` | which entries writers see |
-//! | `see_to_right` | makes a block writable that counts as such |
-//! | `cow_mappings` | which entries are shown so |
-//! | `scan`, `count_pages` | finds private pages or those without a mark, and marks them |
-//! | `patched`, `next_patched`, `private_page_count`, `by_block` | which blocks have private pages |
-//! | `copy_private`, `copy_private_by` | copies them |
-//! | `drop_private` | drops them |
-//! | `is_alone_with_cow_mapping`, `may_write_back` | whether they may go back into their own blocks |
-//! | `write_back_run`, `write_back_in_place` | puts them back into blocks |
-//! | `write_back_read_only` | the same, in a pause |
+//! | `may_cow_map`, `shows_by_page` | say whether writes may be by page, or are so after each snapshot |
+//! | `cow_map`, `cow_map_each`, `publish_cow_mappings`, `noted` | show blocks through private mappings |
+//! | `allow_writes`, `write_protect`, `write_protect_all` | make CoW mappings writable or read-only |
+//! | `holds` | keeps writers off by making them wait |
+//! | `each_visible` | visits the entries that threads may access |
+//! | `see_to_right` | makes a block writable that counts as writable |
+//! | `cow_mappings` | finds the CoW mappings |
+//! | `scan`, `count_pages` | find private pages or those without a mark, and mark them |
+//! | `patched`, `next_patched`, `private_page_count`, `by_block` | find the blocks with private pages |
+//! | `copy_private`, `copy_private_by` | copy private pages |
+//! | `drop_private` | drops private pages |
+//! | `is_alone_with_cow_mapping`, `may_write_back` | say whether private pages may go back into their own blocks |
+//! | `write_back_run`, `write_back_in_place` | put private pages back into blocks |
+//! | `write_back_read_only` | puts them back while a snapshot keeps writers off |
 //!
-//! [`Quiesced`] keeps writers off in the one way or the other, and resumes them.
+//! [`Quiesced`] keeps writers off, by making them wait or fault, and resumes them.
 //!
-//! Nothing here takes a block, and nobody gives one up. What cannot go on without one is left to the caller:
-//! `write_back_run` says which CoW mappings it has written back, and the others need a copy.
+//! Nothing here takes a block from the pool, or makes a holder give one up. If an entry needs a block, the caller has
+//! to get it: `write_back_run` returns the CoW mappings that it has written back, and the others need a copy.
 
 mod beside_pins;
 mod cow_mapping;

@@ -1,19 +1,19 @@
-//! Keeping writers off, and resuming them.
+//! Keeps writers off entries of a region, and resumes them.
 //!
-//! | way | where the pages are | writers |
+//! | way | place of the pages | effect on writers |
 //! |---|---|---|
-//! | held | parked | wait, system calls too, until they are resumed |
-//! | write-protected, or protected | where they belong | fault; system calls that write fail |
+//! | held | parked | threads and system calls wait until they are resumed |
+//! | write-protected, or protected | the region's own addresses | threads fault; system calls that write fail |
 //!
-//! To hold them takes more mappings, and a process that may handle the faults of system calls. [`Quiesced`] holds where
-//! that is permitted, and otherwise takes the right to write away. Nobody writes to its entries from then on, and those
-//! who wait go on when it ends:
+//! Holding takes more mappings, and a process that is permitted to handle the faults of system calls. [`Quiesced`]
+//! holds writers where that is permitted, and otherwise takes away the right to write. From then on no thread writes to
+//! its entries. Its end resumes the threads that wait:
 //!
-//! | end | what the entries show | what they say |
+//! | end | what the entries show | what the entries say |
 //! |---|---|---|
 //! | `done` | what the caller has shown there | what the caller has stored |
-//! | `unpark`, and then `done` | what was parked, with what has become of it | the same: write-protected stays so |
-//! | drop, when something failed | what was parked | CoW mappings are writable, and the next write makes them so |
+//! | `unpark`, then `done` | the parked contents, as changed meanwhile | the same; write-protected entries stay so |
+//! | drop, after a failure | the parked contents | CoW mappings are writable, and the next write makes them so |
 
 use std::mem;
 use std::ops::Range;
@@ -32,44 +32,46 @@ use crate::table::{Entry, Locked, WindowsGuard};
 use crate::types::options::Writers;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// The CoW mappings that are write-protected at once: the kernel looks at each page, which takes 2 ms for 1 GiB.
+/// The bytes of CoW mappings that are write-protected at once: the kernel visits each page, which takes 2 ms for 1 GiB.
 const PROTECTED_AT_ONCE_BYTES: usize = 64 << 20;
 
-/// Keeps writers off entries of a region until it ends.
+/// A guard that keeps writers off entries of a region until it ends.
 pub(in crate::region) struct Quiesced<'a, S: Sys> {
     region: &'a RegionCore<S>,
     locks: Locks<'a>,
-    /// Those whose writers are to be resumed.
+    /// The entries whose writers the guard resumes.
     entries: Range<usize>,
     place: Place,
-    /// Where the pages beside pinned ones are, while they are closed.
+    /// The place of the pages beside pinned ones, while writers are kept off them.
     beside_pins: Option<Place>,
-    /// Where it is counted for how long they waited who used what is parked, and since when.
+    /// If pages are parked: the record of the times for which their users waited, and the start of this time.
     timed: Option<(&'a Recording, u64)>,
 }
 
-/// What keeps all others from changing the entries meanwhile.
+/// The locks that keep other threads from changing the entries meanwhile.
 pub(in crate::region) enum Locks<'a> {
-    /// The locks of their windows. The guard takes the region lock when it needs it: who has that must not drop it.
+    /// The locks of their windows. The guard takes the region lock when it needs it, so a caller with the region lock
+    /// must not drop the guard.
     Windows(&'a WindowsGuard<'a>),
     /// The region lock.
     Region(Locked<'a>),
-    /// The same, and perhaps those of all windows. The guard releases them.
+    /// The region lock, and perhaps the locks of all windows. The guard owns and releases them.
     Own { windows: WindowsGuard<'a>, region: ExclusiveGuard<'a> },
 }
 
 impl<'a, S: Sys> Quiesced<'a, S> {
-    /// Keeps nobody off yet. But to drop it resumes the writers of `entries`.
+    /// Makes a guard that keeps no writers off yet. Its drop still resumes the writers of `entries`.
     pub(in crate::region) fn new(region: &'a RegionCore<S>, locks: Locks<'a>, entries: Range<usize>) -> Self {
         Quiesced { region, locks, entries, place: Place::Own, beside_pins: None, timed: None }
     }
 
-    /// As in [`Quiesced::new`], for other entries. None is parked.
+    /// Makes the guard one for other entries. Nothing may be parked.
     pub(in crate::region) fn covers(&mut self, entries: Range<usize>) {
         self.entries = entries;
     }
 
-    /// Keeps writers off a run of CoW mappings, and releases the region lock. If they wait, `held` counts for how long.
+    /// Keeps writers off a run of CoW mappings, and releases the region lock. If writers are held, `held` records for
+    /// how long.
     pub(in crate::region) fn begin(
         region: &'a RegionCore<S>,
         windows: &'a WindowsGuard<'a>,
@@ -83,7 +85,8 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         Ok(Quiesced { region, locks: Locks::Windows(windows), entries, place, beside_pins: None, timed })
     }
 
-    /// Keeps writers off a run of CoW mappings, which go on counting as writable: they are to be so when it is done.
+    /// Keeps writers off a run of CoW mappings, which go on counting as writable. They must be writable when `done` is
+    /// called.
     pub(in crate::region) fn begin_briefly(
         region: &'a RegionCore<S>,
         locked: Locked<'a>,
@@ -105,13 +108,13 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         Ok(())
     }
 
-    /// Keeps writers off all its entries, whatever they are: they wait where the kernel is to copy from a snapshot on,
-    /// or else fault. Of pinned blocks, the pinned pages stay writable and no others (beside_pins.rs).
+    /// Keeps writers off all its entries, in whatever state. Writers wait if the region shows shared blocks by page,
+    /// and fault otherwise. Of a pinned block, only the pinned pages stay writable (beside_pins.rs).
     ///
-    /// They are protected whatever they say, since an earlier failure may have left some writable. Two kinds are left
-    /// out, because each call waits for whoever gets memory for the process just then, 4 ms for 2 MiB in a virtual
-    /// machine: CoW mappings that say that they can be written to, whose pages are captured; and blocks with more than
-    /// `references`, which were protected when another holder got them.
+    /// Entries are protected even if their state is read-only, since an earlier failure may have left some writable.
+    /// Two kinds are left out, because each call waits for threads of the process that just then get memory, 4 ms for 2
+    /// MiB in a virtual machine: CoW mappings that count as writable, because their pages are captured; and blocks with
+    /// more than `references` references, because they were protected when another holder got them.
     pub(in crate::region) fn keep_all_off(&mut self, references: u32) -> Result<(), Unresolved> {
         let (region, entries) = (self.region, self.entries.clone());
         if region.shows_by_page() && self.locked(|locked| region.park_all(locked, entries.clone())) {
@@ -144,7 +147,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         self.entries.clone()
     }
 
-    /// Where the pages are.
+    /// The place of the pages.
     pub(in crate::region) fn place(&self) -> Place {
         self.place
     }
@@ -158,13 +161,13 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         }
     }
 
-    /// Shows what is parked where it belongs, and resumes all who wait for it.
+    /// Moves parked pages back to the region's own addresses, and resumes the threads that wait for them.
     pub(in crate::region) fn unpark(&mut self) {
         let entries = self.entries.clone();
         self.unpark_in([entries]);
     }
 
-    /// As [`Quiesced::unpark`], if what is parked is in `runs` only.
+    /// As [`Quiesced::unpark`], if only entries in `runs` are parked.
     pub(in crate::region) fn unpark_in(&mut self, runs: impl IntoIterator<Item = Range<usize>>) {
         if self.place == Place::Parked {
             let region = self.region;
@@ -173,13 +176,14 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         }
     }
 
-    /// Ends: something else is shown at the entries, or what was parked is there again.
+    /// Ends the guard, after the caller has shown something else at the entries or the parked pages are back.
     pub(in crate::region) fn done(mut self) {
         self.resume();
         self.entries = 0..0;
     }
 
-    /// The same for a guard of all windows, and keeps some windows locked. Returns a guard for each of these, in order.
+    /// As [`Quiesced::done`], for a guard that owns the locks of all windows. Keeps the windows locked for which
+    /// `is_kept` is true. Returns a guard for each of these, in order.
     pub(in crate::region) fn done_but_for(mut self, is_kept: impl Fn(usize) -> bool) -> EngineVec<WindowsGuard<'a>> {
         self.resume();
         self.entries = 0..0;
@@ -191,7 +195,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         kept
     }
 
-    /// Opens the pages beside pinned ones again.
+    /// Makes the pages beside pinned ones writable again.
     fn open(&mut self) {
         let Some(place) = self.beside_pins.take() else { return };
         let entries = self.entries.clone();
@@ -201,7 +205,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         });
     }
 
-    /// Wakes those who wait. Nothing is parked any more but pages beside pinned ones.
+    /// Wakes the threads that wait. Nothing may be parked any more except pages beside pinned ones.
     fn resume(&mut self) {
         self.open();
         if mem::replace(&mut self.place, Place::Own) == Place::Parked {
@@ -212,8 +216,8 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         }
     }
 
-    /// Ends, as if dropped, but for its locks. What was write-protected may be writable, or have private pages. It is
-    /// writable by its state again, and the next write there sees to it that it is.
+    /// Ends the guard as a drop does, but keeps its locks. CoW mappings that were write-protected may be writable by
+    /// now, or have private pages. So they count as writable again, and the next write there makes them so.
     #[cold]
     pub(in crate::region) fn fail(&mut self) {
         self.open();
@@ -232,16 +236,16 @@ impl<S: Sys> Drop for Quiesced<'_, S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Keeps writers off CoW mappings by having them wait, system calls too. The pages are parked meanwhile. False if
-    /// that cannot be done: then they are to be write-protected.
+    /// Keeps writers off CoW mappings by making threads and system calls wait. The pages are parked meanwhile. False if
+    /// that cannot be done; then the caller has to write-protect them.
     pub(in crate::region) fn holds(&self, locked: Locked<'_>, entries: &Range<usize>) -> bool {
-        // Two mappings more here, and two for the parking.
+        // Up to two more mappings here, and two in the parking.
         self.addresses.can_hold()
             && self.pool().sys.budget().fits(4)
             && self.site().park(locked, &self.bytes_of(entries))
     }
 
-    /// Keeps writers off CoW mappings, in the one way or the other. Returns where their pages are.
+    /// Keeps writers off CoW mappings, by holding or else by write-protecting. Returns the place of their pages.
     fn keep_writers_off(&self, locked: Locked<'_>, entries: &Range<usize>) -> Result<Place, Unresolved> {
         if self.holds(locked, entries) {
             return Ok(Place::Parked);
@@ -253,8 +257,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(Place::Own)
     }
 
-    /// Takes away the right to write to CoW mappings. If they have none by their state, this is done all the same: a
-    /// call that failed may have left some. It costs nothing where nothing changes.
+    /// Write-protects CoW mappings, even those whose state is read-only: a call that failed may have left some of them
+    /// writable. This costs nothing where nothing changes.
     pub(in crate::region) fn write_protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let write_protected = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
         let stored = match write_protected.right() {
@@ -281,7 +285,7 @@ impl<S: Sys> RegionCore<S> {
             rest.start = run.end.min(self.table.entries_of(windows.clone()).end);
             let windows = self.table.lock_windows(windows);
             let publishing = self.lock.shared();
-            // Others may have changed it since.
+            // Other threads may have changed entries since.
             for run in runs(run.start..rest.start, may_be_protected) {
                 self.write_protect(Locked::windows(&windows, &publishing), run)?;
             }
@@ -301,15 +305,15 @@ impl<S: Sys> RegionCore<S> {
         Ok(protected.published(Recount::default())?)
     }
 
-    /// Takes away the right to write to split blocks among `entries`, which nothing else keeps writers off.
+    /// Takes away the right to write to split blocks among `entries`, which are not parked with the others.
     fn protect_split(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
         let is_split = |index: &usize| matches!(self.table.get(EntryIndex(*index)), Entry::Split(_));
         let mut split = entries.filter(|index| self.table.has_splits() && is_split(index));
         split.try_for_each(|index| self.protect(locked, index..index + 1))
     }
 
-    /// The runs of entries, of those that others hold too or that are CoW mappings, which are one mapping each, as far
-    /// as that can be known.
+    /// The runs of entries that are one mapping each, as far as the entries tell. Only shared entries and CoW mappings
+    /// are in such a run.
     fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
             Entry::Shared(block, _) => Some((block, false)),
@@ -318,11 +322,11 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
-    /// Parks what others hold too, and CoW mappings, among `entries`: whoever uses it waits, system calls too. False if
-    /// that cannot be done, and then nothing has changed.
+    /// Parks the shared blocks and CoW mappings among `entries`: threads and system calls that use them wait. False if
+    /// that cannot be done; then nothing has changed.
     fn park_all(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
         let (site, mappings) = (self.site(), self.mappings(entries.clone()).count());
-        // As many for the parking, and one at each edge.
+        // The parking takes as many mappings again, and one at each edge.
         if !self.addresses.can_hold() || !self.pool().sys.budget().fits(2 * mappings + 4) {
             return false;
         }
@@ -343,7 +347,7 @@ impl<S: Sys> RegionCore<S> {
         self.mappings(entries).for_each(|one| self.site().unpark(locked, &self.bytes_of(&one)));
     }
 
-    /// The entries that writers may write to or read: neither pinned nor taken away.
+    /// Calls `each` for the runs of entries that are neither pinned nor revoked.
     pub(in crate::region) fn each_visible(
         &self,
         entries: Range<usize>,

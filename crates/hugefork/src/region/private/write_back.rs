@@ -1,11 +1,11 @@
-//! Write-back: the private pages of CoW mappings go back into blocks.
+//! Write-back: the private pages of CoW mappings go back into blocks, and the region shows the blocks themselves again.
 //!
 //! ```text
-//!   keep writers off: no more pages become private ─▶ look which are ─▶ copy them ─▶ show the block itself
+//!   keep writers off: no more pages become private ─▶ find the private pages ─▶ copy them ─▶ show the block itself
 //! ```
-//! They go into the CoW mapping's own block if this region alone holds it, and otherwise into a copy, which the caller
-//! makes. Which pages are private only the kernel knows ([`Sys::scan`]); it is asked after that, so what it
-//! finds is all there is.
+//! The pages go into the CoW mapping's own block if this region alone holds it, and otherwise into a copy of the block,
+//! which the caller makes. Only the kernel knows which pages are private ([`Sys::scan`]). The scan comes after writers
+//! are kept off, so it finds all private pages.
 //!
 //! This happens under the locks of the windows. A snapshot of a region with CoW mappings holds the locks of all
 //! windows, so it meets no write-back half done.
@@ -24,48 +24,51 @@ use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// Runs of pages that are asked for at once. They lie on the handler's stack.
+/// The runs of pages that one scan asks for. They lie on the handler's stack.
 const RUNS_AT_ONCE: usize = 4;
 
-/// At most so many pages are written back at once, so that a writer there waits for a quarter of a millisecond at most;
-/// or else one block.
+/// The most pages that are written back at once, so that a writer there waits for at most a quarter of a millisecond.
+/// One block may have more.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
 
-/// Where private pages are looked for at once: nobody can change mappings meanwhile.
+/// The bytes that one call scans for private pages. During a call, no thread of the process can change mappings.
 const SCANNED_AT_ONCE_BYTES: usize = 128 << 20;
 
-/// Private pages over a block.
+/// A block with private pages over it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::region) struct Patched {
     pub(in crate::region) index: EntryIndex,
     pub(in crate::region) pages: usize,
 }
 
-/// What CoW mappings become whose private pages were written back into their own blocks.
+/// What the region shows after private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::region) enum WrittenBack {
-    /// The region shows the blocks themselves.
+    /// The blocks themselves.
     Blocks,
-    /// They stay, without private pages and write-protected, because a snapshot is about to share the blocks again.
+    /// The same CoW mappings, write-protected and without private pages, because a snapshot is about to share the
+    /// blocks again.
     CowMappings,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Copies the private pages over `entries`, which are in `place`, to theirs in memory that begins at `to`.
+    /// Copies the private pages over `entries`, which are in `place`, to memory that begins at `to`. Each page keeps
+    /// its offset from the start of `entries`.
     ///
     /// # Safety
-    /// Writers are kept off the entries. `to` is valid for writes of as many bytes, and nobody else uses them.
+    /// Writers are kept off the entries. `to` is valid for writes of as many bytes as the entries have, and nobody else
+    /// uses these bytes.
     pub(in crate::region) unsafe fn copy_private(
         &self,
         entries: &Range<usize>,
         place: Place,
         to: *mut u8,
     ) -> Result<(), SystemError> {
-        // SAFETY: by contract.
+        // SAFETY: the contract of both functions is the same.
         unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS_AT_ONCE], entries, place, to) }
     }
 
-    /// As [`RegionCore::copy_private`], asking for as many runs at once as there is room for.
+    /// As [`RegionCore::copy_private`], with room for the runs of one scan.
     ///
     /// # Safety
     /// As [`RegionCore::copy_private`].
@@ -79,7 +82,7 @@ impl<S: Sys> RegionCore<S> {
         let (bytes, mut pages) = (self.bytes_of(entries), 0);
         self.scan(ScanFor::Private, (&bytes, place), runs, |run, _| {
             let part = self.addresses.part_at(place, &run);
-            // SAFETY: pages of these entries can be read and are not written; their places lie behind `to`.
+            // SAFETY: pages of these entries can be read and nobody writes to them; their places lie behind `to`.
             unsafe { self.pool().sys.copy_shown(part, to.add(run.start - bytes.start)) };
             pages += run.len() / BASE_PAGE;
             Ok::<(), SystemError>(())
@@ -88,9 +91,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Scans a range of bytes, which shows CoW mappings in `place`, and calls `each` for every run of pages: the bytes
-    /// of the region, and whether they may have been written since they were marked. Other threads may write meanwhile.
-    /// A call of the kernel finds as many runs as `runs` has room for.
+    /// Scans a range of bytes, whose CoW mappings are in `place`. Calls `each` for every run of pages found, with its
+    /// bytes in the region, and whether they may have been written since they were marked. Other threads may write
+    /// meanwhile. One call of the kernel finds as many runs as `runs` has room for.
     pub(in crate::region) fn scan<E: From<SystemError>>(
         &self,
         wanted: ScanFor,
@@ -115,7 +118,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// How many such pages there are over a block. Others may change that meanwhile.
+    /// Counts the `wanted` pages over a block. Other threads may change that meanwhile.
     pub(in crate::region) fn count_pages(&self, wanted: ScanFor, index: EntryIndex) -> Result<usize, SystemError> {
         let (mut runs, mut pages) = ([PageRun::default(); 64], 0);
         self.scan(wanted, (&self.bytes_of(&(index.0..index.0 + 1)), Place::Own), &mut runs, |run, _| {
@@ -125,7 +128,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(pages)
     }
 
-    /// The first entry in a range of bytes over which there are private pages. The range shows CoW mappings in `place`.
+    /// The first entry with private pages in a range of bytes, whose CoW mappings are in `place`.
     fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
         let mut one = [PageRun::default(); 1];
         while !bytes.is_empty() {
@@ -140,9 +143,9 @@ impl<S: Sys> RegionCore<S> {
         Ok(None)
     }
 
-    /// The CoW mappings among `entries` with private pages, in order. Others may change them meanwhile.
+    /// The CoW mappings among `entries` with private pages, in order. Other threads may change them meanwhile.
     ///
-    /// Allocates from the engine's own memory: what the program allocates may lie in the region.
+    /// Allocates from the engine's own memory, because what the program's allocator returns may lie in the region.
     pub(in crate::region) fn patched(&self, entries: Range<usize>) -> Result<EngineVec<Patched>, SystemError> {
         let (mut runs, mut found) = ([PageRun::default(); MOST_RUNS], EngineVec::new_in(Own));
         for cow_mappings in self.cow_mappings(entries) {
@@ -158,7 +161,7 @@ impl<S: Sys> RegionCore<S> {
         Ok(found)
     }
 
-    /// Notes a run of pages, which may span blocks.
+    /// Adds a run of pages, which may span blocks.
     fn note_patched(&self, run: &Range<usize>, found: &mut EngineVec<Patched>) {
         for (index, over) in self.by_block(run) {
             let pages = over.len() / BASE_PAGE;
@@ -169,7 +172,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// The parts of a run of pages, one a block.
+    /// Splits a run of pages at the bounds of blocks.
     pub(in crate::region) fn by_block(&self, run: &Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
         self.touched(run).map(EntryIndex).map(|index| {
             let block = self.bytes_of(&(index.0..index.0 + 1));
@@ -183,7 +186,7 @@ impl<S: Sys> RegionCore<S> {
         self.pool().sys.drop_private(self.addresses.part_at(place, bytes))
     }
 
-    /// How many pages are private.
+    /// The number of private pages of the region.
     pub(crate) fn private_page_count(&self) -> Result<usize, SystemError> {
         Ok(self.patched(0..self.table.len())?.iter().map(|patched| patched.pages).sum())
     }
@@ -193,13 +196,13 @@ impl<S: Sys> RegionCore<S> {
         entry.is_cow_mapping() && self.held(entry) == Held::Alone
     }
 
-    /// Whether a CoW mapping may be write-protected for a moment and written back, though nobody has asked for that.
+    /// Whether the engine may write-protect a CoW mapping for a moment and write it back, without being asked to.
     pub(in crate::region) fn may_write_back(&self, index: usize) -> bool {
         self.is_alone_with_cow_mapping(index) && !self.captured.is_prepared(EntryIndex(index))
     }
 
-    /// Writes back the first CoW mappings of `entries` that this region alone holds and whose blocks are neighbours.
-    /// The caller has blocked the program's signals. Returns which they are.
+    /// Writes back the CoW mappings at the start of `entries`, as far as this region alone holds their blocks and these
+    /// are neighbours. Returns the entries that it has written back. The caller has blocked the program's signals.
     pub(in crate::region) fn write_back_run(
         &self,
         entries: Range<usize>,
@@ -218,10 +221,10 @@ impl<S: Sys> RegionCore<S> {
         }
         if let Some(block) = block.filter(|_| !run.is_empty()) {
             let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
-            // System calls that write would fail from now on.
+            // Where a CoW mapping stays write-protected, system calls that write would fail.
             let may_write_protect = !self.accounts.calls_wait;
             match what {
-                // What is the parent's becomes this region's own: the accounts are to tell.
+                // A block of the parent becomes this region's own in the other way, which the accounts have to record.
                 WrittenBack::CowMappings if are_own && may_write_protect => {
                     self.write_back_below(&windows, publishing, &run, block)?
                 }
@@ -233,8 +236,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(run)
     }
 
-    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours, and
-    /// keeps the CoW mappings, write-protected.
+    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours. The CoW
+    /// mappings stay, write-protected.
     fn write_back_below(
         &self,
         windows: &WindowsGuard<'_>,
@@ -247,7 +250,7 @@ impl<S: Sys> RegionCore<S> {
         // SAFETY: as in `write_back_in_place`.
         let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
         copied.map_err(Unresolved::Unmappable)?;
-        // Pages that stay are what the block has now, too.
+        // If the drop fails, the private pages stay and have the same bytes as the block.
         let _ = self.drop_private(Place::Own, &self.bytes_of(entries));
         count(&self.counters.blocks_written_back, entries.len() as u64);
         quiesced.done();
@@ -283,8 +286,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// Writes back a CoW mapping, off which all writers are kept, into `own`, which is its own block or a copy of that,
-    /// and shows it read-only.
+    /// Writes a CoW mapping back into `own`, which is its own block or a copy of that, and shows `own` read-only.
+    /// Writers are kept off the CoW mapping.
     pub(in crate::region) fn write_back_read_only(
         &self,
         locked: Locked<'_>,
@@ -293,20 +296,20 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
     ) -> Result<(), Unresolved> {
         let only = index.0..index.0 + 1;
-        // SAFETY: a lock keeps all others out, and writers are kept off. Nobody else holds the block, which is a new
-        // copy or is covered by the private pages where they are written.
+        // SAFETY: a lock keeps all other threads out, and writers are kept off. Nobody else holds the block, which is a
+        // new copy or is covered by the private pages where they are written.
         unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
         count(&self.counters.blocks_written_back, 1);
         let shows = Shows::Memory { start: own, access: Access::Read };
         let remapped = self.remap(locked, place, &only, shows)?;
         let Recount { before, .. } = self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own));
-        // It is the snapshot's too from now on.
+        // From now on the snapshot holds the block, too.
         let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));
         remapped.published(Recount { before, after });
         Ok(())
     }
 
-    /// The next CoW mapping in `rest` over which there are private pages; `rest` begins after it then.
+    /// Finds the next CoW mapping in `rest` with private pages. `rest` begins after it then.
     pub(in crate::region) fn next_patched(
         &self,
         rest: &mut Range<usize>,

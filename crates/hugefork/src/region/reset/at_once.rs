@@ -1,23 +1,23 @@
 //! A reset at one moment, beside threads that go on.
 //!
 //! ```text
-//!   region  | block, private pages | ─▶ | block                  | ─▶ | read-only | ─▶ | block, private pages |
-//!   staging | nothing              |    | block, private pages   |                   | nothing              |
-//!                                take      put back, while others      protect; pages     bring
-//!                                          go on                       of since
+//!             before                    after steps 1 and 2        during step 3            after step 4
+//!   region  | block, private pages | ─▶ | block                | ─▶ | read-only        | ─▶ | block, private pages |
+//!   staging | nothing              |    | block, private pages |    | block, all pages |    | nothing              |
 //! ```
-//! Where nothing differs from the snapshot but private pages over its blocks, all in one mapping, one call takes them
-//! away. From that moment on the region is as the snapshot, for all who read or write, system calls too: what was
-//! written before is gone, and what is written later stays. Nobody is held for it.
+//! If nothing differs from the snapshot but private pages over its blocks, all in one mapping, one call moves these
+//! pages away (1). From that moment on, all threads and system calls see the snapshot's bytes: writes before it are
+//! gone, and later writes stay. No thread waits for it.
 //!
-//! Where most pages are written again (put_back.rs), they come back, so that the next write to them takes no fault.
-//! They are put back in the staging, while others go on. Then writers are kept off for some microseconds. The pages
-//! that they have written since are copied over, and one call shows all of them.
+//! If most pages are written again after a reset (put_back.rs), they come back, so that the next write to them takes no
+//! fault. The reset puts them back in the staging, while other threads go on (2). Then it keeps writers off for some
+//! microseconds and copies the pages that they have written since (3), and one call moves all pages back (4).
 //!
-//! Else, and whatever fails after the first call, what is staged is dropped: the region is reset all the same.
+//! Otherwise, and after any failure behind the first call, the reset drops the staged pages. The region is reset all
+//! the same.
 //!
-//! As one of several (reset_all.rs), writers are kept off before the pages are put back, until all of the regions are
-//! as the snapshots. What they have written to this one since its moment is dropped.
+//! In a reset of several regions (reset_all.rs), writers are kept off before the pages are put back, until all regions
+//! are as their snapshots. The pages that they have written to this region since its moment are dropped.
 
 use std::ops::Range;
 
@@ -30,10 +30,10 @@ use crate::sys::{Access, PageRun, ScanFor, Shows, Sys, SystemError};
 use crate::units::{BASE_PAGE, EntryIndex};
 
 impl<'a, S: Sys> Reset<'a, S> {
-    /// Resets the region at one moment. False if that cannot be done, and then nothing has changed.
+    /// Resets the region at one moment. False if that cannot be done; then nothing has changed.
     pub(super) fn run_at_once(&mut self) -> bool {
-        // A new mapping has no private pages. The kernel shows it under its lock of all mappings, for which faults wait. It
-        // is not writable for a moment, which only system calls notice.
+        // A new mapping has no private pages. The kernel shows it under its lock of all mappings, for which faults
+        // wait. It is not writable for a moment, which only system calls notice.
         let drop = |reset: &Self, run: &Range<usize>| {
             let region = reset.region;
             !region.accounts.calls_wait && region.cow_map(reset.locked, run.clone(), Place::Own).is_ok()
@@ -46,19 +46,20 @@ impl<'a, S: Sys> Reset<'a, S> {
         run.inspect(|run| self.settle(run)).is_some()
     }
 
-    /// The moment: the region is as the snapshot, and the private pages of the run are staged. None if that cannot be
-    /// done, and then nothing has changed.
+    /// Makes the region as the snapshot at one moment, and stages the private pages of the run. None if that cannot be
+    /// done; then nothing has changed.
     pub(super) fn stage_at_once(&mut self) -> Option<Range<usize>> {
         self.at_one_moment(|reset, run| reset.region.site().take_pages(reset.locked, run))
     }
 
-    /// Takes the private pages of the run away by a call that does so at one moment. None if that has failed.
+    /// Removes the private pages of the run by `take`, which does so at one moment. None if that cannot be done or has
+    /// failed.
     fn at_one_moment(&mut self, take: impl FnOnce(&Self, &Range<usize>) -> bool) -> Option<Range<usize>> {
         let run = self.only_run().filter(|_| !self.frozen.is_revoked())?;
         self.allow_writes().ok()?;
         let region = self.region;
         region.captured.outdate(run.clone());
-        // What is staged has lost its marks.
+        // Pages that were moved to the staging have lost their marks.
         self.dirty.tell_nothing();
         if !take(self, &run) {
             return None;
@@ -69,7 +70,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         Some(run)
     }
 
-    /// What comes after the moment: the pages come back, or are dropped.
+    /// Ends the reset after its moment: the staged pages come back, or are dropped.
     pub(super) fn settle(&mut self, run: &Range<usize>) {
         let (region, bytes) = (self.region, self.region.bytes_of(run));
         let came = self.come_back(run);
@@ -77,14 +78,15 @@ impl<'a, S: Sys> Reset<'a, S> {
         if came.is_err() && sys.drop_private(staging).is_err() {
             let _ = sys.show(staging, Shows::Hidden);
         }
-        // What is left of the staging is the mapping. It is a third of the cost to make it read-only, which is enough:
-        // mlockall(2) would copy all of one that can be written to. If the kernel refuses, the next reset replaces it.
+        // An empty mapping is left in the staging. To make it read-only costs a third of removing it, and is enough:
+        // mlockall(2) would copy all pages of a writable one. If the kernel refuses, the next reset replaces the
+        // mapping.
         let _ = sys.protect(staging, Access::Read);
         self.dirty.seen_at = came.ok().flatten();
     }
 
-    /// The run of CoW mappings that shows all that differs, if they can be one mapping and no other entry can be
-    /// written to without a fault.
+    /// The run of CoW mappings that has all differences from the snapshot. None if it cannot be one mapping, or if
+    /// another entry can be written to without a fault.
     fn only_run(&self) -> Option<Range<usize>> {
         let (region, table) = (self.region, &self.region.table);
         let are_usable = !self.has_sets && region.addresses.has_staging() && region.pool().sys.budget().fits(4);
@@ -101,18 +103,18 @@ impl<'a, S: Sys> Reset<'a, S> {
         (is_open && region.cow_mappings(run.end..all.end).next().is_none()).then_some(run)
     }
 
-    /// Puts the pages back and brings them to where they belong. Says how many faults there were when all that are
-    /// private were known, if they are. Whatever fails, the pages may be dropped.
+    /// Puts the staged pages back and moves them to the region's own addresses. Returns the fault count at which the
+    /// list had all private pages, if it has them all. After any failure, the staged pages may be dropped.
     fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
         self.place = Place::Staging;
         let came = self.look().and_then(|_| self.put_back());
         self.place = Place::Own;
         came?;
-        // Of what others have written since the moment, nothing is known.
+        // The list lacks the pages that other threads have written since the moment.
         if self.dirty.pages.is_empty() { Ok(None) } else { self.bring(run) }
     }
 
-    /// Keeps writers off, and shows the pages where they belong, with what others have written since.
+    /// Keeps writers off, and moves the staged pages back, with those that other threads have written since.
     fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
         let (region, locked) = (self.region, self.locked);
         let quiesced = self.keep_off(run)?;
@@ -128,7 +130,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         Quiesced::begin_briefly(self.region, self.locked, run.clone())
     }
 
-    /// Resumes writers who were [kept off](Reset::keep_off).
+    /// Resumes writers that were [kept off](Reset::keep_off).
     pub(super) fn resume(&self, mut quiesced: Quiesced<'_, S>) {
         let is_parked = quiesced.place() == Place::Parked;
         if is_parked || self.region.allow_writes(self.locked, quiesced.entries(), Place::Own).is_ok() {
@@ -137,7 +139,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         }
     }
 
-    /// Copies the pages that are private in `place` over those staged. False if there were any.
+    /// Copies the pages that are private in `place` over the staged ones. False if there was such a page.
     fn copy_since(&mut self, bytes: &Range<usize>, place: Place) -> Result<bool, SystemError> {
         let (addresses, sys) = (&self.region.addresses, &self.region.pool().sys);
         let (mut are_none, mut page) = (true, [0; BASE_PAGE]);
@@ -145,7 +147,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         self.region.scan(ScanFor::Private, (bytes, place), &mut runs, |run, _| {
             are_none = false;
             run.step_by(BASE_PAGE).map(|at| at..at + BASE_PAGE).try_for_each(|one| {
-                // SAFETY: writers are kept off, and the page is ours.
+                // SAFETY: writers are kept off, and nobody else uses `page`.
                 unsafe { sys.copy_shown(addresses.part_at(place, &one), page.as_mut_ptr()) };
                 // SAFETY: a CoW mapping with the right to write, which nobody else knows of.
                 unsafe { sys.restore(addresses.part_at(Place::Staging, &one), Access::ReadWrite, page.as_ptr()) }
@@ -155,7 +157,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         Ok(are_none)
     }
 
-    /// Drops what was written since the moment. Writers are kept off; the run lies in `place`.
+    /// Drops the pages that were written since the moment. Writers are kept off, and the run's contents are in `place`.
     pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
         self.place = place;
         let forgotten = self.drop_over(run);

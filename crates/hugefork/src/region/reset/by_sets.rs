@@ -1,16 +1,17 @@
-//! A reset where pages are held beside blocks: the snapshot's sets (pool/page_set.rs) say which bytes its pages have,
-//! and those that were captured of the region (pool/captured.rs) which it has itself.
+//! Resets where snapshots hold pages over blocks. The snapshot's sets (pool/page_set.rs) have the bytes of its pages.
+//! The sets that were captured of the region (pool/captured.rs) say which bytes the region's own private pages have.
 //!
-//! | the region's entry | what is put back |
+//! | the region's entry | what the reset puts back |
 //! |---|---|
-//! | shows the snapshot's block, and what was captured tells | pages without a mark, and where the two sets differ |
-//! | … and nothing tells | all private pages, and those of the snapshot's set |
-//! | shows something else | the snapshot's block is shown in its place, and gets the pages of the set |
-//! | pinned | as without a set, and then it gets the pages |
+//! | shows the snapshot's block, and a captured set describes it | pages without a mark, and where both sets differ |
+//! | … and no captured set describes it | all private pages, and those of the snapshot's set |
+//! | shows something else | the snapshot's block, with the pages of its set |
+//! | pinned | the bytes of the snapshot's block, and then the pages of its set |
 //!
-//! So it costs what differs, and one look for pages without a mark. Pages that get the bytes of the block stay private.
-//! Afterwards the snapshot's set is what was captured last: whatever was put back has either no mark, or was so before.
-//! A reset to another snapshot than the last marks these pages, and the next one does not look at them again.
+//! So the cost is that of the pages that differ, and of one scan for pages without a mark. Pages that get the bytes of
+//! the block stay private. Afterwards the snapshot's set counts as the set that was captured last: a page that was put
+//! back has no mark, or had the same bytes before. A reset to another snapshot than the last one marks these pages, so
+//! that the next reset does not compare them again.
 
 use std::mem;
 use std::ops::Range;
@@ -31,8 +32,8 @@ use crate::table::{Entry, Locked};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 impl<S: Sys> RegionCore<S> {
-    /// Gives a region, which shows the blocks of a snapshot and nothing else, and which nobody else knows, the pages
-    /// that the snapshot has over them.
+    /// Gives a new region the pages that a snapshot has over its blocks. The region shows these blocks and nothing
+    /// else, and no other thread knows the region.
     pub(in crate::region) fn take_pages_of(
         &self,
         frozen: &SnapshotCore<S>,
@@ -56,13 +57,14 @@ impl<S: Sys> RegionCore<S> {
 }
 
 impl<S: Sys> Reset<'_, S> {
-    /// Whether pages are put back by sets: what is in the list of private pages is not all of them then.
+    /// Whether pages are put back by sets. Then the list of private pages does not have all of them.
     pub(super) fn goes_by_sets(&self) -> bool {
         self.has_sets || self.dirty.are_told
     }
 
-    /// Finds out of which blocks the last set tells what is private. If a set told of a block at the last reset and
-    /// does not now, page tables are looked at anew: the list of that reset lacks what the set told.
+    /// Finds the blocks whose private pages the last captured set describes. If a set described a block at the last
+    /// reset and does not now, page tables are scanned again, because the list of that reset lacks the pages of that
+    /// set.
     pub(super) fn tell(&mut self) {
         let region = self.region;
         if !self.has_sets && !region.captured.are_any() {
@@ -85,7 +87,7 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// What was captured of the region's pages over a block that the snapshot has too.
+    /// The last set that was captured of the region's pages over the block that its entry shows.
     fn last(&self, index: usize) -> Option<EngineArc<PageSet<S>>> {
         let block = self.region.table.get(EntryIndex(index)).block();
         self.region.captured.last(EntryIndex(index)).filter(|last| Some(last.base) == block)
@@ -96,21 +98,21 @@ impl<S: Sys> Reset<'_, S> {
         if self.has_sets { self.frozen.set_over(EntryIndex(index)) } else { None }
     }
 
-    /// Where the bytes of a page of the snapshot are: in a slot of its own, or in the block.
+    /// The address of a page of the snapshot: in the slot, if it has one of its own, or else in the block.
     pub(super) fn page_of(&self, block: BlockId, slot: Option<Slot>, page: usize) -> *const u8 {
         let pool = self.region.pool();
         let below = || pool.direct(block).wrapping_add(page * BASE_PAGE).cast_const();
         slot.map_or_else(below, |slot| pool.slot(slot).cast_const())
     }
 
-    /// How the region's addresses may be used where it shows a CoW mapping.
+    /// The access that the region's addresses have where it shows a CoW mapping.
     pub(super) fn access_to(&self, index: usize) -> Access {
         let is_open = self.region.table.get(EntryIndex(index)).is_writable_cow_mapping();
         if is_open { Access::ReadWrite } else { Access::Read }
     }
 
-    /// Shows the snapshot's blocks through private mappings where the region shows them and the snapshot has pages over
-    /// them, which changes no bytes.
+    /// Makes CoW mappings of the snapshot's blocks that the region shows and over which the snapshot has pages. This
+    /// changes no bytes.
     pub(super) fn take_sets(&mut self) -> Result<(), Stop> {
         let region = self.region;
         let can_fill = !self.is_held || region.addresses.has_staging();
@@ -127,8 +129,8 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Puts back what the list of private pages has not. Returns how many pages it wrote: they have no mark any more,
-    /// and are not in the list.
+    /// Puts back the pages that are not in the list of private pages. Returns how many of them it wrote: these have no
+    /// mark any more, and are not in the list either.
     pub(super) fn put_back_by_sets(&mut self) -> Result<u64, Stop> {
         if !self.goes_by_sets() {
             return Ok(0);
@@ -143,14 +145,14 @@ impl<S: Sys> Reset<'_, S> {
             if !self.covers_same(index) {
                 continue;
             }
-            // What is in neither is as in the block, or was put back.
+            // A page that is in neither set has the bytes of the block, or was put back by the list.
             written += self.put_back_differences(index, last.as_deref(), set.as_deref())?;
         }
         count(&self.region.counters.pages_put_back, written);
         Ok(written)
     }
 
-    /// Gives the region the snapshot's bytes where two sets over one block differ.
+    /// Gives the region the snapshot's bytes in the pages where two sets over one block differ.
     fn put_back_differences(
         &self,
         index: usize,
@@ -176,7 +178,7 @@ impl<S: Sys> Reset<'_, S> {
         Ok(written)
     }
 
-    /// Gives a pinned block, which has the bytes of the snapshot's by now, the pages of its set.
+    /// Copies the pages of a set into a pinned block, which already has the bytes of the snapshot's block.
     pub(super) fn copy_set_in_place(&self, index: EntryIndex, set: &PageSet<S>) {
         let Some(to) = self.region.table.get(index).block() else { return };
         for (at, page) in set.pages() {
@@ -185,7 +187,7 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Notes which pages the region has now.
+    /// Stores the sets that describe the region's private pages now.
     pub(super) fn note_sets(&self) {
         if !self.goes_by_sets() {
             return;
@@ -195,16 +197,17 @@ impl<S: Sys> Reset<'_, S> {
             let had_one = region.captured.last(EntryIndex(index)).is_some();
             if set.is_some() || self.dirty.told[index] || had_one && self.has_sets {
                 let base = region.table.get(EntryIndex(index)).block().filter(|_| self.dirty.told[index]);
-                // All private pages that have a mark are as in the block.
+                // All private pages that have a mark have the bytes of the block.
                 let empty = || base.map(|base| EngineArc::new(PageSet::empty(region.pool(), base)));
                 region.captured.replace(EntryIndex(index), set.or_else(empty));
             }
         }
     }
 
-    /// Whether the pages that this reset puts back get marks. A program that goes back to one snapshot again and again
-    /// writes to the same pages, which takes no fault without marks. But a first look also finds pages that were only
-    /// read.
+    /// Whether this reset marks the pages that it puts back. A program that goes back to one snapshot again and again
+    /// writes to the same pages, which takes no fault as long as they have no marks. So a reset marks pages only if the
+    /// last one was to another snapshot, or if a first scan has found pages that were not written: the program may have
+    /// only read them.
     pub(super) fn marks_pages(&self) -> bool {
         let region = self.region;
         let is_elsewhere = region.accounts.origin.get() != self.frozen.id;
@@ -212,7 +215,8 @@ impl<S: Sys> Reset<'_, S> {
         is_possible && (is_elsewhere || self.dirty.has_new_unwanted())
     }
 
-    /// Marks the pages that sets tell of, as a cut does: the next reset finds only pages that are written from now on.
+    /// Marks the pages that sets describe, as a cut does. Then the next reset finds only pages that are written from
+    /// now on.
     pub(super) fn mark_told(&mut self) {
         let (region, size, all) = (self.region, self.region.pool().block_size, 0..self.region.table.len());
         let mut next = all.start;
@@ -220,7 +224,7 @@ impl<S: Sys> Reset<'_, S> {
             next = run.end;
             let are_known = run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)));
             if are_known && self.mark_run(&run).is_some() {
-                // The list of private pages lacks those that the set has.
+                // The list of private pages lacks those of the set.
                 self.dirty.told[run].fill(true);
                 self.dirty.are_told = true;
             } else {
@@ -228,7 +232,7 @@ impl<S: Sys> Reset<'_, S> {
             }
         }
         if self.dirty.forget_marked(|page| size.count(page * BASE_PAGE), region.len() / BASE_PAGE / MANY_ONE_IN) {
-            // The next reset finds all private pages, and drops those that nobody writes to any more.
+            // So the next reset finds all private pages, and drops those that are not written to any more.
             region.captured.outdate(all);
         }
     }
@@ -239,8 +243,8 @@ impl<S: Sys> Reset<'_, S> {
         runs(entries, |index| is_by_set(index) && self.covers_same(index)).next()
     }
 
-    /// Marks the pages of some blocks. None if that fails, or if the kernel has written to one for this thread since it
-    /// was put back.
+    /// Marks the pages of some blocks. None if that fails, or if the kernel has written to such a page for this thread
+    /// since it was put back.
     fn mark_run(&self, run: &Range<usize>) -> Option<()> {
         let (region, pool, bytes) = (self.region, self.region.pool(), self.region.bytes_of(run));
         if !pool.sys.track_writes(region.addresses.part(&bytes)) {

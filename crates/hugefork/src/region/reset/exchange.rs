@@ -1,9 +1,11 @@
-//! What a reset does with entries that show something else than the snapshot's block.
+//! Entries that do not show the snapshot's block, in a reset.
 //!
-//! A block of the region's own that comes back again and again stays, and gets the snapshot's bytes, until it was not
-//! written to in some resets. If only a few of its pages were written, they are better written by page: over the
-//! snapshot's block or, where that has none yet, over this one, which both have from then on. All others are exchanged
-//! for the snapshot's, in runs.
+//! If the region has a block of its own at an entry in reset after reset, the block stays: the reset copies the
+//! snapshot's bytes into it. This ends when the program has not written to the block for some resets.
+//!
+//! If the program wrote only a few pages of such a block, copies of single pages are better. They lie over the
+//! snapshot's block or, if the snapshot has none there, over the region's block, which both hold from then on. All
+//! other blocks are exchanged for the snapshot's, in runs.
 
 use std::ops::Range;
 
@@ -21,35 +23,35 @@ use crate::table::{Entry, Origin, State};
 use crate::types::options::{CopyGrain, Reserve};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// A block of the region's own is exchanged when it was not written to for so many resets.
+/// A block of the region's own is exchanged after this many resets without a write to it.
 const IDLE_RESETS: u8 = 4;
 
-/// Blocks of at most so many bytes stay the region's own from the first reset on: to exchange one takes as long as to
-/// copy it.
+/// Blocks of at most this many bytes stay the region's own from the first reset on, because it takes as long to
+/// exchange one as to copy it.
 const SMALL_BLOCK_BYTES: usize = 64 << 10;
 
-/// A block of which fewer pages than one in so many were written is better written to by page.
+/// Copies of single pages are better for a block if fewer than one in this many of its pages were written.
 const SPARSE_ONE_IN: usize = 8;
 
-/// Zeros are shared with a snapshot while one block of the pool in so many is free.
+/// A reset shares blocks of zeros with a snapshot only while one in this many blocks of the pool is free.
 const FREE_ONE_IN: usize = 3;
 
-/// What is staged takes mappings there, and where it comes to.
+/// The mappings that staged blocks take, in the staging and at the region's own addresses.
 const STAGED_MAPPINGS: usize = 4;
 
 static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
-/// What is done at an entry.
+/// What a reset does at an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Nothing,
-    /// To take back that it was lazily freed.
+    /// Cancel lazy free.
     Keep,
-    /// To give its own block the snapshot's bytes: those of a block, or zeros.
+    /// Copy the bytes of this block into the entry's own block, or zeros.
     InPlace(Option<BlockId>),
-    /// To show zeros.
+    /// Show zeros.
     Zeros,
-    /// To show the snapshot's block.
+    /// Show the snapshot's block.
     Exchange {
         block: BlockId,
         origin: Origin,
@@ -58,7 +60,7 @@ enum Step {
 }
 
 impl Step {
-    /// What the entry `by` places further needs, to go along with this one.
+    /// The step that the entry `by` places further has to need, to join the run that begins with this one.
     fn along(self, by: usize) -> Step {
         match self {
             Step::Exchange { block, origin, by_page } => Step::Exchange { block: block.offset(by), origin, by_page },
@@ -82,7 +84,7 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// What is done at an entry.
+    /// The step that an entry needs.
     fn step(&self, index: EntryIndex) -> Result<Step, Unresolved> {
         let region = self.region;
         let (entry, pinned) = (region.table.get(index), region.pins.of(index));
@@ -114,14 +116,14 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Whether the block at `index` is to be shown through a private mapping at once.
+    /// Whether the entry at `index` becomes a CoW mapping when its block is exchanged.
     fn is_by_page(&self, index: EntryIndex) -> bool {
         let region = self.region;
         let is_wanted = region.accounts.grain == CopyGrain::Page || region.captured.is_by_page(index);
         is_wanted && region.accounts.limit.is_none() && region.may_cow_map()
     }
 
-    /// Changes an entry, and those that go along with it. Returns where to go on.
+    /// Changes an entry and those that join its run. Returns the entry to go on with.
     fn change_some(&mut self, first: usize) -> Result<usize, Unresolved> {
         let (index, table) = (EntryIndex(first), &self.region.table);
         let mut step = self.step(index)?;
@@ -144,7 +146,7 @@ impl<S: Sys> Reset<'_, S> {
             if self.stays(index) {
                 return Ok(first + 1);
             }
-            // It may have turned out to be sparse.
+            // The block may be sparse, which changes the step.
             step = self.step(index)?;
         }
         let mut end = first + 1;
@@ -163,11 +165,11 @@ impl<S: Sys> Reset<'_, S> {
         Ok(end)
     }
 
-    /// Whether the region alone holds the block, and nothing covers it.
+    /// Whether the region alone holds the entry's block, and shows it without private pages.
     fn is_own(&self, index: EntryIndex) -> bool {
         match self.region.table.get(index) {
             Entry::Private(_) => true,
-            // Held, or its last other holder has gone.
+            // This reset has marked the entry to keep writers off, or the last other holder has gone.
             Entry::Shared(block, Origin::Own) => self.region.is_alone_with(block),
             Entry::Zero
             | Entry::Shared(_, Origin::Parent)
@@ -178,18 +180,19 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Whether the entry's own block is worth to be kept.
+    /// Whether the entry's own block is worth keeping.
     fn may_stay(&mut self, index: EntryIndex) -> bool {
         let is_known = self.dirty.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
         let is_own = self.is_own(index) && self.set_over(index.0).is_none();
         if is_own && !is_known {
-            // From the next time on.
+            // It is from the next reset on.
             self.dirty.own[index.0] = 1;
         }
         is_own && is_known
     }
 
-    /// Gives a block of the region's own the snapshot's bytes. False if it is better exchanged all the same.
+    /// Copies the snapshot's bytes into a block of the region's own. False if the block is to be exchanged all the
+    /// same.
     fn stays(&mut self, index: EntryIndex) -> bool {
         let (region, pool) = (self.region, self.region.pool());
         let Some(block) = region.table.get(index).block() else { return false };
@@ -199,7 +202,7 @@ impl<S: Sys> Reset<'_, S> {
             let then =
                 from.map_or(ZEROS.as_ptr(), |from| pool.direct(from).wrapping_add(page * BASE_PAGE).cast_const());
             // SAFETY: both pages lie in the direct map, or are zeros. The region alone holds `block`, and no other
-            // thread writes to it; the snapshot holds the other.
+            // thread writes to it; the snapshot holds the other block, to which nobody writes.
             let differed = unsafe { restore(pool.direct(block).add(page * BASE_PAGE), then, BASE_PAGE) };
             dirty += usize::from(differed);
         }
@@ -220,12 +223,13 @@ impl<S: Sys> Reset<'_, S> {
         stays
     }
 
-    /// Shares a block of the region's own, which has zeros only, with the snapshot, which has none there: what is
-    /// written to it next are pages over a block that both have. False if that cannot be done, and then the region
-    /// alone has it.
+    /// Shares a block of the region's own, which has only zeros, with the snapshot, which has no block there. The next
+    /// writes then make private pages over a block that both hold. False if that cannot be done; then the region is
+    /// still the only holder.
     ///
-    /// With a limit or a reservation, a block that a snapshot holds is counted as one that copies will need. And in a
-    /// pool with few free blocks, one that two hold may be the one that is missing.
+    /// A region with a limit or a reservation shares no such block, because it would count as a block that copies may
+    /// need. Nor does a region in a pool with few free blocks, because the shared block may be the one that a write
+    /// lacks later.
     fn lends_zeros(&self, index: EntryIndex, block: BlockId) -> bool {
         let (region, only) = (self.region, index.0..index.0 + 1);
         let accounts = &region.accounts;
@@ -237,7 +241,7 @@ impl<S: Sys> Reset<'_, S> {
             return false;
         }
         let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };
-        // As at a snapshot. Until the snapshot has the block, it does not matter whether it can be written to.
+        // The entry changes as in a snapshot. Until the snapshot holds the block, the block may be writable.
         let shared = region.store(self.locked, Event::Snapshot, only.clone(), |_, old| old.in_state(State::Shared));
         match region.site_at(place).reprotect(self.locked, region.bytes_of(&only), Access::Read) {
             Ok(protected) => {
@@ -255,7 +259,7 @@ impl<S: Sys> Reset<'_, S> {
         true
     }
 
-    /// Takes back that an entry, which shows the snapshot's block, was lazily freed.
+    /// Cancels the lazy free of an entry that shows the snapshot's block.
     fn keep(&mut self, index: EntryIndex) {
         let (region, size) = (self.region, self.region.pool().block_size);
         let kept = match region.split(index) {
@@ -269,13 +273,13 @@ impl<S: Sys> Reset<'_, S> {
         count(&region.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Gives a pinned block the bytes of `from`, or zeros. Others may write to its pinned pages meanwhile.
+    /// Copies `from`, or zeros, into a pinned block. Others may write to its pinned pages meanwhile.
     fn copy_in_place(&mut self, index: EntryIndex, from: Option<BlockId>) {
         let (pool, len) = (self.region.pool(), self.region.pool().block_size.bytes());
         let Some(to) = self.region.table.get(index).block() else { return };
         match from {
             // SAFETY: both blocks lie in the direct map and are page-aligned. The region alone holds `to`; the snapshot
-            // holds `from`. Which of the writes of others stay is open.
+            // holds `from`. It is open which of the concurrent writes to pinned pages survive.
             Some(from) => unsafe {
                 let kernel = pool.kernels.copy(len, Use::Whole);
                 kernel.copy(pool.direct(to), pool.direct(from), len, Target::Unknown);
@@ -294,13 +298,13 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Shows the snapshot's blocks from `first` on, in place of what is there.
+    /// Shows the snapshot's blocks from `first` on, in place of what `run` shows.
     fn exchange(&mut self, run: Range<usize>, first: BlockId, origin: Origin, by_page: bool) -> Result<(), Unresolved> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
         let place = if self.dirty.parked[run.start] { Place::Parked } else { Place::Own };
-        // Others are not to write before all is done.
+        // Other threads must not write before the reset is done.
         let access = match (self.is_held, place) {
             (true, Place::Own) => Access::Read,
             (true, Place::Parked | Place::Staging) | (false, _) => Access::ReadWrite,
@@ -333,7 +337,7 @@ impl<S: Sys> Reset<'_, S> {
         }
         match remapped {
             Some(remapped) => {
-                // The next write asks for a right that is missing.
+                // If the right to write is missing, the next write asks for it.
                 let _ = region.noted(remapped.right());
                 remapped.published(Recount { before, after });
             }
@@ -341,14 +345,15 @@ impl<S: Sys> Reset<'_, S> {
         }
         count(&region.counters.blocks_exchanged, run.len() as u64);
         if origin == Origin::Own {
-            // They were counted as what forks and snapshots alone hold.
+            // The account counted these blocks as held by forks and snapshots only.
             region.accounts.cow.freed(run.len());
         }
         Ok(())
     }
 
-    /// Shows blocks through a private mapping, read-only, with the pages that the snapshot has over them. It gets these
-    /// in the staging: others read beside a reset, and never see a block without its pages.
+    /// Shows blocks through a read-only private mapping, with the pages that the snapshot has over them. The mapping
+    /// gets the pages in the staging, because other threads read during a reset and must never see a block without its
+    /// pages.
     fn show_with_sets(&self, run: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
         let (region, pool) = (self.region, self.region.pool());
         let (sys, start) = (&pool.sys, pool.block_size.len_of(run.start));
@@ -362,7 +367,7 @@ impl<S: Sys> Reset<'_, S> {
         for index in run.clone() {
             let (set, at) = (self.set_over(index), start + pool.block_size.len_of(index - run.start));
             for (by, page) in set.iter().flat_map(|set| set.pages()) {
-                // SAFETY: a CoW mapping that can be written to, which nobody else knows; and a page that nobody writes.
+                // SAFETY: the staging is a writable CoW mapping that nobody else knows, and nobody writes to the page.
                 unsafe { sys.overwrite(staging(at + by..at + by + BASE_PAGE), page.as_ptr()) };
             }
         }

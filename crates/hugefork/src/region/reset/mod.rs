@@ -1,39 +1,39 @@
-//! A reset: the region has the bytes of a snapshot again, at the cost of what was written since.
+//! A reset gives a region the bytes of a snapshot again. It costs as much as was written since.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `reset_to` | resets the region |
-//! | `bytes_for_resets` | what is known for that takes so much |
-//! | `may_take_pages`, `take_pages_of`, `dirty_list` | a new fork gets the pages of its snapshot |
+//! | `bytes_for_resets` | says how much memory the region keeps for its resets |
+//! | `may_take_pages`, `take_pages_of`, `dirty_list` | give a new fork the pages of its snapshot |
 //!
 //! ```text
-//!   hold writers ─▶ look which pages are private ─▶ put those back ─▶ exchange the other blocks ─▶ let writers go on
+//!   keep writers off ─▶ find the private pages ─▶ put them back ─▶ exchange the other blocks ─▶ resume writers
 //! ```
-//! | entry | what |
+//! | the region's entry | what the reset does |
 //! |---|---|
 //! | shows the snapshot's block | nothing |
-//! | … with private pages over it | they get the block's bytes and stay, so that the next write there takes no fault |
-//! | shows something else | the block is exchanged for the snapshot's, as if it were a fork's |
-//! | … its own block, again and again | that gets the snapshot's bytes and stays |
-//! | pinned | it gets the snapshot's bytes and stays |
+//! | … with private pages over it | copies the block's bytes into them; they stay, so the next write takes no fault |
+//! | shows something else | shows the snapshot's block in its place, as a fork does |
+//! | … its own block, reset after reset | copies the snapshot's bytes into the block, which stays |
+//! | pinned | copies the snapshot's bytes into the block, which stays |
 //!
-//! | way | when | who waits |
+//! | way | used when | threads that wait |
 //! |---|---|---|
-//! | alone | the program has no other thread | nobody |
+//! | alone | the program has no other thread | none |
 //! | at one moment (at_once.rs) | nothing differs but private pages in one mapping | writers, for some microseconds |
 //! | held | otherwise | writers, until all is done |
 //!
-//! Alone, most calls are saved. The engine's own threads change entries only under the region lock, or the lock of
-//! their own that a reset takes. Who holds others has the locks of all windows: a fault that copies a block must not
-//! publish what was there before.
+//! Alone, a reset saves most system calls. The engine's own threads do not disturb it: they change entries only under
+//! the region lock, or under `maintenance`, and a reset takes both. A reset that keeps writers off also has the locks
+//! of all windows. Otherwise a fault that has copied a block could publish bytes from before the reset.
 //!
-//! Writers are held as at a snapshot. Where the kernel is to copy whatever comes and calls are to wait, they do so
-//! while all is parked, and the pages are put back there (put_back.rs). Elsewhere pages cannot be written to then, but
-//! by way of the kernel; where it refuses, they are dropped in place of being put back. What shows other blocks is
-//! exchanged (exchange.rs).
+//! A reset keeps writers off as a snapshot does. If the region copies by page and its system calls may wait, all
+//! contents are parked meanwhile, and the reset puts the pages back there (put_back.rs). Otherwise the pages are
+//! read-only then, so the reset writes to them by way of the kernel; where the kernel refuses, it drops them instead.
+//! Entries that show other blocks are exchanged (exchange.rs).
 //!
-//! The cut is consistent both ways, by the argument of cut/freeze.rs: a write that lands before its page is protected
-//! is gone, and a thread that writes later waits until the region is reset.
+//! The reset is a consistent cut, by the argument of cut/freeze.rs: a write that lands before its page is protected is
+//! gone, and a thread that writes later waits until the region is reset.
 
 mod at_once;
 mod by_sets;
@@ -60,14 +60,15 @@ use crate::table::{Entry, Locked, WindowsGuard};
 use crate::types::error::{RegionError, ResetError};
 use crate::units::EntryIndex;
 
-/// The kernel moves page tables of so much as one entry.
+/// The kernel moves the page tables of this many bytes as one entry.
 const GIB: usize = 1 << 30;
 
-/// Why a reset ends before its end.
+/// Why a reset ends early.
 enum Stop {
-    /// Nothing has changed: the region can do nothing with pages, so the snapshot is to make blocks of its own first.
+    /// Nothing has changed. The region cannot show pages over blocks, so the snapshot has to make whole blocks of them
+    /// first.
     Incomplete,
-    /// What comes before `done` bytes is as the snapshot.
+    /// The first `done` bytes are as in the snapshot.
     At { done: usize, reason: Unresolved },
 }
 
@@ -96,7 +97,7 @@ impl<S: Sys> RegionCore<S> {
             drop((dirty, signals));
             self.captured.drop_replaced();
             drop((between, turn));
-            // From here on, no lock is held: errors allocate.
+            // No lock is held from here on, because errors allocate.
             let (done, reason) = match came {
                 Ok(()) => break,
                 Err(Stop::Incomplete) => {
@@ -110,7 +111,7 @@ impl<S: Sys> RegionCore<S> {
         self.reserve_again(0..self.table.len()).map_err(|reason| ResetError { done: self.len(), reason })
     }
 
-    /// Bytes that resets take.
+    /// The bytes of memory that the region keeps for its resets.
     pub(crate) fn bytes_for_resets(&self) -> usize {
         self.dirty_list.lock().bytes()
     }
@@ -125,14 +126,13 @@ impl<S: Sys> RegionCore<S> {
         if self.may_take_pages() { Ok(()) } else { frozen.complete() }
     }
 
-    /// What is known from the last reset, with room for the sets of a snapshot. Under the lock that keeps snapshots and
-    /// resets apart.
+    /// Locks the list from the last reset, and makes room for the sets of a snapshot. The caller has the region's turn.
     pub(in crate::region) fn dirty_list(&self, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
         let mut dirty = self.dirty_list.lock();
         dirty.prepare(self.table.len());
         let has_sets = self.captured.are_any();
         if has_sets {
-            // It writes to private pages, whatever the program may.
+            // A reset writes to private pages, even where the program may not.
             self.captured.may_change(0..self.table.len());
         }
         if has_sets || frozen.has_pages() {
@@ -144,7 +144,7 @@ impl<S: Sys> RegionCore<S> {
         dirty
     }
 
-    /// One try, under the lock that keeps snapshots and resets apart.
+    /// One try. The caller has the region's turn.
     fn try_to_reset(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
         let is_held = !self.pool().sys.is_alone();
         let maintenance = self.maintenance.lock();
@@ -153,7 +153,7 @@ impl<S: Sys> RegionCore<S> {
         }
         let windows = if is_held { self.table.lock_windows(0..self.table.windows()) } else { WindowsGuard::default() };
         let alone = self.lock.exclusive();
-        // Whoever wants a block of the snapshot back waits until the region has it, too.
+        // A region that wants to revoke a block of the snapshot waits until this region has the block, too.
         let frozen_alone = frozen.lock.exclusive();
         let locks = (Locked::alone(&alone), Some(Locked::alone(&frozen_alone)));
         let came = Reset::new((self, frozen), locks, dirty, is_held).run();
@@ -161,14 +161,16 @@ impl<S: Sys> RegionCore<S> {
         came
     }
 
-    /// One try without the locks of the windows. It takes 5 us to have those of 1 GiB.
+    /// One try without the locks of the windows, because it takes 5 us to lock those of 1 GiB.
     ///
-    /// No entry gets another block. So it is enough that no fault, which lets go of the region lock in between, has
-    /// looked at an entry: it would have its window locked by now. Whoever comes later waits for the region lock.
+    /// No entry gets another block here. So the reset only has to meet no fault that is half done. Such a fault may
+    /// have released the region lock, but its window is locked until it ends. Faults that begin later wait for the
+    /// region lock.
     fn reset_at_once(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> bool {
         let alone = self.lock.exclusive();
-        // Nothing of the snapshot changes, and other regions may go back to it, too. But where page tables move one by
-        // one, with an interrupt of all other processors for each, it is faster one region after the other.
+        // The snapshot does not change, so other regions may be reset to it at the same time. But below 1 GiB the
+        // kernel moves page tables one by one and interrupts all other processors for each. Then it is faster to reset
+        // one region after the other.
         let is_moved = self.len() < GIB && dirty.until_try == 0;
         let (_alone, _looking) = match is_moved {
             true => (Some(frozen.lock.exclusive()), None),
@@ -179,25 +181,25 @@ impl<S: Sys> RegionCore<S> {
     }
 }
 
-/// A reset under way. Nobody else changes an entry of the region or the snapshot.
+/// A reset under way. No other thread changes an entry of the region or the snapshot.
 struct Reset<'a, S: Sys> {
     region: &'a RegionCore<S>,
     frozen: &'a SnapshotCore<S>,
     locked: Locked<'a>,
-    /// The snapshot's entries change only where a region's do.
+    /// The proof that the snapshot's entries may be changed; `None` in a reset that changes none of them.
     frozen_locked: Option<Locked<'a>>,
     dirty: &'a mut DirtyList,
-    /// Whether others may write, so that they have to be held.
+    /// Whether other threads may write, so that the reset has to keep them off.
     is_held: bool,
-    /// Keeps writers off the whole region, if they are held.
+    /// Keeps writers off the whole region, if other threads may write.
     quiesced: Option<Quiesced<'a, S>>,
-    /// Where CoW mappings are meanwhile.
+    /// Where the contents of the CoW mappings are at the moment.
     place: Place,
-    /// How far blocks were exchanged, in bytes.
+    /// All blocks before this many bytes were exchanged.
     done: usize,
     /// Whether the snapshot has pages over blocks.
     has_sets: bool,
-    /// Whether pages get marks once all is done.
+    /// Whether the reset marks pages at its end.
     marks: bool,
 }
 
@@ -240,12 +242,12 @@ impl<'a, S: Sys> Reset<'a, S> {
         came
     }
 
-    /// Resumes writers who were held, after all is done or something has failed.
+    /// Resumes the writers that were kept off, after the reset is done or has failed.
     fn release(&mut self, is_done: bool) {
         let (region, all) = (self.region, 0..self.region.table.len());
         let Some(mut quiesced) = self.quiesced.take() else { return };
         if self.place == Place::Parked {
-            // Of what was exchanged meanwhile, the entries do not say whether it is parked.
+            // For blocks that were exchanged meanwhile, the entries do not say whether they are parked.
             quiesced.unpark_in(runs(all.clone(), |index| self.dirty.parked[index]));
             self.dirty.parked.fill(false);
             self.place = Place::Own;
@@ -259,11 +261,11 @@ impl<'a, S: Sys> Reset<'a, S> {
         region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
     }
 
-    /// Sets all entries back. Nobody else writes meanwhile.
+    /// Sets all entries back. No other thread writes meanwhile.
     fn set_back(&mut self) -> Result<(), Stop> {
         let came = self.set_each_back();
         if matches!(came, Err(Stop::At { .. })) && self.goes_by_sets() {
-            // Some pages are as the snapshot's by now, and others are not.
+            // Some pages have the snapshot's bytes by now and others do not, so no set describes them.
             self.region.captured.outdate(0..self.region.table.len());
         }
         came
@@ -273,13 +275,13 @@ impl<'a, S: Sys> Reset<'a, S> {
         self.tell();
         let faults = self.look()?;
         self.region.captured.end_prepared();
-        // Until all is done, what is known may be less than what there is.
+        // Until the reset is done, the list may lack private pages.
         self.dirty.seen_at = None;
         if !self.is_held {
             self.allow_writes()?;
         }
         self.put_back()?;
-        // Pages that sets tell of are put back at the end.
+        // Pages that sets describe are put back at the end, so with sets nothing counts as done before.
         self.change_all()
             .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
         let unlisted = self.put_back_by_sets()?;
@@ -289,12 +291,13 @@ impl<'a, S: Sys> Reset<'a, S> {
         }
         self.region.accounts.origin.set(self.frozen.id);
         count(&self.region.counters.resets, 1);
-        // Those of before the look: even alone, the kernel may have written since, for this thread.
+        // The count from before the scan: even if this thread is alone, the kernel may have written for it since.
         self.dirty.seen_at = Some(faults).filter(|_| unlisted == 0 && !self.marks);
         Ok(())
     }
 
-    /// Keeps writers off, as a snapshot does. If that fails, the entries are correct whether they are or not.
+    /// Keeps writers off, as a snapshot does. After a failure the entries are correct, whether writers are kept off or
+    /// not.
     fn hold(&mut self) -> Result<(), Unresolved> {
         let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
         let quiesced = self.quiesced.insert(Quiesced::new(region, Locks::Region(locked), all.clone()));
@@ -321,11 +324,11 @@ impl<'a, S: Sys> Reset<'a, S> {
         region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))
     }
 
-    /// Gives the right to write to CoW mappings, as far as that can be done. The rest is left to faults.
+    /// Makes CoW mappings writable, as far as that can be done. The rest is left to faults.
     fn resume_writes(&mut self) {
         let region = self.region;
         if region.accounts.limit.is_some() {
-            // Each is charged to the limit when it is written to.
+            // With a limit, each CoW mapping is charged when it is written to.
             return;
         }
         for run in region.cow_mappings(0..region.table.len()) {
@@ -333,7 +336,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         }
     }
 
-    /// Sees to it that all that counts as writable is.
+    /// Makes all CoW mappings writable that count as writable.
     fn allow_writes(&mut self) -> Result<(), Unresolved> {
         let region = self.region;
         if !region.accounts.unsure.swap(false, Ordering::Relaxed) {
@@ -342,7 +345,7 @@ impl<'a, S: Sys> Reset<'a, S> {
         let is_open = |index: usize| region.table.get(EntryIndex(index)).is_writable_cow_mapping();
         for run in runs(0..region.table.len(), is_open) {
             let writable = region.allow_writes(self.locked, run, Place::Own);
-            // The next reset is to see to it.
+            // After a failure, the next reset tries again.
             region.accounts.unsure.fetch_or(writable.is_err(), Ordering::Relaxed);
             writable?;
         }

@@ -1,9 +1,10 @@
-//! What a reset does with private pages over the snapshot's blocks: they get the block's bytes and stay, so that the
-//! next write to them takes no fault; or all are dropped.
+//! Private pages over the snapshot's blocks, in a reset. It copies the block's bytes into the pages, which stay, so
+//! that the next write to them takes no fault; or it drops them all.
 //!
-//! Which pages are private is known from the last reset (state/dirty_list.rs), unless a fault has come since. Pages are
-//! worth keeping where most are written again. Where they are others each time, to find out which they are costs more
-//! than the faults: then the page tables of the whole region go in one call, without a look.
+//! The private pages are known from the last reset (state/dirty_list.rs), unless the process has taken a fault since.
+//! It pays to keep pages if most of them are written again. If the program writes to other pages each time, finding
+//! them costs more than their faults. Then the reset drops the page tables of the whole region in one call, without a
+//! scan.
 
 use std::ops::Range;
 
@@ -18,18 +19,18 @@ use crate::table::transition::Event;
 use crate::table::{Entry, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// One is compared and copied in 200 ns.
+/// The number of pages that are prefetched. A page is compared and copied in 200 ns.
 const FETCHED_AHEAD_PAGES: usize = 2;
 
-/// The kernel looks at so many pages while a thread takes a page fault: 7 ns a page.
+/// The number of pages that the kernel scans in the time of one page fault, at 7 ns a page.
 const LOOKED_AT_IN_A_FAULT: usize = 256;
 
-/// If more pages than one in so many are private, a block of its own may do the region better.
+/// If more than one in this many pages of a block are private, a block of the region's own may be better.
 pub(super) const MANY_ONE_IN: usize = 4;
 
 impl<S: Sys> Reset<'_, S> {
-    /// Looks which pages are private, unless no fault has made any since the last look, or drops them all. Returns how
-    /// many faults there were before.
+    /// Makes the list of private pages complete by a scan, or drops all private pages. If no fault has come since the
+    /// list was complete, it is still. Returns the fault count from before the scan.
     pub(super) fn look(&mut self) -> Result<u64, Stop> {
         let (region, sys) = (self.region, &self.region.pool().sys);
         let faults = sys.minor_faults();
@@ -55,7 +56,7 @@ impl<S: Sys> Reset<'_, S> {
         Ok(faults)
     }
 
-    /// Looks which pages over CoW mappings are private, or have no mark.
+    /// Scans CoW mappings for private pages, or for those without a mark.
     fn look_at(&mut self, entries: Range<usize>, is_told: bool) -> Result<(), Stop> {
         let wanted = if is_told { ScanFor::Unmarked } else { ScanFor::Private };
         let where_they_are = (&self.region.bytes_of(&entries), self.place);
@@ -65,18 +66,18 @@ impl<S: Sys> Reset<'_, S> {
         })
     }
 
-    /// Whether the entry shows the snapshot's block, with private pages over it.
+    /// Whether the entry is a CoW mapping of the snapshot's block.
     pub(super) fn covers_same(&self, index: usize) -> bool {
         let entry = self.region.table.get(EntryIndex(index));
         entry.is_cow_mapping() && entry.block() == self.frozen.entries.get(EntryIndex(index)).block()
     }
 
-    /// The block that page `nth` of those that are known lies in.
+    /// The block that page `nth` of the list lies in.
     fn block_of(&self, nth: usize) -> usize {
         self.region.pool().block_size.count(self.dirty.pages[nth].number * BASE_PAGE)
     }
 
-    /// Puts all private pages back that cover a block of the snapshot. Those elsewhere go when the block is exchanged.
+    /// Puts back all private pages that cover a block of the snapshot. The others go when their block is exchanged.
     pub(super) fn put_back(&mut self) -> Result<(), Stop> {
         let (mut nth, mut kept, mut dirty) = (0, 0, 0);
         while nth < self.dirty.pages.len() {
@@ -93,7 +94,7 @@ impl<S: Sys> Reset<'_, S> {
             match written {
                 Ok(written) => (kept, dirty) = (kept + nth - first, dirty + written),
                 Err(reason) if self.has_sets => return Err(reason.into()),
-                // Where some cannot be put back, all go.
+                // If one page of a block cannot be put back, all pages of the block are dropped.
                 Err(_) => {
                     self.drop_over(&(index..index + 1))?;
                     dirty += nth - first;
@@ -109,7 +110,8 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Puts some pages of one block back, and moves them to the place `to` of the list. Returns how many were written.
+    /// Puts back some pages of one block, and moves them to place `to` of the list. Returns how many of them were
+    /// written.
     fn put_back_over(
         &mut self,
         pages: Range<usize>,
@@ -137,7 +139,7 @@ impl<S: Sys> Reset<'_, S> {
         Ok(dirty)
     }
 
-    /// Has the processor fetch page `nth` of those that are known, and what is below it: they lie anywhere.
+    /// Prefetches page `nth` of the list and the page below it, because the pages lie anywhere.
     fn expect_page(&self, nth: usize) {
         let Some(page) = self.dirty.pages.get(nth) else { return };
         let (size, at) = (self.region.pool().block_size, page.number * BASE_PAGE);
@@ -147,14 +149,14 @@ impl<S: Sys> Reset<'_, S> {
         }
     }
 
-    /// Whether it takes no longer to drop all private pages, and to give the region all pages of the snapshot's sets
-    /// again, than to look which pages are private.
+    /// Whether it takes less time to drop all private pages and put back all pages of the snapshot's sets than to scan
+    /// for private pages.
     fn may_drop_all(&self) -> bool {
         let (all, of) = (0..self.region.table.len(), |index| self.set_over(index).map_or(0, |set| set.len()));
         !self.has_sets || all.map(of).sum::<usize>() * LOOKED_AT_IN_A_FAULT <= self.region.len() / BASE_PAGE
     }
 
-    /// Drops the pages of the list, or only those that nobody wants if it is faster to keep the others.
+    /// Drops all private pages; or, where it is faster to keep the wanted ones, only the other pages of the list.
     fn drop_kept(&mut self) -> Result<(), Unresolved> {
         if self.may_drop_all() {
             return self.drop_all();
@@ -168,8 +170,8 @@ impl<S: Sys> Reset<'_, S> {
         Ok(())
     }
 
-    /// Drops all private pages over the snapshot's blocks. No set tells of any then, so the reset puts back all pages
-    /// of the snapshot's sets.
+    /// Drops all private pages over the snapshot's blocks. Then no set describes private pages, so the reset puts back
+    /// all pages of the snapshot's sets.
     fn drop_all(&mut self) -> Result<(), Unresolved> {
         self.dirty.tell_nothing();
         self.dirty.pages.clear();
@@ -182,7 +184,7 @@ impl<S: Sys> Reset<'_, S> {
         let region = self.region;
         match region.drop_private(self.place, &region.bytes_of(entries)) {
             Ok(()) => return Ok(()),
-            // What is staged is not what the entries say.
+            // The entries do not say what the staging shows, so the way below is not open.
             Err(refused) if self.place == Place::Staging => return Err(Unresolved::Unmappable(refused)),
             // The kernel does not drop what mlock(2) has locked.
             Err(_) => {}
@@ -191,7 +193,7 @@ impl<S: Sys> Reset<'_, S> {
             let Some(start) = region.table.get(EntryIndex(index)).block() else { continue };
             let (only, shows) = (index..index + 1, Shows::CowMapping { start, access: Access::Read });
             if self.place == Place::Parked {
-                // Whoever writes waits.
+                // Parked contents may be writable, because threads that write there wait.
                 region.cow_map(self.locked, only, self.place)?;
                 continue;
             }

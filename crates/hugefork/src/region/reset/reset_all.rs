@@ -1,22 +1,23 @@
 //! A reset of several regions, each to a snapshot of its own, as one cut through all of them.
 //!
 //! ```text
-//!   all locks, oldest first ─▶ keep the writers of each off ─▶ set each back ─▶ let those of each go ─▶ release all
+//!   take all locks, oldest first ─▶ keep off the writers of each ─▶ set each back ─▶ resume the writers of each
+//!     ─▶ release all locks
 //! ```
-//! No region is set back before the writers of all are kept off, and no writer goes on before all are set back. So what
-//! was said of one region (reset/mod.rs) holds for all together: if a write is gone, every write that happened before
-//! it is too, whichever of the regions they went to.
+//! No region is set back before the writers of all are kept off, and no writer goes on before all regions are set back.
+//! So the argument for one region (reset/mod.rs) holds for all together: if a write is gone, every write that happened
+//! before it is gone too, whichever of the regions they went to.
 //!
-//! | way | writers are kept off | set back |
+//! | way | how writers are kept off | how the region is set back |
 //! |---|---|---|
-//! | alone | there are none | as one region is |
-//! | staged | the private pages go at one moment (at_once.rs), what is left is protected | what was written since |
-//! | held | as for one region | as one region is |
+//! | alone | there are none | as in a reset of one region |
+//! | staged | private pages go at one moment (at_once.rs), the rest is protected | drops pages written since |
+//! | held | as in a reset of one region | as in a reset of one region |
 //!
-//! Pages that are staged come back when all writers go on.
+//! Staged pages are moved back after the writers of their region have been resumed.
 //!
-//! The order of locks is that of a cut (cut/mod.rs): regions by age. Snapshots are locked behind all regions, by
-//! address, each once: several regions may go to the same.
+//! Locks are taken in the order of a cut (cut/mod.rs): regions by age. The snapshots follow, by address. Each is locked
+//! once, even if several regions go back to it.
 
 use std::ops::Range;
 use std::ptr;
@@ -36,23 +37,24 @@ use crate::types::error::ResetError;
 /// A region, and the snapshot that it goes back to.
 pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
 
-/// How the writers of a region are kept off.
+/// The way in which the writers of a region are kept off.
 enum KeptOff<'a, S: Sys> {
     /// As for a reset of this region alone.
     Held,
-    /// The private pages of the run are staged. What is left shows the snapshot, and writers are kept off it if they
-    /// could be.
+    /// The private pages of the run are staged, and the region shows the snapshot. Writers are kept off, unless that
+    /// has failed.
     Staged { run: Range<usize>, quiesced: Option<Quiesced<'a, S>> },
 }
 
-/// The reset of one of the regions has ended before its end. What comes before `done` bytes of all is as the snapshots.
+/// The reset of region `nth` has ended early. The first `done` bytes, counted over all regions, are as in the
+/// snapshots.
 struct Failed {
     nth: usize,
     done: usize,
     stop: Stop,
 }
 
-/// Gives each region the bytes of its snapshot. No region is among them twice.
+/// Gives each region the bytes of its snapshot. No region occurs twice.
 pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError> {
     let nothing_done = |reason| ResetError { done: 0, reason };
     pairs.iter().try_for_each(|(region, frozen)| region.check_goal(frozen)).map_err(nothing_done)?;
@@ -77,7 +79,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
         drop((dirty, signals));
         pairs.iter().for_each(|(region, _)| region.captured.drop_replaced());
         drop((between, turns));
-        // From here on, no lock is held: errors allocate.
+        // No lock is held from here on, because errors allocate.
         let Err(Failed { nth, done, stop }) = came else { break };
         match stop {
             Stop::Incomplete => pairs[nth].1.complete().map_err(nothing_done)?,
@@ -94,7 +96,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     reserved.map_err(|reason| ResetError { done: pairs.iter().map(|(region, _)| region.len()).sum(), reason })
 }
 
-/// One try, under the locks that keep snapshots and resets apart.
+/// One try. The caller has the turns of all regions.
 fn try_to_reset_all<S: Sys>(
     pairs: &[Pair<'_, S>],
     by_age: &[usize],
@@ -106,7 +108,7 @@ fn try_to_reset_all<S: Sys>(
     goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
     goals.dedup_by(|one, other| ptr::eq(*one, *other));
     let mut maintenance = EngineVec::with_capacity_in(pairs.len(), Own);
-    // No lock that a fault takes may be held while memory is allocated.
+    // Memory is allocated before any lock is taken that a fault takes, too.
     let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
     let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
@@ -168,7 +170,7 @@ fn keep_each_off<'a, S: Sys>(
     Ok(())
 }
 
-/// Sets each region back, and counts those that are.
+/// Sets each region back, and counts those that are done.
 fn set_each_back<S: Sys>(
     resets: &mut [Reset<'_, S>],
     kept_off: &[KeptOff<'_, S>],

@@ -1,4 +1,5 @@
-//! What is counted of a region: its reservation, what its forks and snapshots cost, and what is lazily freed.
+//! The counts of a region: its reservation, the blocks that its forks and snapshots cost it, its CoW mappings, and its
+//! lazily freed memory.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,10 +12,10 @@ use crate::units::BlockSize;
 /// The counts of one region.
 pub(crate) struct Accounts {
     pub(crate) reserve: Reserve,
-    /// The most blocks that its account may come to.
+    /// The limit of [`Accounts::cost`]: the most blocks that forks and snapshots may cost the region.
     pub(crate) limit: Option<usize>,
     pub(crate) cow: EngineArc<CowAccount>,
-    /// For a fork: its share in the account of its parent.
+    /// For a fork: its share in its parent's account.
     pub(crate) parent: Option<Derived>,
     /// The number of `Lazy` entries.
     pub(crate) lazy_blocks: AtomicUsize,
@@ -24,16 +25,18 @@ pub(crate) struct Accounts {
     pub(crate) revoked: AtomicUsize,
     /// The number of `CowMapped` entries.
     pub(crate) cow_mappings: AtomicUsize,
-    /// The number of writable `CowMapped` entries over blocks of the region's own, each of which counts as a block that
-    /// its forks and snapshots cost.
+    /// The number of writable `CowMapped` entries over blocks that the region wrote. Each is charged as a whole block,
+    /// because later page copies raise no fault.
     pub(crate) charged: AtomicUsize,
     pub(crate) grain: CopyGrain,
-    /// Whether system calls are to wait, not to fail, while writers are kept off.
+    /// Whether a system call that writes to the region waits, instead of failing, while the engine keeps writers off.
     pub(crate) calls_wait: bool,
     pub(crate) writers: Writers,
-    /// The snapshot that the region is at: the last that was taken of it, or that it was made of or set to.
+    /// The region's place in the tree of snapshots: the snapshot that was taken of it, that it was forked from or that
+    /// it was reset to, whichever came last.
     pub(crate) origin: Place,
-    /// Whether an entry may be `CowMapped` whose pages cannot be written, because a call has failed.
+    /// Whether some `CowMapped` entry that counts as writable may be read-only in the kernel, because a system call
+    /// failed.
     pub(in crate::region) unsure: AtomicBool,
 }
 
@@ -58,17 +61,17 @@ impl Accounts {
         }
     }
 
-    /// Blocks that forks and snapshots cost the region, or may come to cost it without a fault.
+    /// The blocks that forks and snapshots cost the region, and those that they may cost it later without a fault.
     pub(crate) fn cost(&self) -> usize {
         self.cow.blocks() + self.charged.load(Ordering::Relaxed)
     }
 
-    /// Whether anything is shown through private mappings.
+    /// Whether any entry is `CowMapped`.
     pub(crate) fn has_cow_mappings(&self) -> bool {
         self.cow_mappings.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether anything is lazily freed.
+    /// Whether any block or page is lazily freed.
     pub(in crate::region) fn has_lazy(&self) -> bool {
         self.lazy_blocks.load(Ordering::Relaxed) > 0 || self.lazy_pages.load(Ordering::Relaxed) > 0
     }

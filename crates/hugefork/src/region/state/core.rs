@@ -1,12 +1,17 @@
-//! What a region is made of: addresses, the table of what they show, and the counts.
+//! The parts of a region: its addresses, the table of the entries that say what the addresses show, its locks and
+//! counts.
 //!
 //! ```text
 //! addresses   base ──────────────────────────────────────────▶ base + len
 //! table       | Zero | Private 8 | Private 9 | Shared 3 | Zero …
 //! mapped      | zeros|     blocks 8–9, rw    | block 3,r| zeros …      one mapping (VMA) each
 //! ```
-//! Invariant, while no lock is held: what the kernel maps at an entry is what its state says (table/entry.rs). One
-//! exception: after a failed write-protection, a `Shared` entry that this region holds alone may still be writable.
+//! Invariant while no lock is held: the kernel maps at each entry what the entry's state says (table/entry.rs). The
+//! exceptions come from system calls that failed:
+//!
+//! * A `Shared` entry whose block this region alone holds may still be writable, after a failed write-protection.
+//! * A `CowMapped` entry that says writable may be read-only (`Accounts::unsure`).
+//! * Pages beside pinned ones may be read-only in a `Private` entry (private/beside_pins.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -37,23 +42,24 @@ use crate::types::observer::Observer;
 use crate::types::options::{RegionOptions, Reserve, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// A region without its public face. The fault handler and the pool find it by address.
+/// A region without its public API. The fault handler and the pool find it by address.
 pub(crate) struct RegionCore<S: Sys> {
     pub(crate) addresses: Addresses<S>,
     pub(crate) table: Table,
     pub(crate) lock: RegionLock,
-    /// Held while the pool's thread looks after CoW mappings, and by a reset, which may hold no windows.
+    /// Keeps the pool's thread and resets apart. The thread holds this lock while it maintains CoW mappings; a reset
+    /// holds it because it may go without the locks of the windows.
     pub(in crate::region) maintenance: WordLock,
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
     pub(in crate::region) dirty_list: LockedDirtyList,
     pub(crate) captured: EngineArc<Captured<S>>,
-    /// The sets that were captured of a fork's parent.
+    /// For a fork: the page sets that were captured of its parent.
     pub(in crate::region) captured_of_parent: OnceLock<EngineArc<Captured<S>>>,
     pub(crate) counters: EngineArc<Counters>,
     pub(crate) observer: OnceLock<Arc<dyn Observer>>,
-    /// What cuts of the region wait for.
+    /// The operations of the program that cuts of the region wait for.
     pub(crate) operations: OnceLock<HeldOperations>,
     pub(in crate::region) placement: PlacementHint,
 }
@@ -72,12 +78,12 @@ impl<S: Sys> RegionCore<S> {
         Ok(region)
     }
 
-    /// The memory of a program, at these addresses.
+    /// A region over memory of the program, at these addresses.
     pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> PinnedBox<Self> {
         Self::at(addresses, options, None)
     }
 
-    /// A region at these addresses, which nobody else uses yet.
+    /// A new region at these addresses.
     pub(in crate::region) fn at(
         mut addresses: Addresses<S>,
         options: RegionOptions,
@@ -104,31 +110,32 @@ impl<S: Sys> RegionCore<S> {
             operations: OnceLock::new(),
             placement: PlacementHint::new(&pool, count),
         });
-        // SAFETY: it stays in place until it is withdrawn, which removes it from the list.
+        // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region, parent) };
         region.captured.share_with(&pool.captures);
         region
     }
 
-    /// Holds all locks of the region, as threads do that are in calls and faults.
+    /// Takes all locks of the region that calls and faults may hold.
     #[cfg(test)]
     pub(crate) fn lock_all(&self) -> impl Sized + '_ {
         let calls = (self.captured.freezing.lock(), self.dirty_list.lock(), self.maintenance.lock());
         (calls, self.table.lock_windows(0..self.table.windows()), self.lock.exclusive())
     }
 
-    /// Keeps all others from taking a snapshot or a fork of the region, or resetting it. Waits for no operation.
+    /// Takes the region's turn: while a thread has it, no other thread takes a snapshot or a fork of the region, or
+    /// resets it. This does not wait for the program's operations.
     pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
         self.captured.take_turn(&self.pool().captures, &self.pool().frames)
     }
 
-    /// The same, unless another thread has it, for a thread that only reads.
+    /// As [`RegionCore::take_turn`], for a thread that only reads. `None` if another thread has the turn.
     pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_>> {
         self.captured.try_take_turn(&self.pool().captures, &self.pool().frames)
     }
 
-    /// Has cuts from now on wait for `operations`, and returns what they wait for: others, if it was given them before.
-    /// No cut is under way that waits for none.
+    /// Makes all later cuts wait for `operations`, unless the region has operations already. Returns those that cuts
+    /// wait for. On return, no cut is under way that waits for none.
     pub(crate) fn set_operations(&self, operations: &HeldOperations) -> &HeldOperations {
         self.operations.get().unwrap_or_else(|| {
             let _no_cut = self.take_turn();
@@ -165,36 +172,36 @@ impl<S: Sys> RegionCore<S> {
         size.len_of(entries.start)..size.len_of(entries.end)
     }
 
-    /// The windows of some entries, of which there is one at least.
+    /// The windows of `entries`, which must not be empty.
     pub(in crate::region) fn windows_of(&self, entries: &Range<usize>) -> Range<usize> {
         let (first, last) = (EntryIndex(entries.start), EntryIndex(entries.end - 1));
         self.table.window(first)..self.table.window(last) + 1
     }
 
-    /// Where in the region a run of pages lies.
+    /// The offsets in the region of a run of pages.
     pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
         let base = self.addresses.base();
         run.start as usize - base..run.end as usize - base
     }
 
-    /// The entries as the kernel sees them.
+    /// The entries as the kernel's mappings show them.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown::of_region(self.pool(), &self.table, self.accounts.writers)
     }
 
-    /// The addresses and entries where a transaction changes what is visible.
+    /// The addresses and entries for a transaction that changes what the region shows.
     pub(in crate::region) fn site(&self) -> Site<'_, S> {
         self.site_at(Place::Own)
     }
 
-    /// As [`RegionCore::site`], while the changes are made elsewhere.
+    /// As [`RegionCore::site`], for contents that are in `place` at the moment.
     pub(in crate::region) fn site_at(&self, place: Place) -> Site<'_, S> {
         let observer = self.observer.get().map(|observer| &**observer);
         Site { addresses: &self.addresses, shown: self.shown(), observer, place }
     }
 
-    /// Shows something else at entries, as [`Site::remap`]. Private pages over them are gone then, so what was captured
-    /// of those tells nothing any more.
+    /// Shows something else at `entries`, as [`Site::remap`]. That drops the private pages over them, so this also
+    /// marks the sets captured of those pages as outdated.
     #[inline]
     pub(in crate::region) fn remap(
         &self,
@@ -207,9 +214,9 @@ impl<S: Sys> RegionCore<S> {
         self.site_at(place).remap(locked, entries, shows)
     }
 
-    /// Who else holds the entry's block. While the region lock is held, `Alone` stays true, since only a holder can add
-    /// another and this region does so only by a snapshot. The other value may become `Alone` at any time. For an entry
-    /// without a block, no event asks.
+    /// Whether other holders have the entry's block, too. While the caller holds the region lock, `Alone` stays true:
+    /// only a holder can add another holder, and this region adds one only in a snapshot. `ByOthersToo` may become
+    /// `Alone` at any time. For an entry without a block the value means nothing, and no transition depends on it.
     #[inline]
     pub(crate) fn held(&self, entry: Entry) -> Held {
         match entry {
@@ -221,39 +228,40 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Whether it has several snapshots, which keep the pages that differ where they can.
+    /// Whether the region has several snapshots and may share blocks with them. Such snapshots keep only the pages that
+    /// differ, where they can.
     pub(in crate::region) fn has_history(&self) -> bool {
         self.may_share_pages() && self.accounts.cow.has_several()
     }
 
-    /// Whether nothing of the region is against pages of snapshots over blocks that both hold: no account of copies, no
-    /// system calls that are to wait.
+    /// Whether snapshots may have pages of their own over blocks that they share with the region. A limit on copies, a
+    /// reservation, system calls that have to wait, and writers that never fault each rule that out.
     pub(in crate::region) fn may_share_pages(&self) -> bool {
         let accounts = &self.accounts;
         let are_uncounted = accounts.limit.is_none() && accounts.reserve == Reserve::None;
         are_uncounted && !accounts.calls_wait && accounts.writers == Writers::Fault
     }
 
-    /// Notes how many pages of a block were written to.
+    /// Notes whether the block at `index` is dense, given that `pages` of its pages were written.
     pub(in crate::region) fn note_density(&self, index: EntryIndex, pages: usize) {
         self.captured.note_dense(index, pages >= density::dense_pages(self.pool().block_size));
     }
 
-    /// Whether this region alone holds the block of its entry.
+    /// Whether this region is the only holder of `block`, which is in one of its entries.
     #[inline]
     pub(in crate::region) fn is_alone_with(&self, block: BlockId) -> bool {
         self.pool().frames.references(block) == 1
     }
 
-    /// Whether the block that holds byte `offset` was taken away. Waits if that is just being done.
+    /// Whether the block at byte `offset` was revoked. Waits while another thread is just revoking it.
     pub(crate) fn is_revoked_at(&self, offset: usize) -> bool {
         let index = EntryIndex(self.pool().block_size.count(offset));
         let _window = self.table.lock(index);
         self.table.get(index) == Entry::Revoked
     }
 
-    /// Gives back what an entry holds, once nothing is mapped any more. True if the block was the parent's and this was
-    /// its last holder.
+    /// Releases the block of an entry, once the region's addresses are unmapped. True if the block was the parent's and
+    /// this region was its last holder.
     fn give_back(&self, index: EntryIndex) -> bool {
         let (pool, entry) = (self.pool(), self.table.get(index));
         let Some(block) = entry.block() else { return false };
@@ -261,7 +269,7 @@ impl<S: Sys> RegionCore<S> {
             OnDrop::Nothing => return false,
             OnDrop::Release => true,
             OnDrop::ReleasePages => self.forget_pages(index, block),
-            // A pin guard was forgotten, so somebody may still use the memory of this block.
+            // The program forgot a pin guard, so a device or the kernel may still use the memory of this block.
             OnDrop::Leak => false,
         };
         if !may_reuse {
@@ -286,10 +294,10 @@ impl<S: Sys> Drop for RegionCore<S> {
             let freed = entries.filter(|&index| self.give_back(index)).count();
             self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
         } else {
-            // The blocks may still be mapped, so nobody may get them again.
+            // The blocks may still be mapped, so no other holder may get them.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
-        // Snapshots of it may live on.
+        // Snapshots of the region may outlive it, and keep `captured` alive.
         self.captured.withdraw_from(&pool.captures);
         self.captured_of_parent.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
         pool.maintenance.count(-self.accounts.cow_mappings.load(Ordering::Relaxed).cast_signed());

@@ -1,27 +1,29 @@
-//! What a region knows from its last reset, so that the next one costs no more than what was written since.
+//! The knowledge that a region keeps from its last reset, so that the next one costs no more than what was written
+//! since.
 //!
-//! | known | for |
+//! | kept from the last reset | use in the next one |
 //! |---|---|
-//! | private pages that no set tells of, and the process's faults | no look at page tables while those stand still |
-//! | how many of these were written again | pages are kept only where most are, and else dropped all at once |
-//! | blocks of the region's own at the last resets | such a block stays, and gets the old bytes |
+//! | the private pages that no set lists, and the fault count | no scan of page tables while the count stands still |
+//! | how many of these pages were written again | the reset keeps the pages if most were, and else drops all at once |
+//! | which blocks were the region's own | the reset copies the old bytes into such a block instead of exchanging it |
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{EngineVec, Own};
 
-/// There is room for these from the first reset on.
+/// The number of pages that the list has room for from the first reset on.
 const FIRST_ROOM_PAGES: usize = 512;
 
-/// Kept pages are dropped after so many resets in a row at which most were not written again. A program that does one
-/// thing and another by turns keeps those of both.
+/// Kept pages are dropped after this many resets in a row at which the program had not written most of them again. With
+/// two, a program that alternates between two tasks keeps the pages of both.
 const MAX_IDLE_RESETS: u8 = 2;
 
-/// Where keeping pages does not pay, it is tried once in so many resets, so that a try costs little of them all.
+/// The most resets between two tries to keep pages, where that does not pay: so rare that tries cost little over all
+/// resets.
 const MAX_RESETS_BETWEEN_TRIES: u32 = 63;
 
-/// Guarded by the lock that keeps snapshots and resets apart.
+/// The list and its lock. A thread that resets the region, or makes it from a snapshot, also has the region's turn.
 #[derive(Debug, Default)]
 pub(crate) struct LockedDirtyList(Mutex<DirtyList>);
 
@@ -31,35 +33,37 @@ impl LockedDirtyList {
     }
 }
 
-/// The private pages that a reset looks at, and what else it knows from the last one.
+/// The private pages that a reset has to put back, and what else the region keeps from its last reset.
 #[derive(Debug)]
 pub(in crate::region) struct DirtyList {
-    /// The private pages, in order. Where a set tells what is private, at least those without a mark.
+    /// The private pages, in ascending order. Over blocks that are `told`, only pages without a mark need to be here.
     pub(in crate::region) pages: EngineVec<Page>,
-    /// The pages that the last look has found beyond those, for which there was no room.
+    /// The number of pages that the last scan found and for which `pages` had no room.
     unlisted: usize,
-    /// So many pages were kept at the last reset.
+    /// The number of pages that the last reset kept.
     kept: usize,
-    /// So many pages of the list got marks, and so are found no more.
+    /// The number of pages that left the list because they got marks, so that later scans do not find them.
     marked: usize,
-    /// Resets in a row at which most of the kept pages were not written again.
+    /// The number of resets in a row at which most of the kept pages had not been written again.
     idle: u8,
-    /// Resets for which all pages are dropped without a look, before keeping them is tried again.
+    /// The number of resets that still drop all pages without a scan, before the next try to keep pages.
     pub(in crate::region) until_try: u32,
-    /// The same, after the next try that fails.
+    /// The value that `until_try` gets after the next try that fails.
     after_failed_try: u32,
-    /// How many faults the process had when `pages` were all there were.
+    /// The process's fault count when `pages` was complete, if it is. No page has become private while the count is the
+    /// same.
     pub(in crate::region) seen_at: Option<u64>,
-    /// For so many pages there is to be room at the next reset.
+    /// The number of pages that the list is to have room for at the next reset.
     wished: usize,
-    /// For each block: 0, or one more than the number of resets in a row at which it was the region's own and not
-    /// written to.
+    /// For each block: 0, or one more than the number of resets in a row that found it the region's own and not written
+    /// to.
     pub(in crate::region) own: EngineVec<u8>,
-    /// For each block: whether it is parked while writers are held.
+    /// For each block: whether it is parked while the reset keeps writers off.
     pub(in crate::region) parked: EngineVec<bool>,
-    /// For each block: whether its set (captured.rs) tells what is private there, but for pages without a mark.
+    /// For each block: whether its set (pool/captured.rs) says what all its private pages with a mark have, so that a
+    /// scan has to find only the pages without one.
     pub(in crate::region) told: EngineVec<bool>,
-    /// Whether any is.
+    /// Whether any block is `told`.
     pub(in crate::region) are_told: bool,
 }
 
@@ -88,12 +92,12 @@ impl Default for DirtyList {
 pub(in crate::region) struct Page {
     /// Its number in the region.
     pub(in crate::region) number: usize,
-    /// Whether it was written since the last reset, or the snapshot has it itself over the block.
+    /// Whether the page was written since the last reset, or the snapshot has a page of its own there.
     pub(in crate::region) is_wanted: bool,
 }
 
 impl DirtyList {
-    /// Makes room for what is wished for, in a region of `blocks` blocks. Allocates.
+    /// Makes room for `wished` pages and for `blocks` blocks. Allocates.
     pub(in crate::region) fn prepare(&mut self, blocks: usize) {
         if self.pages.capacity() < self.wished {
             self.pages.reserve(self.wished - self.pages.len());
@@ -103,7 +107,7 @@ impl DirtyList {
         self.told.resize(blocks, false);
     }
 
-    /// Has no set tell anything. The list lacks what sets told, so page tables are looked at anew.
+    /// Makes no block `told`. The list lacks the pages that sets told of, so the next reset scans page tables again.
     pub(in crate::region) fn tell_nothing(&mut self) {
         if std::mem::take(&mut self.are_told) {
             self.told.fill(false);
@@ -111,14 +115,14 @@ impl DirtyList {
         }
     }
 
-    /// Begins a look: there are no pages, until they are [found](DirtyList::find).
+    /// Empties the list before a scan, which adds the pages that it [finds](DirtyList::find).
     pub(in crate::region) fn begin(&mut self) {
         (self.seen_at, self.unlisted) = (None, 0);
         self.pages.clear();
     }
 
-    /// Notes pages that were found, in order. The kernel may tell of some a second time, where it has stopped and
-    /// begins again.
+    /// Adds pages that a scan found, in ascending order. The kernel may report some pages twice, at the end of one call
+    /// and the beginning of the next.
     pub(in crate::region) fn find(&mut self, numbers: Range<usize>) {
         let first = self.pages.last().map_or(0, |last| last.number + 1);
         let numbers = numbers.start.max(first)..numbers.end;
@@ -127,20 +131,21 @@ impl DirtyList {
         self.unlisted += numbers.len() - room;
     }
 
-    /// Whether the last look has found more pages than there was room for. The next reset has room for twice as many.
+    /// Whether the last scan found more pages than there was room for. The next reset has room for twice as many as
+    /// were found.
     pub(in crate::region) fn lacks_room(&mut self) -> bool {
         self.wished = self.wished.max(2 * (self.pages.len() + self.unlisted));
         self.unlisted > 0
     }
 
-    /// Whether this reset drops all pages without a look.
+    /// Whether this reset drops all pages without a scan. Counts the reset.
     pub(in crate::region) fn skips_look(&mut self) -> bool {
         let skips = self.until_try > 0;
         self.until_try = self.until_try.saturating_sub(1);
         skips
     }
 
-    /// Notes that the pages have been put back, and whether they are worth keeping.
+    /// Notes that a reset has put the pages back. True if they are worth keeping.
     pub(in crate::region) fn are_kept(&mut self) -> bool {
         let new = self.pages.len().saturating_sub(self.kept);
         let again = self.pages.iter().filter(|page| page.is_wanted).count().saturating_sub(new);
@@ -153,13 +158,13 @@ impl DirtyList {
         self.idle < MAX_IDLE_RESETS
     }
 
-    /// Whether no page is kept yet, and the look has found some that need not be put back.
+    /// Whether the last reset kept no page, and this one's scan has found pages that need not be put back.
     pub(in crate::region) fn has_new_unwanted(&self) -> bool {
         self.kept == 0 && self.pages.iter().any(|page| !page.is_wanted)
     }
 
-    /// Takes the pages that have marks by now off the list. True once these are more than `most`, in all calls since
-    /// it was true last.
+    /// Removes the pages that have marks by now from the list. True if that are more than `most` pages, counted over
+    /// all calls since the last one that returned true.
     pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
         let count = self.pages.len();
         self.pages.retain(|page| !self.told[block_of(page.number)]);
@@ -172,7 +177,7 @@ impl DirtyList {
         are_many
     }
 
-    /// Notes that pages were dropped, where it did not pay to keep them.
+    /// Notes that a reset dropped the pages because it did not pay to keep them.
     pub(in crate::region) fn note_drop(&mut self) {
         if self.kept > 0 {
             self.until_try = self.after_failed_try;
@@ -181,7 +186,7 @@ impl DirtyList {
         (self.idle, self.kept) = (0, self.pages.len());
     }
 
-    /// Bytes that this takes.
+    /// The bytes of memory that the list takes.
     pub(crate) fn bytes(&self) -> usize {
         self.pages.capacity() * size_of::<Page>() + self.own.capacity() + self.parked.capacity() + self.told.capacity()
     }
@@ -203,8 +208,8 @@ mod tests {
         assert_eq!((known.pages.len(), known.lacks_room(), known.wished), (room, true, 2 * (room + 4)));
     }
 
-    /// One reset after a look that found `found` pages beyond the kept ones, of which `again` were written again. True
-    /// if the pages are dropped.
+    /// Simulates one reset, whose scan finds `found` new pages besides the kept ones, of which `again` were written
+    /// again. True if the reset drops the pages.
     fn reset(known: &mut DirtyList, found: usize, again: usize) -> bool {
         if known.skips_look() {
             return true;
@@ -225,15 +230,15 @@ mod tests {
     fn pages_that_are_written_again_are_kept_and_others_soon_dropped_without_a_look() {
         let mut known = DirtyList { wished: 1 << 16, ..DirtyList::default() };
         known.prepare(1);
-        // The same each time, and then others by turns with them.
+        // The program writes to the same pages each time, then to few and to all of them by turns.
         assert!(!reset(&mut known, 40, 0));
         assert!((0..10).all(|_| !reset(&mut known, 0, 40)));
         assert!((0..10).all(|nth| !reset(&mut known, 0, if nth % 2 == 0 { 3 } else { 40 })));
-        // Others each time.
+        // It writes to other pages each time.
         let dropped = (0..200).filter(|_| reset(&mut known, 10, 0)).count();
         assert!(dropped > 170, "{dropped}");
         assert!((0..=MAX_RESETS_BETWEEN_TRIES).any(|_| !reset(&mut known, 40, 0)));
-        // The same again.
+        // It writes to the same pages again.
         assert!((0..10).all(|_| !reset(&mut known, 0, 40)));
         assert!((0..2).any(|_| reset(&mut known, 0, 0)) && !reset(&mut known, 40, 0), "the next is a try at once");
     }

@@ -1,18 +1,19 @@
-//! What a region's recent faults say about the next ones.
+//! The recent faults of a region, as a forecast of the next ones.
 //!
 //! A program that writes memory from end to end faults at the first subpage of one block after another, or at the last
-//! one if it goes down. Such a stream is recognised at its third block. From then on its blocks are prepared for being
-//! written as a whole, and each fault also prepares a few of the next ones: the signal, the mapping and the page walk
-//! cost 8 µs, a third of the clear.
+//! one if it goes down. The engine recognises such a stream at its third block. From then on it prepares the stream's
+//! blocks for being written as a whole, and each fault also prepares a few of the next blocks. That saves the faults
+//! there: the signal, the mapping and the page walk cost 8 µs, a third of the clear.
 //!
 //! A program that strides touches each block somewhere inside. Its direction still tells on which side of the fault
-//! address it goes on, and the window covers that side.
+//! address it goes on. The part of the block that a clear or copy leaves in the cache is on that side.
 //!
 //! ```text
 //!   streams   [ next entry : 32 | down : 1 | length : 31 ] × 8     any number of threads, a stream each
 //!   trend     [ last entry : 32 | down : 1 | steps : 31 ]
 //! ```
-//! These are guesses, so entries are read and written without a lock; a lost update costs a stream its head start.
+//! These are guesses, so threads read and write the words without a lock. A lost update only delays the recognition of
+//! a stream.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -24,13 +25,14 @@ use crate::units::{BASE_PAGE, BlockSize, EntryIndex};
 
 const FOLLOWED_STREAMS: usize = 8;
 
-/// After so many faults a stream is believed.
+/// The number of faults after which a stream is believed.
 const BELIEVED_FAULTS: u32 = 2;
 
-/// After so many steps in one direction, the next is expected to go there too. Random faults do so one time in 24.
+/// The number of steps in one direction after which the next step is expected to go there too. Random faults make that
+/// many steps in a given direction one time in 24.
 const TREND_STEPS: u32 = 3;
 
-/// A fault clears or copies at most so many blocks, its own among them.
+/// The most blocks that one fault clears or copies, its own included.
 pub(crate) const MOST_BLOCKS_A_FAULT: usize = 4;
 
 /// No entry has this index.
@@ -45,7 +47,7 @@ pub(crate) enum Direction {
     Down,
 }
 
-/// What is known of how a program writes to a region: its own advice, and what its faults show.
+/// How a program writes to a region: its own advice, and its recent faults.
 #[derive(Debug, Default)]
 pub(crate) struct Habits {
     history: History,
@@ -53,7 +55,7 @@ pub(crate) struct Habits {
     advice: AtomicU8,
 }
 
-/// What the program is expected to do next.
+/// The writes that the program is expected to do next.
 #[derive(Clone, Copy)]
 pub(crate) struct Outlook {
     pub(crate) manner: Manner,
@@ -61,12 +63,12 @@ pub(crate) struct Outlook {
 }
 
 impl Habits {
-    /// From now on the advice of the program outweighs its faults.
+    /// Stores the program's advice, which outweighs its faults from now on.
     pub(crate) fn advise(&self, advice: Advice) {
         self.advice.store(advice as u8, Ordering::Relaxed);
     }
 
-    /// What a fault at byte `target` of the block at `index` says about the next faults.
+    /// Notes a fault at byte `target` of the block at `index`, and returns the forecast for the next faults.
     pub(in crate::region) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
         let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
         let stream = match advice {
@@ -90,7 +92,7 @@ impl Habits {
 #[derive(Debug)]
 struct History {
     streams: [AtomicU64; FOLLOWED_STREAMS],
-    /// The place where the next new stream is noted.
+    /// The number of streams begun so far, which gives the slot of the next one.
     next: AtomicUsize,
     trend: AtomicU64,
 }
@@ -141,8 +143,8 @@ impl Default for History {
 }
 
 impl History {
-    /// The stream of a fault at byte `target` of the block at `index`, if it may be part of one. In blocks of one base
-    /// page every byte is at the beginning, so streams there only go up.
+    /// The stream that a fault at byte `target` of the block at `index` belongs to, if it may belong to one. In blocks
+    /// of one base page every byte is in the first subpage, so streams there only go up.
     fn stream(&self, index: EntryIndex, target: usize, size: BlockSize) -> Option<Stream> {
         let direction = if target < BASE_PAGE {
             Direction::Up
@@ -195,8 +197,8 @@ impl Stream {
         self.length >= BELIEVED_FAULTS
     }
 
-    /// How many blocks to prepare besides the one that faulted, `most` in all. There are none until the stream is
-    /// believed, then one, and more as it goes on.
+    /// The number of blocks to prepare besides the one that faulted, if the fault prepares `most` blocks at most. It is
+    /// 0 until the stream is believed, then 1, and grows as the stream goes on.
     pub(crate) fn ahead(self, most: usize) -> usize {
         if self.is_believed() { (1 << (self.length - BELIEVED_FAULTS + 1).min(9)).min(most) - 1 } else { 0 }
     }
@@ -210,7 +212,8 @@ mod tests {
     const FIRST: usize = 8;
     const LAST: usize = HUGE.bytes() - 8;
 
-    /// Faults at byte `target` of each of `indices`, as if one block at a time were prepared. Returns `ahead` for each.
+    /// Simulates faults at byte `target` of each of `indices`, each of which prepares one block. Returns `ahead` for
+    /// each.
     fn run(history: &History, target: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let ahead = |index| {
             let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();

@@ -1,17 +1,17 @@
-//! What a region is made of, and what each change of an entry means.
+//! The parts of a region, and the changes of its entries with all that depends on them.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
-//! | `zeros`, `of_program`, `at` | a new region |
-//! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `offsets_of` | where things are |
-//! | `shown`, `site`, `site_at`, `remap` | what the kernel shows, and how that is changed |
-//! | `held`, `is_alone_with`, `is_revoked_at` | whose a block is |
-//! | `has_history`, `may_share_pages` | whether snapshots hold pages of it |
-//! | `note_density` | whether a block is better copied than its pages |
-//! | `store`, `reserve_again` | changes entries, and what depends on them |
-//! | `split`, `pages_of`, `prepare_split` | blocks that are treated page by page |
-//! | `take_turn`, `try_take_turn`, `set_operations` | who may cut or reset it, and when |
-//! | `error` | what a call returns where a fault prints a line |
+//! | `zeros`, `of_program`, `at` | make a new region |
+//! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `offsets_of` | locate entries, bytes and windows |
+//! | `shown`, `site`, `site_at`, `remap` | read and change what the kernel maps |
+//! | `held`, `is_alone_with`, `is_revoked_at` | say which holders a block has |
+//! | `has_history`, `may_share_pages` | say whether snapshots may hold single pages over shared blocks |
+//! | `note_density` | records whether a block is better copied than its pages |
+//! | `store`, `reserve_again` | change entries and all that depends on them |
+//! | `split`, `pages_of`, `prepare_split` | treat blocks page by page |
+//! | `take_turn`, `try_take_turn`, `set_operations` | decide which thread may cut or reset the region, and when |
+//! | `error` | makes the error that a call returns where a fault prints a line |
 
 mod accounts;
 mod core;

@@ -1,16 +1,18 @@
-//! Operations of the program that cuts wait for: what several writes are to be in a snapshot all or none.
+//! Operations: groups of writes of the program that a snapshot is to contain wholly or not at all. A cut waits until no
+//! thread is inside an operation.
 //!
 //! ```text
-//!   Operations ─▶ OperationsCore: gate, seats ◀─ each thread that has ever entered, its seat
+//!   Operations ─▶ OperationsCore: gate, seats ◀─ one seat for each thread that has ever entered
 //!                       ▲
 //!   regions ────────────┘   a cut of any of them closes the gate meanwhile
 //! ```
-//! The gate (sync/gate.rs) is closed while a cut is made, and not while pages are written back ahead of it. Nothing
-//! here is used by a fault.
+//! A cut closes the gate (sync/gate.rs) while it is made, but not while pages are written back ahead of it. Faults use
+//! nothing of this file.
 //!
-//! Cuts close it one at a time. How long one waits for operations is counted from its call on, also while another one
-//! waits for them before it: several that find a thread inside all give up on it when their patience is over. While
-//! another one is made, nobody is inside, so that ends no patience: it is counted anew from then on.
+//! Only one cut at a time closes the gate. The patience of a cut starts with its call, and also runs while another cut
+//! waits for operations before it. So if a thread stays inside an operation, each waiting cut gives up after its own
+//! patience. While another cut is made, no thread is inside an operation. So the patience of the waiting cuts starts
+//! anew when that cut ends.
 //!
 //! ```text
 //!   Free ──▶ Waits ──▶ Cut ──▶ Free
@@ -30,13 +32,13 @@ use crate::sys::Sys;
 use crate::sys::linux::{barrier, threads};
 use crate::types::error::RegionError;
 
-/// A cut that waits for longer looks again in between: the kernel knows no time as long as `Duration::MAX`.
+/// The longest single sleep of a waiting cut, because the kernel takes no timeout as long as `Duration::MAX`.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// A cut that waits for a thread asks as often whether that has ended, since nobody wakes the cut then.
+/// The time after which a waiting cut checks whether the thread that it waits for has ended: such an end wakes nobody.
 const LOOKS_AFTER_THREAD: Duration = Duration::from_millis(10);
 
-/// A thread's seat, which belongs to one thread at a time, and is used again when that has ended.
+/// The seat of one thread. Another thread may get the seat once that thread has ended.
 #[derive(Default)]
 pub(crate) struct ThreadSeat {
     seat: Seat,
@@ -45,39 +47,39 @@ pub(crate) struct ThreadSeat {
     is_taken: AtomicBool,
 }
 
-/// What regions, and threads that write to them, share.
+/// The state that regions share with the threads that write to them.
 pub(crate) struct OperationsCore {
     gate: Gate,
-    /// Held for a look only.
+    /// Never held while a thread waits.
     room: Mutex<Room>,
-    /// Rung when the gate may be closed.
+    /// Notified when another cut may close the gate.
     is_free: Condvar,
     /// How long a cut waits for operations.
     patience: Duration,
-    /// Neither the program nor a region can use it any more.
+    /// Set once neither the program nor a region holds the operations, so no thread needs its seat any more.
     is_given_up: AtomicBool,
 }
 
-/// The seats, and who closes the gate.
+/// The seats, and the progress of the cut that closes the gate.
 struct Room {
     seats: EngineVec<EngineBox<ThreadSeat>>,
     closing: Closing,
-    /// When nobody was inside, as the last cut knows.
+    /// The last time at which a cut knew that no thread was inside an operation.
     empty: Instant,
 }
 
-/// The gate is closed, except where it is `Free`.
+/// The progress of the cut that closes the gate. The gate is open only in `Free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     Free,
-    /// Somebody closes it, and waits until nobody is inside.
+    /// A cut closes the gate, and waits until no thread is inside an operation.
     Waits,
-    /// Nobody is inside.
+    /// No thread is inside an operation, and the cut is made.
     Cut,
 }
 
-/// What the program and its regions hold. Threads that have a seat hold the rest only, until they see that it is given
-/// up.
+/// The handle of the program and its regions. A thread with a seat holds only the [`OperationsCore`], until it sees
+/// that the operations are given up.
 #[derive(Clone)]
 pub(crate) struct HeldOperations {
     core: EngineArc<OperationsCore>,
@@ -102,7 +104,7 @@ impl HeldOperations {
         &self.core
     }
 
-    /// Whether both are the same.
+    /// Whether both handles belong to the same operations.
     pub(crate) fn is(&self, other: &HeldOperations) -> bool {
         self.core.is(&other.core)
     }
@@ -117,7 +119,7 @@ impl Deref for HeldOperations {
     }
 }
 
-/// Nobody is inside of an operation until this is dropped.
+/// While this lives, no thread is inside an operation.
 pub(crate) struct BetweenOperations<'a> {
     operations: &'a OperationsCore,
 }
@@ -156,7 +158,7 @@ impl OperationsCore {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat for the calling thread. It stays where it is as long as `self` does.
+    /// Takes a seat for the calling thread. The seat does not move while `self` lives.
     pub(crate) fn take_seat(&self) -> &ThreadSeat {
         let seats = &mut self.room().seats;
         if seats.iter().all(|seat| seat.is_taken.load(Ordering::Acquire)) {
@@ -168,7 +170,7 @@ impl OperationsCore {
         self.stays(free)
     }
 
-    /// A seat, without the lock of the room.
+    /// Extends the borrow of a seat beyond the lock of the room.
     fn stays(&self, seat: &EngineBox<ThreadSeat>) -> &ThreadSeat {
         let seat = &raw const **seat;
         // SAFETY: seats are boxed, and none is dropped before `self` is.
@@ -179,16 +181,16 @@ impl OperationsCore {
         self.room().seats.get(nth).map(|seat| self.stays(seat))
     }
 
-    /// The thread of the seat ends. If it has forgotten an operation, that is over; whoever holds its guard may still
-    /// drop it, so nobody else gets the seat.
+    /// Gives up the seat of a thread that ends. If the thread has forgotten an operation, that operation is over. Its
+    /// guard may still be dropped later, so no other thread gets the seat then.
     pub(crate) fn vacate(&self, seat: &ThreadSeat) {
         if !self.gate.leave_for_good(&seat.seat) {
             seat.is_taken.store(false, Ordering::Release);
         }
     }
 
-    /// The thread of the seat has ended without [`OperationsCore::vacate`]: by the system call, say, which drops none
-    /// of its locals. Its operations are over.
+    /// Gives up the seat of a thread that has ended without [`OperationsCore::vacate`], for example by the system call
+    /// `exit`, which drops no locals. The operations of that thread are over.
     fn leave_for_good(&self, seat: &ThreadSeat) {
         self.gate.leave_for_good(&seat.seat);
         seat.is_taken.store(false, Ordering::Release);
@@ -199,21 +201,21 @@ impl OperationsCore {
         self.gate.enter(&seat.seat);
     }
 
-    /// False if the thread is in no operation.
+    /// Leaves an operation. False if the thread is in none.
     #[inline]
     pub(crate) fn leave(&self, seat: &ThreadSeat) -> bool {
         self.gate.leave(&seat.seat)
     }
 
-    /// Waits until nobody is inside of an operation, and keeps all others out.
+    /// Waits until no thread is inside an operation, and lets no thread enter one until the result is dropped.
     pub(crate) fn wait_for_all(&self) -> Result<BetweenOperations<'_>, RegionError> {
         self.wait_since(Instant::now())
     }
 
-    /// As [`OperationsCore::wait_for_all`], for one who has waited since `called`.
+    /// As [`OperationsCore::wait_for_all`], for a cut that has waited since `called`.
     fn wait_since(&self, called: Instant) -> Result<BetweenOperations<'_>, RegionError> {
         let begun = self.closes(called)?;
-        // A thread that takes a seat behind those that are looked at finds the gate closed.
+        // A seat that a thread takes after this loop has passed needs no check: that thread finds the gate closed.
         let seats = (0..).map_while(|nth| self.seat(nth)).map(|seat| &seat.seat);
         let closed = self.gate.close(seats, |seat, word, seen| {
             if let Some(ended) = self.of_ended_thread(seat) {
@@ -241,8 +243,8 @@ impl OperationsCore {
         Err(error)
     }
 
-    /// Waits until nobody else closes the gate, and returns since when operations are waited for: one that goes on now
-    /// may go on since then.
+    /// Waits until no other cut closes the gate. Returns the start of the time for which this cut has waited for
+    /// operations: an operation that runs now may have run since then.
     fn closes(&self, called: Instant) -> Result<Instant, RegionError> {
         let mut room = self.room();
         loop {
@@ -265,14 +267,14 @@ impl OperationsCore {
         }
     }
 
-    /// The seat, if the thread that is inside by it has ended.
+    /// The [`ThreadSeat`] of `seat`, if its thread has ended.
     fn of_ended_thread(&self, seat: &Seat) -> Option<&ThreadSeat> {
         let is_it = |taken: &&EngineBox<ThreadSeat>| ptr::eq(&raw const taken.seat, seat);
         let taken = self.room().seats.iter().find(is_it).map(|taken| self.stays(taken))?;
         threads::has_ended(taken.thread.load(Ordering::Relaxed)).then_some(taken)
     }
 
-    /// How much longer is waited by one who waits since then.
+    /// The patience that is left to a cut that has waited since `begun`.
     fn left_since(&self, begun: Instant) -> Duration {
         self.patience.saturating_sub(begun.elapsed())
     }
@@ -282,8 +284,8 @@ impl OperationsCore {
         RegionError::OperationGoesOn { thread, patience: self.patience }
     }
 
-    /// The gate is open. Who waits to close it, may. One is woken: whoever gives up instead has seen that another
-    /// closes it, who will wake the next.
+    /// Lets another cut close the gate, which is open now. It is enough to wake one cut: a cut gives up only when it
+    /// sees that another cut closes the gate, and that other cut wakes the next one.
     fn free(&self, mut room: MutexGuard<'_, Room>) {
         room.closing = Closing::Free;
         drop(room);
@@ -297,8 +299,9 @@ impl ThreadSeat {
     }
 }
 
-/// Waits until the operations of regions that are cut at one moment are over, and then for the regions' turns, which
-/// `take_turns` takes. A thread inside of an operation may wait for a turn, so nobody waits the other way round.
+/// Waits until the operations of regions that are cut or reset together are over, and then takes the regions' turns by
+/// `take_turns`. It never waits for operations while it has turns, because a thread inside an operation may wait for a
+/// turn.
 pub(in crate::region) fn over_and_then<'a, S: Sys, T>(
     regions: impl Iterator<Item = &'a RegionCore<S>> + Clone,
     take_turns: impl Fn() -> T,
@@ -306,14 +309,14 @@ pub(in crate::region) fn over_and_then<'a, S: Sys, T>(
     loop {
         let between = of_all(regions.clone())?.map(OperationsCore::wait_for_all).transpose()?;
         let turns = take_turns();
-        // From here on none of the regions is given operations. One may have been while this waited.
+        // While this thread has the turns, no region is given operations. But one may have been given some before that.
         if of_all(regions.clone())?.is_none() || between.is_some() {
             return Ok((between, turns));
         }
     }
 }
 
-/// The operations of regions that are cut at one moment.
+/// The operations of regions that are cut or reset together. They must be the same for all regions that have any.
 pub(in crate::region) fn of_all<'a, S: Sys>(
     regions: impl Iterator<Item = &'a RegionCore<S>>,
 ) -> Result<Option<&'a OperationsCore>, RegionError> {
@@ -339,7 +342,7 @@ mod tests {
         operations.room().closing == Closing::Waits
     }
 
-    /// Runs `beside` while a cut waits for the calling thread, which has come in just now.
+    /// Runs `beside` while a cut waits for the calling thread, which has just entered an operation.
     fn beside_a_cut_that_waits(operations: &OperationsCore, called: Instant, beside: impl FnOnce()) {
         let seat = operations.take_seat();
         operations.enter(seat);

@@ -1,5 +1,5 @@
-//! Where in the pool a region would like its blocks. Neighbours in the region that are neighbours in the pool are one
-//! mapping.
+//! The blocks of the pool that a region prefers. Neighbouring entries whose blocks are neighbours in the pool take only
+//! one mapping.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,14 +24,14 @@ impl PlacementHint {
         hint
     }
 
-    /// The block that the entry would like, out of `blocks` in the pool: it has the same place in the placement as the
-    /// entry in the region.
+    /// The block that the entry at `index` prefers, in a pool of `blocks` blocks. Its offset in the placement is the
+    /// entry's offset in the region.
     pub(in crate::region) fn hint(&self, index: EntryIndex, blocks: usize) -> BlockId {
         BlockId(((self.first.load(Ordering::Relaxed) as usize + index.0) % blocks) as u32)
     }
 
-    /// Chooses a new placement for blocks that are written from now on, and returns the old one, which stays set aside
-    /// while the caller keeps it. If there is no room for a new one, the region stays where it is.
+    /// Chooses a new placement for blocks that are taken from now on, and returns the old one. No other region gets the
+    /// old placement until the caller drops it. If there is no room for a new placement, the region keeps the old one.
     pub(in crate::region) fn move_on<S: Sys>(&self, pool: &PoolCore<S>, blocks: usize) -> Option<Placement> {
         let new = Placement::claim(&pool.placements, blocks, pool.block_size)?;
         self.first.store(new.first().0, Ordering::Relaxed);

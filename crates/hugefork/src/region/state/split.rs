@@ -1,5 +1,5 @@
-//! Blocks that are treated page by page, because a part of them was lazily freed. The states of pages that
-//! table/split.rs describes change here.
+//! Split blocks, which the region treats page by page because a part of them was lazily freed. This file changes the
+//! states of pages that table/split.rs describes.
 //!
 //! A split block becomes whole again as soon as all of its pages are alike: writable, lazily freed, or dropped.
 
@@ -38,15 +38,15 @@ impl<S: Sys> RegionCore<S> {
         Some(SplitBlock { region: self, index, block, pages: self.table.split(index)? })
     }
 
-    /// Makes room for the pages of a block that may be about to be split. Allocates, so no lock may be held.
+    /// Makes room for the page states of a block that may be split soon. Allocates, so the caller must hold no lock.
     pub(in crate::region) fn prepare_split(&self, index: EntryIndex) {
         if self.pool().sys.merging() == Merging::Merge {
             self.table.prepare_split(index, self.pool().block_size);
         }
     }
 
-    /// Called before the block of a split entry goes. Its dropped pages are marked fresh again. False if nobody may get
-    /// the block.
+    /// Prepares a split entry for the release of its block. If pages of the block were dropped, this gives back its
+    /// other memory too, so that all of it is fresh again. False if that fails: then no other holder may get the block.
     pub(super) fn forget_pages(&self, index: EntryIndex, block: BlockId) -> bool {
         let Some(pages) = self.table.split(index) else { return true };
         self.accounts.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
@@ -86,10 +86,10 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    /// Gives pages that have memory the right to be written.
+    /// Makes pages that have memory writable.
     fn allow(&self, locked: Locked<'_>, pages: Range<usize>) -> Result<(), Unresolved> {
         let allowed = self.region.site().reprotect(locked, self.bytes(&pages), Access::ReadWrite)?;
-        // After a failure some pages may be writable all the same, and must not be dropped.
+        // After a failure some pages may be writable all the same, so they must not count as droppable.
         let now = if allowed.right() == Right::Granted { SplitPage::Writable } else { SplitPage::Readable };
         Ok(allowed.published(self.store_pages(locked, pages, now))?)
     }
@@ -114,7 +114,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         })
     }
 
-    /// Makes the entry whole, after a failure that left its pages unknown.
+    /// Resets the page states, when the entry is no longer split.
     pub(in crate::region) fn forget(&self) {
         self.set(0..self.pages.len(), SplitPage::Readable);
     }
@@ -138,8 +138,8 @@ impl<S: Sys> SplitBlock<'_, S> {
         Ok(())
     }
 
-    /// Marks pages as lazily freed that have lost the right to be written. Returns how many were not before. If the
-    /// call that takes the right away failed, no page may be dropped.
+    /// Marks pages as lazily freed, after a call that took away the right to write to them. Returns how many of them
+    /// were not lazily freed before. If that call failed, this marks none, because no page may be dropped.
     pub(in crate::region) fn free(&self, pages: Range<usize>, right: Right) -> usize {
         let mut freed = 0;
         for page in pages {
@@ -172,7 +172,7 @@ impl<S: Sys> SplitBlock<'_, S> {
         kept.sum()
     }
 
-    /// Shows zeros in place of lazily freed pages and gives their memory back. False if the system refuses to show
+    /// Shows zeros in place of lazily freed pages and gives their memory back. False if the kernel refuses to show
     /// zeros.
     pub(in crate::region) fn drop_pages(&self, locked: Locked<'_>, run: Range<usize>) -> bool {
         let pool = self.region.pool();

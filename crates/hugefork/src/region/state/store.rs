@@ -1,6 +1,8 @@
-//! What each change of an entry means besides the entry: references, reservations, counts, and the account of what
-//! forks and snapshots cost. The entries of a region that others know of are stored here and by a cut, which marks them
-//! as shared (cut/freeze.rs) and gives a fork its own (region/fork.rs).
+//! Stores entries, and with each change all that depends on it: references, reservations, counts, and the account of
+//! the blocks that forks and snapshots cost.
+//!
+//! Besides this file, only two places change the entries of a region that other threads know: a cut marks entries as
+//! shared (cut/freeze.rs), and so does `share` before a `fork(2)` (program.rs). A new fork gets its entries in fork.rs.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -16,17 +18,17 @@ use crate::types::error::RegionError;
 use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
-/// What a run of stored entries adds to the counts. It is added once for each run, because a run may have a quarter of
-/// a million entries.
+/// The changes of the counts by one run of stored entries. They are added once for each run, because a run may have a
+/// quarter of a million entries.
 #[derive(Default)]
 struct Sums {
     lazy: isize,
     revoked: isize,
     cow_mappings: isize,
     charged: isize,
-    /// Blocks of the parent that only this region held, and that it has made its own or given up.
+    /// The number of blocks of the parent that only this region held, and that it has made its own or released.
     freed: usize,
-    /// Reservations that turned out not to be needed.
+    /// The number of reservations that turned out not to be needed.
     unreserved: usize,
 }
 
@@ -51,12 +53,12 @@ impl Sums {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Stores what `next` makes of each entry, lets go of the blocks that are replaced, and counts the mappings before
+    /// Stores what `next` makes of each entry, releases the blocks that are replaced, and counts the mappings before
     /// and after.
     ///
-    /// `next` is called once for a range of `Private` entries that have blocks in a row. They become what it makes of
-    /// the first, again with blocks in a row. For other entries the range is always one. `next` may change the pages of
-    /// a split entry.
+    /// For a run of `Private` entries with consecutive blocks, `next` is called once, with the first entry. Its result
+    /// is the new first entry; the others follow with consecutive blocks. For all other entries the range that `next`
+    /// gets has one entry. `next` may change the pages of a split entry.
     pub(crate) fn store(
         &self,
         _locked: Locked<'_>,
@@ -81,7 +83,7 @@ impl<S: Sys> RegionCore<S> {
         Recount { before: shown.edges_to(before, entries.end), after: shown.edges_to(after, entries.end) }
     }
 
-    /// Stores `new`, and entries alike after it, in place of `old` and the entries alike after that.
+    /// Stores a run of entries that begins with `new`, in place of one that begins with `old`.
     fn store_alike(&self, entries: Range<usize>, old: Entry, new: Entry, sums: &mut Sums) {
         if old == new {
             return;
@@ -93,11 +95,12 @@ impl<S: Sys> RegionCore<S> {
         sums.count(old, new, entries.len().cast_signed());
         let keeps_blocks = old.block() == new.block();
         if keeps_blocks && old.block().is_some() && !old.is_owner() && new.is_owner() {
-            // Nobody else holds the block: it is this fork's own from now on, and costs the parent nothing.
+            // This region is the only holder of the block. From now on the block is its own, and costs the parent
+            // nothing.
             sums.freed += 1;
         }
         if !keeps_blocks {
-            // To be written to again, these take a block that the region was promised.
+            // The next write to such an entry takes a block again, which the reservation of the region covers.
             let takes_one = matches!(new, Entry::Zero | Entry::Shared(_, Origin::Parent));
             self.leave_all(entries.clone(), old, takes_one, sums);
         }
@@ -106,8 +109,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// For blocks that became writable, the reservations have been used, or are not needed if they are the region's
-    /// own.
+    /// Clears the reservations of entries that became writable. They have been used, or are not needed if the entry
+    /// keeps its block.
     fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
         for index in entries {
             let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
@@ -115,7 +118,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Lets go of the blocks of entries alike that began with `old`.
+    /// Releases the blocks of a run of entries that began with `old`.
     fn leave_all(&self, entries: Range<usize>, old: Entry, take_one: bool, sums: &mut Sums) {
         let Some(first) = old.block() else { return };
         let mut index = entries.start;
@@ -125,8 +128,9 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Lets go of the block of an entry like `old`. An entry that was promised a block keeps one reserved when its next
-    /// write takes one: its own block if nobody else holds that, or else another, if there is one.
+    /// Releases the block of an entry like `old`. If the region has a reservation and the next write to the entry takes
+    /// a block, a block stays reserved for that: the released one if this was its last holder, or else another, if the
+    /// pool has one.
     fn leave(&self, index: EntryIndex, old: Entry, block: BlockId, takes_one: bool, sums: &mut Sums) {
         let pool = self.pool();
         if matches!(old, Entry::Split(_)) && !self.forget_pages(index, block) {
@@ -169,8 +173,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Reserves blocks again for entries whose first write takes one, and that have lost their reservation because
-    /// others held the block.
+    /// Reserves blocks again for entries whose next write takes one, and which lost their reservation because others
+    /// held the block.
     pub(in crate::region) fn reserve_again(&self, entries: Range<usize>) -> Result<(), RegionError> {
         let takes_one = |entry: Entry| entry == Entry::Zero || entry.block().is_some() && !entry.is_owner();
         let has_none = |index: EntryIndex| {

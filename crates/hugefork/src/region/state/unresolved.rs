@@ -1,4 +1,4 @@
-//! Why a write could not be resolved, and what a call returns for it.
+//! The reasons why the engine could not resolve a write, and the errors that calls return for them.
 
 use super::core::RegionCore;
 use crate::mapping::change::Refused;
@@ -6,19 +6,20 @@ use crate::pool::core::Shortage;
 use crate::sys::{Sys, SystemError};
 use crate::types::error::RegionError;
 
-/// Why a block could not be made writable. What its addresses show has not changed.
+/// Why a block could not be made writable. Its addresses show the same bytes as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unresolved {
     PoolFull,
-    /// No block has been found yet that may be dropped for it. The search goes on once signals have been delivered.
+    /// The search for a block that may be dropped has found none yet. It goes on once signals have been delivered.
     NotYet,
     OutOfMemory(SystemError),
     TooManyMappings,
     Unmappable(SystemError),
-    /// The block was taken away.
+    /// Another region took the block away.
     Revoked,
-    /// The forks and snapshots of the region would hold more blocks than it allows. No caller gets this: the block is
-    /// taken away from them, or they are promised it.
+    /// One more copy would exceed the limit on the blocks that forks and snapshots may cost the region. No caller gets
+    /// this: the engine writes another block back, revokes this one from the other holders, or copies it beyond the
+    /// limit.
     CowLimit,
 }
 
@@ -47,7 +48,7 @@ impl From<Refused> for Unresolved {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// What a call returns where a fault prints a line. Allocates, so no lock may be held.
+    /// The error that a call returns where a fault prints a line. Allocates, so the caller must hold no lock.
     pub(crate) fn error(&self, reason: Unresolved) -> RegionError {
         let pool = self.pool();
         match reason {

@@ -1,5 +1,5 @@
-//! What a fault does with blocks that are shown through private mappings, or are to be: it has the kernel copy the
-//! pages that are written, or puts the private pages back into a block.
+//! Faults at CoW mappings, and at blocks that are to become CoW mappings. Such a fault makes the kernel copy the pages
+//! that are written, or writes the private pages back into a block.
 
 use hugefork_kernels::Use;
 
@@ -15,11 +15,11 @@ use crate::table::{Entry, Locked};
 use crate::types::options::CopyGrain;
 
 impl<S: Sys> Fault<'_, S> {
-    /// What is to be copied at a write to `entry`, which others hold too.
+    /// Whether a write to `entry`, whose block others hold too, copies a page or the block.
     pub(super) fn grain(&self, entry: Entry) -> Grain {
         let by_page = self.region.may_cow_map() && self.is_sparse();
         match entry {
-            // Another thread was faster.
+            // Another thread has made the entry writable.
             Entry::CowMapped(_, _, Access::ReadWrite) => Grain::Page,
             Entry::Shared(..) | Entry::CowMapped(..) if by_page => Grain::Page,
             Entry::Zero
@@ -36,9 +36,9 @@ impl<S: Sys> Fault<'_, S> {
         let region = self.region;
         let is_whole = self.outlook.manner.used == Use::Whole;
         let is_guessed = match region.pool().maintenance.is_paced() {
-            // The thread promotes what is dense.
+            // The pool's thread promotes blocks that turn out to be dense.
             true => !is_whole,
-            // With a history, each copy of a block stays.
+            // With several snapshots, each copy of a block stays with one of them.
             false if region.has_history() => !is_whole,
             // A write to the first or last page of a block may be part of a stream.
             false => !is_whole && self.outlook.stream.is_none() && !region.captured.is_dense(self.index),
@@ -46,19 +46,19 @@ impl<S: Sys> Fault<'_, S> {
         region.accounts.grain == CopyGrain::Page || is_guessed
     }
 
-    /// How many blocks may become CoW mappings. Where there is a limit, none is charged to it that nobody has written
-    /// to.
+    /// The most blocks that may become CoW mappings in this fault. With a limit, only one block of the region's own
+    /// may: a block that nobody has written to must not be charged.
     fn most_cow_mapped(&self, entry: Entry, limit: Option<usize>) -> Result<usize, Unresolved> {
         if entry.is_charged() {
-            // Another thread was faster.
+            // Another thread has made the entry writable.
             return Ok(1);
         }
         self.check_limit(limit)?;
         Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
     }
 
-    /// Has the kernel copy what is written to the block and its neighbours: they are shown through a private mapping,
-    /// or that is there and gets the right to write.
+    /// Makes the kernel copy the pages that are written in the block and its neighbours: shows them through a private
+    /// mapping, or makes the private mapping that is there writable.
     pub(super) fn by_page(
         &self,
         publishing: &SharedGuard<'_>,
@@ -75,13 +75,13 @@ impl<S: Sys> Fault<'_, S> {
         Ok(Resolution::CowMapped)
     }
 
-    /// Keeps writers off the CoW mapping that is copied, if it is one.
+    /// Keeps writers off the block that is copied, if it is a CoW mapping.
     pub(super) fn keep_writers_off(&mut self) -> Result<(), Unresolved> {
         self.quiesced.as_mut().map_or(Ok(()), Quiesced::keep_off)
     }
 
-    /// After a write-back or copy that the kernel refused: a CoW mapping can do without, and takes the write. The next
-    /// fork or snapshot tries again, and says so if it fails too.
+    /// Makes a CoW mapping writable after the kernel refused its write-back or copy. True if that worked: the write is
+    /// resolved then. The next fork or snapshot tries the write-back again, and reports an error if that fails too.
     #[cold]
     pub(super) fn goes_on_by_page(&self) -> bool {
         let publishing = self.region.lock.shared();
@@ -90,18 +90,19 @@ impl<S: Sys> Fault<'_, S> {
         is_cow_mapping && self.region.allow_writes(locked, self.index.0..self.index.0 + 1, Place::Own).is_ok()
     }
 
-    /// Adds the private pages of the CoW mapping, if it is one, to its copy.
+    /// Adds the private pages to the copy of the block, if the block is a CoW mapping.
     pub(super) fn patch(&self) -> Result<(), Unresolved> {
         let (region, Some(quiesced)) = (self.region, &self.quiesced) else { return Ok(()) };
         let new = region.pool().direct(self.taken.wanted);
-        // SAFETY: `new` is ours alone. Writers are kept off, and our window lock keeps it so.
+        // SAFETY: this fault alone uses `new`. The guard keeps writers off, and our window lock lets nothing change
+        // that.
         unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), quiesced.place(), new) }
             .map_err(|error| self.returned(Unresolved::Unmappable(error)))?;
         count(&region.counters.blocks_written_back, 1);
         Ok(())
     }
 
-    /// Writes back the private pages into the block, which this region alone holds.
+    /// Writes the private pages back into their block, which this region alone holds.
     pub(super) fn write_back(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
         let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };

@@ -1,14 +1,16 @@
-//! What a write to a block does, on any [`Sys`]: table/transition.rs says what is needed, and this file does it.
+//! Resolves a write to a block, on any [`Sys`]: table/transition.rs decides what the write needs, and this file does
+//! it.
 //!
-//! The fault holds the window lock throughout, so two faults on a block do the work once, and the entry keeps the block
-//! that is copied. It holds the region lock, shared, while it looks at the entry and while it publishes the result, but
-//! not in between. So a snapshot waits for microseconds, and not for a clear or copy. In between, a snapshot or
-//! `lazy_free` changes only entries in states that no fault works on: `Private`, and those whose block this region
-//! alone holds.
+//! The fault holds the window lock throughout. So two faults on a block do the work once, and the entry keeps the block
+//! that is copied. The fault also holds the region lock, shared, while it reads the entry and while it publishes the
+//! result, but not in between. So a snapshot waits for microseconds, and not for a clear or copy. In between, a
+//! snapshot or `lazy_free` may change entries, but only in states that no fault works on: `Private` ones, and those
+//! whose block this region alone holds.
 //!
-//! If the faults of a region are a stream (see `history`), the same fault prepares its next blocks (see `run`).
+//! If the faults of a region are a stream (state/history.rs), one fault also prepares the next blocks of the stream
+//! (run.rs).
 //!
-//! A fault that finds no block releases its locks, makes room (see `revoke`), and tries once more.
+//! A fault that finds no block releases its locks, makes room (revoke.rs), and tries once more.
 //!
 //! All of this runs in the signal handler: it does not allocate, does not panic, takes only our own locks, and uses a
 //! bounded stack.
@@ -43,36 +45,37 @@ pub(crate) enum Resolution {
     Raced,
 }
 
-/// What a block is to become.
+/// The state that a caller wants a block to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::region) enum Become {
-    /// Writable, in one way or the other.
+    /// Writable, by block or by page.
     Writable,
-    /// Writable, by page if that can be: the pool is full.
+    /// Writable, by page if possible, because the pool is full.
     WritableByPage,
-    /// A block of the region's own, with all that it sees.
+    /// A block of the region's own, with all bytes that the region shows there.
     Own,
-    /// The same, unless writes there are prepared: nobody has asked for it.
+    /// As `Own`, but a CoW mapping with prepared writes stays one. The engine's own work asks for this, and no call
+    /// does.
     OwnUnlessPrepared,
 }
 
 impl Become {
-    /// Whether single pages of the block may be copied instead.
+    /// Whether the kernel may copy single pages of the block instead.
     fn may_be_by_page(self) -> bool {
         matches!(self, Become::Writable | Become::WritableByPage)
     }
 }
 
-/// The turns of regions (state/core.rs) that the thread has.
+/// Whether the thread has the turn of a region (state/core.rs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turns {
-    /// None: it may wait for the holder of one.
+    /// It has no turn, so it may wait for a thread that has one.
     Free,
-    /// One at least: the holder of another may wait for this thread.
+    /// It has at least one, so a thread that has another turn may wait for it.
     Taken,
 }
 
-/// What comes after a try to make a block writable.
+/// The next step after a try to make a block writable.
 enum Next {
     Again,
     Done,
@@ -90,14 +93,14 @@ pub(super) struct Fault<'a, S: Sys> {
     pub(super) outlook: Outlook,
     /// Keeps writers off a CoW mapping while it is copied.
     pub(super) quiesced: Option<Quiesced<'a, S>>,
-    /// The blocks that were taken for the run, and the entry that the first of them is for.
+    /// The blocks that were taken for the run. The first of them is for the entry `start`.
     pub(super) taken: Taken,
     start: EntryIndex,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Resolves a write to byte `offset` of the region. If it has neither succeeded nor failed, the write faults again,
-    /// and signals are delivered in between.
+    /// Resolves a write to byte `offset` of the region. If the search for a block is not over, the program's write
+    /// faults again, and signals are delivered in between.
     pub(crate) fn resolve(&self, offset: usize) -> Result<Resolution, Unresolved> {
         let size = self.pool().block_size;
         match self.make(Become::Writable, EntryIndex(size.count(offset)), Some(size.within(offset)), Turns::Free) {
@@ -106,8 +109,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Makes the block at `index` writable, or the region's own; `target` is the byte in it that the program touches
-    /// next, if that is known.
+    /// Makes the block at `index` what the caller wants. `target` is the byte in it that the program touches next, if
+    /// that is known.
     pub(super) fn make(
         &self,
         what: Become,
@@ -119,12 +122,12 @@ impl<S: Sys> RegionCore<S> {
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
             if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_cow_map() {
-                // That takes no block, and nobody has to give one up.
+                // A CoW mapping takes no block, so no other holder has to give one up.
                 what = Become::WritableByPage;
                 continue;
             }
             if resolved == Err(Unresolved::PoolFull) {
-                // The blocks that are free in a moment are for this write.
+                // Until this write is resolved, the pool's thread takes no blocks: the next free one is for the write.
                 short.get_or_insert_with(|| self.pool().note_writer_short_of_blocks());
             }
             match self.after(index, &resolved, &mut limit, turns) {
@@ -135,7 +138,7 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Makes room if the try found none, or else counts its result. The caller holds no lock.
+    /// Makes room if the try found no block, or else counts its result. The caller holds no lock.
     fn after(
         &self,
         index: EntryIndex,
@@ -161,7 +164,7 @@ impl<S: Sys> RegionCore<S> {
                 }
                 return Next::Again;
             }
-            // It has neither succeeded nor failed: it faults again.
+            // The write has neither succeeded nor failed, and faults again.
             Err(Unresolved::NotYet) => return Next::Done,
             Err(
                 Unresolved::OutOfMemory(_)
@@ -175,7 +178,7 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// As [`RegionCore::make`], without making room.
-    #[inline(never)] // What it needs is off the stack when room is made.
+    #[inline(never)] // Its locals are off the stack while the caller makes room.
     pub(in crate::region) fn try_to_make(
         &self,
         what: Become,
@@ -186,13 +189,13 @@ impl<S: Sys> RegionCore<S> {
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        // To write it back or copy it, it would be write-protected for a moment, and a system call that writes would
-        // fail.
+        // A write-back or a copy would write-protect the CoW mapping for a moment, and a system call that writes to it
+        // would fail.
         let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.captured.is_prepared(index);
         let by_block = self.needed(entry, Grain::Block);
         let mut needed = if stays { OnWrite::AllowPageWrites } else { by_block };
         if needed == OnWrite::Nothing {
-            // Another thread was faster.
+            // Another thread has made the block writable.
             self.see_to_right(Locked::windows(&window, &publishing), index)?;
             return Ok(Resolution::Raced);
         }
@@ -200,7 +203,7 @@ impl<S: Sys> RegionCore<S> {
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
-        // A CoW mapping that is written back was counted when it became one.
+        // A CoW mapping was charged to the limit when it became one, so its write-back is not charged again.
         let limit = if !what.may_be_by_page() && entry.is_cow_mapping() { None } else { limit };
         let resolved = match needed {
             OnWrite::GiveZeroed => {
@@ -211,8 +214,8 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::AllowPage => fault.write_page(&publishing),
             OnWrite::Copy => fault.copy(publishing, limit),
             OnWrite::CowMap | OnWrite::AllowPageWrites => match fault.by_page(&publishing, entry, limit) {
-                // The kernel may refuse a private mapping that can be written where it grants a shared one: RLIMIT_DATA
-                // and vm.overcommit_memory=2 count all of its pages, written or not.
+                // The kernel may refuse a writable private mapping where it grants a shared one: RLIMIT_DATA and
+                // vm.overcommit_memory=2 count all of its pages, written or not.
                 Err(Unresolved::Unmappable(_)) if by_block == OnWrite::Copy && what.may_be_by_page() => {
                     fault.copy(publishing, limit)
                 }
@@ -222,9 +225,11 @@ impl<S: Sys> RegionCore<S> {
             OnWrite::Nothing => Ok(Resolution::Raced),
             OnWrite::Refuse => Err(Unresolved::Revoked),
         };
-        // After a copy that failed, the CoW mapping may have private pages, so it is not write-protected.
+        // If the copy failed, this makes the entry count as writable again, because the CoW mapping may have private
+        // pages.
         fault.quiesced = None;
-        // After these two the region lock is free: whoever takes it twice waits for a snapshot that waits for him.
+        // These two have released the region lock. A thread that took it twice could deadlock with a snapshot that
+        // waits for it.
         let has_released = matches!(needed, OnWrite::Copy | OnWrite::WriteBack);
         let is_refused = has_released && matches!(resolved, Err(Unresolved::Unmappable(_)));
         if is_refused && what == Become::Writable && fault.goes_on_by_page() {
@@ -233,8 +238,8 @@ impl<S: Sys> RegionCore<S> {
         resolved
     }
 
-    /// Writes back a CoW mapping that costs the region nothing any more, because others have let go of its block. True
-    /// if there was one.
+    /// Writes back a charged CoW mapping whose block no other holder has any more, so that it counts against the limit
+    /// no longer. True if there was one.
     fn write_back_a_charged_one(&self) -> bool {
         let is_free = |index: usize| self.table.get(EntryIndex(index)).is_charged() && self.may_write_back(index);
         let mut indices = 0..if self.accounts.charged.load(Ordering::Relaxed) > 0 { self.table.len() } else { 0 };
@@ -258,14 +263,14 @@ impl<'a, S: Sys> Fault<'a, S> {
         Fault { region, window, index, target, outlook, quiesced: None, taken: Taken::NONE, start: index }
     }
 
-    /// A first write: gives zeroed blocks to the entry and to its neighbours that are zero too.
+    /// Resolves a first write: gives zeroed blocks to the entry and to neighbours that have none either.
     fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
         let (_ahead, run) = self.unwritten();
         self.take_zeroed(&run)?;
         self.map(Resolution::DemandZero)
     }
 
-    /// Makes the block writable, which this region alone holds, together with neighbours in the same state.
+    /// Makes a block that this region alone holds writable, together with neighbours in the same state.
     fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
         let (region, locked) = (self.region, Locked::windows(self.window, publishing));
         let (_ahead, run) = self.alike(entry);
@@ -274,7 +279,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         let allowed = region.site().reprotect(locked, bytes, Access::ReadWrite)?;
         let stored = match allowed.right() {
             Right::Granted => region.store(locked, Event::Write, run.clone(), |_, old| old.in_state(State::Private)),
-            // Some of it may be writable now, where no fault would tell of a write.
+            // Some pages may be writable now, and no fault would report a write to them.
             Right::Unknown => region.store(locked, Event::ProtectFailed, run.clone(), |_, old| {
                 old.in_state(on_protect_failed(old.state()))
             }),
@@ -287,7 +292,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(Resolution::Reused)
     }
 
-    /// A write to a split block that this region alone holds.
+    /// Resolves a write to a split block that this region alone holds.
     fn write_page(&self, publishing: &SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let locked = Locked::windows(self.window, publishing);
         let Some(split) = self.region.split(self.index) else { return Ok(Resolution::Reused) };
@@ -295,7 +300,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(Resolution::Reused)
     }
 
-    /// A write to a block that others hold: makes a copy for this region alone.
+    /// Resolves a write to a block that others hold: makes a copy for this region alone.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<usize>) -> Result<Resolution, Unresolved> {
         if self.region.table.get(self.index).is_cow_mapping() {
             let (locks, only) = (Locks::Windows(self.window), self.index.0..self.index.0 + 1);
@@ -308,9 +313,10 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Copies blocks that others hold.
     ///
-    /// They were chosen under the region lock. A snapshot marks an entry as shared before it takes away the right to
-    /// write. Until every processor knows of that, other threads still write to the block. But under the region lock no
-    /// snapshot is half done: what others hold is write-protected then, and stays so under our window locks.
+    /// The run was chosen under the region lock. A snapshot first marks an entry as shared and then takes away the
+    /// right to write. Until every processor knows of that, other threads still write to the block. But a snapshot
+    /// holds the region lock exclusively all that time, so none was half done when the run was chosen. Blocks that
+    /// others hold were write-protected then, and our window locks keep them so.
     fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
         drop(publishing);
         if !self.region.addresses.can_hold() {
@@ -331,26 +337,27 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Takes zeroed blocks for the entry and for as much of `run` around it as has free neighbours.
+    /// Takes zeroed blocks for the entry and for as many entries of `run` around it as the pool has free neighbours
+    /// for.
     fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Zeroed)?;
         self.zero()
     }
 
-    /// As `take_zeroed`, but makes them copies of what the entries have.
+    /// As `take_zeroed`, but fills the blocks with copies of the entries' bytes.
     fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Any)?;
         self.obtain_fresh()?;
         self.copy_blocks();
         self.count_copied();
         if self.region.addresses.can_hold() {
-            // Only now: nobody writes to what was copied.
+            // Not earlier, because writers change only private pages, and never the blocks that were copied.
             self.keep_writers_off().map_err(|reason| self.returned(reason))?;
         }
         self.patch()
     }
 
-    /// Takes blocks, whatever is in them.
+    /// Takes blocks for the entry and for as many entries of `run` around it as the pool has free neighbours for.
     fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
         let (pool, index) = (self.region.pool(), self.index);
         let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
@@ -382,7 +389,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(())
     }
 
-    /// Copies what the entries show into the taken blocks.
+    /// Copies the entries' blocks into the taken blocks.
     fn copy_blocks(&self) {
         let pool = self.region.pool();
         let kernel = pool.kernel(Work::Copy, pool.block_size.bytes(), self.outlook.manner);
@@ -405,7 +412,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Maps the taken blocks, writable, and lets go of the old ones. The write is resolved then.
+    /// Maps the taken blocks, writable, and releases the old ones. That resolves the write.
     fn map(&mut self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(self.window, &publishing);
@@ -423,7 +430,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.region.remap(locked, Place::Own, &self.entries(), shows)
     }
 
-    /// Has the entries say what is shown now.
+    /// Stores the entries of the taken blocks, which `shown` has mapped.
     fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
         let remapped = shown.map_err(|refused| self.returned(refused.into()))?;
         let right = remapped.right();
@@ -431,7 +438,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         right.map_err(|error| self.not_writable(locked, error))
     }
 
-    /// The taken blocks are shown, but perhaps not writable: the next write asks for the right again.
+    /// Stores that the taken blocks are shown but may be read-only: the next write asks for the right to write again.
     #[cold]
     fn not_writable(&self, locked: Locked<'_>, error: SystemError) -> Unresolved {
         let Recount { before, after } = self
@@ -472,7 +479,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         count(&counters.bytes_copied, size.len_of(self.taken.count) as u64);
     }
 
-    /// Gives the taken blocks back, which could not be used, and returns the reason.
+    /// Gives back the taken blocks, which could not be used, and returns the reason.
     pub(super) fn returned(&self, reason: Unresolved) -> Unresolved {
         self.region.pool().give_back(self.taken);
         reason

@@ -1,13 +1,13 @@
-//! What a write to a block does (fault.rs; by_page.rs through private mappings; run.rs says which neighbours come
-//! along), and what is done before one so that it does not fault.
+//! Writes to blocks: how a write that faults is resolved (fault.rs, by_page.rs for private mappings, run.rs for the
+//! neighbours that come along, revoke.rs in a full pool), and how blocks are prepared so that writes do not fault.
 //!
-//! | of `RegionCore` | what |
+//! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `resolve` | resolves the write of a fault |
-//! | `populate`, `prepare_blocks`, `prepare_write` | makes blocks writable before that |
-//! | `make_own`, `make_own_in_turn`, `try_to_make` | makes a block the region's own, for other calls |
-//! | `write_back_what_is_alone`, `end_cow_mappings` | the same, for private mappings |
-//! | `pin`, `unpin` | keeps blocks where they are |
+//! | `populate`, `prepare_blocks`, `prepare_write` | make blocks writable before the program writes |
+//! | `make_own`, `make_own_in_turn`, `try_to_make` | make a block the region's own, for other calls |
+//! | `write_back_what_is_alone`, `end_cow_mappings` | replace CoW mappings by blocks of the region's own |
+//! | `pin`, `unpin` | keep blocks where they are, and end that |
 //! | `revoke_from_others` | takes a block away from forks and snapshots |
 
 mod by_page;

@@ -1,16 +1,16 @@
-//! Pins: blocks whose physical memory somebody uses without going through the page table.
+//! Pins: blocks whose physical memory a device or the kernel uses without going through the page table.
 //!
-//! A pinned block is `Private` to its region at every moment, and stays where it is. The pinned pages of it stay
-//! writable. Where a block can be protected in parts, no others do while it is copied (private/beside_pins.rs).
+//! A pinned block is `Private` at every moment and stays where it is. Its pinned pages stay writable. Where a part of a
+//! block can be protected, its other pages are write-protected while it is copied (private/beside_pins.rs).
 //!
-//! | operation | what becomes of a pinned block |
+//! | operation | effect on a pinned block |
 //! |---|---|
 //! | fork, snapshot | get a copy of it at once; the write-protection leaves the pinned pages out |
-//! | reset | gives it the snapshot's bytes where it is; likewise |
-//! | `lazy_free` | skips it: no fault sees what the holder of a pin writes, so its writes go on |
+//! | reset | copies the snapshot's bytes into it; the write-protection leaves the pinned pages out |
+//! | `lazy_free` | skips it: writes by the holder of a pin raise no fault that could cancel the lazy free |
 //! | `discard` | sets it to zero where it is |
-//! | reclaim, split, revocation | never meet one: they work on `Lazy` blocks and those of the parent |
-//! | drop of the region | leaks it, if its guard was forgotten: nobody gets the block again |
+//! | reclaim, split, revocation | never meet one: they work only on `Lazy` blocks and those of the parent |
+//! | drop of the region | leaks it if the program forgot the guard of the pin: no other holder gets the block |
 
 use std::ops::Range;
 
@@ -57,7 +57,7 @@ impl<S: Sys> RegionCore<S> {
                     return Ok(());
                 }
                 OnPin::Count => return Err(RegionError::TooManyPins),
-                // A snapshot has shared it meanwhile. The loop tries again.
+                // A snapshot has shared the block meanwhile. The loop tries again.
                 OnPin::WriteFirst => {}
             }
         }

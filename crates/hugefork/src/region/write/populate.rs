@@ -1,4 +1,4 @@
-//! Makes blocks writable before they are written to: `populate`, `prepare_write`, and what other calls need first.
+//! Makes blocks writable before the program writes to them: `populate`, `prepare_write`, and the same for other calls.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
-/// The windows that are held at once while writes are prepared.
+/// The bytes whose windows are locked at once while writes are prepared.
 const PREPARED_AT_ONCE_BYTES: usize = 256 << 20;
 
 impl<S: Sys> RegionCore<S> {
@@ -27,37 +27,39 @@ impl<S: Sys> RegionCore<S> {
         self.make_each_own(range, |entry| !matches!(entry, Entry::Private(_)) || may_lack_right)
     }
 
-    /// Sees to it that no write in `range` faults until the next fork, snapshot or reset. What others hold too is shown
-    /// by page where that can be done; but not where a limit counts blocks, since what is prepared is not written back
-    /// as soon as nobody else holds it.
+    /// Makes sure that no write in `range` faults until the next fork, snapshot or reset. Blocks that others hold too
+    /// become CoW mappings where that is possible. With a limit they are copied instead: a prepared CoW mapping is not
+    /// written back when its block has no other holder any more, so it would go on counting against the limit.
     pub(crate) fn prepare_write(&self, range: Range<usize>) -> Result<(), RegionError> {
         if !self.may_cow_map() || self.accounts.limit.is_some() {
             return self.prepare_blocks(range);
         }
         self.check(&range)?;
         let entries = self.touched(&range);
-        // However they were written after earlier snapshots: a copy now would take a thousand times as long.
+        // The density after earlier snapshots does not matter: a copy now would take a thousand times as long as a CoW
+        // mapping.
         self.captured.forget_density(entries.clone());
         let mut next = entries.start;
         while next < entries.end {
             let end = entries.end.min(self.table.entries_of(self.prepared_with(next)).end);
             next = self.prepare_some(next..end).map_err(|reason| self.error(reason))?;
             if next < end {
-                // It makes neighbours writable, too.
+                // This makes neighbours writable, too.
                 self.make_until_done(Become::Writable, EntryIndex(next), Turns::Free)?;
             }
         }
         Ok(())
     }
 
-    /// The windows that are held at once while something in the window of this entry is prepared.
+    /// The windows that are locked at once, from that of `entry` on.
     fn prepared_with(&self, entry: usize) -> Range<usize> {
         let first = self.table.window(EntryIndex(entry));
         let count = (PREPARED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
         first..self.table.windows().min(first + count)
     }
 
-    /// Prepares writes to the first of `entries`, up to one where they do. Returns that, or the end.
+    /// Prepares writes from the first of `entries` on, up to an entry where a write would fault. Returns that one, or
+    /// the end.
     fn prepare_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
         let _signals = SignalsBlocked::new();
         let windows = self.table.lock_windows(self.windows_of(&entries));
@@ -69,7 +71,8 @@ impl<S: Sys> RegionCore<S> {
             let is_open = |index: &usize| get(*index).is_writable_cow_mapping();
             let end = (next..entries.end).find(|index| !is_open(index)).unwrap_or(entries.end);
             if end > next {
-                // After a failure, some that count as writable may not be. Where they are, this costs nothing.
+                // After a failed call, some entries that count as writable may be read-only. Where they are writable,
+                // this costs nothing.
                 self.allow_writes(locked, next..end, Place::Own)?;
                 self.captured.prepare(locked, next..end);
                 next = end;
@@ -89,10 +92,10 @@ impl<S: Sys> RegionCore<S> {
         entries.try_for_each(|index| self.make_own(index))
     }
 
-    /// Gives the region blocks of its own in place of all CoW mappings. No new ones may come.
+    /// Replaces all CoW mappings by blocks of the region's own. The caller has made sure that no new ones come.
     pub(crate) fn end_cow_mappings(&self) -> Result<(), RegionError> {
         let signals = SignalsBlocked::new();
-        // Faults under way may still make some: they hold the lock.
+        // Waits for faults under way, which may still make CoW mappings: they hold the lock.
         drop(self.lock.exclusive());
         drop(signals);
         let is_cow_mapping = |index: &EntryIndex| self.table.get(*index).is_cow_mapping();
@@ -108,13 +111,13 @@ impl<S: Sys> RegionCore<S> {
         alone.try_for_each(|index| self.make_own(index))
     }
 
-    /// Makes a block the region's own, with all that the region sees, and writable. If the region's limit says so, it
-    /// waits, and signals are delivered meanwhile.
+    /// Makes a block the region's own, with all bytes that the region shows there, and writable. Goes on until the
+    /// search for a block is over, and lets signals be delivered meanwhile.
     pub(in crate::region) fn make_own(&self, index: EntryIndex) -> Result<(), RegionError> {
         self.make_until_done(Become::Own, index, Turns::Free)
     }
 
-    /// The same for a thread that has the region's turn.
+    /// As [`RegionCore::make_own`], for a thread that has the region's turn.
     pub(in crate::region) fn make_own_in_turn(&self, index: EntryIndex) -> Result<(), RegionError> {
         self.make_until_done(Become::Own, index, Turns::Taken)
     }

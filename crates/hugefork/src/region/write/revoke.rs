@@ -1,21 +1,22 @@
-//! Room for a region that has to write to a block which its forks and snapshots hold too, and finds no other free.
+//! Makes room for a write to a block that forks and snapshots hold too, when the pool has no block for a copy.
 //!
 //! ```text
-//!   fault: pool full ─▶ drop lazily freed blocks of all regions, oldest first ─▶ again
-//!                  └ none ─▶ the writer wrote this block before it was shared, and all others may lose it:
-//!                              revoke it from them ─▶ again: held once, reused
-//!                  └ none of it ─▶ the write fails, loudly
+//!   fault: pool full ─▶ drop lazily freed blocks of all regions, oldest first ─▶ try again
+//!              └ none ─▶ drop captured pages that no snapshot holds ─▶ try again
+//!              └ none ─▶ revoke this block from all other holders, if the rule allows it ─▶ try again: reuse it
+//!              └ else ─▶ the write fails, with an error or a signal
 //! ```
-//! The rule: a region may take a block away from those who have it from there: its forks and snapshots, and the forks
-//! and snapshots of those. That helps only if nobody else has the block, and if none of them has a reservation. It
-//! helps for what the region wrote itself, and for what its parent has left to it.
+//! The rule: a region may take a block away from its forks and snapshots, and from the forks and snapshots of those. It
+//! does so only if these are all other holders of the block, and none of them has a reservation: else the block would
+//! stay shared. The block may be one that the region wrote, or one of its parent that the parent holds no longer.
 //!
-//! A holder with a reservation keeps that very block. The kernel may have taken the pages of the block, and reads them
-//! much later (`O_DIRECT`, `vmsplice(2)`), whatever is shown in their place by then.
+//! A holder with a reservation keeps the block itself, and gets no copy in its place. The kernel may have taken
+//! references to the pages of the block and read them much later (`O_DIRECT`, `vmsplice(2)`), whichever block the
+//! addresses show then.
 //!
-//! All this happens after the fault has released its own lock, so it may wait for any other. The window is locked again
-//! inside the visit to the holders. A region whose window is taken is asked again a moment later. This file has what a
-//! region does when it is asked, snapshot/revoke.rs what a snapshot does.
+//! The fault has released its own lock before all this, so it may wait for any other. The visit to the holders locks
+//! the window again. If the window of another region is locked, the writer asks that region again a moment later. This
+//! file has the answer of a region that is asked, and snapshot/revoke.rs that of a snapshot.
 
 use std::sync::atomic::Ordering;
 
@@ -32,21 +33,21 @@ use crate::table::{Entry, Locked};
 use crate::types::options::Reserve;
 use crate::units::{BlockId, EntryIndex};
 
-/// What came of asking all holders of a block to let go of it.
+/// The outcome of asking all holders of a block to give it up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// There is no need any more: the block is not shared, or a block is reserved for the write.
+    /// No holder has to be asked any more: the block is not shared, or a block is reserved for the write.
     Changed,
-    /// Nobody was asked, because that would not help: a holder has the block from another region, or keeps it.
+    /// No holder was asked, because one of them has the block from another region or keeps it.
     Strangers,
-    /// All were asked, and `holders` of them have kept it, this region included.
+    /// All holders were asked, and `holders` of them still have the block, this region included.
     Kept { block: BlockId, holders: u32 },
-    /// Somebody who has it could not be asked just then.
+    /// A holder could not be asked, because its window was locked.
     Busy,
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Makes room after a write to `index` found no block. Says whether the write may find one now, or need none.
+    /// Makes room after a write to `index` found no block. Returns whether the write may find one now, or need none.
     pub(super) fn make_room(&self, index: EntryIndex, turns: Turns) -> Found {
         match self.pool().drop_some_lazy() {
             Found::None => {}
@@ -61,20 +62,20 @@ impl<S: Sys> RegionCore<S> {
         if has_lost || self.may_have_changed(index, asked) { Found::Some } else { Found::None }
     }
 
-    /// Takes the block at `index` away from forks and snapshots without a reservation. True if anybody lost it, or may
-    /// lose it the next time.
+    /// Takes the block at `index` away from forks and snapshots without a reservation. True if a holder lost it, or may
+    /// lose it at the next try.
     pub(crate) fn revoke_from_others(&self, index: EntryIndex) -> bool {
         let (asked, has_lost) = self.ask_all(index);
         has_lost || asked == Asked::Busy
     }
 
-    /// Asks the holders, under the window's lock, for the block at `index`, if there are others, all of them have it
-    /// from here, and none of them keeps it: no holder is to lose it in vain. Returns what came of it, and whether a
-    /// holder lost the block.
+    /// Asks all other holders of the block at `index` to give it up, under the window's lock. It asks only if all of
+    /// them have the block from this region and none of them keeps it, so that no holder loses the block in vain.
+    /// Returns the outcome, and whether a holder lost the block.
     ///
-    /// This is one visit: between two, a new holder would come that is not asked, or one would go that is counted. The
-    /// window is locked inside the visit: whoever adds a holder waits for all visits and lets no other begin, and one
-    /// of them may wait for the window.
+    /// All this is one visit to the holders. Between two visits a new holder could come that is not asked, or one could
+    /// go that is counted. The window is locked inside the visit: a thread that adds a holder waits for all visits and
+    /// lets no other begin, and one of those visits may wait for the window.
     fn ask_all(&self, index: EntryIndex) -> (Asked, bool) {
         let visit = self.pool().holders.visit();
         let _window = self.table.lock(index);
@@ -100,8 +101,8 @@ impl<S: Sys> RegionCore<S> {
         (Asked::Kept { block, holders }, has_lost)
     }
 
-    /// Whether a write to `index` that found no room may find some now: others have made it meanwhile, or a holder was
-    /// just coming or going and so was not asked.
+    /// Whether a write to `index` that found no block may find one now: other threads have freed one meanwhile, or a
+    /// holder was just coming or going and so was not asked.
     fn may_have_changed(&self, index: EntryIndex, asked: Asked) -> bool {
         let pool = self.pool();
         if pool.frames.available() > 0 || self.table.is_reserved(index) {
@@ -117,7 +118,7 @@ impl<S: Sys> RegionCore<S> {
                 true
             }
             Asked::Strangers => false,
-            // Those who leaked the block will never let go of it.
+            // All holders have refused, or some references were leaked and will never go.
             Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
             Asked::Kept { .. } if pool.leaked.load(Ordering::Relaxed) > 0 => false,
             Asked::Kept { .. } => {
@@ -172,12 +173,13 @@ impl<S: Sys> Holder for RegionCore<S> {
     }
 
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer {
-        // Looked at without the lock first: a region without this block may wait for the asker.
+        // Checked before the lock is tried: a region without this block may wait for the asker, and must not answer
+        // `Busy`.
         if self.on_revoke(index, block) == OnRevoke::Nothing {
             return Answer::No;
         }
-        // Whoever has the window may wait for the asker's: those of several regions are locked oldest first, and an
-        // older region may have a block of the asker's from a reset.
+        // This only tries the lock, since the thread that has it may wait for the asker's window. Windows of several
+        // regions are locked oldest region first, and an older region may have a block of the asker's from a reset.
         let Some(window) = self.table.try_lock(index) else { return Answer::Busy };
         let publishing = self.lock.shared();
         let lets_go = self.on_revoke(index, block) == OnRevoke::Hide;

@@ -1,11 +1,11 @@
-//! Which neighbours a fault treats together with its block.
+//! Chooses the neighbours that a fault treats together with its block.
 //!
 //! Blocks smaller than 2 MiB are taken, zeroed and mapped in runs of neighbours in the same state, one window at most.
 //! With a mapping for each block, 256 MiB of 4 KiB blocks would use up `vm.max_map_count`. Copies stay single while
-//! mappings are plentiful, because small blocks are there to copy little.
+//! mappings are plentiful, because the purpose of small blocks is to copy little.
 //!
-//! In a stream, a fault also treats the next blocks. It only tries their locks, so no fault waits for another while it
-//! holds more than its own.
+//! In a stream, a fault also treats the next blocks. It only tries their locks, so no fault waits for another lock
+//! while it holds more than its own.
 
 use core::ops::Range;
 
@@ -17,18 +17,18 @@ use crate::table::{Entry, WindowsGuard};
 use crate::types::options::CopyGrain;
 use crate::units::EntryIndex;
 
-/// At most so many entries become writable in one fault that needs no clear or copy.
+/// The most entries that one fault makes writable without a clear or copy.
 const MOST_REUSED_ENTRIES: usize = 512;
 
-/// Small blocks are given in runs while at least one part in so many of the pool is free. Below that every block
-/// counts.
+/// Blocks are given in runs while at least one in this many blocks of the pool is free. Below that, a fault takes only
+/// the block that it needs.
 const SCARCE_ONE_IN: usize = 8;
 
-/// What a write by page turns over at once: what the kernel can move as one entry (sys/linux/parked.rs):
-/// with 128 MiB, 100 writes to 1 GiB took 1.2 ms and with this 0.8 (docs/design.md).
+/// The bytes that a write by page turns into CoW mappings at once. The kernel can move the page tables of 1 GiB as one
+/// entry (sys/linux/parked.rs). With 128 MiB, 100 writes to 1 GiB took 1.2 ms, and with 1 GiB 0.8 (docs/design.md).
 const COW_MAPPED_AT_ONCE_BYTES: usize = 1 << 30;
 
-/// The entries that one fault treats, and the locks of those besides the one that faulted.
+/// The entries that one fault treats, and the locks of their windows besides that of the entry that faulted.
 type Run<'a> = (WindowsGuard<'a>, Range<usize>);
 
 impl<'a, S: Sys> Fault<'a, S> {
@@ -48,11 +48,11 @@ impl<'a, S: Sys> Fault<'a, S> {
     pub(super) fn held_by_others(&self) -> Run<'a> {
         let region = self.region;
         if region.accounts.limit.is_some() {
-            // Each copy is charged to its limit before it is made.
+            // Each copy is checked against the limit before it is made.
             return self.only();
         }
         let budget = region.pool().sys.budget();
-        // A lazily freed block is not worth a copy that nobody has asked for.
+        // A lazily freed block is not worth a copy that no write has asked for.
         let is_held_by_others = |entry: Entry, _| match entry {
             Entry::Shared(block, _) => !region.is_alone_with(block),
             Entry::Zero
@@ -72,8 +72,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// The entries that a write makes writable together with this one, which is `entry`: their blocks are neighbours in
-    /// the pool, and nobody else holds them. The caller holds the region lock.
+    /// The entries that a write makes writable together with the one that faulted, which is `entry`: their blocks are
+    /// neighbours in the pool, and nobody else holds them. The caller holds the region lock.
     pub(super) fn alike(&self, entry: Entry) -> Run<'a> {
         let (region, budget) = (self.region, self.region.pool().sys.budget());
         let is_lazy = |entry: Entry| matches!(entry, Entry::Lazy(_));
@@ -94,9 +94,9 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// The entries that a write by page treats together with this one, which is `entry`: they are in the same state,
-    /// their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run lies within
-    /// [`COW_MAPPED_AT_ONCE_BYTES`], and ends where a lock is not free.
+    /// The entries that a write by page treats together with the one that faulted, which is `entry`: they are in the
+    /// same state, their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run
+    /// lies within [`COW_MAPPED_AT_ONCE_BYTES`], and ends where a lock is not free.
     pub(super) fn alike_by_page(
         &self,
         entry: Entry,
@@ -110,7 +110,7 @@ impl<'a, S: Sys> Fault<'a, S> {
             other.state() == entry.state()
                 && !(region.accounts.grain == CopyGrain::Auto && region.captured.is_dense(EntryIndex(at)))
                 && other.block().is_some_and(follows)
-                // What is captured and stays write-protected costs the next snapshot nothing.
+                // A captured block that stays write-protected costs the next snapshot nothing, so it is left out.
                 && region.captured.pages_of(EntryIndex(at)) == 0
                 && region.held(other) == Held::ByOthersToo
         };
@@ -137,22 +137,22 @@ impl<'a, S: Sys> Fault<'a, S> {
         (table.kept(windows.start..own), table.kept(own + 1..windows.end), run)
     }
 
-    /// Whether the block has memory that the entry at this distance would like. A fault waits for the kernel's memory
-    /// for its own block only.
+    /// Whether the block that the entry at distance `by` prefers has memory already. A fault waits for the kernel to
+    /// provide memory for its own block only.
     fn has_memory(&self, by: isize) -> bool {
         let (region, frames) = (self.region, &self.region.pool().frames);
         let wish = region.placement.hint(EntryIndex(self.index.0.wrapping_add_signed(by)), frames.len());
         !frames.is_free_and_fresh(wish.index())
     }
 
-    /// Only this entry.
+    /// The run of this entry alone.
     fn only(&self) -> Run<'a> {
         (WindowsGuard::default(), self.index.0..self.index.0 + 1)
     }
 
-    /// This entry and the next ones of its stream, `most` in all, for which `belongs` says that they are in the same
-    /// state. `belongs` is told their distance from this entry. The run ends with the window. If each entry has a lock
-    /// of its own, it ends where a lock is not free.
+    /// This entry and the next ones of its stream, `most` in all, up to the first that `belongs` rejects. `belongs`
+    /// also gets the distance of each from this entry. The run ends with the window. If each entry has a lock of its
+    /// own, it ends where a lock is not free.
     fn onward(&self, most: usize, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
         let (table, index) = (&self.region.table, self.index);
         let mut run = index.0..index.0 + 1;
@@ -181,8 +181,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         (table.kept(others), run)
     }
 
-    /// The entries around this one, in its window and without a gap, for which `belongs` says that they belong to it.
-    /// `belongs` is told their distance from this entry.
+    /// The entries around this one, in its window and without a gap, that `belongs` accepts. `belongs` also gets the
+    /// distance of each from this entry.
     fn around(&self, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
         let (table, index) = (&self.region.table, self.index);
         let window = table.window_of(index);
@@ -204,11 +204,11 @@ impl<'a, S: Sys> Fault<'a, S> {
         self.region.table.is_reserved(self.index) == self.region.table.is_reserved(other)
     }
 
-    /// Whether blocks may be given that nobody has asked for: an eighth of the pool is left for those who ask.
+    /// Whether the fault may take blocks that no write has asked for: an eighth of the pool is left for writes that do.
     fn leaves_enough(&self) -> bool {
         let region = self.region;
         if region.table.is_reserved(self.index) {
-            // The blocks are reserved for these entries, whether they were asked for or not.
+            // The blocks are reserved for these entries, whether a write has asked for them or not.
             return true;
         }
         if region.accounts.limit.is_some() {

@@ -1,14 +1,15 @@
-//! Parked page tables: those of a whole GiB that a region has shown before are moved here, so that no fault has to unmap
-//! them.
+//! Parked page tables: those of a whole GiB that a region has shown before are moved here, so that no fault has to
+//! unmap them.
 //!
 //! ```text
 //! region   | pool memory, read-only |  ──mremap(MREMAP_DONTUNMAP)──▶  | room 0 | room 1 | …      in the arena
 //! region   | the same, no page tables|                                    ▲ a thread drops the pages later
 //! ```
-//! A fault that shows a CoW mapping replaces the mapping of the blocks themselves. To unmap a huge page takes about a microsecond, because the kernel's data about the page is not in the cache: 0.7 ms a GiB. To move the
-//! page tables of a GiB that begins at a multiple of a GiB takes 0.01 ms, since that is one entry (docs/design.md). Page
-//! tables of less move one by one. For each, the kernel interrupts all processors that run the program: that took 4.6 ms
-//! beside one other thread, where to unmap them takes 0.2.
+//! A fault that shows a CoW mapping replaces the mapping of the blocks themselves. To unmap a huge page takes about a
+//! microsecond, because the kernel's data about the page is not in the cache: 0.7 ms a GiB. To move the page tables of
+//! a GiB that begins at a multiple of a GiB takes 0.01 ms, since that is one entry (docs/design.md). Page tables of
+//! less move one by one. For each, the kernel interrupts all processors that run the program: that took 4.6 ms beside
+//! one other thread, where to unmap them takes 0.2.
 //!
 //! The mapping that stays behind shows the same memory, so other threads read on. The parked tables map pool memory,
 //! which nothing reads or writes through them. Parking only saves time: if there is no room, or the kernel refuses, the
