@@ -77,7 +77,7 @@ impl<S: Sys> Fault<'_, S> {
 
     /// Keeps writers off the CoW mapping that is copied, if it is one.
     pub(super) fn keep_writers_off(&mut self) -> Result<(), Unresolved> {
-        self.quiesced.as_mut().map_or(Ok(()), Quiesced::keep_off)
+        self.quiesced.as_mut().filter(|_| !seeded!("copy-without-write-protection")).map_or(Ok(()), Quiesced::keep_off)
     }
 
     /// After a write-back or copy that the kernel refused: a CoW mapping can do without, and takes the write. The next
