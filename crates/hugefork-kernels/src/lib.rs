@@ -83,6 +83,10 @@
 
 #![no_std]
 
+#[doc(hidden)]
+#[macro_use]
+pub mod seeded;
+
 mod arch;
 mod calibrate;
 mod error;

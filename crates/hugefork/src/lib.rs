@@ -64,6 +64,9 @@
 
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+#[macro_use]
+extern crate hugefork_kernels as _;
+
 mod api;
 mod fault;
 mod mapping;

@@ -5,6 +5,9 @@
 // The models do not use all of each file.
 #![allow(dead_code)]
 
+#[macro_use]
+extern crate hugefork_kernels as _;
+
 #[path = "../src/pool/bits.rs"]
 mod bits;
 #[path = "../src/pool/frames.rs"]

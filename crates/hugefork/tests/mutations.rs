@@ -1,89 +1,20 @@
-//! Checks the mutations: each is a patch that seeds a fault into the engine, and names the test that must find it.
-//! `.ci/mutations` applies one after the other and runs its test. This test checks that each patch fits the sources,
-//! that its test exists, and that docs/safety/mutations.md lists it.
+//! Checks the list of seeded faults, docs/safety/mutations.md: it has each `seeded!` of the sources, and names tests
+//! that exist. `.ci/mutations` runs the tests.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A patch, with the text before its first difference.
-struct Mutation {
-    path: PathBuf,
-    name: String,
-    /// The fault, in words.
-    what: String,
-    package: String,
-    /// The arguments that select the test binary: `--lib`, or `--test` and a file.
-    binary: Vec<String>,
-    /// The test, or the module whose tests find the fault.
-    test: String,
-}
-
-impl Mutation {
-    fn read(path: PathBuf) -> Mutation {
-        let text = fs::read_to_string(&path).unwrap();
-        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        let what = text.lines().next().unwrap().to_owned();
-        let line = text.lines().find_map(|line| line.strip_prefix("Caught by: "));
-        let mut words = line.unwrap_or_else(|| panic!("{name} names no test")).split(' ').map(str::to_owned);
-        let package = words.next().unwrap();
-        let mut binary: Vec<String> = words.collect();
-        let test = binary.pop().unwrap();
-        Mutation { path, name, what, package, binary, test }
-    }
-
-    /// The sources of the test's binary.
-    fn sources(&self) -> PathBuf {
-        let package = root().join("crates").join(&self.package);
-        match self.binary.as_slice() {
-            [lib] if lib == "--lib" => package.join("src"),
-            [test, file] if test == "--test" => package.join("tests").join(file).with_extension("rs"),
-            other => panic!("{}: {other:?}", self.name),
-        }
-    }
-
-    fn row(&self) -> String {
-        let place = self.binary.get(1).map_or(String::new(), |file| format!("`{file}`: "));
-        format!("| {} | {place}`{}` |", self.what.trim_end_matches('.'), self.test)
-    }
-}
-
-/// All mutations, in order.
-fn mutations() -> Vec<Mutation> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations");
-    let mut paths: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths.into_iter().map(Mutation::read).collect()
-}
-
-#[test]
-fn each_fault_can_be_seeded() {
-    let mutations = mutations();
-    assert!(mutations.len() >= 20, "{}", mutations.len());
-    let git = |arguments: &[&str]| Command::new("git").current_dir(root()).args(arguments).output();
-    if git(&["--version"]).is_err() {
-        println!("skipped: no git here");
-        return;
-    }
-    for mutation in mutations {
-        let checked = git(&["apply", "--check", mutation.path.to_str().unwrap()]).unwrap();
-        let said = String::from_utf8_lossy(&checked.stderr);
-        assert!(checked.status.success(), "{} fits the sources no more, make it anew: {said}", mutation.name);
-    }
-}
-
-#[test]
-fn each_fault_names_a_test_that_is_there() {
-    for mutation in mutations() {
-        let (sources, last) = (mutation.sources(), mutation.test.rsplit("::").next().unwrap().to_owned());
-        let is_function = texts(&sources).iter().any(|text| text.contains(&format!("fn {last}(")));
-        let is_module = texts(&sources).iter().any(|text| text.contains(&format!("mod {last};")));
-        assert!(is_function || is_module, "{}: no test {} in {}", mutation.name, mutation.test, sources.display());
-    }
+/// The name and the test in each row of the list.
+fn listed() -> Vec<(String, String)> {
+    let list = fs::read_to_string(root().join("docs/safety/mutations.md")).unwrap();
+    let rows = list.lines().filter_map(|row| row.strip_prefix("| `")?.strip_suffix("` |"));
+    let ends = rows.map(|row| (row.split_once('`').unwrap().0, row.rsplit_once('`').unwrap().1));
+    ends.map(|(name, test)| (name.to_owned(), test.to_owned())).collect()
 }
 
 /// The contents of the sources in a folder and below, or of one file.
@@ -95,20 +26,30 @@ fn texts(path: &Path) -> Vec<String> {
     entries.flat_map(|entry| texts(&entry.unwrap().path())).collect()
 }
 
-/// `HUGEFORK_GOLDEN=write` rewrites the table.
 #[test]
-fn the_document_lists_each_fault() {
-    const BEGIN: &str = "<!-- mutations: begin -->\n";
-    const END: &str = "<!-- mutations: end -->";
-    let path = root().join("docs/safety/mutations.md");
-    let text = fs::read_to_string(&path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the document has a place for the table");
-    let (table, after) = rest.split_once(END).expect("the table ends");
-    let rows: String = mutations().iter().map(|mutation| mutation.row() + "\n").collect();
-    let expected = format!("| fault | the test that finds it |\n|---|---|\n{rows}");
-    if std::env::var("HUGEFORK_GOLDEN").is_ok_and(|value| value == "write") {
-        fs::write(&path, format!("{before}{BEGIN}{expected}{END}{after}")).unwrap();
-    } else {
-        assert_eq!(table, expected);
+fn each_fault_is_in_the_list_and_in_one_place_of_the_sources() {
+    let texts: String = ["hugefork", "hugefork-kernels"]
+        .into_iter()
+        .flat_map(|package| texts(&root().join("crates").join(package).join("src")))
+        .collect();
+    let names: Vec<_> = texts.split("seeded!(\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+    let (seeded, listed) = (BTreeSet::from_iter(names.iter().copied()), listed());
+    assert_eq!(seeded, listed.iter().map(|(name, _)| name.as_str()).collect());
+    assert_eq!(names.len(), seeded.len(), "a name is in two places");
+}
+
+#[test]
+fn each_fault_names_a_test_that_is_there() {
+    for (name, test) in listed() {
+        let words: Vec<_> = test.split(' ').collect();
+        let package = root().join("crates").join(words[0]);
+        let (sources, test) = match words[1..] {
+            ["--lib", test] => (package.join("src"), test),
+            ["--test", binary, test] => (package.join("tests").join(binary).with_extension("rs"), test),
+            _ => panic!("{name}: {test}"),
+        };
+        let last = test.rsplit("::").next().unwrap();
+        let is_there = |text: &String| text.contains(&format!("fn {last}(")) || text.contains(&format!("mod {last};"));
+        assert!(texts(&sources).iter().any(is_there), "{name}: no test {test} in {}", sources.display());
     }
 }

@@ -113,7 +113,8 @@ impl Snapshot {
         let sys = &self.pool().core.sys;
         let file = sys.open_for_reading().map_err(|source| RegionError::NotExportable { source })?;
         let extents = core.extents(sys.page_size());
-        Ok(Export { file, extents, core: Some(core), pool: self.pool().clone() })
+        let core = Some(core).filter(|_| !seeded!("export-frees-its-blocks-early"));
+        Ok(Export { file, extents, core, pool: self.pool().clone() })
     }
 
     /// Exports a copy, which gives access to nothing else and which no process can ever change. It takes memory of its

@@ -29,7 +29,8 @@ impl FreeBits {
     /// Adds `index`. A thread that takes it out sees everything that the caller wrote before.
     pub(super) fn put(&self, index: usize) {
         let (word, bit) = place(index);
-        self.bits[word].fetch_or(bit, Ordering::Release);
+        let order = if seeded!("block-given-back-without-order") { Ordering::Relaxed } else { Ordering::Release };
+        self.bits[word].fetch_or(bit, order);
         let (summary_word, summary_bit) = place(word);
         self.summary[summary_word].fetch_or(summary_bit, Ordering::Release);
     }

@@ -354,7 +354,9 @@ impl<S: Sys> Captured<S> {
     /// Notes that private pages of these blocks are dropped, so that their sets say nothing about later private pages.
     /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
-        self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);
+        if !seeded!("set-keeps-pages-that-were-dropped") {
+            self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);
+        }
     }
 
     pub(crate) fn is_outdated(&self, index: EntryIndex) -> bool {

@@ -385,7 +385,8 @@ impl Frames {
     /// Drops a holder's reference. The last holder's drop gives the block back to the pool with its present content:
     /// available to all, or reserved for the holder's entry. Returns true if this was the last reference.
     pub(crate) fn drop_reference(&self, block: BlockId, keep: Reserved) -> bool {
-        let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, Ordering::Release);
+        let order = if seeded!("reference-dropped-without-order") { Ordering::Relaxed } else { Ordering::Release };
+        let before = self.words[block.index()].fetch_sub(ONE_REFERENCE, order);
         debug_assert!(before >= ONE_REFERENCE, "a free block lost a holder");
         let was_last = before / ONE_REFERENCE == 1;
         if before / ONE_REFERENCE == 2 {
@@ -474,7 +475,7 @@ impl Frames {
         if self.content(block) != wanted || !self.claim(block) {
             return false;
         }
-        let content = self.content(block);
+        let content = if seeded!("taken-as-it-looked") { wanted } else { self.content(block) };
         if content != wanted {
             self.put_back(block, content);
         }

@@ -288,15 +288,20 @@ impl<S: Sys> RegionCore<S> {
         let Some(window) = self.table.try_lock(index) else { return false };
         let publishing = self.lock.shared();
         let entry = self.table.get(index);
-        if !entry.is_cow_mapping() || entry.block() != Some(below) || self.captured.is_prepared(index) {
+        let is_same = entry.block() == Some(below) || seeded!("promotion-without-a-second-look");
+        if !entry.is_cow_mapping() || !is_same || self.captured.is_prepared(index) {
             return false;
         }
         let held = &self.counters.held_by_promotion;
         let Ok(quiesced) = Quiesced::begin(self, &window, publishing, only.clone(), held) else { return false };
+        if seeded!("promotion-without-write-protection") {
+            let _ = quiesced.locked(|locked| self.allow_writes(locked, only.clone(), quiesced.place()));
+        }
         let mut runs = [PageRun::default(); 64];
         let to = self.pool().direct(own);
         // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.
-        let copied = unsafe { self.copy_private_by(&mut runs, &only, quiesced.place(), to) }.is_ok();
+        let copied = seeded!("promotion-loses-pages")
+            || unsafe { self.copy_private_by(&mut runs, &only, quiesced.place(), to) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
         let is_shown = copied
             && quiesced.locked(|locked| {

@@ -196,7 +196,7 @@ impl<S: Sys> SnapshotCore<S> {
     pub(crate) fn make_irrevocable(&self) -> Result<(), RegionError> {
         let _signals = SignalsBlocked::new();
         let _alone = self.lock.exclusive();
-        self.irrevocable.store(true, Ordering::Relaxed);
+        self.irrevocable.store(!seeded!("export-lets-blocks-be-taken-away"), Ordering::Relaxed);
         self.check()
     }
 

@@ -61,7 +61,8 @@ impl RegionLock {
 
 impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
-        if self.0.state.fetch_sub(1, Ordering::Release) == EXCLUSIVE | 1 {
+        let order = if seeded!("published-without-a-fence") { Ordering::Relaxed } else { Ordering::Release };
+        if self.0.state.fetch_sub(1, order) == EXCLUSIVE | 1 {
             // The last fault inside lets the snapshot in. New faults sleep on the same word, so all threads are woken.
             wake(&self.0.state, u32::MAX >> 1);
         }

@@ -67,7 +67,8 @@ impl WordLock {
 
     /// Releases a lock whose guard was [kept](WordGuard::keep).
     pub(crate) fn release(&self) {
-        if self.state.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
+        let order = if seeded!("lock-released-without-a-fence") { Ordering::Relaxed } else { Ordering::Release };
+        if self.state.swap(FREE, order) == HELD_WITH_WAITERS {
             wake(&self.state, 1);
         }
     }

@@ -254,7 +254,7 @@ impl<S: Sys> Copies<'_, '_, S> {
         // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
         let differs = |from: &PageBytes| unsafe { pool.sys.shown_differs(part, from) };
         let is_new = match self.set.slot_of(page) {
-            Some(slot) => is_written && differs(self.set.bytes(slot)),
+            Some(slot) => is_written && !seeded!("written-page-counts-as-before") && differs(self.set.bytes(slot)),
             // A page that was only read, or that a reset has put back, is as in the block.
             // SAFETY: the page lies in the block, which the region and others hold, so that nobody writes to it.
             None => differs(unsafe { &*pool.direct(self.base).add(page * BASE_PAGE).cast::<PageBytes>() }),

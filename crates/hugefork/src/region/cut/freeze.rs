@@ -73,7 +73,7 @@ impl<S: Sys> RegionCore<S> {
             let after = if stays { entry } else { entry.in_state(next) };
             match needed {
                 OnShare::FillAndShare => {
-                    let split = self.split(index);
+                    let split = self.split(index).filter(|_| !seeded!("shared-with-dropped-pages"));
                     quiesced.locked(|locked| split.map_or(Ok(()), |split| split.fill_all(locked, Access::Read)))?;
                 }
                 OnShare::Refuse => return Err(Unresolved::Revoked),
@@ -81,7 +81,7 @@ impl<S: Sys> RegionCore<S> {
             }
             if let Some(block) = entry.block() {
                 (first, last) = (first.min(index.0), index.0);
-                if needed != OnShare::GiveCopy {
+                if needed != OnShare::GiveCopy || seeded!("pinned-block-is-shared") {
                     self.pool().frames.add_reference(block);
                     frozen.entries.set(index, Entry::Shared(block, Origin::Parent));
                     if entry.is_owner() {
@@ -93,7 +93,9 @@ impl<S: Sys> RegionCore<S> {
                         let set = match keeps {
                             _ if is_outdated => None,
                             Keeps::Writable => captured.of_any_cut(index, block),
-                            Keeps::Protected if entry.is_writable_cow_mapping() => None,
+                            Keeps::Protected if entry.is_writable_cow_mapping() && !seeded!("stale-set-is-kept") => {
+                                None
+                            }
                             Keeps::Protected => captured.of_this_cut(index, block),
                         };
                         let may_have_more = entry.is_writable_cow_mapping() || is_outdated || !part.is_looked_at;
@@ -115,7 +117,7 @@ impl<S: Sys> RegionCore<S> {
         }
         quiesced.covers(first..last + 1);
         // One reference is this region's, and one is the snapshot's.
-        quiesced.keep_all_off(2)
+        quiesced.keep_all_off(2 - u32::from(seeded!("cut-takes-its-own-reference-for-another")))
     }
 
     /// Write-protects each CoW mapping where a page was written since it was captured. False if it has found no
@@ -241,7 +243,8 @@ impl<S: Sys> RegionCore<S> {
         frozen.entries.set(index, Entry::Zero);
         self.pool().release(block);
         let reserved = self.table.reservation(index);
-        let own = if self.is_alone_with(block) { block } else { self.pool().copy_of(block, reserved)? };
+        let is_alone = self.is_alone_with(block) || seeded!("write-back-into-a-block-that-others-hold");
+        let own = if is_alone { block } else { self.pool().copy_of(block, reserved)? };
         let written_back = self.write_back_read_only(locked, index, own, place);
         if written_back.is_err() && own != block {
             self.pool().release_and(own, reserved);

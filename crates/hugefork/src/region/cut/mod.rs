@@ -291,6 +291,9 @@ fn share_each<S: Sys>(
     for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
         *begun = nth + 1;
         part.region.share_all(alone, part).map_err(|reason| (nth, reason))?;
+        if seeded!("writers-go-on-before-the-cut-is-over") {
+            part.region.resume_writers(alone, part).map_err(|reason| (nth, reason))?;
+        }
     }
     Ok(())
 }
@@ -309,7 +312,7 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
     let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
     let are_pinned = parts.iter().any(|part| part.region.has_pins());
-    let mut are_any = stay_writable && (are_more_faults() || are_pinned);
+    let mut are_any = stay_writable && (are_more_faults() && !seeded!("pause-trusts-its-look") || are_pinned);
     for passes in if are_pinned { MOST_PASSES } else { 0 }.. {
         if !are_any {
             break;
@@ -318,7 +321,7 @@ fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result
         for (nth, (part, alone)) in each() {
             are_any |= part.region.protect_what_was_written(alone, part, passes).map_err(|reason| (nth, reason))?;
         }
-        are_any &= are_more_faults();
+        are_any &= are_more_faults() && !seeded!("cut-looks-once");
     }
     each().try_for_each(|(nth, (part, alone))| part.region.keep_rest(alone, part).map_err(|reason| (nth, reason)))
 }
@@ -336,6 +339,8 @@ fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> 
 fn undo<S: Sys>(parts: &[Part<'_, S>], filling: &[ExclusiveGuard<'_>], alone: &mut [Quiesced<'_, S>]) {
     for ((Part { frozen, .. }, filling), alone) in parts.iter().zip(filling).zip(alone) {
         alone.fail();
-        frozen.give_up_all(Locked::alone(filling));
+        if !seeded!("references-kept-after-a-failure") {
+            frozen.give_up_all(Locked::alone(filling));
+        }
     }
 }

@@ -220,13 +220,14 @@ impl<S: Sys> Freeing<'_, S> {
         let region = self.region;
         let is_freed = |index: &usize| !matches!(self.on(region.table.get(EntryIndex(*index))).1, OnLazyFree::Skip(_));
         let first = entries.clone().find(is_freed).unwrap_or(entries.end);
-        let end = (first..entries.end).rfind(is_freed).map_or(first, |last| last + 1);
+        let behind = |last| last + 1 + usize::from(seeded!("lazy-free-one-block-too-far"));
+        let end = (first..entries.end).rfind(is_freed).map_or(first, behind);
         (entries.start..first).chain(end..entries.end).for_each(|index| self.skip(EntryIndex(index)));
         if first == end {
             return Ok(());
         }
         let protected = region.site().reprotect(locked, region.bytes_of(&(first..end)), Access::Read)?;
-        let right = protected.right();
+        let right = if seeded!("lazy-where-the-protection-failed") { Right::Granted } else { protected.right() };
         let event = if right == Right::Granted { Event::LazyFree } else { Event::ProtectFailed };
         Ok(protected.published(region.store(locked, event, first..end, |alike, old| self.free(alike, old, right)))?)
     }

@@ -76,7 +76,7 @@ impl<S: Sys> Reclaim<'_, S> {
                 self.split(locked, EntryIndex(rest.start - 1));
             } else {
                 rest.start = run.end;
-                self.run(locked, run.clone());
+                self.run(locked, run.start..rest.end.min(run.end + usize::from(seeded!("reclaim-one-block-too-far"))));
             }
             *look = look.saturating_sub(run.len().max(1));
         }

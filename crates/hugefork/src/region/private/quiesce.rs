@@ -137,6 +137,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
             Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
         };
         self.locked(|locked| {
+            let entries = entries.start..entries.end - usize::from(seeded!("snapshot-forgets-one-protect"));
             region.each_visible(entries, |run| {
                 runs(run, |index| !is_left_out(index)).try_for_each(|closed| region.protect(locked, closed))
             })
@@ -253,7 +254,9 @@ impl<S: Sys> RegionCore<S> {
         if self.accounts.writers == Writers::NeverFault {
             return Err(Unresolved::NotYet);
         }
-        self.write_protect(locked, entries.clone())?;
+        if !seeded!("write-back-without-write-protection") {
+            self.write_protect(locked, entries.clone())?;
+        }
         Ok(Place::Own)
     }
 

@@ -198,7 +198,7 @@ impl<S: Sys> Reset<'_, S> {
         let Some(block) = region.table.get(index).block() else { return false };
         let from = self.frozen.entries.get(index).block();
         let (pages, mut dirty) = (pool.block_size.bytes() / BASE_PAGE, 0);
-        for page in 0..pages {
+        for page in 0..pages - usize::from(seeded!("reset-stays-a-page-too-few")) {
             let then =
                 from.map_or(ZEROS.as_ptr(), |from| pool.direct(from).wrapping_add(page * BASE_PAGE).cast_const());
             // SAFETY: both pages lie in the direct map, or are zeros. The region alone holds `block`, and no other
@@ -243,7 +243,8 @@ impl<S: Sys> Reset<'_, S> {
         let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };
         // The entry changes as in a snapshot. Until the snapshot holds the block, the block may be writable.
         let shared = region.store(self.locked, Event::Snapshot, only.clone(), |_, old| old.in_state(State::Shared));
-        match region.site_at(place).reprotect(self.locked, region.bytes_of(&only), Access::Read) {
+        let access = if seeded!("zeros-lent-writable") { Access::ReadWrite } else { Access::Read };
+        match region.site_at(place).reprotect(self.locked, region.bytes_of(&only), access) {
             Ok(protected) => {
                 if protected.published(shared).is_err() {
                     return false;

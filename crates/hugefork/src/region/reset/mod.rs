@@ -146,7 +146,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// One try. The caller has the region's turn.
     fn try_to_reset(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
-        let is_held = !self.pool().sys.is_alone();
+        let is_held = !self.pool().sys.is_alone() && !seeded!("reset-without-holding-writers");
         let maintenance = self.maintenance.lock();
         if is_held && self.reset_at_once(frozen, dirty) {
             return Ok(());

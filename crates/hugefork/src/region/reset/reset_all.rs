@@ -179,6 +179,7 @@ fn set_each_back<S: Sys>(
     let mut done = 0;
     for (nth, reset) in resets.iter_mut().enumerate() {
         let came = match kept_off.get(nth) {
+            Some(KeptOff::Staged { quiesced: Some(_), .. }) if seeded!("writes-before-the-cut-stay") => Ok(()),
             Some(KeptOff::Staged { run, quiesced: Some(quiesced) }) => {
                 reset.forget_since(run, quiesced.place()).map_err(Stop::from)
             }

@@ -250,7 +250,7 @@ impl<S: Sys> RegionCore<S> {
     /// Whether this region is the only holder of `block`, which is in one of its entries.
     #[inline]
     pub(in crate::region) fn is_alone_with(&self, block: BlockId) -> bool {
-        self.pool().frames.references(block) == 1
+        self.pool().frames.references(block) == 1 || seeded!("reuse-without-the-count")
     }
 
     /// Whether the block at byte `offset` was revoked. Waits while another thread is just revoking it.

@@ -114,7 +114,7 @@ impl<S: Sys> RegionCore<S> {
     fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
         for index in entries {
             let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
-            sums.unreserved += usize::from(was_reserved && keeps_blocks);
+            sums.unreserved += usize::from(was_reserved && keeps_blocks && !seeded!("reservation-not-given-back"));
         }
     }
 

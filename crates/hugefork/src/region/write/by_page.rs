@@ -77,7 +77,7 @@ impl<S: Sys> Fault<'_, S> {
 
     /// Keeps writers off the block that is copied, if it is a CoW mapping.
     pub(super) fn keep_writers_off(&mut self) -> Result<(), Unresolved> {
-        self.quiesced.as_mut().map_or(Ok(()), Quiesced::keep_off)
+        self.quiesced.as_mut().filter(|_| !seeded!("copy-without-write-protection")).map_or(Ok(()), Quiesced::keep_off)
     }
 
     /// Makes a CoW mapping writable after the kernel refused its write-back or copy. True if that worked: the write is

@@ -186,9 +186,10 @@ impl<S: Sys> RegionCore<S> {
         target: Option<usize>,
         limit: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
+        let early = seeded!("entry-read-before-the-lock").then(|| self.table.get(index));
         let window = self.table.lock(index);
         let publishing = self.lock.shared();
-        let entry = self.table.get(index);
+        let entry = early.unwrap_or_else(|| self.table.get(index));
         // A write-back or a copy would write-protect the CoW mapping for a moment, and a system call that writes to it
         // would fail.
         let stays = what != Become::Own && entry.is_writable_cow_mapping() && self.captured.is_prepared(index);
@@ -341,7 +342,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// for.
     fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
         self.take(run, Wanted::Zeroed)?;
-        self.zero()
+        if seeded!("mapped-without-being-cleared") { self.obtain_fresh() } else { self.zero() }
     }
 
     /// As `take_zeroed`, but fills the blocks with copies of the entries' bytes.
@@ -416,6 +417,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn map(&mut self, resolved: Resolution) -> Result<Resolution, Unresolved> {
         let publishing = self.region.lock.shared();
         let locked = Locked::windows(self.window, &publishing);
+        seeded!("reference-dropped-before-the-mapping-goes").then(|| self.store(locked));
         self.publish(locked, self.show(locked))?;
         drop(publishing);
         if let Some(quiesced) = self.quiesced.take() {
@@ -457,10 +459,11 @@ impl<'a, S: Sys> Fault<'a, S> {
     }
 
     fn store(&self, locked: Locked<'_>) -> Recount {
+        let content = if seeded!("used-block-counts-as-zero") { Content::Clean } else { Content::Used };
         self.region.store(locked, Event::Write, self.entries(), |alike, _| {
             let first = self.taken.first.offset(alike.start - self.start.0);
             for by in 0..alike.len() {
-                self.region.pool().frames.set_content(first.offset(by), Content::Used);
+                self.region.pool().frames.set_content(first.offset(by), content);
             }
             Entry::Private(first)
         })
@@ -481,7 +484,9 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// Gives back the taken blocks, which could not be used, and returns the reason.
     pub(super) fn returned(&self, reason: Unresolved) -> Unresolved {
-        self.region.pool().give_back(self.taken);
+        if !seeded!("blocks-kept-after-a-failure") {
+            self.region.pool().give_back(self.taken);
+        }
         reason
     }
 }

@@ -126,8 +126,9 @@ impl Arena {
     /// child, where zeros would look like lost data.
     pub(crate) fn show_zeros(&self, at: usize, len: usize) -> Result<(), SystemError> {
         let range = ptr::with_exposed_provenance_mut(at);
+        let advice = if seeded!("children-see-zeros") { Advice::Normal } else { Advice::LinuxDontFork };
         // SAFETY: the range is still inaccessible, and only the caller knows it; this advice changes no contents.
-        named("madvise(MADV_DONTFORK)", unsafe { madvise(range, len, Advice::LinuxDontFork) })?;
+        named("madvise(MADV_DONTFORK)", unsafe { madvise(range, len, advice) })?;
         // With this, reading 2 MiB of zeros takes one fault (the huge zero page) instead of 512. A kernel without THP
         // refuses it.
         // SAFETY: as above.
@@ -199,6 +200,7 @@ pub(crate) fn leave_holes() {
 extern "C" fn close_holes() {
     if let Some(arena) = Arena::get()
         && !HOLES_STAY.load(Ordering::Relaxed)
+        && !seeded!("holes-stay-open-in-a-child")
     {
         let Range { start, end } = arena.range();
         close(start, end - start);

@@ -215,7 +215,7 @@ fn on_fault(
         pass_on(earlier, number, info, context, &context_ref.uc_sigmask);
     }
     // SAFETY: as above.
-    unsafe { *errno = saved };
+    unsafe { *errno = saved + c_int::from(seeded!("errno-changes")) };
 }
 
 /// Handles a fault on a stack of the handler's own. Returns true if the fault is hugefork's.

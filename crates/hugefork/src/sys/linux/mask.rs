@@ -57,8 +57,9 @@ fn block_all() -> MaybeUninit<libc::sigset_t> {
         // SAFETY: the call removes a signal from the set made above.
         unsafe { libc::sigdelset(all.as_mut_ptr(), of_a_fault) };
     }
+    let how = if seeded!("signals-come-under-locks") { libc::SIG_UNBLOCK } else { libc::SIG_SETMASK };
     // SAFETY: `all` was filled in above; the call writes `before`, and cannot fail with SIG_SETMASK.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    unsafe { libc::pthread_sigmask(how, all.as_ptr(), before.as_mut_ptr()) };
     before
 }
 
@@ -88,7 +89,8 @@ pub(super) struct AllBlocked {
 impl AllBlocked {
     pub(super) fn new() -> AllBlocked {
         let mut before = 0;
-        set_mask(&KernelSet::MAX, &raw mut before);
+        let all = if seeded!("signals-come-on-the-handlers-stack") { 0 } else { KernelSet::MAX };
+        set_mask(&all, &raw mut before);
         AllBlocked { before }
     }
 }
