@@ -17,7 +17,7 @@ struct Mutation {
     /// The fault, in words.
     what: String,
     package: String,
-    /// The arguments that select the test binary: `--lib`, or `--test` and a file.
+    /// The arguments that select the test binary: `--lib`, or `--test` and a file or folder.
     binary: Vec<String>,
     /// The test, or the module whose tests find the fault.
     test: String,
@@ -41,7 +41,10 @@ impl Mutation {
         let package = root().join("crates").join(&self.package);
         match self.binary.as_slice() {
             [lib] if lib == "--lib" => package.join("src"),
-            [test, file] if test == "--test" => package.join("tests").join(file).with_extension("rs"),
+            [test, name] if test == "--test" => {
+                let (folder, file) = (package.join("tests").join(name), format!("tests/{name}.rs"));
+                if folder.join("main.rs").exists() { folder } else { package.join(file) }
+            }
             other => panic!("{}: {other:?}", self.name),
         }
     }

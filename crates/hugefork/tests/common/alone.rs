@@ -75,8 +75,9 @@ pub(crate) fn is_alone() -> bool {
 /// Runs `body`, a closure written in the test itself, in a process of its own. This process has no other threads than
 /// those that `body` starts. Call it once in a test.
 pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
-    // `binary::test::{{closure}}`
-    let test = std::any::type_name::<Body>().split("::").nth(1).expect("a closure has a path");
+    // `binary::modules::test::{{closure}}`
+    let (_, path) = std::any::type_name::<Body>().split_once("::").expect("a closure has a path");
+    let (test, _) = path.split_once("::{{closure}}").expect("a body is a closure");
     if std::env::var_os(WHICH).is_some_and(|which| which == *test) {
         println!("{STARTED}");
         leave_no_core();
