@@ -67,6 +67,13 @@ impl std::fmt::Display for Ended {
     }
 }
 
+/// Checks that a process printed one line, with these parts.
+#[track_caller]
+pub(crate) fn check_one_line(said: &str, parts: &[&str]) {
+    assert_eq!(said.lines().count(), 1, "{said}");
+    parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` in {said}"));
+}
+
 /// Whether this process was started by [`alone`].
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(WHICH).is_some()

@@ -6,10 +6,10 @@ pub(crate) mod alone;
 pub(crate) mod foreign;
 pub(crate) mod forked;
 pub(crate) mod mappings;
+pub(crate) mod random;
 pub(crate) mod refusals;
 pub(crate) mod seccomp;
 pub(crate) mod signals;
-pub(crate) mod swap;
 pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};

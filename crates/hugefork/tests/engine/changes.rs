@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::alone::alone;
 use crate::common::forked::check_fork;
+use crate::common::random::Random;
 use crate::common::{BACKINGS, Over, by_block, pool};
 use hugefork::{Backing, BlockSize, Changes, CopyGrain, Pool, Region, RegionError, RegionOptions, Snapshot};
 
@@ -62,17 +63,6 @@ fn check_region(region: &mut Region, older: &Snapshot) {
     check_blocks(&blocks(&changes), &expected, region.pool().block_size().bytes());
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 #[test]
 fn all_that_differs_is_told_on_each_backing_at_each_block_size_and_grain() {
     alone(|| {
@@ -87,7 +77,7 @@ fn all_that_differs_is_told_on_each_backing_at_each_block_size_and_grain() {
                     let mut region = pool
                         .region_with(len, RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page))
                         .unwrap();
-                    let mut random = Random(7 + len as u64);
+                    let mut random = Random::new(7 + len as u64);
                     let mut taken: Vec<Snapshot> = Vec::new();
                     for round in 0..6_usize {
                         for _ in 0..[0, 1, 30, 3, 200, 0][round] {
@@ -241,7 +231,7 @@ fn a_region_is_compared_while_others_write_write_back_and_snapshot_it() {
                 for seed in [3, 5] {
                     let (written, is_over) = (&written, &is_over);
                     scope.spawn(move || {
-                        let mut random = Random(seed);
+                        let mut random = Random::new(seed);
                         while !is_over.load(Ordering::Relaxed) {
                             let page = random.below(count);
                             pages_of(page).fetch_add(1, Ordering::Relaxed);

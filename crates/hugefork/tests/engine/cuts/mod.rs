@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::alone::alone;
 use crate::common::pool;
+use crate::common::random::Random;
 use hugefork::{Backing, BlockSize, Pool, Region, Snapshot};
 
 const WRITERS: usize = 3;
@@ -116,18 +117,6 @@ fn write(region: &Region, layout: Layout, writer: usize, token: &AtomicU64, over
     count
 }
 
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 enum Cut {
     Snapshot(Snapshot),
     Fork(Region),
@@ -221,7 +210,7 @@ fn check_cuts_are_consistent(pool: &Pool) {
         let writers: Vec<_> =
             (0..WRITERS).map(|writer| scope.spawn(move || write(region, layout, writer, token, over))).collect();
         let cutters: Vec<_> = (0..CUTTERS)
-            .map(|cutter| scope.spawn(move || cut(region, layout, Random(77 + cutter as u64), cuts, over)))
+            .map(|cutter| scope.spawn(move || cut(region, layout, Random::new(77 + cutter as u64), cuts, over)))
             .collect();
         let is_enough = || started.elapsed() >= TIME && cuts.load(Ordering::Relaxed) >= CUTS;
         while !is_enough() && !cutters.iter().any(|cutter| cutter.is_finished()) {

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::alone::alone;
+use crate::common::alone::{alone, check_one_line};
 use crate::common::by_block;
 use crate::common::seccomp::{every, refuse};
 use crate::common::signals::{address_of, block, give_up, handle, handle_info};
@@ -122,25 +122,6 @@ fn a_capacity_beyond_the_machine_is_refused() {
     let error = build((total + 1).next_multiple_of(BLOCK)).unwrap_err();
     assert!(matches!(error, BuildError::BeyondTheMachine { .. }), "{error}");
     assert!(error.to_string().contains("lower the capacity"), "{error}");
-}
-
-#[test]
-fn ranges_outside_of_a_region_are_refused() {
-    let pool = build(2 * BLOCK).unwrap();
-    let mut region = pool.region(2 * BLOCK).unwrap();
-    region.as_mut_slice().fill(1);
-    #[allow(clippy::reversed_empty_ranges)]
-    for range in [0..2 * BLOCK + 1, 2 * BLOCK..2 * BLOCK + 1, 5..4, usize::MAX..usize::MAX, 1..usize::MAX] {
-        for result in [region.discard(range.clone()), region.prepare_write(range.clone())] {
-            let error = result.unwrap_err();
-            assert!(matches!(error, RegionError::OutOfRange { .. }), "{range:?}: {error:?}");
-            assert_eq!(error.to_string().contains("ends before it starts"), range.start > range.end, "{error}");
-        }
-    }
-    for empty in [0..0, 5..5, 2 * BLOCK..2 * BLOCK] {
-        region.discard(empty).unwrap();
-    }
-    assert!(region.as_mut_slice().iter().all(|&byte| byte == 1));
 }
 
 #[test]
@@ -287,13 +268,6 @@ fn a_pool_is_not_used_up_by_blocks_that_nobody_wrote_to() {
         let written = region.prepare_write(0..1);
         assert!(written.is_ok(), "{nth} of 1024 blocks were written to: {written:?}");
     }
-}
-
-/// Checks that the process printed one line, with these parts.
-#[track_caller]
-fn check_one_line(said: &str, parts: &[&str]) {
-    assert_eq!(said.lines().count(), 1, "{said}");
-    parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` in {said}"));
 }
 
 #[track_caller]

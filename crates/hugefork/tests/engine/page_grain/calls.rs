@@ -7,6 +7,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 
 use crate::common::alone::alone;
+use crate::common::random::Random;
 use crate::common::seccomp::{every, refuse, with};
 use crate::common::{Over, may_hold, pool};
 use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions};
@@ -23,18 +24,6 @@ const KEPT: usize = 2;
 enum Calls {
     Wait,
     MayFail,
-}
-
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 /// A file in which byte `at` is `byte(at)`, and its bytes.
@@ -83,7 +72,7 @@ fn fill_once(region: &Region, file: &File, at: usize) -> usize {
 /// Reads files into pages of its own, and writes to some of them, until the test is over. Returns the bytes that the
 /// pages must have, and the number of failed calls.
 fn read_and_write(region: &Region, thread: usize, rounds: &AtomicU64, over: &AtomicBool) -> (Vec<u8>, usize) {
-    let ((file, bytes), mut random, mut failed) = (source(), Random(31 + thread as u64), 0);
+    let ((file, bytes), mut random, mut failed) = (source(), Random::new(31 + thread as u64), 0);
     let mut expected = vec![0xff; LEN];
     while !over.load(Ordering::Relaxed) {
         let page = random.below(LEN / PAGE / THREADS) * THREADS + thread;
@@ -114,7 +103,7 @@ fn cut_while_they_read(pool: &Pool) -> usize {
             (0..THREADS).map(|thread| scope.spawn(move || read_and_write(region, thread, rounds, over))).collect();
         {
             let _over = Over(over);
-            let (mut random, mut kept) = (Random(5), Vec::new());
+            let (mut random, mut kept) = (Random::new(5), Vec::new());
             for cut in 0..CUTS {
                 let enough = rounds.load(Ordering::Relaxed) + random.below(60) as u64;
                 while rounds.load(Ordering::Relaxed) < enough {
@@ -268,7 +257,7 @@ fn system_calls_beside_resets_succeed() {
                     .map(|thread| {
                         let (region, over) = (&region, &over);
                         scope.spawn(move || {
-                            let ((file, _), mut random) = (source(), Random(7 + thread as u64));
+                            let ((file, _), mut random) = (source(), Random::new(7 + thread as u64));
                             let sink =
                                 File::from(rustix::fs::memfd_create("sink", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
                             let (mut failed, mut calls) = (0, 0);

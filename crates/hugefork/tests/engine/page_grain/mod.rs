@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::common::alone::alone;
 use crate::common::forked::{check_fork_dies_of_access_to, pool_mappings};
+use crate::common::random::Random;
 use crate::common::{Over, by_block, pool};
 use hugefork::{Advice, Backing, BlockSize, CopyGrain, Observer, Pool, Region, RegionOptions, Snapshot};
 use procfs::process::VmFlags;
@@ -63,18 +64,6 @@ fn check_all_is_back(pool: &Pool) {
     assert_eq!((stats.regions, stats.faults.failed), (0, 0));
 }
 
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
-
 const WRITERS: usize = 3;
 /// More than one run of blocks that become CoW mappings at once.
 const LEN: usize = 40 << 20;
@@ -90,7 +79,7 @@ fn counters(writer: usize) -> [usize; 2] {
 /// Writes words of its own, and counts before and after each, until the test is over. Returns its last write to each
 /// word.
 fn write(region: &Region, writer: usize, writes: &AtomicU64, over: &AtomicBool) -> Vec<(usize, u64)> {
-    let (words, mut random, mut last) = (region.as_atomic_u64s(), Random(99 + writer as u64), Vec::new());
+    let (words, mut random, mut last) = (region.as_atomic_u64s(), Random::new(99 + writer as u64), Vec::new());
     let mut count = 0;
     while !over.load(Ordering::Relaxed) {
         count += 1;
@@ -140,7 +129,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain) {
             (0..WRITERS).map(|writer| scope.spawn(move || write(region, writer, writes, over))).collect();
         {
             let _over = Over(over);
-            let (mut random, mut kept) = (Random(7), Vec::new());
+            let (mut random, mut kept) = (Random::new(7), Vec::new());
             for cut in 0..CUTS {
                 let enough = writes.load(Ordering::Relaxed) + random.below(500) as u64;
                 while writes.load(Ordering::Relaxed) < enough {
@@ -481,7 +470,7 @@ fn whatever_is_done_to_what_is_shown_by_page_keeps_every_byte() {
             for grain in [CopyGrain::Page, CopyGrain::Auto] {
                 let len = 3 * pool.block_size().bytes();
                 let region = pool.region_with(len, grained(grain)).unwrap();
-                let mut model = Model { region, bytes: vec![0; len], snapshots: Vec::new(), random: Random(4711) };
+                let mut model = Model { region, bytes: vec![0; len], snapshots: Vec::new(), random: Random::new(4711) };
                 (0..120).for_each(|_| model.step());
                 assert!(model.region.stats().faults.pages_written_back > 0, "nothing was copied by page");
                 drop(model);
@@ -549,7 +538,7 @@ fn copied_and_cow_mapped(pool: &Pool, advice: Option<Advice>, write: impl Fn(&mu
 fn by_default_random_writes_copy_pages() {
     alone(|| {
         for pool in pools(|_| 3 * LEN) {
-            let mut random = Random(5);
+            let mut random = Random::new(5);
             let places: Vec<usize> = (0..200).map(|_| random.below(LEN / PAGE) * PAGE + 100).collect();
             let (copied, cow_mapped) =
                 copied_and_cow_mapped(&pool, None, |bytes| places.iter().for_each(|&at| bytes[at] = 2));

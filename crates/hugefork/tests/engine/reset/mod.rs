@@ -2,11 +2,13 @@
 //! write.
 
 mod beside_the_kernel;
+mod several;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::fs::File;
 
 use crate::common::alone::{alone, with_one_thread};
+use crate::common::random::Random;
 use crate::common::{Over, pool};
 use hugefork::{Backing, BlockSize, CopyGrain, Pool, Region, RegionOptions, Snapshot};
 
@@ -22,18 +24,6 @@ fn pools(len: usize) -> impl Iterator<Item = Pool> {
 
 fn grained(grain: CopyGrain) -> RegionOptions {
     RegionOptions::new().copy_grain(grain).calls_wait(grain == CopyGrain::Page)
-}
-
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
 }
 
 /// The page faults of this thread; the pool's threads may have some of their own.
@@ -57,7 +47,7 @@ fn check_quiet_rounds() {
         region.as_mut_slice().fill(1);
         let snapshot = region.snapshot().unwrap();
         let mut round = |value: u8| {
-            let mut random = Random(99);
+            let mut random = Random::new(99);
             for _ in 0..44 {
                 region.as_mut_slice()[random.below(LEN) / PAGE * PAGE + PAGE / 2] = value;
             }
@@ -162,7 +152,8 @@ fn check_against_a_vector(steps: usize) {
         for (seed, grain) in (1..).zip(GRAINS) {
             let len = (6 * block).max(8 * PAGE);
             let region = pool.region_with(len, grained(grain)).unwrap();
-            let mut model = Model { region, bytes: vec![0; len], snapshots: Vec::new(), random: Random(seed * 7919) };
+            let mut model =
+                Model { region, bytes: vec![0; len], snapshots: Vec::new(), random: Random::new(seed * 7919) };
             for step in 0..steps {
                 model.step();
                 if step % 8 == 0 {
@@ -273,7 +264,7 @@ fn check_cuts(pool: &Pool, grain: CopyGrain, resets: u64) {
             scope.spawn(move || {
                 let words = region.as_atomic_u64s();
                 let (first, second) = (&words[writer], &words[words.len() - 1 - writer]);
-                let (mut random, mut count) = (Random(99 + writer as u64), 0);
+                let (mut random, mut count) = (Random::new(99 + writer as u64), 0);
                 while !over.load(Ordering::Relaxed) {
                     let before = (ended.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
                     count += 1;
@@ -370,7 +361,7 @@ fn threads_reset_their_own_forks_of_one_image() {
                 for thread in 0..WRITERS {
                     scope.spawn(move || {
                         let mut instance = image.fork().unwrap();
-                        let mut random = Random(7 + thread as u64);
+                        let mut random = Random::new(7 + thread as u64);
                         for round in 0..60 {
                             for _ in 0..40 {
                                 instance.as_mut_slice()[random.below(8 << 20)] = round;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::common::Over;
 use crate::common::alone::alone;
 use crate::common::forked::in_fork;
+use crate::common::random::Random;
 use crate::common::seccomp::{every, refuse};
 use hugefork::{BlockSize, Pool, Region, Snapshot};
 
@@ -16,18 +17,6 @@ const BLOCK: usize = 2 << 20;
 const LEN: usize = 4 * BLOCK;
 const PAGE: usize = 4096;
 const HELD: usize = 40;
-
-/// A generator of pseudo-random numbers.
-struct Numbers(usize);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// Whether the first byte of each page has the value written there last.
 fn has(snapshot: &Snapshot, expected: &[u8]) -> bool {
@@ -44,7 +33,7 @@ fn live() -> i32 {
     let mut region = pool.region(LEN).unwrap();
     let mut now = vec![1_u8; LEN / PAGE];
     region.as_mut_slice().fill(1);
-    let (mut numbers, mut held) = (Numbers(12345), Vec::new());
+    let (mut numbers, mut held) = (Random::new(12345), Vec::new());
     for round in 0..300_usize {
         for _ in 0..numbers.below(30) {
             // Half of the writes go to the same few pages again and again.
@@ -93,7 +82,7 @@ fn go_back() {
     let pool = Pool::builder().capacity(200 * BLOCK).build().unwrap();
     let mut region = pool.region(LEN).unwrap();
     region.as_mut_slice().fill(1);
-    let (first, mut numbers) = (region.snapshot().unwrap(), Numbers(54321));
+    let (first, mut numbers) = (region.snapshot().unwrap(), Random::new(54321));
     for round in 2..100 {
         for _ in 0..numbers.below(5) {
             let page = numbers.below(LEN / PAGE);
@@ -131,7 +120,7 @@ fn a_region_that_goes_back_and_forth_has_what_each_snapshot_has() {
     alone(|| {
         const SMALL: usize = 64 << 10;
         for seed in 1..9 {
-            let mut numbers = Numbers((seed * 0x9e37_79b9) | 1);
+            let mut numbers = Random::new((seed * 0x9e37_79b9) | 1);
             let pool = Pool::builder().capacity(80 * SMALL).block_size(BlockSize::KIB_64).build().unwrap();
             let mut region = pool.region(2 * SMALL).unwrap();
             let (pages, mut now) = (2 * SMALL / PAGE, vec![0; 2 * SMALL / PAGE]);
@@ -250,7 +239,7 @@ fn beside(writers: usize, rounds: usize) -> i32 {
         if writers > 1 {
             scope.spawn(move || to_drop.into_iter().for_each(|snapshot: Snapshot| drop(snapshot)));
         }
-        let (mut numbers, mut held) = (Numbers(777), Vec::new());
+        let (mut numbers, mut held) = (Random::new(777), Vec::new());
         for round in 0..rounds {
             let snapshot = region.snapshot().unwrap();
             let first = seen(&snapshot, writers);

@@ -1,16 +1,14 @@
 //! Private pages that were swapped out are written back like all others, whichever way writers are kept off meanwhile,
 //! and no other page is taken for one. The test adds a swap file for a moment, which needs root.
 
-mod common;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use common::alone::alone;
-use common::pool;
-use common::seccomp::{every, refuse, with};
-use common::swap::Swap;
+use super::file::Swap;
+use crate::common::alone::{alone, is_alone};
+use crate::common::pool;
+use crate::common::seccomp::{every, refuse, with};
 use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions};
 use hugefork_linux::userfaultfd::USERFAULTFD_IOC_NEW;
 
@@ -107,8 +105,7 @@ fn all() {
 #[test]
 fn pages_that_are_swapped_out_are_written_back_and_nothing_else_is() {
     // In the process of the harness, so that it goes whatever becomes of the test's process.
-    let is_child = std::env::var_os("HUGEFORK_TEST_ALONE").is_some();
-    let swap = if is_child { None } else { Some(Swap::on()) };
+    let swap = if is_alone() { None } else { Some(Swap::on()) };
     if let Some(Err(error)) = &swap {
         println!("skipped: no swap file here: {error}");
         return;

@@ -4,18 +4,22 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const PAGE: usize = 4096;
 const SWAP: usize = 64 << 20;
 
+/// One test at a time has a swap file.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// A swap file that is in use until this is dropped.
-pub(crate) struct Swap(PathBuf, std::ffi::CString);
+pub(crate) struct Swap(PathBuf, std::ffi::CString, #[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Swap {
     pub(crate) fn on() -> io::Result<Swap> {
         let path = std::env::temp_dir().join(format!("hugefork-swap-{}", std::process::id()));
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
-        let swap = Swap(path, name);
+        let swap = Swap(path, name, ONE.lock().unwrap_or_else(PoisonError::into_inner));
         fs::write(&swap.0, vec![0; SWAP])?;
         fs::set_permissions(&swap.0, fs::Permissions::from_mode(0o600))?;
         // The header as mkswap(8) writes it: version 1, the last page, no bad pages, and the magic at the end of the

@@ -8,16 +8,14 @@
 //! ```
 //! The test adds a swap file and changes the settings of ksmd for a moment, which needs root.
 
-mod common;
-
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 use std::io;
 use std::ptr;
 
-use common::alone::{alone, is_alone, with_one_thread};
-use common::pool;
-use common::swap::Swap;
+use super::file::Swap;
+use crate::common::alone::{alone, is_alone, with_one_thread};
+use crate::common::pool;
 use hugefork::{Backing, BlockSize, CopyGrain, Region, RegionOptions};
 
 const PAGE: usize = 4096;
