@@ -1,12 +1,9 @@
 //! The public interface of the engine: a program can name each type, tell errors apart, and find an example for each
 //! type.
 
-#[path = "common/sources.rs"]
-mod sources;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use sources::{Module, Sources, crates, engine, is_for_tests};
+use crate::sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
 
 /// The public interface of a crate.

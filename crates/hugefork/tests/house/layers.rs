@@ -5,19 +5,12 @@
 //! The tests read the sources as they are written. A path counts for the file that it names, or for the deepest file on
 //! its way.
 
-#[path = "house/calls.rs"]
-mod calls;
-#[path = "common/sources.rs"]
-mod sources;
-#[path = "house/types.rs"]
-mod types;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use sources::{Module, Sources, crates, engine, is_for_tests};
+use super::types::Methods;
+use crate::sources::{Module, Sources, crates, engine, is_for_tests};
 use syn::visit::{self, Visit};
-use types::Methods;
 
 /// The rooms of the engine. Each room may be used (imported, called) only by the rooms in later lines; rooms in one
 /// line do not use each other.
@@ -49,7 +42,7 @@ const SYSTEM: [&str; 4] = ["hugefork_linux", "libc", "procfs", "rustix"];
 
 impl Sources {
     /// The file that `path` leads to from `module`, if it is one of the crate's.
-    fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
+    pub(super) fn target(&self, module: &Module, path: &[String]) -> Option<Module> {
         let first = path.first()?.as_str();
         let (mut at, mut rest): (Module, &[String]) = match first {
             "crate" => (Vec::new(), &path[1..]),
