@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -420,7 +421,7 @@ fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
     alone(|| {
         let (nobody_writes, _writer) = std::io::pipe().unwrap();
         for nth in 0.. {
-            let before = open_numbers();
+            let before = sockets();
             let pool = pool(Backing::ShmemBase).unwrap();
             if !pool.stats().pressure.running {
                 println!("skipped: no pressure file can be watched here");
@@ -429,12 +430,7 @@ fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
             while !sleeps_in_poll("hugefork-press") {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let is_socket = |number: &RawFd| {
-                let link = fs::read_link(format!("/proc/self/fd/{number}"));
-                link.is_ok_and(|link| link.to_string_lossy().starts_with("socket:"))
-            };
-            let Some(number) = open_numbers().into_iter().filter(|of| !before.contains(of) && is_socket(of)).nth(nth)
-            else {
+            let Some(&(number, _)) = sockets().difference(&before).nth(nth) else {
                 assert_eq!(nth, 2, "the sockets of a watcher");
                 return;
             };
@@ -448,10 +444,18 @@ fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
     .well();
 }
 
+/// The open sockets: their numbers, and names that no other socket has. The watcher of an earlier pool may close its own
+/// at any moment, and a later pool may get the same numbers.
+fn sockets() -> BTreeSet<(RawFd, PathBuf)> {
+    let link = |number| Some((number, fs::read_link(format!("/proc/self/fd/{number}")).ok()?));
+    let is_socket = |(_, link): &(RawFd, PathBuf)| link.to_string_lossy().starts_with("socket:");
+    open_numbers().into_iter().filter_map(link).filter(is_socket).collect()
+}
+
 /// Whether all threads of this name sleep in `poll`, and there is one.
 fn sleeps_in_poll(name: &str) -> bool {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
-    let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let mut of_name = threads.filter(|thread| read(thread.join("comm")).trim() == name).peekable();
     of_name.peek().is_some() && of_name.all(|thread| read(thread.join("wchan")).contains("poll"))
 }
