@@ -15,7 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::Over;
 use common::alone::alone;
-use common::refusals::{KINDS, Kind, Random, Refusals};
+use common::random::Random;
+use common::refusals::{KINDS, Kind, Refusals};
 use hugefork_program::{Inherited, ProgramMemory, Zeros};
 
 const BLOCK: usize = 2 << 20;

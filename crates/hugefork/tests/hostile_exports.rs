@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use common::alone::alone;
-use common::refusals::Random;
+use common::random::Random;
 use common::{Over, exporting};
 use hugefork::{Backing, BlockSize, ErrorCode, Extents, ImportError, Imported};
 use rustix::fs::{

@@ -45,7 +45,10 @@ fn each_fault_names_a_test_that_is_there() {
         let package = root().join("crates").join(words[0]);
         let (sources, test) = match words[1..] {
             ["--lib", test] => (package.join("src"), test),
-            ["--test", binary, test] => (package.join("tests").join(binary).with_extension("rs"), test),
+            ["--test", binary, test] => {
+                let (folder, file) = (package.join("tests").join(binary), format!("tests/{binary}.rs"));
+                (if folder.join("main.rs").exists() { folder } else { package.join(file) }, test)
+            }
             _ => panic!("{name}: {test}"),
         };
         let last = test.rsplit("::").next().unwrap();

@@ -11,7 +11,8 @@ mod round;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use common::alone::alone;
-use common::refusals::{KINDS, Kind, Random, Refusals};
+use common::random::Random;
+use common::refusals::{KINDS, Kind, Refusals};
 use common::signals::handle_info;
 use hugefork::{Backing, BlockSize, CopyGrain};
 use round::{Plan, repeat, round};

@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 
 use common::alone::{alone, is_alone};
 use common::mappings::leave;
-use common::refusals::{Random, Refusals};
+use common::random::Random;
+use common::refusals::Refusals;
 use common::seccomp::{every, refuse};
 use common::signals::handle_info;
 use hugefork::{Backing, BlockSize, CopyGrain};

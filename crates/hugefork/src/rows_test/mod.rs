@@ -7,7 +7,7 @@
 //! | [`Base`] | shmem base pages | 64 KiB |
 //! | [`Huge`], [`Hugetlb`] | shmem huge pages, hugetlb | 2 MiB |
 //!
-//! For a row that ends in an error, `tests/promises.rs` checks the signal that a plain load or store raises.
+//! For a row that ends in an error, `tests/engine/promises/mod.rs` checks the signal that a plain load or store raises.
 
 // Lists of runs of pages may have only one run.
 #![allow(clippy::single_range_in_vec_init)]
@@ -230,8 +230,8 @@ fn run<G: Ground>(blocks: usize, row: impl FnOnce(&World<G>)) {
 }
 
 /// A large alternate signal stack of this thread. The atomics of these tests, which let other threads run, take more
-/// stack than the one that Rust gives a thread, on processors with large registers. `tests/handler_stack.rs` checks the
-/// stack that the handler takes without them.
+/// stack than the one that Rust gives a thread, on processors with large registers. `tests/engine/handlers/stack.rs`
+/// checks the stack that the handler takes without them.
 struct SignalStack {
     before: libc::stack_t,
     _memory: Vec<u8>,

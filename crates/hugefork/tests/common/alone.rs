@@ -67,6 +67,13 @@ impl std::fmt::Display for Ended {
     }
 }
 
+/// Checks that a process printed one line, with these parts.
+#[track_caller]
+pub(crate) fn check_one_line(said: &str, parts: &[&str]) {
+    assert_eq!(said.lines().count(), 1, "{said}");
+    parts.iter().for_each(|part| assert!(said.contains(part), "`{part}` in {said}"));
+}
+
 /// Whether this process was started by [`alone`].
 pub(crate) fn is_alone() -> bool {
     std::env::var_os(WHICH).is_some()
@@ -75,8 +82,9 @@ pub(crate) fn is_alone() -> bool {
 /// Runs `body`, a closure written in the test itself, in a process of its own. This process has no other threads than
 /// those that `body` starts. Call it once in a test.
 pub(crate) fn alone<Body: FnOnce()>(body: Body) -> Ended {
-    // `binary::test::{{closure}}`
-    let test = std::any::type_name::<Body>().split("::").nth(1).expect("a closure has a path");
+    // `binary::modules::test::{{closure}}`
+    let (_, path) = std::any::type_name::<Body>().split_once("::").expect("a closure has a path");
+    let (test, _) = path.split_once("::{{closure}}").expect("a body is a closure");
     if std::env::var_os(WHICH).is_some_and(|which| which == *test) {
         println!("{STARTED}");
         leave_no_core();

@@ -6,15 +6,17 @@ pub(crate) mod alone;
 pub(crate) mod foreign;
 pub(crate) mod forked;
 pub(crate) mod mappings;
+pub(crate) mod random;
 pub(crate) mod refusals;
 pub(crate) mod seccomp;
 pub(crate) mod signals;
-pub(crate) mod swap;
 pub(crate) mod wait;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use hugefork::{Backing, BlockSize, CopyGrain, Fallback, Pool, PoolBuilder, RegionOptions};
+use wait::PATIENCE;
 
 /// All backings.
 pub(crate) const BACKINGS: [Backing; 3] = [Backing::ShmemHuge, Backing::Hugetlb, Backing::ShmemBase];
@@ -44,13 +46,21 @@ pub(crate) fn exporting(backing: Backing, capacity: usize, block_size: BlockSize
 
 /// As [`pool`], for any builder.
 pub(crate) fn built(builder: PoolBuilder, backing: Backing) -> Option<Pool> {
-    match builder.fallback(Fallback::Refused).build() {
-        Ok(pool) => Some(pool),
-        Err(error) => {
-            let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
-            assert!(!required.split(',').any(|name| name == backing.to_string()), "required, but {error}");
-            println!("skipped: {error}");
-            None
+    let (builder, started) = (builder.fallback(Fallback::Refused), Instant::now());
+    let required = std::env::var("HUGEFORK_REQUIRE").unwrap_or_default();
+    let is_required = required.split(',').any(|name| name == backing.to_string());
+    loop {
+        match builder.clone().build() {
+            Ok(pool) => return Some(pool),
+            // The pools of tests that run at the same time may hold the machine's few hugetlb pages for a while.
+            Err(_) if is_required && backing == Backing::Hugetlb && started.elapsed() < PATIENCE / 3 => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => {
+                assert!(!is_required, "required, but {error}");
+                println!("skipped: {error}");
+                return None;
+            }
         }
     }
 }

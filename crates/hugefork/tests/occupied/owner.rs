@@ -6,30 +6,12 @@ use std::time::Instant;
 
 use hugefork::{Pinned, Region, RegionError, RegionOptions, Snapshot};
 
+use crate::common::random::Random;
 use crate::common::wait::PATIENCE;
 use crate::{DONE, OWNERS, PAGE, World, more};
 
 /// The words of a page that the owner writes. All others stay zero.
 const WORDS: [usize; 4] = [0, 137, 300, 511];
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.next() as usize % limit
-    }
-
-    fn one_in(&mut self, chances: usize) -> bool {
-        self.below(chances) == 0
-    }
-}
 
 /// A page and what its owner last wrote there.
 #[derive(Clone, Copy)]
@@ -115,7 +97,7 @@ impl<'a> Owner<'a> {
         let blocks = runs.last().unwrap().clone();
         let page = |number| Page { number, value: 0, is_lazy: false, is_promised: promised };
         let pages = numbers.into_iter().map(page).collect();
-        let random = Random(0x9e37_79b9_7f4a_7c15 ^ (id as u64 + 1) << 32);
+        let random = Random::new(id as u64);
         Owner { id, world, region, random, pages, runs, blocks, sequence: 0, held: Vec::new(), pin: None }
     }
 

@@ -8,7 +8,7 @@ use hugefork::{Export, ImportError, Imported, Region, RegionError, Reserve, Snap
 
 use super::watch::Watch;
 use super::{KEPT, Layout, PAGE, Plan, SCRIBBLED, had, stamp, word};
-use crate::common::refusals::Random;
+use crate::common::random::Random;
 
 pub(super) enum Cut {
     Snapshot(Snapshot),

@@ -8,7 +8,7 @@ use hugefork::Region;
 
 use super::watch::{Page, Watch};
 use super::{PAGE, Plan, TENANT, count_of, had, stamp, word};
-use crate::common::refusals::Random;
+use crate::common::random::Random;
 
 /// A thread that has a part of the region to itself.
 pub(crate) struct Tenant<'a> {

@@ -38,7 +38,8 @@ use hugefork::{
 use resets::{DIRECTORS, PLAYERS, Stage};
 use watch::Watch;
 
-use crate::common::refusals::{Kind, Random, Refusals};
+use crate::common::random::Random;
+use crate::common::refusals::{Kind, Refusals};
 use crate::common::{Over, built};
 
 pub(crate) const PAGE: usize = 4096;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use hugefork::{Region, RegionError, ResetError, Snapshot};
 
 use super::{PAGE, Plan, count_of, had, stamp, word};
-use crate::common::refusals::Random;
+use crate::common::random::Random;
 
 pub(crate) const PLAYERS: usize = 2;
 pub(crate) const DIRECTORS: usize = 2;

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Layout, PAGE, TENANT, WRITERS, count_of};
-use crate::common::refusals::Random;
+use crate::common::random::Random;
 
 /// Number of a page's last states that are remembered.
 const REMEMBERED: usize = 8;

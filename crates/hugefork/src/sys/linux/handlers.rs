@@ -78,7 +78,7 @@ pub(crate) struct Resolver {
 static RESOLVER: OnceLock<&'static Resolver> = OnceLock::new();
 
 /// How many bytes of the interrupted thread's stack the handler may need, besides the registers that the kernel puts
-/// there (`tests/handler_stack.rs`).
+/// there (`tests/engine/handlers/stack.rs`).
 pub(crate) const NEEDED_STACK_BYTES: usize = if cfg!(debug_assertions) { 2048 } else { 1024 };
 
 /// How long a fault for which there is no stack waits before it is repeated.

@@ -16,10 +16,10 @@
 //! # Why no other code runs meanwhile
 //! A signal handler on the alternate stack starts at the *end* of that stack, unless the kernel finds that the thread's
 //! stack pointer lies in it. A thread that has changed to another stack would thus get its saved registers overwritten
-//! (`tests/handler_switch.rs` shows it). So all signals are blocked meanwhile. This includes the signals that the C
-//! library keeps for itself, and those of faults: a thread that faults here dies. Only hugefork's own code and the
-//! program's [`Observer`](crate::Observer) run here. Handlers of the program, which get foreign faults and may never
-//! return, run where they always did.
+//! (`tests/engine/handlers/switch.rs` shows it). So all signals are blocked meanwhile. This includes the signals that
+//! the C library keeps for itself, and those of faults: a thread that faults here dies. Only hugefork's own code and
+//! the program's [`Observer`](crate::Observer) run here. Handlers of the program, which get foreign faults and may
+//! never return, run where they always did.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -30,7 +30,7 @@ use syscalls::{Sysno, syscall3};
 use super::memory;
 use crate::units::BASE_PAGE;
 
-/// Four times as much as a fault needs in an unoptimised build (`tests/handler_stack.rs`).
+/// Four times as much as a fault needs in an unoptimised build (`tests/engine/handlers/stack.rs`).
 const STACK_BYTES: usize = 64 << 10;
 
 /// One stack for each bit of a word.

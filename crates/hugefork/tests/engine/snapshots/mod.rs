@@ -1,0 +1,5 @@
+//! Snapshots that are held, read and dropped.
+
+mod dropped;
+mod histories;
+mod views;
