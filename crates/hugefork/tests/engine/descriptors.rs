@@ -444,8 +444,8 @@ fn a_pool_goes_whose_watcher_sleeps_on_a_file_of_the_program() {
     .well();
 }
 
-/// The open sockets: their numbers, and names that no other socket has. The watcher of an earlier pool may close its own
-/// at any moment, and a later pool may get the same numbers.
+/// The open sockets: their numbers, and names that no other socket has. The watcher of an earlier pool may close its
+/// own at any moment, and a later pool may get the same numbers.
 fn sockets() -> BTreeSet<(RawFd, PathBuf)> {
     let link = |number| Some((number, fs::read_link(format!("/proc/self/fd/{number}")).ok()?));
     let is_socket = |(_, link): &(RawFd, PathBuf)| link.to_string_lossy().starts_with("socket:");
