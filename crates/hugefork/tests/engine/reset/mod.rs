@@ -1,7 +1,6 @@
 //! Resets on real memory: a region has the bytes of a snapshot again, both alone in its process and beside threads that
 //! write.
 
-mod beside_the_kernel;
 mod several;
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,13 +1,17 @@
 //! Resets of a region into which the kernel writes on behalf of the program's only thread, while that thread is in the
 //! reset: a read by `io_uring` completes in the thread that asked for it, between any two of its instructions.
+//!
+//! Two processes wait for each other without sleep, so each needs a processor: the test has a binary of its own.
+
+mod common;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use crate::common::alone::{alone, with_one_thread};
-use crate::common::pool;
+use common::alone::{alone, with_one_thread};
+use common::pool;
 use hugefork::{Backing, BlockSize};
 
 const PAGE: usize = 4096;
