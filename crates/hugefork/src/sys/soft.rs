@@ -135,6 +135,8 @@ struct State {
     stores: Vec<(usize, u8)>,
     /// Stores by other threads of the program when the engine has looked for an unmarked private page.
     stores_when_looked: Vec<(usize, u8)>,
+    /// Stores of other threads for when a new CoW mapping is shown.
+    stores_when_shown: Vec<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails does its work all the same.
     failures: usize,
 }
@@ -385,6 +387,11 @@ impl SoftMmu {
     /// Lets other threads of the program store these values at these addresses when private pages were taken away.
     pub(crate) fn store_when_taken(&self, stores: impl Into<Vec<(usize, u8)>>) {
         self.state().stores = stores.into();
+    }
+
+    /// Lets other threads of the program store these values when the engine has shown a new CoW mapping.
+    pub(crate) fn store_when_shown(&self, stores: impl Into<Vec<(usize, u8)>>) {
+        self.state().stores_when_shown = stores.into();
     }
 
     /// Lets other threads of the program store these values when the engine has looked for an unmarked private page.

@@ -257,7 +257,8 @@ impl Sys for SoftMmu {
                 let at_once = if later.is_some() { Access::Read } else { access };
                 self.replace(Call::CowMapping, part, |by| Page::CowMapping { start: start + by, access: at_once })?;
                 self.make_writable(part, later)?;
-                self.store_meanwhile();
+                let stores = std::mem::take(&mut self.state().stores_when_shown);
+                stores.into_iter().for_each(|(address, value)| self.store(address, value).unwrap());
                 Ok(())
             }
         }
