@@ -473,16 +473,17 @@ fn beside_others_a_reset_at_one_moment_succeeds_whatever_fails_after_it() {
 /// After the moment in which a reset drops all pages, writes of other threads stay.
 #[test]
 fn beside_others_what_is_written_after_pages_are_dropped_stays() {
-    for holds in [false, true] {
+    for (waits, holds) in [(true, false), (true, true), (false, false)] {
         run::<Soft>(12, |world| {
-            let region = written_by_page(world, holds);
+            let page_grain = || RegionOptions::new().copy_grain(CopyGrain::Page);
+            let region = if waits { written_by_page(world, holds) } else { world.written_with(4, page_grain()) };
             let snapshot = region.snapshot();
             write_others(&region, &snapshot, 0..40);
             let (scans, after) = (world.pool.sys.calls(Call::Scan), [2 * BASE_PAGE + 100, BASE_PAGE + 101]);
             region.write(BASE_PAGE + 100, 1);
             let stores = after.map(|at| (region.addresses.base() + at, 2));
             // A new mapping would not be writable for a moment, so where calls are to wait, the pages are taken away.
-            if holds {
+            if waits {
                 world.pool.sys.store_when_taken(stores)
             } else {
                 world.pool.sys.store_when_shown(stores)
