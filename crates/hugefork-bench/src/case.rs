@@ -43,7 +43,7 @@ impl Facts {
 }
 
 /// One kind of work at which subjects are measured. Only this crate can implement the trait, since no other crate can
-/// make an [`Entry`].
+/// make an `Entry`.
 pub trait Case: Debug + Sync {
     /// The properties that no option changes.
     fn facts(&self) -> Facts;
