@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::words::in_words_of_the_command;
 
-/// A request that this machine cannot meet in any state. It is found before anything runs, and the message names the
-/// option.
+/// A request that this machine cannot meet in any state. The check of the options finds it before anything runs, and
+/// the message names the option.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -38,32 +38,32 @@ pub enum BenchError {
     /// A task ended before it had finished its work.
     #[error("task {task} of {tasks} {how}")]
     Task {
-        /// Which task, from 0.
+        /// The number of the task, from 0.
         task: usize,
-        /// How many there were.
+        /// The number of tasks.
         tasks: usize,
-        /// How it ended.
+        /// How the task ended.
         how: String,
     },
-    /// Memory does not hold the words that the work leaves there. The subject did not do the work, so its time means
-    /// nothing.
+    /// The memory does not hold the words that the work should have left in it. The subject did not do the work, so its
+    /// time means nothing.
     #[error("wrong contents at offset {offset:#x}: found {found:#x}, must be {expected:#x}")]
     WrongContents {
         /// Offset in the area.
         offset: usize,
-        /// The word found.
+        /// The word that the memory holds.
         found: u64,
-        /// The word that the work leaves there.
+        /// The word that the work should have left at this offset.
         expected: u64,
     },
-    /// A wrong number of bytes was lazily freed, reclaimed or found, so the time is that of other work.
+    /// A wrong number of bytes was lazily freed, reclaimed or found, so the subject did other work than its rivals.
     #[error("{bytes} were {done}, must be {expected}")]
     NotAll {
-        /// The treatment of the bytes.
+        /// The treatment of the bytes, such as "reclaimed".
         done: &'static str,
-        /// How many they were.
+        /// The number of bytes that were treated so.
         bytes: ByteSize,
-        /// How many they must be.
+        /// The number of bytes that should have been treated so.
         expected: ByteSize,
     },
     /// The observer could not keep the results.
@@ -89,13 +89,14 @@ impl BenchError {
         BenchError::System { what, source: source.into() }
     }
 
-    /// Checks that as many bytes were `done` as expected.
+    /// Checks that the number of bytes that were `done` is the expected one.
     pub(crate) fn unless_all(done: &'static str, bytes: usize, expected: usize) -> Result<(), BenchError> {
         let (bytes, expected) = (ByteSize(bytes), ByteSize(expected));
         if bytes == expected { Ok(()) } else { Err(BenchError::NotAll { done, bytes, expected }) }
     }
 
-    /// Whether the machine lacks something. The subject is then listed as not run, and not as failed.
+    /// Whether the machine lacks something that the subject needs. Then the report lists the subject as not run, and
+    /// not as failed.
     pub(crate) fn is_lack(&self) -> bool {
         matches!(self, BenchError::CannotRun(_) | BenchError::Build(_))
     }

@@ -1,5 +1,5 @@
-//! The machine that a result was measured on, and that the plan counts on: CPU, caches, kernel, huge pages, memory,
-//! hypervisor.
+//! The machine on which a result was measured, and whose memory the plan divides among the areas: CPU, caches,
+//! kernel, huge pages, memory, hypervisor.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::measure::affinity::allowed_cpus;
 use crate::memory::kernel_memory::HUGE_PAGE;
 use crate::memory::thp::Thp;
 
-/// The machine, as far as it decides the figures. A part that cannot be read is absent, never guessed.
+/// The properties of the machine that decide the figures. A property that cannot be read is absent, never guessed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Host {
     /// The CPU's name.
@@ -23,7 +23,7 @@ pub struct Host {
     pub caches: Vec<Cache>,
     /// Operating system and its release.
     pub kernel: String,
-    /// All memory.
+    /// The size of all memory, with its unit.
     pub memory: String,
     /// Transparent huge pages.
     pub thp: Thp,
@@ -44,7 +44,7 @@ pub struct Host {
     /// All memory in bytes.
     #[serde(skip)]
     pub memory_bytes: usize,
-    /// Memory that can be had without swapping, in bytes, right now.
+    /// Memory in bytes that programs could allocate without swapping when [`Host::read`] ran.
     #[serde(skip)]
     pub available_bytes: usize,
 }
@@ -52,29 +52,29 @@ pub struct Host {
 /// One cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// 1 is nearest to the core.
+    /// The level, from 1, the cache nearest to the core.
     pub level: u32,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Its size, such as `32MiB`.
+    /// The size of the cache, such as `32MiB`.
     pub size: String,
-    /// The CPUs that share it, such as `0-1`.
+    /// The CPUs that share the cache, such as `0-1`.
     pub shared_by: String,
 }
 
 /// One hugetlb pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HugetlbPool {
-    /// The size of its pages.
+    /// The size of the pool's pages.
     pub page: String,
-    /// Pages in the pool.
+    /// Number of pages in the pool.
     pub total: usize,
-    /// Pages that are neither in use nor promised.
+    /// Number of pages that are neither in use nor reserved by a mapping.
     pub free: usize,
 }
 
 impl Host {
-    /// Reads it from the running system.
+    /// Reads the properties of the running system.
     pub fn read() -> Host {
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let memory_bytes = meminfo_bytes(&meminfo, "MemTotal");
@@ -96,12 +96,12 @@ impl Host {
         }
     }
 
-    /// Bytes of 2 MiB hugetlb pages that are neither in use nor promised.
+    /// Bytes of 2 MiB hugetlb pages that are neither in use nor reserved by a mapping.
     pub fn hugetlb_free(&self) -> usize {
         self.hugetlb.iter().filter(|pool| pool.page == "2MiB").map(|pool| pool.free * HUGE_PAGE).sum()
     }
 
-    /// Bytes of the last-level cache that one core may use; 32 MiB if the machine does not say.
+    /// Bytes of the last-level cache that one core may use; 32 MiB if the kernel does not report the cache.
     pub fn last_level_cache(&self) -> usize {
         self.caches
             .iter()
@@ -111,7 +111,7 @@ impl Host {
             .map_or(32 << 20, |size| size.0)
     }
 
-    /// The reason why a subject cannot have `bytes`, with a remedy; none if it can.
+    /// The reason why a subject cannot have `bytes` of memory, with a remedy; `None` if the machine has that memory.
     pub(crate) fn lack_of_memory(&self, bytes: usize) -> Option<String> {
         // A tenth is left for the rest of the machine.
         let usable = self.available_bytes / 10 * 9;
@@ -162,7 +162,7 @@ fn kernel() -> String {
 
 fn hugetlb_pools() -> Vec<HugetlbPool> {
     let directory = Path::new("/sys/kernel/mm/hugepages");
-    // A set is sorted, whatever the order of the directory.
+    // The set sorts the sizes, because a directory lists its entries in any order.
     let sizes: BTreeSet<usize> = fs::read_dir(directory)
         .into_iter()
         .flatten()

@@ -1,7 +1,7 @@
 //! The known name that is nearest to an unknown one, for error messages.
 
-/// The name out of `names` that the fewest slips make out of `wrong`: a character more, less, another, or two swapped.
-/// None if even that takes more slips than one in three characters: such a name would only confuse.
+/// The name out of `names` with the fewest slips from `wrong`. A slip is an added, missing, wrong or swapped character.
+/// `None` if the nearest name has more than one slip in three characters: such a suggestion would only confuse.
 pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_lowercase();
     names
@@ -12,7 +12,7 @@ pub fn nearest<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name)
 }
 
-/// "unknown case `first-tuch`: did you mean `first-touch`? There are clear, copy, …".
+/// The message for an unknown name: "unknown case `first-tuch`: did you mean `first-touch`? There are clear, copy, …".
 pub fn unknown<'a>(kind: &str, wrong: &str, names: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let all = names.clone().into_iter().collect::<Vec<_>>().join(", ");
     match nearest(wrong, names) {

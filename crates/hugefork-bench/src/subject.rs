@@ -11,7 +11,7 @@ use crate::nearest;
 /// The subjects that have a fixed name.
 macro_rules! subjects {
     ($($(#[$doc:meta])* $one:ident = $name:literal,)*) => {
-        /// One contestant. Names are stable: results are compared across releases by them.
+        /// One contestant. Names are stable, because results of several releases are compared by these names.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub enum Subject {
@@ -24,7 +24,7 @@ macro_rules! subjects {
             /// Every subject that has a fixed name.
             pub const NAMED: &[Subject] = &[$(Subject::$one),*];
 
-            /// The fixed name; none for a single kernel, whose name describes it.
+            /// The fixed name; `None` for a single kernel, which has the name of its `Kernel`.
             fn fixed_name(&self) -> Option<&'static str> {
                 Some(match self {
                     $(Subject::$one => $name,)*
@@ -36,7 +36,8 @@ macro_rules! subjects {
 }
 
 subjects! {
-    /// hugefork with its defaults. In `clear` and `copy` it is the kernel that hugefork would choose on this machine.
+    /// hugefork with its defaults. In the cases `clear` and `copy`, this subject is the clear or copy kernel that
+    /// hugefork would choose on this machine.
     Hugefork = "hugefork",
     /// A pool of hugefork that got all of its memory when it was built.
     HugeforkUpfront = "hugefork-upfront",
@@ -54,7 +55,7 @@ subjects! {
     ForkHugetlb = "fork-hugetlb",
     /// `fork(2)` over 4 KiB pages.
     Fork4k = "fork-4k",
-    /// A private mapping of a `memfd`, whose pages are dropped.
+    /// A private mapping of a `memfd`; dropping its private pages restores the contents of the file.
     MemfdPrivate = "memfd-private",
     /// The kernel's marks of written pages (`PAGEMAP_SCAN`).
     PagemapScan = "pagemap-scan",
@@ -76,7 +77,7 @@ impl Subject {
         matches!(self, Subject::Hugefork | Subject::HugeforkUpfront)
     }
 
-    /// The pages of anonymous memory that a subject stands on; none for the others.
+    /// The kind of pages of a subject with anonymous memory; `None` for the other subjects.
     pub fn pages(&self) -> Option<PageKind> {
         match self {
             Subject::KernelThp | Subject::ForkThp => Some(PageKind::Thp),
@@ -117,12 +118,12 @@ impl FromStr for Subject {
     }
 }
 
-/// The order of Linux up to 6.19 in a huge page: target-last, one 4 KiB call at a time.
+/// The kernel that clears a huge page as Linux does up to 6.19: in target-last order, with a call for each 4 KiB.
 pub(crate) fn linux_order() -> Kernel {
     with_rep(Order::TargetLast)
 }
 
-/// One call over the whole block.
+/// The kernel that writes the whole block in one call.
 pub(crate) fn one_call() -> Kernel {
     with_rep(Order::Straight)
 }

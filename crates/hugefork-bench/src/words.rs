@@ -1,5 +1,5 @@
-//! Texts of the engine in the words of the command, whose users have no functions. `tests/words.rs` looks through all
-//! of them.
+//! Translates texts of the engine into the words of the command, whose users call no functions. `tests/words.rs`
+//! checks all these texts.
 
 /// The engine's words, and the command's words for the same.
 const WORDS: [(&str, &str); 16] = [
@@ -21,7 +21,7 @@ const WORDS: [(&str, &str); 16] = [
     ("with exports(true)", "so that it exports"),
 ];
 
-/// A text of the engine for users of the command.
+/// An error message of the engine, in the words of the command.
 pub(crate) fn in_words_of_the_command(error: &dyn std::error::Error) -> String {
     WORDS.iter().fold(error.to_string(), |text, (of_engine, of_command)| text.replace(of_engine, of_command))
 }

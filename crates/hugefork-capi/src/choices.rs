@@ -11,7 +11,7 @@ pub(crate) const HF_CHANGES_BY_BLOCK: c_int = 0;
 pub(crate) const HF_CHANGES_BY_PAGE: c_int = 1;
 pub(crate) const HF_CHANGES_WRITTEN: c_int = 2;
 
-/// A value that a constant selects.
+/// A type of options: a C caller selects a value of this type by passing one of the constants in [`Choice::ALL`].
 pub(crate) trait Choice: Copy + PartialEq + 'static {
     /// The meaning of the value, for messages.
     const WHAT: &'static str;

@@ -11,11 +11,11 @@ use rustix::io::Errno;
 
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// Number of base pages that a block must have for a collapse. The missing ones of its 512 pages, at most 2 %, become
-/// memory that the program did not use before.
+/// Number of base pages that a block must have for a collapse. A collapse adds the missing pages, at most 2 % of the
+/// block's 512, as memory that the program did not use before.
 pub const MIN_PAGES: usize = 502;
 
-/// Bytes per scan call. The kernel holds the lock of the address space during the call, some 0.3 ms.
+/// Bytes per scan call. The kernel holds the lock of the scanned address space during a call, some 0.3 ms.
 const MAX_SCAN_BYTES: usize = 64 << 20;
 
 /// Bit of an entry of `/proc/PID/pagemap`: only one process maps the page.
@@ -28,7 +28,7 @@ const PRESENT: u64 = 1 << 63;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Survey {
     pub(crate) huge_bytes: u64,
-    /// Bytes in base pages. A fork copies an entry for each of them.
+    /// Bytes in base pages. A fork copies a page-table entry for each base page.
     pub(crate) base_bytes: u64,
     /// The addresses of blocks with at least [`MIN_PAGES`] base pages.
     pub(crate) dense: Vec<usize>,
@@ -80,7 +80,7 @@ impl Pages {
         Ok(survey)
     }
 
-    /// Checks a block right before its collapse. It takes 60 us.
+    /// Checks a block right before its collapse. The check takes 60 us.
     pub(crate) fn worth(&self, block: usize) -> Result<Worth, Errno> {
         let (mut base, mut is_huge) = (0, false);
         self.each_run(&(block..block + HUGE_PAGE), |run, huge| {
@@ -99,7 +99,7 @@ impl Pages {
         Ok(if own >= base { Worth::Dense } else { Worth::Shared })
     }
 
-    /// Calls `found` with each run of pages in a range, and whether they are huge.
+    /// Calls `found` with each run of pages in a range, and with true if the pages of the run are huge pages.
     fn each_run(&self, range: &Range<usize>, mut found: impl FnMut(Range<usize>, bool)) -> Result<(), Errno> {
         let mut runs = [PageRun::default(); MOST_RUNS];
         let mut at = range.start;
@@ -109,7 +109,7 @@ impl Pages {
             for run in &runs[..scanned.runs] {
                 found(run.start as usize..run.end as usize, run.is_huge());
             }
-            // The address space is gone, so the scan ends.
+            // A scan without progress means that the address space is gone, so the scan ends.
             at = if scanned.end > at { scanned.end } else { range.end };
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Pages {
 mod tests {
     use super::*;
 
-    /// Anonymous memory of whole blocks, in base pages.
+    /// Maps anonymous memory of `blocks` whole blocks, in base pages.
     fn memory(blocks: usize) -> (Range<usize>, &'static mut [u8]) {
         let len = (blocks + 1) * HUGE_PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -136,7 +136,8 @@ mod tests {
         (start..start + blocks * HUGE_PAGE, bytes)
     }
 
-    /// One test for both: otherwise a child of one would share the memory of the other.
+    /// This test checks `survey` and `worth` together: in two tests that run at once, the child of one test would share
+    /// the memory of the other.
     #[test]
     fn worth_of_blocks() {
         dense_blocks_are_found();
@@ -176,7 +177,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             loop {
-                // SAFETY: it waits until it is killed.
+                // SAFETY: the call only waits, until the parent kills the child.
                 unsafe { libc::pause() };
             }
         }

@@ -1,5 +1,5 @@
-//! The keeper's loop: finds the processes, checks each from time to time, and collapses their
-//! blocks one by one.
+//! The keeper's loop: finds the processes, checks each process from time to time, and collapses the
+//! blocks of the processes one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -40,7 +40,7 @@ pub enum KeepError {
     /// The kernel cannot report the kinds of a process's pages.
     #[error("this kernel cannot report huge pages (PAGEMAP_SCAN); use Linux 6.7 or newer")]
     NoScan,
-    /// `/proc` belongs to another process namespace.
+    /// The mounted `/proc` belongs to another process namespace than the caller.
     #[error("/proc belongs to another process namespace; mount the /proc of this one (`unshare --mount-proc`)")]
     ProcOfOthers,
     /// `/proc` cannot be read.
@@ -51,15 +51,15 @@ pub enum KeepError {
     },
 }
 
-/// Keeps processes in huge pages. One thread uses it; it starts none.
+/// Keeps processes in huge pages. A keeper runs on its caller's thread and starts no threads.
 #[derive(Debug)]
 pub struct Keeper {
     targets: Targets,
     processes: BTreeMap<u32, Kept>,
-    /// Programs of ended processes, of which a child may still run.
+    /// Programs of ended processes that may have left a running child.
     ended: BTreeSet<Image>,
     next_find: Instant,
-    /// `None` if the kernel has no memory for it.
+    /// The prepared huge page; `None` if the kernel had no memory for the mapping.
     warm: Option<WarmPage>,
 }
 
@@ -67,7 +67,7 @@ impl Keeper {
     /// Checks whether this machine and this caller allow the keeper to work.
     ///
     /// # Errors
-    /// The reason why they do not.
+    /// The reason why this machine or this caller does not allow it.
     pub fn check() -> Result<(), KeepError> {
         let own = std::fs::read_link("/proc/self").ok();
         if own.is_some_and(|own| own.to_str() != Some(&std::process::id().to_string())) {
@@ -80,7 +80,8 @@ impl Keeper {
                 let range = here..here + BASE_PAGE;
                 scan(own.as_fd(), &range, Scan::PRESENT, &mut runs).map_err(|_| KeepError::NoScan)?;
             }
-            // A process with a file capability may not read its own pagemap, but may read that of others.
+            // A process with a file capability may not read its own pagemap, but may read the pagemap of other
+            // processes.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(source) => return Err(KeepError::NoProc { source }),
         }
@@ -88,7 +89,7 @@ impl Keeper {
         if has { Ok(()) } else { Err(KeepError::NoCapability) }
     }
 
-    /// Keeps these targets, and the processes that they start.
+    /// Creates a keeper of `targets` and of the processes that the targets start.
     ///
     /// # Errors
     /// As [`Keeper::check`].
@@ -126,7 +127,7 @@ impl Keeper {
         self.ended(time);
     }
 
-    /// Waits until the first process ends or `time` has passed; returns the processes that have ended.
+    /// Waits until a process ends or `time` has passed; returns the numbers of the processes that have ended.
     fn ended(&self, time: Duration) -> BTreeSet<u32> {
         let (pids, mut waited): (Vec<u32>, Vec<PollFd<'_>>) = self
             .processes
@@ -161,7 +162,7 @@ impl Keeper {
         }
     }
 
-    /// Starts to watch a process. If it has a copy of its parent's memory, the parent has forked.
+    /// Starts to watch a process. If the process has a copy of its parent's memory, notes a fork of the parent.
     fn add(&mut self, pid: u32, now: Instant) {
         if self.processes.contains_key(&pid) || pid == std::process::id() {
             return;
@@ -209,7 +210,7 @@ impl Keeper {
         }
     }
 
-    /// If only one process of a program is left, its memory is no longer shared.
+    /// If only one process of a program is left, notes that this process shares its memory with no child any more.
     fn note_if_alone(&mut self, image: Image, now: Instant) {
         let mut family = self.processes.values_mut().filter(|kept| kept.image() == image);
         if let (Some(last), None) = (family.next(), family.next()) {
@@ -219,9 +220,10 @@ impl Keeper {
     }
 }
 
-/// Whether two processes have one address space, as after `vfork(2)`. Returns false if the kernel does not say.
+/// Whether two processes have one address space, as after `vfork(2)`. Returns false if the kernel refuses the
+/// comparison.
 fn have_one_address_space(one: u32, other: u32) -> bool {
-    // SAFETY: the call takes numbers; it reads and writes no memory.
+    // SAFETY: the arguments are numbers, and the call reads and writes no memory.
     let compared: Result<usize, Errno> = unsafe { syscall5(Sysno::kcmp, one as usize, other as usize, KCMP_VM, 0, 0) }
         .map_err(|errno| Errno::from_raw_os_error(errno.into_raw()));
     compared == Ok(0)

@@ -1,10 +1,10 @@
 //! Keeps the memory of running programs in huge pages, from outside the programs.
 //!
-//! `fork(2)` copies a page-table entry for each 4 KiB page of a process, but only one for each 2
-//! MiB huge page. The first write to a huge page while a child lives makes the kernel split it, so
-//! a program that forks again and again (Redis and Valkey `BGSAVE`, simulators) soon has only 4 KiB
-//! pages. The [`Keeper`] watches such programs and collapses their pages into huge pages again.
-//! Nothing runs in the program: no library, thread, descriptor or symbol.
+//! `fork(2)` copies a page-table entry for each 4 KiB page of a process, but only one entry for
+//! each 2 MiB huge page. While a child lives, the first write to a huge page makes the kernel split
+//! that page, so a program that forks again and again (Redis and Valkey `BGSAVE`, simulators) soon
+//! has only 4 KiB pages. The [`Keeper`] watches such programs and collapses their pages into huge
+//! pages again. Nothing runs in the program: no library, thread, descriptor or symbol.
 //!
 //! ```text
 //! targets   which processes: by number, name, control group      proc   what /proc says of a process
@@ -22,7 +22,8 @@
 //! * A thread of the program that has a page fault in the same mapping waits during the collapse,
 //!   about 0.2 ms. So the keeper collapses blocks one by one, spread over the usual time until the
 //!   program's next fork.
-//! * The keeper may exit at any moment; only the huge pages, which are the kernel's, outlive it.
+//! * The keeper may exit at any moment; only the huge pages, which belong to the kernel, outlive
+//!   the keeper.
 //!
 //! # Requirements
 //! Linux 6.7 (`PAGEMAP_SCAN`), the capability `CAP_SYS_NICE`, and the right to read the process

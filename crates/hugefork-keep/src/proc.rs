@@ -1,5 +1,5 @@
-//! Reads facts about a process from `/proc`. Each may be outdated at once: the process may exit, or
-//! call `exec`.
+//! Reads facts about a process from `/proc`. Each fact may be outdated at once: the process may
+//! exit, or call `exec`.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -11,7 +11,7 @@ use procfs_core::{FromBufRead, FromRead};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// Identifies one `exec` of a program by the addresses of its code and its stack, which the kernel randomises. A child
-/// has the addresses of its parent until it calls `exec`.
+/// has the same addresses as its parent until the child calls `exec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Image {
     code: u64,
@@ -32,7 +32,8 @@ pub(crate) struct Sample {
     pub(crate) name: String,
     pub(crate) parent: u32,
     pub(crate) image: Image,
-    /// Page faults so far. As long as the number is the same, the process has neither forked nor written to a new page.
+    /// Page faults so far. As long as this number does not change, the process has neither forked nor written to a new
+    /// page.
     pub(crate) faults: u64,
     pub(crate) resident_bytes: u64,
 }
@@ -53,7 +54,7 @@ pub(crate) fn sample(pid: u32) -> Option<Sample> {
     })
 }
 
-/// Whether a number belongs to a process rather than to a later thread of one.
+/// Whether `pid` is the number of a process, and not that of a further thread of a process.
 pub(crate) fn is_process(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("Tgid:").is_some_and(|value| value.trim() == pid.to_string()))
@@ -93,11 +94,11 @@ pub(crate) struct Mappings {
     pub(crate) some_are_lazy: bool,
 }
 
-/// Reads the mappings of a process. Only `smaps` reports lazily freed pages. The kernel visits every page for it, 15 ms
-/// for each GiB of base pages, so it is read only with `may_be_lazy`.
+/// Reads the mappings of a process. Only `smaps` reports lazily freed pages. Reading `smaps` makes the kernel visit
+/// every page, 15 ms for each GiB of base pages, so the function reads `smaps` only if `may_be_lazy` is true.
 ///
 /// # Errors
-/// The caller may not read the process, or it has ended.
+/// The caller may not read the process, or the process has ended.
 pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
     let file = if may_be_lazy { "smaps" } else { "maps" };
     let file = BufReader::new(File::open(format!("/proc/{pid}/{file}"))?);
@@ -105,7 +106,7 @@ pub(crate) fn mappings(pid: u32, may_be_lazy: bool) -> io::Result<Mappings> {
     let wanted = MMPermissions::READ | MMPermissions::WRITE | MMPermissions::PRIVATE;
     let is_plain = |path: &MMapPath| match path {
         MMapPath::Anonymous | MMapPath::Heap => true,
-        // Named by `prctl(PR_SET_VMA_ANON_NAME)`.
+        // The program has named this anonymous mapping by `prctl(PR_SET_VMA_ANON_NAME)`.
         MMapPath::Other(name) => name.starts_with("anon:"),
         _ => false,
     };

@@ -17,13 +17,13 @@ use crate::room;
 use crate::units::HUGE_PAGE;
 use crate::warm::WarmPage;
 
-/// Delay before the second check of a new process: it may be a step to a daemon and exit at once.
+/// Delay before the second check of a new process: a process that becomes a daemon forks, and its parent exits at once.
 const FIRST_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Longest time between checks of a process that has page faults.
 const MAX_BUSY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Longest times between checks of an idle process: one that may fork, and one too small for its forks to matter.
+/// Longest time between checks of an idle process; the second value is for a process so small that its forks are short.
 const MAX_IDLE_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_SMALL_INTERVAL: Duration = Duration::from_secs(4);
 
@@ -31,7 +31,7 @@ const MAX_SMALL_INTERVAL: Duration = Duration::from_secs(4);
 const SMALL_BYTES: u64 = 32 << 20;
 
 /// Time between scans of a process that shares memory with no other. A scan takes 5 to 10 ms for each GiB of base
-/// pages, and a fork waits for 0.3 ms of it at most.
+/// pages, and delays a fork by at most 0.3 ms.
 const SCAN_ALONE: Duration = Duration::from_secs(5);
 
 /// Time between scans while a child lives, because most pages are then shared.
@@ -40,7 +40,7 @@ const SCAN_SHARED: Duration = Duration::from_secs(10);
 /// Pause after the kernel has refused a collapse.
 const REST: Duration = Duration::from_secs(5);
 
-/// Most blocks to skip in one step because they are huge already or shared: 60 us each.
+/// Most blocks to skip in one step because they are huge already or shared: the check of a block takes 60 us.
 const MAX_SKIPPED: usize = 16;
 
 /// Number of collapses after which the keeper checks again whether memory is short.
@@ -52,7 +52,7 @@ pub(crate) struct Kept {
     pub(crate) pid: u32,
     /// Distinguishes this process from a later one with the same number.
     handle: OwnedFd,
-    /// The handle reports an exit although only the first thread has exited (Linux before 6.15).
+    /// Whether the handle reports an exit although only the first thread of the process has exited (Linux before 6.15).
     handle_is_wrong: bool,
     pub(crate) sample: Sample,
     forks: u64,
@@ -63,10 +63,10 @@ pub(crate) struct Kept {
     /// Time of the last scan, and the number of faults at that time.
     scanned: Option<(Instant, u64)>,
     survey: Survey,
-    /// Pages of all processes that had been freed lazily by the last scan.
+    /// Number of lazily freed pages of all processes ([`lazy_frees`](proc::lazy_frees)) at the last scan.
     lazy_frees: Option<u64>,
     pages: Option<Pages>,
-    /// Blocks of the last scan that are not collapsed yet; the next one is last.
+    /// Blocks of the last scan that are not collapsed yet; the next block to collapse is the last element.
     pending: Vec<usize>,
     trouble: Option<Trouble>,
     rests_until: Option<Instant>,
@@ -122,11 +122,13 @@ impl Kept {
         !matches!(sent, Err(errno) if errno == syscalls::Errno::ESRCH)
     }
 
-    /// Reads the state of the process again. Returns false if it has ended. `is_readable`: its handle reports an exit.
+    /// Reads the state of the process again. Returns false if it has ended. `is_readable` is true if the process's
+    /// handle reports an exit.
     pub(crate) fn update(&mut self, is_readable: bool, now: Instant) -> bool {
         self.handle_is_wrong |= is_readable;
         let sample = proc::sample(self.pid);
-        // The order matters: the process exists after the reading, so the state read is not that of a later process.
+        // The order matters: the process exists after the reading, so the state is not that of a later process with the
+        // same number.
         let Some(sample) = sample.filter(|_| self.is_there()) else { return false };
         if sample.image != self.sample.image && sample.image.is_known() {
             // The process has called `exec` and is another program now.
@@ -143,13 +145,14 @@ impl Kept {
         true
     }
 
-    /// Notes the first sight of a child that has a copy of the process's memory.
+    /// Notes that the keeper has seen a new child with a copy of the process's memory.
     pub(crate) fn note_fork(&mut self, now: Instant) {
         self.forks += 1;
         self.pace.note_fork(now);
     }
 
-    /// Scans the memory for blocks to collapse, if a scan is due. `is_shared`: another process has copies of its pages.
+    /// Scans the memory for blocks to collapse, if a scan is due. `is_shared` is true if another process shares pages
+    /// with this process.
     pub(crate) fn scan_if_due(&mut self, is_shared: bool, now: Instant) {
         if !is_shared {
             self.pace.note_alone(now);
@@ -168,10 +171,11 @@ impl Kept {
         }
     }
 
-    /// Notes that the children that shared the memory have ended, so the process is worth a new scan.
+    /// Notes that the children that shared the memory have ended, so a new scan is due.
     pub(crate) fn note_alone(&mut self, now: Instant) {
         self.pace.note_alone(now);
-        // The last scan found shared pages, and the program may have freed some since.
+        // The list of blocks to collapse is outdated: the last scan saw pages as shared, and the program may have freed
+        // blocks since.
         self.pending.clear();
         self.scanned = None;
     }
@@ -205,7 +209,7 @@ impl Kept {
         }
     }
 
-    /// Attempts no collapse for a while.
+    /// Stops the collapses of this process for a while.
     fn give_up(&mut self, trouble: Option<Trouble>, now: Instant) {
         self.trouble = trouble;
         self.rests_until = Some(now + REST);
@@ -218,7 +222,7 @@ impl Kept {
         (!self.pending.is_empty()).then(|| self.pace.due(self.pending.len()))
     }
 
-    /// Collapses the next block, if its time has come.
+    /// Collapses the next block, if the pace allows a collapse now.
     pub(crate) fn collapse_one(&mut self, warm: Option<&WarmPage>, now: Instant) {
         if self.pending.is_empty() || !self.pace.take(self.pending.len(), now) {
             return;
@@ -235,7 +239,8 @@ impl Kept {
                 if let Some(warm) = warm {
                     warm.make_ready();
                 }
-                // The preparation may have taken milliseconds, in which the process may have forked.
+                // The preparation of the huge page may have taken milliseconds, and the process may have forked during
+                // that time.
                 worth = pages.worth(block);
             }
             match worth {

@@ -16,38 +16,42 @@ pub struct Report {
     pub processes: Vec<ProcessReport>,
 }
 
-/// One process. Counts are since the keeper first saw it, or since its last `exec`.
+/// One process. Counts begin when the keeper first saw the process, or at the last `exec` of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ProcessReport {
-    /// Its number.
+    /// The number of the process.
     pub pid: u32,
-    /// Its name, as `ps` prints it.
+    /// The name of the process, as `ps` prints it.
     pub name: String,
-    /// Its resident memory of all kinds, in bytes.
+    /// The process's resident memory of all kinds, in bytes.
     pub resident_bytes: u64,
-    /// Number of observed children that had a copy of its memory. Children that live less than 0.1 s may be missed.
+    /// Number of observed children that had a copy of the process's memory. Children that live less than 0.1 s may be
+    /// missed.
     pub forks: u64,
-    /// Bytes of its private anonymous memory in huge pages, by the last scan and the collapses since.
+    /// Bytes of the process's private anonymous memory in huge pages, according to the last scan and the collapses
+    /// since then.
     pub huge_bytes: u64,
-    /// The same for base pages of 4 KiB.
+    /// Bytes of the process's private anonymous memory in base pages of 4 KiB, according to the same scan and
+    /// collapses.
     pub base_bytes: u64,
-    /// Blocks of 2 MiB that are to be collapsed.
+    /// Number of blocks of 2 MiB that wait for their collapse.
     pub blocks_pending: u64,
-    /// Collapsed blocks.
+    /// Number of collapsed blocks.
     pub blocks_collapsed: u64,
-    /// Blocks that the kernel refused to collapse.
+    /// Number of blocks that the kernel refused to collapse.
     pub blocks_refused: u64,
     /// Total duration of collapses, in microseconds.
     pub collapse_usec: u64,
-    /// The longest collapse, in microseconds.
+    /// The duration of the longest collapse, in microseconds.
     pub longest_collapse_usec: u64,
-    /// The reason why it has fewer huge pages than possible, if there is one.
+    /// The reason why the process has fewer huge pages than possible; `None` if it has no fewer.
     pub trouble: Option<Trouble>,
 }
 
 impl ProcessReport {
-    /// An estimate of a fork's time for copying the entries of the base pages, in microseconds, from 20 ms for a GiB.
+    /// An estimate in microseconds of the time in which a fork copies the page-table entries of the base pages, 20 ms
+    /// for each GiB.
     pub fn fork_usec(&self) -> u64 {
         self.base_bytes.saturating_mul(FORK_USEC_PER_GIB) >> 30
     }
@@ -58,19 +62,19 @@ impl ProcessReport {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Trouble {
-    /// It has not forked, so the keeper does nothing.
+    /// The process has not forked, so the keeper collapses none of its blocks.
     NeverForked,
-    /// It has switched huge pages off.
+    /// The process has switched huge pages off.
     SwitchedOff,
-    /// The keeper may not read it.
+    /// The keeper may not read the process.
     NotReadable,
-    /// The kernel cannot report its page kinds.
+    /// The kernel cannot report the kinds of the process's pages.
     OldKernel,
     /// The keeper lacks `CAP_SYS_NICE`.
     NotAllowed,
-    /// It has freed memory lazily, and a collapse would keep that memory.
+    /// The process has freed memory lazily, and a collapse would keep that memory.
     FreedLazily,
-    /// The kernel has no huge page, or memory is short.
+    /// The kernel has no free huge page, or memory is short.
     ShortOfMemory,
 }
 

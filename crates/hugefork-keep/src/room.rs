@@ -4,11 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// With less memory left in a group or on the machine, nothing is collapsed: a collapse allocates 2 MiB before it frees
-/// as much, and a full machine would take them from other memory.
+/// If a control group or the machine has less unused memory than this, the keeper collapses no block: a collapse
+/// allocates 2 MiB before it frees the base pages, and a full machine would take these 2 MiB from other programs or
+/// caches.
 const MIN_BYTES: u64 = 64 << 20;
 
-/// Tasks that a group must have left before the keeper adds a task to it.
+/// Number of further tasks that a control group's limit must allow before the keeper adds a task to the group.
 const MIN_TASKS: u64 = 16;
 
 /// Whether the machine, or a control group of the process, has less than 64 MiB of unused memory left.
@@ -22,25 +23,27 @@ pub(crate) fn is_memory_short(pid: u32) -> bool {
     machine.into_iter().chain(group).min().is_some_and(|left| left < MIN_BYTES)
 }
 
-/// Whether the control groups of the process allow one more task and still leave some for the program.
+/// Whether the control groups of the process allow one more task, and still leave enough further tasks for the program.
 pub fn has_room_for_a_task(pid: u32) -> bool {
     let left = |group: PathBuf| Some(number(&group, "pids.max")?.saturating_sub(number(&group, "pids.current")?));
     groups(pid, "pids").into_iter().filter_map(left).all(|left| left >= MIN_TASKS)
 }
 
-/// The memory that is left of a group's limit; `None` without a limit. Files that the kernel can drop count as free.
+/// The memory that a control group may still use up to its limit; `None` without a limit. Pages of files that the
+/// kernel can drop count as free.
 fn left_of_group(group: &Path) -> Option<u64> {
     let limit = number(group, "memory.max").or_else(|| number(group, "memory.limit_in_bytes"))?;
     let used = number(group, "memory.current").or_else(|| number(group, "memory.usage_in_bytes"))?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    // Covers the group and those below it; the second name is that of version 1.
+    // The value covers the control group and the groups below it; the second name is the one in control groups of
+    // version 1.
     let files = ["inactive_file ", "total_inactive_file "].iter().filter_map(|name| {
         stat.lines().find_map(|line| line.strip_prefix(name)).and_then(|value| value.trim().parse::<u64>().ok())
     });
     Some(limit.saturating_sub(used.saturating_sub(files.max().unwrap_or(0))))
 }
 
-/// A file with `max`, as in a group without a limit, gives `None`.
+/// The number in a file of a control group; `None` if the file contains `max`, as in a group without a limit.
 fn number(group: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()
 }

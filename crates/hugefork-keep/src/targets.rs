@@ -1,5 +1,5 @@
-//! The processes to keep: by number, by name, or by control group. Processes that these start are
-//! kept, too.
+//! The processes to keep: by number, by name, or by control group. The keeper also keeps the
+//! processes that these processes start.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -24,7 +24,7 @@ pub struct Targets {
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TargetsError {
-    /// No process has this number.
+    /// The user gave the number of no process.
     #[error("no process has the number {pid}; `pgrep -a NAME` finds numbers, or take --name")]
     NoProcess {
         /// The number.
@@ -59,7 +59,7 @@ impl Targets {
     /// Adds a process, which is kept until it ends.
     ///
     /// # Errors
-    /// No process has the number, or it is the caller's own.
+    /// No process has the number, or the number is the caller's own.
     pub fn add_process(&mut self, pid: u32) -> Result<(), TargetsError> {
         if pid == std::process::id() {
             return Err(TargetsError::Itself { pid });
@@ -69,7 +69,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Adds all present and future processes with that name, or whose executable has that name.
+    /// Adds all present and future processes that have `name` as their own name or as the name of their executable.
     pub fn add_name(&mut self, name: OsString) {
         self.names.push(name);
     }
@@ -99,17 +99,18 @@ impl Targets {
         Ok(())
     }
 
-    /// Whether processes that start later can be targets even if no kept process starts them.
+    /// Whether the set can gain processes that no kept process starts: later processes with a given name or in a given
+    /// control group.
     pub fn may_grow(&self) -> bool {
         !self.names.is_empty() || !self.groups.is_empty()
     }
 
-    /// The targets that were given by number.
+    /// The numbers of the targets that were added by number.
     pub(crate) fn pids(&self) -> &[u32] {
         &self.pids
     }
 
-    /// The present targets by name or control group, without those that are known.
+    /// The numbers of the present processes that are targets by name or control group, without the known numbers.
     pub(crate) fn found(&self, is_known: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut found = Vec::new();
         if !self.names.is_empty() {
@@ -132,7 +133,7 @@ impl Targets {
     }
 }
 
-/// The directory with that name that lies nearest below `top`.
+/// The directory named `name` at the least depth below `top`.
 fn named_below(top: &Path, name: &OsStr) -> Option<PathBuf> {
     let mut level = vec![top.to_owned()];
     while !level.is_empty() {
@@ -179,7 +180,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut targets = Targets::new();
         targets.add_name("sleep".into());
-        // Between fork and exec, the child still has the name of this test.
+        // Between fork and exec, the child still has the name of this test, so the test waits for the exec.
         while !targets.found(|_| false).contains(&child.id()) {
             std::thread::yield_now();
         }

@@ -1,11 +1,11 @@
 //! A huge page that the keeper prepares before a collapse needs one.
 //!
 //! `MADV_COLLAPSE` copies into a new huge page while it holds the lock of the address space, so
-//! threads of the program that have a page fault wait for it. In a virtual machine the first touch
-//! of memory takes milliseconds, since the host has to allocate it (4.3 ms for 2 MiB on the machine
-//! described in docs/run.md; 0.2 ms for a page touched before). So right before a collapse the
-//! keeper touches a huge page of its own and frees it. The kernel caches freed pages for the
-//! processor that freed them, and uses that page for the collapse.
+//! threads of the program that have a page fault wait for the end of the copy. In a virtual machine
+//! the first touch of memory takes milliseconds, since the host has to allocate that memory (4.3 ms
+//! for 2 MiB on the machine described in docs/run.md; 0.2 ms for a page touched before). So right
+//! before a collapse the keeper touches a huge page of its own and frees it. The kernel caches
+//! freed pages for the processor that freed them, and uses the page just freed for the collapse.
 
 use std::ffi::c_void;
 use std::ptr;

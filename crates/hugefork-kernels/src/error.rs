@@ -1,4 +1,4 @@
-//! The errors of a requested kernel. Each message says what to do.
+//! The errors of a requested kernel. Each error's message names a remedy.
 //!
 //! The crate is `no_std` and allocates nothing, so an error stores an [`Excerpt`] of the offending
 //! text inline.
@@ -16,14 +16,14 @@ pub enum KernelError {
     Unknown {
         /// The unknown part.
         part: NamePart,
-        /// The text found there.
+        /// The text in place of that part.
         given: Excerpt,
     },
     /// This CPU, or its operating system, does not support the primitive.
     Unavailable(PrimitiveName),
     /// A window of this many bytes is not a positive multiple of 4 KiB.
     BadWindow(usize),
-    /// The primitive only clears.
+    /// The primitive can clear but not copy.
     CannotCopy(PrimitiveName),
     /// The primitive bypasses the cache, so it cannot write the window, whose lines must remain in the cache.
     NearNotCached(PrimitiveName),
@@ -39,13 +39,13 @@ impl KernelError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NamePart {
-    /// The name as a whole does not have that form.
+    /// The whole name: it does not have the form `order/primitive`.
     Form,
-    /// The text before the `/`.
+    /// The order: the text before the `/`.
     Order,
-    /// The text after the `/` or the `+`.
+    /// A primitive: the text after the `/` or after the `+`.
     Primitive,
-    /// The text after the `@`.
+    /// The window's size: the text after the `@`.
     Window,
 }
 
@@ -108,7 +108,7 @@ fn unavailable() -> impl Iterator<Item = &'static str> {
     lacking.map(|name| name.as_str())
 }
 
-/// Prints the introduction and the list; prints nothing for an empty list.
+/// Prints an introduction and a list; prints nothing if the list is empty.
 fn list_after(
     f: &mut fmt::Formatter<'_>,
     introduction: &str,
@@ -139,7 +139,8 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Longer than the longest good part of a name, short enough to pass an error by value.
+    /// Maximum length in bytes: more than the longest valid part of a name has, and few enough to pass an error by
+    /// value.
     const MAX: usize = 38;
 
     fn new(text: &str) -> Excerpt {
@@ -151,7 +152,7 @@ impl Excerpt {
 
     /// The text, without the part that was cut off.
     pub fn as_str(&self) -> &str {
-        // `new` stores whole characters, so this never falls back.
+        // `new` stores whole characters, so the bytes are always valid UTF-8, and the default is never used.
         str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 }

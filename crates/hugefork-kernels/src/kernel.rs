@@ -1,8 +1,9 @@
-//! A kernel: an order, a primitive for the far part, one for the window, and the window's size.
+//! A kernel: an order, a primitive for the far part, a primitive for the window, and the window's
+//! size.
 //!
-//! The constructors make all checks, those of the CPU included, so every kernel can run. So a signal handler may call
-//! [`Kernel::clear`] and [`Kernel::copy`]. Both are [`Kernel::run`] over [`visit`], which picks the primitive of each
-//! span and issues the fences. `name` prints and parses kernels.
+//! The constructors make all checks, including those of the CPU, so every kernel can run, and a signal handler may
+//! call [`Kernel::clear`] and [`Kernel::copy`]. Both are [`Kernel::run`] over [`visit`], which picks the primitive of
+//! each span and issues the fences. The module `name` prints and parses kernels.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -37,9 +38,9 @@ impl WindowSize {
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     order: Order,
-    /// Writes the whole block, or in the hybrid order the part outside the window.
+    /// The primitive that writes the whole block, or in the hybrid order the part outside the window.
     far: Primitive,
-    /// Writes the window, through the cache.
+    /// The primitive that writes the window of the hybrid order, through the cache.
     near: Primitive,
     window: WindowSize,
     side: Side,
@@ -81,8 +82,8 @@ impl Kernel {
     }
 
     /// Sets a function that is called between the steps of a block above [`GIGANTIC`], at least every
-    /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes. It may yield or check a stop flag. It runs in the kernel's
-    /// caller; in a signal handler it must obey the handler's rules.
+    /// [`RESCHEDULE_EVERY`](crate::RESCHEDULE_EVERY) bytes. The function may yield or check a stop flag. It runs on the
+    /// thread that calls the kernel; in a signal handler, the function must obey the handler's rules.
     pub fn with_reschedule(self, reschedule: fn()) -> Kernel {
         Kernel { reschedule, ..self }
     }
@@ -90,10 +91,10 @@ impl Kernel {
     /// The default kernel for clearing on this machine: hybrid with the best non-temporal primitive outside a 128 KiB
     /// window.
     pub fn for_clear() -> Kernel {
-        // The narrowest stores. All are level in bandwidth (23–24 µs per 2 MiB on Zen 5), but the window takes 2 µs
-        // after 16-byte stores, and 5 to 6 after wider ones: wider stores fill the queues to memory, and the window
-        // then waits for them. Clear of 2 MiB and use of 64 KiB: sse2-nt 25.5 µs, clzero 29.3, avx2-nt and avx512-nt
-        // 30.9; in a fault 32.4, 36.7 and 38.4.
+        // The default has the narrowest stores. All non-temporal primitives have the same bandwidth (23–24 µs per 2 MiB
+        // on Zen 5), but the window takes 2 µs after 16-byte stores, and 5 to 6 after wider ones: wider stores fill the
+        // queues to memory, and the window then waits for them. Clear of 2 MiB and use of 64 KiB: sse2-nt 25.5 µs,
+        // clzero 29.3, avx2-nt and avx512-nt 30.9; in a fault 32.4, 36.7 and 38.4.
         Kernel::first(&[PrimitiveName::Sse2Nt])
     }
 
@@ -104,8 +105,8 @@ impl Kernel {
         Kernel::first(&[PrimitiveName::Avx2Nt, PrimitiveName::Sse2Nt])
     }
 
-    /// Hybrid with the first listed primitive that this machine has. If it has none of them, as outside of x86-64, the
-    /// straight portable kernel, which every machine runs.
+    /// The hybrid kernel with the first primitive of `names` that this machine has. If the machine has none of these,
+    /// as outside of x86-64, the straight portable kernel, which every machine runs.
     fn first(names: &[PrimitiveName]) -> Kernel {
         let cached = Kernel::cached();
         match names.iter().copied().find_map(Primitive::new) {
@@ -114,7 +115,7 @@ impl Kernel {
         }
     }
 
-    /// Straight through the cache, with the fastest cached primitive of this machine.
+    /// The kernel that writes a block straight through the cache, with the fastest cached primitive of this machine.
     pub(crate) fn cached() -> Kernel {
         let cached = Primitive::best_cached();
         Kernel { near: cached, ..Kernel::new(Order::Straight, cached) }
@@ -130,7 +131,8 @@ impl Kernel {
         Kernel { order: Order::Hybrid, far, near: Primitive::best_cached(), window, ..self }
     }
 
-    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Call it before using a chosen kernel for copies.
+    /// Refuses a kernel that only clears, such as `hybrid/clzero`. Call this function before you use a chosen kernel
+    /// for copies.
     ///
     /// # Errors
     ///
@@ -174,9 +176,9 @@ impl Kernel {
         self.reschedule
     }
 
-    /// Clears the block and ends around the target. It allocates nothing, takes no lock and does not panic, so a signal
-    /// handler may call it. All its stores are ordered before the caller's later ones, so the caller can publish the
-    /// block.
+    /// Clears the block, and clears the bytes around the target last. The call allocates nothing, takes no lock and
+    /// does not panic, so a signal handler may make it. All stores of the call are ordered before the caller's later
+    /// stores, so the caller can publish the block.
     ///
     /// # Safety
     ///
@@ -190,8 +192,8 @@ impl Kernel {
         });
     }
 
-    /// Copies the block and ends around the target; otherwise like [`clear`](Kernel::clear). A kernel whose far
-    /// primitive only clears copies with the near primitive (see [`check_copy`](Kernel::check_copy)).
+    /// Copies the block, and copies the bytes around the target last; otherwise like [`clear`](Kernel::clear). A kernel
+    /// whose far primitive only clears copies with the near primitive (see [`check_copy`](Kernel::check_copy)).
     ///
     /// # Safety
     ///

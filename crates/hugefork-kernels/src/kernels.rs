@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Block size from which uncalibrated kernels write past the cache. In smaller blocks hardly anything lies outside the
-/// window, and the program returns to them while they are in the cache.
+/// window, and the program uses such blocks again while they are in the cache.
 const NT_FROM: usize = 256 << 10;
 
 /// The operation on a block.
@@ -24,7 +24,7 @@ const NT_FROM: usize = 256 << 10;
 pub enum Work {
     /// Clear the block.
     Clear,
-    /// Copy another block to it.
+    /// Copy another block to the block.
     Copy,
 }
 
@@ -50,16 +50,16 @@ pub struct Kernels {
 pub(crate) struct Choice {
     pub(crate) near: Kernel,
     pub(crate) whole: Kernel,
-    /// For blocks smaller than `nt_from`.
+    /// The kernel for blocks smaller than `nt_from`.
     pub(crate) small: Kernel,
-    /// For blocks above [`GIGANTIC`].
+    /// The kernel for blocks above [`GIGANTIC`].
     pub(crate) gigantic: Kernel,
     pub(crate) nt_from: usize,
 }
 
 impl Choice {
-    /// Adds the kernels for small and for gigantic blocks to these two. A block above [`GIGANTIC`] uses the best far
-    /// primitive of the smaller blocks, from either kernel.
+    /// Makes a choice of the kernels `near` and `whole`, and adds the kernels for small and for gigantic blocks. A
+    /// block above [`GIGANTIC`] uses the best far primitive of the smaller blocks, from either kernel.
     pub(crate) fn new(near: Kernel, whole: Kernel, nt_from: usize) -> Choice {
         let (cached, past) = (Kernel::cached(), near.straight(near.far()));
         Choice { near, whole, small: cached, gigantic: past, nt_from }
@@ -131,9 +131,9 @@ impl Kernels {
     /// `base`, changed by the user's values of `HUGEFORK_KERNEL` and `HUGEFORK_WINDOW`. This crate does not read the
     /// environment itself.
     ///
-    /// `kernel` names a kernel that clears blocks of every size for every use. It copies them too if it can; otherwise
-    /// the copies of `base` remain. `window` is a size such as `64KiB` or `131072`. It sets the window of every hybrid
-    /// kernel, and overrides a window in the name `kernel`.
+    /// `kernel` names a kernel that clears blocks of every size for every use. That kernel copies blocks too if its
+    /// primitive can copy; otherwise the copy kernels of `base` remain. `window` is a size such as `64KiB` or `131072`.
+    /// This size is set in every hybrid kernel, and overrides a window in the name `kernel`.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl Kernels {
         if let Some(size) = window {
             let bytes = parse_size(size.trim())?;
             let window = WindowSize::new(bytes).ok_or(KernelError::BadWindow(bytes))?;
-            // Only hybrid kernels have a window; the others are unchanged.
+            // Only hybrid kernels have a window; the other kernels remain unchanged.
             kernels = kernels.map(|kernel| kernel.resized(window));
         }
         Ok(kernels)

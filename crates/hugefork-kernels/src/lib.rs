@@ -8,18 +8,18 @@
 //! * an [`Order`]: straight; Linux's target-last (up to 6.19) and neighbourhood-last (7.0); or *hybrid*, which writes
 //!   everything outside a window around the target first and past the cache, and the window last and through the cache;
 //! * a [`Primitive`]: `rep stosb`/`rep movsb`, SSE2, AVX2 and AVX-512 stores, cached or
-//!   non-temporal, `clzero`, and the portable `memset`/`memcpy`, the only one on architectures
-//!   other than x86-64 and (untested) aarch64. A primitive exists only where it can run; a
-//!   [`PrimitiveName`] exists everywhere;
-//! * a [`Kernel`]: an order and primitives together, with the window's size and the [`Side`] of the
-//!   target on which it lies;
+//!   non-temporal, `clzero`, and the portable `memset`/`memcpy`, which is the only primitive on
+//!   architectures other than x86-64 and (untested) aarch64. A primitive exists only on a machine
+//!   that can run it; a [`PrimitiveName`] exists everywhere;
+//! * a [`Kernel`]: an order and primitives together, with the size of the window and the [`Side`]
+//!   of the target on which the window lies;
 //! * [`Kernels`]: a kernel for each block size and [`Use`]. [`calibrate`](calibrate()) measures the
 //!   best set on this machine in a few milliseconds, [`Kernels::default_for_this_cpu`] picks one by
 //!   the CPU's extensions, or the user pins one.
 //!
 //! It is the lowest layer of `hugefork` and depends on no other layer. It is `no_std`, does not
 //! allocate, takes no locks and does not panic while a kernel runs: a SIGSEGV handler may call
-//! [`Kernel::clear`] and [`Kernel::copy`]. They use vector registers, which Linux saves and
+//! [`Kernel::clear`] and [`Kernel::copy`]. Both use vector registers, which Linux saves and
 //! restores around a handler.
 //!
 //! ```
@@ -49,8 +49,8 @@
 //!
 //! # Gain
 //!
-//! Times for 2 MiB at a random target and then 64 KiB of read-modify-write there, µs in sum, on a
-//! Zen 5 VM (compare the ratios; the best primitive differs by CPU):
+//! Times in µs for 2 MiB with a random target and then a read-modify-write of the 64 KiB around the
+//! target, in sum, on a Zen 5 VM (compare the ratios; the best primitive differs by CPU):
 //!
 //! | clear | | copy | |
 //! |---|---|---|---|

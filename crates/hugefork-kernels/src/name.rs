@@ -1,11 +1,11 @@
 //! Prints and parses kernels: `order/primitive`, and for the hybrid order `hybrid/far+near@window`.
 //!
 //! `HUGEFORK_KERNEL`, reports and benches use these names, so they are stable. Printing gives the
-//! full form; every machine that has the primitives parses it into an equal kernel. `near` and
-//! `window` are optional.
+//! full name; every machine that has the primitives of a printed name parses this name into an
+//! equal kernel. `near` and `window` are optional.
 //!
-//! Names of orders and primitives are parsed here too, because an error lists the good names: so this module lies above
-//! both.
+//! Names of orders and primitives are parsed here too, because an error lists the valid names: so this module uses the
+//! modules of both.
 
 use core::{fmt, str::FromStr};
 
@@ -97,7 +97,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, KernelError> {
         .chain([&("", 1)])
         .find_map(|(unit, bytes)| {
             let number = text.strip_suffix(unit)?;
-            // `parse` alone would accept a sign.
+            // The check for a digit is needed because `parse` would accept a sign.
             let number = number.starts_with(|c: char| c.is_ascii_digit()).then_some(number)?;
             number.parse::<usize>().ok()?.checked_mul(*bytes)
         })

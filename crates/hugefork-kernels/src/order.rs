@@ -1,7 +1,7 @@
 //! The orders in which a kernel writes the bytes of a block.
 //!
 //! [`target_last`] is an iterator over subpage indices. [`visit`] is the one function that expands
-//! an [`Order`] into spans of bytes. Clear and copy both run over `visit` and contain no order of
+//! an [`Order`] into spans of bytes. Clear and copy both call `visit`, and contain no order of
 //! their own.
 //!
 //! A 2 MiB block with the target in subpage `t` (the numbers give the order of the writes):
@@ -57,13 +57,13 @@ impl Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Order {
-    /// One subpage at a time by [`target_last`]: Linux up to 6.19. The 4 KiB calls cost half the bandwidth
-    /// (77–90 µs per 2 MiB against 37 µs in one call of `rep stosb`).
+    /// One subpage at a time, in the order of [`target_last`], as Linux up to 6.19. The 4 KiB calls cost half the
+    /// bandwidth (77–90 µs per 2 MiB against 37 µs in one call of `rep stosb`).
     TargetLast,
     /// The whole block from its beginning to its end, in one call.
     Straight,
-    /// First everything right of the target's neighbourhood, then everything left of it, then the target ± 2 subpages:
-    /// Linux 7.0.
+    /// First everything right of the target's neighbourhood, then everything left of the neighbourhood, then the target
+    /// ± 2 subpages, as Linux 7.0.
     NeighbourhoodLast,
     /// First everything outside a window around the target, then the window. With non-temporal stores outside and
     /// cached stores inside, this is the fastest order for a program that uses the target next (2 MiB clear and 64 KiB
@@ -95,18 +95,19 @@ impl fmt::Display for Order {
 /// The relation of a span to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Away from the target: its lines are not needed soon and may bypass the cache.
+    /// The span is away from the target: the program does not need its lines soon, so the stores may bypass the cache.
     Far,
-    /// At the target and written last: its lines should remain in the cache.
+    /// The span is at the target and written last: its lines should remain in the cache.
     Near,
 }
 
-/// Neighbouring bytes of a block that are written in one go. Both ends are multiples of [`SUBPAGE`].
+/// Neighbouring bytes of a block that a kernel writes in one call of a primitive. Both ends are multiples of
+/// [`SUBPAGE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Offset of the first byte in the block.
     pub start: usize,
-    /// Bytes, never 0.
+    /// Length in bytes, never 0.
     pub len: usize,
     /// The relation of the span to the target.
     pub reach: Reach,
@@ -126,12 +127,13 @@ pub enum Side {
 
 /// The part of a block that [`Order::Hybrid`] writes last, as [`Reach::Near`].
 ///
-/// At an end of the block the window is shifted inwards instead of cut, because a full window costs no more there.
+/// At an end of the block the window is shifted inwards instead of cut, because a full window costs no more than a cut
+/// one at an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Its size, rounded up to subpages.
+    /// The size of the window in bytes, which is rounded up to whole subpages.
     pub bytes: usize,
-    /// The side of the target on which it lies.
+    /// The side of the target on which the window lies.
     pub side: Side,
 }
 
@@ -145,7 +147,7 @@ impl Window {
     fn place(self, len: usize, page: usize) -> Range<usize> {
         let bytes = self.bytes.min(len).next_multiple_of(SUBPAGE);
         let begin = match self.side {
-            // The half is rounded down to whole subpages, so a window of one subpage is the target's subpage.
+            // Half of the size is rounded down to whole subpages, so a window of one subpage is the target's subpage.
             Side::Around => page.saturating_sub(round_down(bytes / 2)),
             Side::After => page,
             Side::Before => (page + SUBPAGE).saturating_sub(bytes),
@@ -177,7 +179,7 @@ pub fn visit(order: Order, len: usize, target: Target, window: Window, mut each:
     };
     let page = target.subpage_start(len);
     // Each order is a function of its own: in an unoptimised build, all locals of a function occupy the stack, which
-    // may be a signal handler's.
+    // may be the small stack of a signal handler.
     match order {
         _ if len > GIGANTIC => in_steps(len, emit),
         Order::TargetLast => by_subpage(len, page, emit),
@@ -202,7 +204,7 @@ fn by_subpage(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)
 fn neighbourhood_last(len: usize, page: usize, mut emit: impl FnMut(usize, usize, Reach)) {
     let begin = page.saturating_sub(NEIGHBOURHOOD * SUBPAGE);
     let end = len.min(page + (NEIGHBOURHOOD + 1) * SUBPAGE);
-    // The right part first: with the usual target, at the start, there is no left part.
+    // The right part comes first: with the usual target, at the start of the block, the left part is empty.
     emit(end, len, Reach::Far);
     emit(0, begin, Reach::Far);
     emit(begin, end, Reach::Near);
@@ -235,8 +237,8 @@ pub fn target_last(nr: usize, target: usize) -> TargetLast {
     TargetLast { next: 0, nr, base, pairs }
 }
 
-/// The target-last order. It walks the longer side first, from the far end until both sides are equally long. Then
-/// pairs (left, right) close in on the target.
+/// The target-last order. The order walks the longer side of the target first, from the far end until both sides are
+/// equally long. Then it alternates between both sides, in pairs (left, right) that come ever nearer to the target.
 ///
 /// Every index occurs once. The target comes last and its neighbours just before it, so the lines that the program
 /// touches next were written most recently. Each index is computed from its position; the state is four words.
@@ -254,8 +256,8 @@ impl TargetLast {
     fn index_at(&self, position: usize) -> usize {
         let lone = self.nr - 2 * self.pairs;
         if position < lone {
-            // If the longer side lies right of the pairs, it is walked down; if left, it is walked up. For target 0
-            // there are no pairs, and walking down ends at the target.
+            // A longer side right of the pairs is walked down, and a longer side left of the pairs is walked up. For
+            // target 0 there are no pairs, and walking down ends at the target.
             return if self.base == 0 { self.nr - 1 - position } else { position };
         }
         let step = (position - lone) / 2;

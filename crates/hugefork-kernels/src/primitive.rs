@@ -1,7 +1,8 @@
 //! The primitives of this machine: the ways to write a run of bytes.
 //!
-//! A [`Primitive`] exists only where it can run, so its holder need not check the CPU again. It knows nothing about
-//! orders and targets. Its code is in `arch`, one file for each extension; each file also says when the primitive wins.
+//! A [`Primitive`] exists only where it can run, so code that has a `Primitive` need not check the CPU again. A
+//! primitive does not depend on orders and targets. The code of the primitives is in `arch`, one file for each
+//! extension; each file also says when the primitive wins.
 
 use core::fmt;
 

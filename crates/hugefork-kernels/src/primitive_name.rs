@@ -1,11 +1,11 @@
 //! The names of the primitives, and their properties on every machine.
 //!
-//! A name does not depend on this machine; a [`Primitive`](crate::Primitive) exists only where it
-//! can run.
+//! A name does not depend on this machine; a [`Primitive`](crate::Primitive) exists only on a
+//! machine that can run it.
 
 use core::fmt;
 
-/// The name of a way to clear or copy a run of bytes, whether this machine has it or not.
+/// The name of a way to clear or copy a run of bytes, whether this machine can run that way or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PrimitiveName {
@@ -82,8 +82,8 @@ impl PrimitiveName {
         !matches!(self, PrimitiveName::Clzero | PrimitiveName::DcZva)
     }
 
-    /// Whether the primitive's stores bypass the cache. They are weakly ordered too; [`Kernel`](crate::Kernel) fences
-    /// them.
+    /// Whether the primitive's stores bypass the cache. Such stores are weakly ordered too; [`Kernel`](crate::Kernel)
+    /// issues the fences for them.
     pub fn is_non_temporal(self) -> bool {
         match self {
             PrimitiveName::Portable

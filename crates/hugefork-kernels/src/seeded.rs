@@ -1,4 +1,5 @@
-//! Faults that tests seed, to see that a test finds each. docs/safety/mutations.md lists them.
+//! Faults that a test build puts into the code, to check that a test finds each fault.
+//! docs/safety/mutations.md lists these faults.
 
 /// Whether the fault of this name is seeded. Always false, unless built with `--cfg seeded`.
 #[cfg(not(seeded))]
@@ -19,8 +20,9 @@ macro_rules! seeded {
     };
 }
 
-/// Whether `HUGEFORK_SEEDED` is this name. The first call reads the variable, and allocates. The engine makes that call
-/// when it makes a region, so the fault handler, which resolves faults of regions, finds the name read.
+/// Whether the environment variable `HUGEFORK_SEEDED` is this name. The first call reads the variable, and allocates.
+/// The engine makes that call when it makes a region, so the fault handler, which resolves faults of regions, does not
+/// have to read the variable.
 #[cfg(seeded)]
 pub fn is(name: &str) -> bool {
     extern crate std;

@@ -1,4 +1,5 @@
-//! The memory that children of `fork(2)` inherit, and its return when they have ended.
+//! The memory that children of `fork(2)` inherit, and the return of that memory when the children
+//! have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,14 +8,14 @@ use hugefork::seam::{HeldBlocks, Linux, Machine};
 
 use crate::memory::{PLAIN, ProgramMemory};
 
-/// Number of forks whose children hold blocks, and whether some have ended since the last check.
+/// Number of forks whose children hold blocks, and whether some of these children have ended since the last check.
 #[derive(Debug, Default)]
 pub(crate) struct LivingChildren {
     forks: AtomicUsize,
     have_gone: AtomicBool,
 }
 
-/// Counts one fork with living children.
+/// Guard for one fork whose children live: while the guard exists, [`LivingChildren::forks`] includes that fork.
 struct Living(Arc<LivingChildren>);
 
 impl Drop for Living {
@@ -24,8 +25,8 @@ impl Drop for Living {
     }
 }
 
-/// The program's memory that the children of one fork hold. Drop it when all of them have ended. In a child,
-/// [forget](std::mem::forget) it.
+/// The program's memory that the children of one fork hold. Drop this value when all these children have ended. In a
+/// child, [forget](std::mem::forget) the copy of this value.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -40,13 +41,15 @@ impl Drop for Living {
 /// # }
 /// ```
 pub struct Inherited<S: Machine = Linux> {
-    /// Dropped first: when `maintain` sees that children have ended, their blocks must be free already.
+    /// This field is dropped before `_living`: when `maintain` sees that children have ended, the blocks of these
+    /// children must be free already.
     held: HeldBlocks<S>,
     _living: Living,
 }
 
 impl<S: Machine> Inherited<S> {
-    /// Adds the holdings of the children of another fork; from now on both are released together.
+    /// Adds the blocks that the children of another fork hold. From now on, the blocks of both forks are released
+    /// together.
     pub fn join(&mut self, other: Inherited<S>) {
         // Dropping `other` signals ended children, which costs one round without a result.
         self.held.join(other.held);
@@ -54,9 +57,10 @@ impl<S: Machine> Inherited<S> {
 }
 
 impl<S: Machine> ProgramMemory<S> {
-    /// Prepares for a fork: maps everything privately, so that the child inherits it. Until the fork is over, map,
-    /// unmap and maintain nothing. If another mapping lies over this memory, it remains, and the block around it is
-    /// handed over to the kernel (from Linux 6.11 on, which reports mappings).
+    /// Prepares for a fork: maps all of this memory privately, so that the child inherits it. Until the fork is over,
+    /// the caller must not map, unmap or maintain this memory. If the program has placed another mapping over this
+    /// memory, that mapping remains, and the block around it is handed over to the kernel (from Linux 6.11 on, because
+    /// earlier kernels do not report mappings).
     pub fn before_fork(&mut self) -> Inherited<S> {
         for index in self.region.give_up_what_others_use(0..self.high) {
             self.used[index] = PLAIN;
@@ -68,8 +72,8 @@ impl<S: Machine> ProgramMemory<S> {
     }
 
     /// If children have ended, returns some of the shared memory to the program alone; runs for about a millisecond.
-    /// Returns true if more work is left. While the children live it does nothing, because checking the pages uses the
-    /// program's processor time and makes each copy of a page interrupt the program.
+    /// Returns true if more work is left. While all children live, this function does nothing: checking the pages would
+    /// use the program's processor time, and would make each copy of a page interrupt the program.
     pub fn maintain(&mut self) -> bool {
         self.take_rests_away();
         if !self.is_shared() {

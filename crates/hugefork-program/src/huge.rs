@@ -1,4 +1,5 @@
-//! Makes huge pages of full blocks if the kernel does not, and returns unused memory to the system.
+//! Makes huge pages of full blocks if the kernel does not do so, and returns unused memory to the
+//! system.
 
 use hugefork::seam::{FullBlock, Linux, Machine};
 
@@ -7,7 +8,7 @@ use crate::memory::ProgramMemory;
 /// Most blocks to free in one call.
 const MAX_TRIMMED_AT_ONCE: usize = 16;
 
-/// Most blocks to check for fullness in one call: each takes a microsecond or two.
+/// Most blocks to check for fullness in one call: the check of a block takes a microsecond or two.
 const MAX_CHECKED_AT_ONCE: usize = 256;
 
 /// A block that the program has filled, and that may become a huge page.
@@ -30,10 +31,11 @@ const MAX_CHECKED_AT_ONCE: usize = 256;
 pub struct Full<S: Machine = Linux>(FullBlock<S>);
 
 impl<S: Machine> Full<S> {
-    /// Collapses the block into a huge page. Returns false if the kernel refuses. Takes a quarter of a millisecond, and
-    /// tens of milliseconds on busy processors, because the kernel waits for a thread to run on each. So it holds no
-    /// lock, and the program may use the block meanwhile. If the program frees the block meanwhile, the block holds
-    /// memory that reads as zeros until its next use.
+    /// Collapses the block into a huge page. Returns false if the kernel refuses. The collapse takes a quarter of a
+    /// millisecond, and tens of milliseconds on busy processors, because the kernel waits until a thread of its own has
+    /// run on each processor. So this function holds no lock, and the program may use the block during the collapse. If
+    /// the program frees the block during the collapse, the freed block holds memory that reads as zeros until the next
+    /// use of the block.
     pub fn collapse(&self) -> bool {
         self.0.collapse()
     }
@@ -45,8 +47,8 @@ impl<S: Machine> ProgramMemory<S> {
         self.region.needs_collapse()
     }
 
-    /// The next full block, from index `from` on, that is not known to be huge; and the index where the next search
-    /// starts.
+    /// The next full block, from index `from` on, that is not known to be a huge page; and the index where the next
+    /// search starts.
     pub fn next_full(&self, from: usize) -> (Option<Full<S>>, Option<usize>) {
         let end = self.high.min(from.saturating_add(MAX_CHECKED_AT_ONCE));
         let mut indices = (from..end).filter(|&index| !self.is_huge[index]);
@@ -55,14 +57,14 @@ impl<S: Machine> ProgramMemory<S> {
         (found.map(Full), (next < self.high).then_some(next))
     }
 
-    /// Notes that a block is huge, if it has not moved.
+    /// Notes that a block is a huge page, if the block has not moved since the search found it.
     pub fn note_huge(&mut self, full: &Full<S>) {
         if self.region.has_block(&full.0) {
             self.is_huge[full.0.entry()] = true;
         }
     }
 
-    /// Returns memory without a holder to the system, a few blocks at a time. Returns true if more is left.
+    /// Returns the memory of a few blocks that nobody holds to the system. Returns true if more such blocks are left.
     pub fn trim(&mut self) -> bool {
         self.region.trim(MAX_TRIMMED_AT_ONCE)
     }

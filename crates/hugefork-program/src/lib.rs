@@ -1,5 +1,5 @@
 //! Memory that `hugefork run --pool` substitutes for the big mappings of programs that know nothing
-//! of hugefork, so that `fork(2)` copies no page tables of it.
+//! of hugefork, so that `fork(2)` copies no page tables for that memory.
 //!
 //! | file | contents |
 //! |---|---|

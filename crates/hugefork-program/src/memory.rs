@@ -10,21 +10,24 @@ use hugefork_linux::Descriptor;
 use crate::children::LivingChildren;
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
-/// Address space as a multiple of the capacity: addresses that were handed over to the kernel are never used again.
+/// The address space is this multiple of the capacity, because addresses that were handed over to the kernel are never
+/// used again.
 const ADDRESSES: usize = 4;
 
-/// Stands for a number of bytes: the block belongs to the kernel for ever.
+/// A value of [`ProgramMemory::used`] in place of a number of bytes: the block belongs to the kernel for ever.
 pub(crate) const PLAIN: u32 = u32::MAX;
 
-/// Likewise: the block will belong to the kernel once the program has mapped something there. Until then it is empty.
+/// Another such value of [`ProgramMemory::used`]: the block is empty now, and will belong to the kernel once the
+/// program has mapped memory in the block.
 pub(crate) const SOON_PLAIN: u32 = u32::MAX - 1;
 
-/// Memory that replaces a program's own big anonymous mappings, so that `fork(2)` does not copy its page tables.
+/// Memory that replaces a program's own big anonymous mappings, so that `fork(2)` does not copy the page tables of
+/// these mappings.
 ///
 /// This type exists for `hugefork run` only. It installs no handler and starts no thread. All mapped memory is writable
 /// at all times. The caller announces a fork ([`ProgramMemory::before_fork`]), and the child has private copies of the
-/// memory. Only whole huge pages are handed out; for changes to parts of one, [`ProgramMemory::hand_over`] first turns
-/// it into plain memory of the kernel.
+/// memory. The memory consists of whole huge pages; before the program changes the mapping of a part of a huge page,
+/// [`ProgramMemory::hand_over`] turns that huge page into plain memory of the kernel.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,17 +42,17 @@ pub(crate) const SOON_PLAIN: u32 = u32::MAX - 1;
 pub struct ProgramMemory<S: Machine = Linux> {
     pub(crate) region: ProgramRegion<S>,
     pub(crate) free: Ranges,
-    /// All entries from here on are unused.
+    /// All entries from this index on are unused.
     pub(crate) high: usize,
-    /// Number of bytes at the start of each block that belong to the program; or [`PLAIN`].
+    /// For each block, the number of bytes at its start that belong to the program; or [`PLAIN`] or [`SOON_PLAIN`].
     pub(crate) used: Vec<u32>,
     /// The blocks that [`Full::collapse`](crate::Full::collapse) has turned into huge pages.
     pub(crate) is_huge: Vec<bool>,
-    /// Entries of failed mappings that could not be unmapped completely. The program does not know of them.
+    /// Entries of failed mappings that could not be unmapped completely. The program does not know of these entries.
     rests: Vec<Range<usize>>,
     pub(crate) counts: ProgramCounts,
     pub(crate) living: Arc<LivingChildren>,
-    /// The entry where the next round continues.
+    /// The entry where [`ProgramMemory::maintain`] continues its round over the blocks; `None` between rounds.
     pub(crate) round: Option<usize>,
 }
 
@@ -70,24 +73,24 @@ pub struct ProgramMemory<S: Machine = Linux> {
 pub struct ProgramCounts {
     /// Blocks handed over to the kernel.
     pub handed_over: u64,
-    /// Blocks that a child could not inherit.
+    /// Number of times that a child could not inherit a block.
     pub unseen: u64,
     /// Pages that writers had copied, and that were written back into their blocks.
     pub pages_written_back: u64,
-    /// Bytes of memory in all blocks, without the pages that writers have had copied.
+    /// Bytes of memory in all blocks, without the copies of pages that the kernel has made for writers.
     pub memory: u64,
-    /// Bytes of memory in blocks without a holder, which [`ProgramMemory::trim`] would free. A partly filled block
-    /// counts whole, but the sum is at most `memory`.
+    /// Bytes of memory in blocks that nobody holds, which [`ProgramMemory::trim`] would free. A partly filled block
+    /// counts as a whole block, but the sum is at most `memory`.
     pub kept: u64,
 }
 
 impl ProgramMemory {
-    /// Creates a memory of at most `capacity` bytes, without allocating any.
+    /// Creates a memory of at most `capacity` bytes, without allocating any of these bytes.
     ///
     /// # Errors
     /// Any [`BuildError`]. [`BuildError::BackingUnavailable`] also if the process may not suspend threads at page
-    /// faults (it needs `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1` or access to `/dev/userfaultfd`), and before
-    /// Linux 6.7.
+    /// faults (for this permission, the process needs `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1` or access to
+    /// `/dev/userfaultfd`), and before Linux 6.7.
     pub fn new(capacity: usize) -> Result<ProgramMemory, BuildError> {
         Ok(Self::of(ProgramRegion::new(capacity / HUGE_PAGE * HUGE_PAGE, ADDRESSES)?))
     }
@@ -103,9 +106,9 @@ impl ProgramMemory {
         self.region.reopen();
     }
 
-    /// Returns all addresses to the kernel, except handed-over blocks, so they no longer count against `RLIMIT_AS`.
-    /// Returns false if memory is still mapped. After true, do not use this memory: close its descriptors and
-    /// [forget](std::mem::forget) it.
+    /// Returns all addresses to the kernel, except blocks handed over to the kernel. The returned addresses no longer
+    /// count against `RLIMIT_AS`. Returns false if memory is still mapped. After true, the caller must not use this
+    /// memory, and must close its descriptors and [forget](std::mem::forget) this value.
     pub fn leave(&mut self) -> bool {
         if (0..self.high).any(|index| self.region.has(index)) {
             return false;
@@ -174,7 +177,8 @@ impl<S: Machine> ProgramMemory<S> {
         Some(self.base() + entries.start * HUGE_PAGE)
     }
 
-    /// Unmaps the remains of failed mappings. Anything that the kernel refuses is tried again next time.
+    /// Unmaps the remains of failed mappings. If the kernel refuses to unmap some, the next call tries to unmap them
+    /// again.
     pub(crate) fn take_rests_away(&mut self) {
         for entries in std::mem::take(&mut self.rests) {
             let opened = entries.start..entries.clone().find(|&index| !self.region.has(index)).unwrap_or(entries.end);
@@ -186,7 +190,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Whether all of a range is mapped here and not handed over.
+    /// Whether all of a range is mapped by this memory and not handed over to the kernel.
     pub fn has_all(&self, range: Range<usize>) -> bool {
         let base = self.base();
         let blocks = range.start / HUGE_PAGE..range.end.div_ceil(HUGE_PAGE);
@@ -197,15 +201,16 @@ impl<S: Machine> ProgramMemory<S> {
             })
     }
 
-    /// The blocks that are mapped here and not handed over, whole and in order.
+    /// All blocks that this memory has mapped and not handed over to the kernel, in the order of their addresses. Each
+    /// range covers its whole block, including an unused end.
     pub fn blocks(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let base = self.base();
         let block_at = move |index| base + index * HUGE_PAGE..base + (index + 1) * HUGE_PAGE;
         (0..self.high).filter(|&index| self.region.has(index)).map(block_at)
     }
 
-    /// The unused ends of blocks after the ends of mappings, within a range. A forked child may also call it for its
-    /// inherited memory.
+    /// The unused ends of blocks after the ends of mappings, within a range. A forked child may also call this function
+    /// for the memory that the child inherited.
     pub fn behind_ends(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
         let (base, range) = (self.base(), range.clone());
         let is_cut = |index: &usize| self.region.has(*index) && (self.used[*index] as usize) < HUGE_PAGE;
@@ -216,14 +221,15 @@ impl<S: Machine> ProgramMemory<S> {
         self.touched(&range.clone()).filter(is_cut).map(behind).filter(|behind| !behind.is_empty())
     }
 
-    /// Whether any part of a range is mapped here and not handed over.
+    /// Whether a range touches a block that this memory has mapped and not handed over to the kernel.
     pub fn has(&self, range: Range<usize>) -> bool {
         self.touched(&range).any(|index| self.region.has(index))
     }
 
-    /// Unmaps a range. Calls `others` with each piece that is not (or no longer) here, for the caller to unmap: other
-    /// mappings, and handed-over blocks, including blocks handed over by this call. A part of a block that cannot be
-    /// handed over at the moment remains.
+    /// Unmaps a range. Calls `others` with each piece that does not (or no longer) belong to this memory; the caller
+    /// must unmap that piece. Such pieces are other mappings, and blocks handed over to the kernel, including those
+    /// that this call hands over. If the range covers a part of a block, and the block cannot be handed over at the
+    /// moment, that part remains mapped.
     pub fn unmap(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
         self.split(&range, |this, piece, what| match what {
             What::Block(index) if this.region.close(&(index..index + 1)) => {
@@ -240,7 +246,8 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a range read as zeros. Calls `others` with the other pieces, like [`ProgramMemory::unmap`].
+    /// Makes a range read as zeros. Calls `others` with each piece that does not belong to this memory, like
+    /// [`ProgramMemory::unmap`].
     pub fn empty(&mut self, range: Range<usize>, mut others: impl FnMut(Range<usize>)) {
         self.split(&range, |this, piece, what| match what {
             What::Block(index) => {
@@ -255,8 +262,9 @@ impl<S: Machine> ProgramMemory<S> {
         });
     }
 
-    /// Makes a part of a block read as zeros. The system gets its memory back at once, unless children hold it too. A
-    /// huge page is split for that, as the kernel does with a program's own.
+    /// Makes a part of a block read as zeros. If the part consists of whole pages, their memory returns to the system
+    /// at once, unless children hold that memory too. Freeing a part of a huge page splits the huge page, as in any
+    /// mapping of the kernel.
     fn empty_part(&mut self, index: usize, piece: &Range<usize>) {
         let start = self.base() + index * HUGE_PAGE;
         let part = piece.start - start..piece.end - start;
@@ -281,7 +289,7 @@ impl<S: Machine> ProgramMemory<S> {
         fits
     }
 
-    /// Statistics. Takes some milliseconds for each GiB.
+    /// Statistics of this memory. The call takes some milliseconds for each GiB.
     pub fn counts(&self) -> ProgramCounts {
         let Figures { pages_written_back, memory, kept } = self.region.figures();
         ProgramCounts { pages_written_back, memory: memory as u64, kept: memory.min(kept) as u64, ..self.counts }
@@ -324,11 +332,11 @@ impl<S: Machine> ProgramMemory<S> {
     }
 }
 
-/// The kind of a piece.
+/// The kind of a piece that [`ProgramMemory::split`] produces.
 enum What {
     /// The program's whole part of a block.
     Block(usize),
-    /// A part of that.
+    /// A part of the program's part of a block.
     Part(usize),
     /// Memory of the kernel.
     Plain,

@@ -1,9 +1,10 @@
-//! Runs random programs on the software MMU, compares each process with plain vectors, and lets
-//! every call of the operating system fail in some case.
+//! Runs random programs on the software MMU, compares the memory of each process with plain
+//! vectors, and makes every call of the operating system fail in some case.
 //!
 //! After each operation the test checks every process: some pages of each block byte by byte, and
-//! the unmapped ranges. At its end a process is checked completely. Addresses that were handed over
-//! are never used again, so a program has at most a few hundred operations.
+//! the unmapped ranges. When a process ends, the test checks all its pages. Addresses that were
+//! handed over to the kernel are never used again, so a random program has at most a few hundred
+//! operations.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +31,7 @@ enum Op {
         at: usize,
         value: u8,
     },
-    /// The program writes the value that is there already.
+    /// The program writes into each page the value that the page holds already.
     Rewrite {
         at: usize,
         pages: usize,
@@ -67,7 +68,7 @@ enum Op {
     Fork {
         process: usize,
     },
-    /// The program replaces memory by another mapping behind the engine's back, and forks.
+    /// The program replaces memory by another mapping without a call of the engine, and forks.
     IntrudeAndFork {
         at: usize,
         len: usize,
@@ -81,7 +82,8 @@ enum Op {
     End {
         child: usize,
     },
-    /// Joins the holdings of the children of two forks: from now on they are released together.
+    /// Joins the blocks that the children of two forks hold: from now on, the blocks of both forks are released
+    /// together.
     Join {
         forks: [usize; 2],
     },
@@ -123,7 +125,7 @@ static ZERO_PAGE: [u8; BASE_PAGE] = [0; BASE_PAGE];
 /// The expected view of a process.
 #[derive(Clone)]
 struct Process {
-    /// The bytes of each block; `None` for a block that was never written.
+    /// The bytes of each block; `None` for a block of zeros.
     blocks: Vec<Option<Rc<Vec<u8>>>>,
     /// Whether each page is mapped.
     mapped: Vec<bool>,
@@ -185,7 +187,7 @@ struct World {
     fulls: Vec<Full<SoftMmu>>,
     /// Blocks in which the program has placed another mapping.
     intruded: Vec<usize>,
-    /// Whether a call may have failed.
+    /// Whether a call of the operating system may have failed, so that operations may fail.
     is_excused: bool,
 }
 
@@ -237,7 +239,7 @@ impl World {
         Some(block * HUGE_PAGE + page * BASE_PAGE + [0, 1, 7, BASE_PAGE - 1][seed / 8 % 4])
     }
 
-    /// A range of `len` from `at` on: whole blocks, whole pages, or bytes, depending on `finest`.
+    /// A range that the seeds `at` and `len` select: whole blocks, whole pages, or multiples of `finest` bytes.
     fn range(&self, at: usize, len: usize, finest: usize) -> Option<Range<usize>> {
         let offset = self.offset(at)?;
         let unit = [HUGE_PAGE, BASE_PAGE, finest][len % 3];
@@ -394,7 +396,7 @@ impl World {
         assert!(zeros.all(|is_zero| is_zero == Some(true)), "new memory is not zero");
     }
 
-    /// A write of any process never faults.
+    /// Writes a byte in a process, and checks that a write to mapped memory never faults.
     fn write(&mut self, index: usize, offset: usize, value: u8) {
         let (number, model) = self.process(index);
         if model.mapped[offset / BASE_PAGE] {
@@ -410,7 +412,7 @@ impl World {
         self.forget_what_is_gone(range, |world, page| !world.memory.has(page));
     }
 
-    /// Marks pages as gone, except those that had to remain.
+    /// Marks the pages of a range as unmapped, except pages that the memory could not unmap.
     fn forget_what_is_gone(&mut self, range: &Range<usize>, is_gone: impl Fn(&World, Range<usize>) -> bool) {
         for page in Self::pages(range).map(|page| page * BASE_PAGE..(page + 1) * BASE_PAGE) {
             if is_gone(self, self.addresses(&page)) {
@@ -430,7 +432,8 @@ impl World {
             if !self.program.mapped[(start - self.base) / BASE_PAGE] {
                 continue;
             }
-            // The kernel drops whole pages, and the program clears the parts of pages.
+            // This memory has left the piece to its caller: the kernel drops the whole pages in the piece, and the
+            // program writes zeros into the parts of pages.
             match part.len() {
                 BASE_PAGE => self.mmu().map_plain(0, part),
                 _ => part.for_each(|at| assert!(self.mmu().write(0, at, 0))),
@@ -611,7 +614,7 @@ fn op_or_failure() -> impl Strategy<Value = Op> {
     prop_oneof![12 => op(), 1 => failure]
 }
 
-/// Number of cases; `HUGEFORK_MODEL_CASES=2500` runs a million operations.
+/// Number of random cases for each test; `HUGEFORK_MODEL_CASES=2500` runs a million operations.
 fn cases(usual: u32) -> u32 {
     std::env::var("HUGEFORK_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -649,31 +652,31 @@ proptest! {
     }
 }
 
-/// Programs that random runs have found. Here: a fork before any mapping.
+/// A sequence of operations that once failed in a random run: a fork before any mapping.
 #[test]
 fn a_fork_before_any_mapping_inherits_nothing() {
     run(BY_PAGE, &[Op::Fork { process: 0 }, Op::End { child: 0 }]);
 }
 
-/// A mapping is made in the unused rest of a mapping's last block.
+/// The program makes a mapping in the unused end of another mapping's last block.
 #[test]
 fn way_is_made_after_the_end_of_a_mapping() {
     let behind = Op::MakeWay { at: place(0, 300), len: pages(4), is_mapped: true };
     run(BY_PAGE, &[Op::Map { pages: 1 }, Op::Write { process: 0, at: 0, value: 1 }, behind]);
 }
 
-/// The seed for which [`World::offset`] returns this page of this block.
+/// The seed for which [`World::offset`] returns the start of `page` in `block`.
 fn place(block: usize, page: usize) -> usize {
     let nth = [0, 1, 99, 100, 101, 300].iter().position(|interesting| *interesting == page);
     64 * block + nth.expect("an interesting page")
 }
 
-/// The seed that makes [`World::range`] return this many pages.
+/// The seed that makes [`World::range`] return `count` pages.
 fn pages(count: usize) -> usize {
     12 * (count - 1) * BASE_PAGE + 1
 }
 
-/// Emptying a part of a block frees its memory, unless a child holds it too.
+/// Emptying a part of a block frees the memory of that part, unless a child holds the block too.
 #[test]
 fn emptied_parts_free_their_memory() {
     let mut world = World::new(BY_PAGE);

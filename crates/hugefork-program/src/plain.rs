@@ -1,5 +1,5 @@
-//! Memory that belongs to the kernel: blocks handed over to it, and addresses that the program has
-//! chosen for itself.
+//! Memory that belongs to the kernel: blocks handed over to the kernel, and mappings at addresses
+//! that the program has chosen itself.
 
 use std::ops::Range;
 
@@ -11,12 +11,13 @@ use crate::units::HUGE_PAGE;
 /// Number of attempts to suspend all threads that use a block.
 const MAX_TRIES: usize = 100;
 
-/// Most blocks to hand over at once: threads that use one of them wait while they are copied.
+/// Most blocks to hand over to the kernel at once: threads that use one of these blocks wait while all of them are
+/// copied.
 const MAX_HANDED_OVER_AT_ONCE: usize = 32;
 
 impl<S: Machine> ProgramMemory<S> {
-    /// Turns all blocks that the range touches into plain memory of the kernel, with the same contents. Skips the
-    /// blocks around the caller's own stack, because the caller would wait for itself.
+    /// Turns all blocks that the range touches into plain memory of the kernel, with the same contents. Skips a group
+    /// of blocks that contains the caller's own stack, because the caller would suspend itself.
     pub fn hand_over(&mut self, range: Range<usize>, zeros: Zeros) {
         let touched = self.touched(&range);
         let mut next = touched.start;
@@ -29,7 +30,7 @@ impl<S: Machine> ProgramMemory<S> {
             if (base + start * HUGE_PAGE..base + end * HUGE_PAGE).contains(&here) {
                 continue;
             }
-            // A thread that works on a page at that moment may prevent it.
+            // An attempt may fail while another thread works on a page of the blocks.
             if (0..MAX_TRIES).any(|_| self.region.hand_over(&(start..end), zeros)) {
                 self.counts.handed_over += (end - start) as u64;
                 self.unmap_behind(start..end);
@@ -38,7 +39,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Unmaps the unused rest of blocks that have become plain memory.
+    /// Unmaps the unused end of each block that has become plain memory of the kernel.
     fn unmap_behind(&self, entries: Range<usize>) {
         let base = self.base();
         for index in entries.filter(|&index| (self.used[index] as usize) < HUGE_PAGE) {
@@ -48,11 +49,11 @@ impl<S: Machine> ProgramMemory<S> {
     }
 
     /// Gives a range to the kernel, for a mapping at an address of the program's choice. The old contents are lost,
-    /// except in blocks that were handed over. Returns false if that is impossible: then the program must not map
-    /// anything there. After true, call [`ProgramMemory::finish_way`].
+    /// except in blocks that were handed over to the kernel. Returns false if the range cannot be given to the kernel:
+    /// then the program must not map anything in the range. After true, call [`ProgramMemory::finish_way`].
     pub fn make_way(&mut self, range: Range<usize>) -> bool {
         self.unmap(range.clone(), |_| {});
-        // `unmap` does not touch the unused rest of a mapping's last block.
+        // `unmap` does not touch the unused end of a mapping's last block, but `hand_over` hands over that block.
         self.hand_over(range.clone(), Zeros::Copied);
         let touched = self.touched(&range);
         if touched.clone().any(|index| self.region.has(index)) {
@@ -66,7 +67,8 @@ impl<S: Machine> ProgramMemory<S> {
         true
     }
 
-    /// Notes whether the kernel has mapped something in the range given by [`ProgramMemory::make_way`], or has refused.
+    /// Notes whether the kernel has made the program's mapping in a range given by [`ProgramMemory::make_way`], or has
+    /// refused.
     pub fn finish_way(&mut self, range: Range<usize>, is_mapped: bool) {
         for index in self.touched(&range) {
             if self.used[index] != SOON_PLAIN {
@@ -74,7 +76,7 @@ impl<S: Machine> ProgramMemory<S> {
             }
             if is_mapped {
                 self.used[index] = PLAIN;
-                // The rest of the block belongs to the kernel too, and must be unmapped.
+                // The rest of the block, outside the range, belongs to the kernel too, and must be unmapped.
                 let start = self.base() + index * HUGE_PAGE;
                 self.region.unmap_plain(start..range.start);
                 self.region.unmap_plain(range.end..start + HUGE_PAGE);
@@ -85,7 +87,7 @@ impl<S: Machine> ProgramMemory<S> {
         }
     }
 
-    /// Whether a range is free: it lies in this memory, has no mapping, and is not reserved for one.
+    /// Whether a range is free: the range lies in this memory, contains no mapping, and is not reserved for a mapping.
     pub fn is_free(&self, range: Range<usize>) -> bool {
         let all = self.addresses();
         all.start <= range.start
@@ -94,8 +96,8 @@ impl<S: Machine> ProgramMemory<S> {
             && self.touched(&range).all(|index| self.used[index] != SOON_PLAIN)
     }
 
-    /// The first part of a range that is mapped without gaps, as far as this type knows: all memory handed over to the
-    /// kernel counts as mapped.
+    /// The first part of a range that is mapped without gaps. All memory handed over to the kernel counts as mapped,
+    /// because this type does not know whether the program has unmapped some of that memory.
     pub fn first_mapped(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let (mut found, _) = self.first_piece(range)?;
         while let Some((next, _)) =
@@ -106,8 +108,8 @@ impl<S: Machine> ProgramMemory<S> {
         Some(found)
     }
 
-    /// The first part of a range that is mapped, as far as this type knows, and whether it is this memory's rather than
-    /// handed over.
+    /// The first part of a range that is mapped, as far as this type knows; and true if that part belongs to this
+    /// memory, false if it belongs to the kernel.
     pub fn first_piece(&self, range: &Range<usize>) -> Option<(Range<usize>, bool)> {
         let (mut at, mut found): (_, Option<(Range<usize>, bool)>) = (range.start, None);
         while at < range.end {
@@ -124,8 +126,8 @@ impl<S: Machine> ProgramMemory<S> {
         found
     }
 
-    /// The end of the piece at an address, and its state: `Some(true)` for this memory's, `Some(false)` for the
-    /// kernel's, `None` for nothing.
+    /// The end of the piece at an address, and the state of that piece: `Some(true)` if the piece belongs to this
+    /// memory, `Some(false)` if it belongs to the kernel, `None` if nothing is mapped.
     fn state_at(&self, at: usize) -> (usize, Option<bool>) {
         let all = self.addresses();
         if !all.contains(&at) {

@@ -6,16 +6,17 @@
 //!   calloc ─▶ the same, with a kept region's contents discarded: its blocks come from the zeroed stock
 //!   free ───▶ keep the region, or give it back if enough are kept
 //! ```
-//! Each block of numpy is a region, and all of it is writable when it is handed out: numpy fills
-//! memory by system calls, and the kernel raises no fault signal for those.
+//! Each block of numpy is a region, and the whole block is writable when numpy gets it: numpy fills
+//! memory by system calls, and the kernel raises no fault signal when a system call writes.
 //!
 //! Arrays that are used together must not begin at the same offset of their huge pages: otherwise
 //! simultaneous accesses hit the same cache sets and memory banks. An addition of arrays of 256 MB
-//! took 47 ms that way, and 28 ms with starts that differ by a page and a line. So consecutive
-//! blocks begin at different offsets.
+//! took 47 ms with equal offsets, and 28 ms with offsets that differ by a page and a line. So
+//! consecutive blocks begin at different offsets.
 //!
-//! numpy calls these functions from any thread, mostly with the interpreter's lock. They take a
-//! lock of their own, and under it neither call Python nor access memory of a region.
+//! numpy calls these functions from any thread, mostly with the interpreter's lock. The functions
+//! take a lock of their own, and while they hold that lock, they neither call Python nor access
+//! memory of a region.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -31,9 +32,9 @@ use pyo3::types::PyDict;
 use crate::failure::Failure;
 use crate::pool::Pool;
 
-/// The entry of numpy's C API table for `PyDataMem_SetHandler`. Entries never move.
+/// The index of `PyDataMem_SetHandler` in numpy's C API table. These indices never change.
 const SET_HANDLER: usize = 304;
-/// The entry for `PyDataMem_GetHandler`.
+/// The index of `PyDataMem_GetHandler` in the same table.
 const GET_HANDLER: usize = 305;
 
 /// The name that numpy gives to capsules of handlers.
@@ -63,7 +64,7 @@ struct Handler {
     functions: Functions,
 }
 
-/// A handler and the data that it uses, in the box that its capsule owns.
+/// A handler and the data that it uses, in a box that the handler's capsule owns.
 #[repr(C)]
 struct Owned {
     handler: Handler,
@@ -82,7 +83,7 @@ const ROOM: usize = STEP * (PLACES - 1);
 /// The regions that are numpy's blocks.
 struct Blocks {
     pool: hugefork::Pool,
-    /// Minimum size of a block that is a region; smaller ones are ordinary memory.
+    /// Minimum size of a block that is a region; smaller blocks come from the handler `before`.
     least: usize,
     /// Maximum total size of the regions that are kept for later blocks.
     keep: usize,
@@ -90,7 +91,7 @@ struct Blocks {
     /// The address range of all regions; no other block of numpy lies in it.
     low: AtomicUsize,
     high: AtomicUsize,
-    /// Counts blocks, so that each begins at another offset than the one before.
+    /// Counts blocks, so that each block begins at another offset than the block before.
     next_place: AtomicUsize,
     /// The process that the regions belong to.
     process: u32,
@@ -127,24 +128,25 @@ impl Blocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a child of `fork(2)`: it has none of the regions, and a missing thread may hold the lock.
+    /// Whether this is a child of `fork(2)`: a child has none of the regions, and a thread that the child does not have
+    /// may hold the lock.
     fn is_in_child(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Whether a block may be a region.
+    /// Whether a block may be a region: it lies in the address range of all regions.
     fn may_be_ours(&self, block: *mut c_void) -> bool {
         (self.low.load(Ordering::Relaxed)..self.high.load(Ordering::Relaxed)).contains(&block.addr())
     }
 
-    /// A block of `size` bytes; `None` leaves the request to the handler before.
+    /// A block of `size` bytes; `None` if the handler `before` must serve the request.
     fn give(&self, size: usize, contents: Contents) -> Option<NonNull<c_void>> {
         if size < self.least || self.is_in_child() {
             return None;
         }
         let block = self.pool.block_size().bytes();
         let least = size.checked_next_multiple_of(block)?;
-        // Aligned start offsets cost at most an eighth of the block here.
+        // Different start offsets are used only if they add at most an eighth to the block.
         let room = if size / 8 >= ROOM.max(block) { ROOM } else { 0 };
         let len = size.checked_add(room)?.checked_next_multiple_of(block)?;
         let made = || self.make(len).or_else(|| (least < len).then(|| self.make(least)).flatten());
@@ -161,7 +163,7 @@ impl Blocks {
         NonNull::new(address.cast())
     }
 
-    /// The kept region that fits best, if at most a quarter of it is wasted.
+    /// Takes the kept region that fits best, if a block of `len` bytes wastes at most a quarter of that region.
     fn recycle(&self, len: usize, contents: Contents) -> Option<hugefork::Region> {
         let region = {
             let mut state = self.state();
@@ -180,7 +182,7 @@ impl Blocks {
         Some(region)
     }
 
-    /// A new region; kept regions are freed if the pool is full.
+    /// Makes a new region. If the pool is full, frees all kept regions first.
     fn make(&self, len: usize) -> Option<hugefork::Region> {
         let make = || self.pool.region(len).and_then(|region| region.populate().map(|()| region)).ok();
         let region = make().or_else(|| (self.give_back() > 0).then(make).flatten())?;
@@ -230,7 +232,8 @@ impl Blocks {
 }
 
 /// # Safety
-/// As for all four functions: `context` belongs to this handler, which is alive, and the handler has allocated `block`.
+/// The contract of all four functions: `context` belongs to this handler, which is alive, and this handler has
+/// allocated `block`.
 unsafe extern "C" fn malloc(context: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
@@ -255,7 +258,7 @@ unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usi
     // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
     if blocks.may_be_ours(block) && blocks.is_in_child() {
-        // A child of fork(2) does not have the contents.
+        // A child of fork(2) does not have the contents of the block.
         return ptr::null_mut();
     }
     let Some(len) = blocks.len_of(block) else {
@@ -284,9 +287,10 @@ unsafe extern "C" fn free(context: *mut c_void, block: *mut c_void, size: usize)
     }
 }
 
-/// Frees the handler's data. The capsule is gone, and with it all arrays with blocks of this handler.
+/// Frees the handler's data. Python calls this function when it frees the capsule, so no array with a block of this
+/// handler exists any more.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls it once, for the capsule that `NumpyAllocator::new` made from a box.
+    // SAFETY: Python calls this function once, for the capsule that `NumpyAllocator::new` made from a box.
     unsafe {
         let owned = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
         if !owned.is_null() {
@@ -315,7 +319,7 @@ fn current(py: Python<'_>) -> Result<Py<PyAny>, Failure> {
     // SAFETY: `PyDataMem_GetHandler` has this type.
     let get: unsafe extern "C" fn() -> *mut ffi::PyObject =
         unsafe { std::mem::transmute(numpy_function(py, GET_HANDLER)?) };
-    // SAFETY: it returns a new reference, or null with an exception.
+    // SAFETY: the function returns a new reference, or null with an exception.
     Ok(unsafe { Bound::from_owned_ptr_or_err(py, get()) }?.unbind())
 }
 
@@ -333,7 +337,7 @@ unsafe impl Sync for NumpyAllocator {}
 
 impl NumpyAllocator {
     fn blocks(&self) -> &Blocks {
-        // SAFETY: the capsule owns them, and all changes happen under their locks.
+        // SAFETY: the capsule owns the blocks, and all their changes happen under their locks.
         unsafe { self.blocks.as_ref() }
     }
 }
@@ -371,7 +375,7 @@ impl NumpyAllocator {
             (*owned).handler.functions.context = blocks.as_ptr().cast();
             blocks
         };
-        // SAFETY: the capsule owns the box; without a capsule it is freed here.
+        // SAFETY: the new capsule owns the box; if no capsule could be made, this code frees the box.
         let capsule = unsafe {
             let made = ffi::PyCapsule_New(owned.cast(), CAPSULE.as_ptr(), Some(destroy));
             Bound::from_owned_ptr_or_err(py, made).inspect_err(|_| drop(Box::from_raw(owned)))?
@@ -419,6 +423,6 @@ fn set(py: Python<'_>, capsule: &Py<PyAny>) -> Result<Py<PyAny>, Failure> {
     // SAFETY: `PyDataMem_SetHandler` has this type.
     let set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject =
         unsafe { std::mem::transmute(numpy_function(py, SET_HANDLER)?) };
-    // SAFETY: it takes a capsule of a handler and returns a new reference, or null with an exception.
+    // SAFETY: the function takes a capsule of a handler and returns a new reference, or null with an exception.
     Ok(unsafe { Bound::from_owned_ptr_or_err(py, set(capsule.as_ptr())) }?.unbind())
 }

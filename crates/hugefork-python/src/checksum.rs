@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::failure::Failure;
 use crate::interrupt::BETWEEN_SIGNALS;
 
-/// Bytes per read: they remain in the CPU's cache until they are checked.
+/// Bytes per read. So few bytes remain in the CPU's cache until the checksum has been computed from them.
 const AT_ONCE: usize = 256 << 10;
 
 /// zlib's CRC-32 of a whole file.

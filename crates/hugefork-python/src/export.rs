@@ -37,7 +37,7 @@ impl Export {
         Ok(self.export.get()?.as_fd().as_raw_fd())
     }
 
-    /// The list of extents as text for `Imported`: which bytes of the file are which bytes of the snapshot.
+    /// The list of extents as text for `Imported`: the places in the file of all parts of the snapshot.
     fn extents(&self) -> Result<String, Failure> {
         Ok(self.export.get()?.extents().to_string())
     }
@@ -47,8 +47,8 @@ impl Export {
     }
 }
 
-/// Another process's export, mapped copy-on-write. It has the buffer protocol, writable: writes are private to this
-/// process.
+/// Another process's export, mapped copy-on-write. The object has the buffer protocol, writable: writes are private to
+/// this process.
 #[pyclass(frozen, module = "hugefork._native")]
 pub(crate) struct Imported {
     memory: Shared<hugefork::Imported>,

@@ -24,14 +24,14 @@ impl Failure {
     }
 }
 
-/// Number of bytes done, if the error reports it.
+/// Number of bytes done before the failure, if the error reports that number.
 fn done(error: &(dyn std::error::Error + 'static)) -> Option<usize> {
     let transfer = error.downcast_ref().map(|error: &TransferError| error.done);
     transfer.or_else(|| error.downcast_ref().map(|error: &ResetError| error.done))
 }
 
-/// The kernel's refusal, if that is the reason. An error that is transparent for another does not report it as its
-/// source.
+/// The kernel's refusal, if that is the reason of the error. An error that is transparent for another error does not
+/// report that other error as its source.
 fn refused<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a SystemError> {
     if let Some(RegionError::System(refused)) = error.downcast_ref() {
         return Some(refused);

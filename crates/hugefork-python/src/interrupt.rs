@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// Bytes copied between two checks for signals.
 pub(crate) const BETWEEN_SIGNALS: usize = 64 << 20;
 
-/// Runs a call without the interpreter's lock. [`look_after_signals`] may end it.
+/// Runs a call without the interpreter's lock. [`look_after_signals`] may end the call.
 pub(crate) fn interruptible<T: Send, E: Send>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<T, E> + Send,
@@ -26,8 +26,8 @@ where
     }
 }
 
-/// Checks for signals and then calls `then`; for any thread within [`interruptible`]. An exception of either ends the
-/// call.
+/// Checks for signals and then calls `then`; for any thread within [`interruptible`]. An exception of a signal handler
+/// or of `then` ends the interruptible call.
 pub(crate) fn look_after_signals(then: impl FnOnce(Python<'_>) -> PyResult<()>) {
     let looked = Python::attach(|py| {
         py.check_signals()?;

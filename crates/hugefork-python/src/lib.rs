@@ -1,7 +1,8 @@
 //! The native half of the Python package `hugefork`: the engine as Python objects.
 //!
 //! Users see the Python code (`python/hugefork`) above this module, `hugefork._native`. This module
-//! handles bytes and ranges of bytes; it knows nothing of arrays, shapes and element types.
+//! handles bytes and ranges of bytes; arrays, shapes and element types exist only in the Python
+//! code.
 //!
 //! | file | contents |
 //! |---|---|

@@ -11,14 +11,14 @@ use pyo3::types::PyTuple;
 ///
 /// A snapshot captures all threads' writes at one moment, so it may contain the first write of a group without the
 /// second. Forks, snapshots and resets of arrays that use an `Operations` (`pool.empty(…, operations=…)`) wait until no
-/// thread is inside a ``with operations:`` block, and threads that want to enter wait meanwhile. Use the same one for
-/// all arrays that are written together.
+/// thread is inside a ``with operations:`` block, and threads that want to enter wait meanwhile. Use the same
+/// `Operations` for all arrays that are written together.
 ///
-/// Operations nest. Each belongs to a thread: leave it on the thread that has entered it, and hold none over an
-/// ``await`` or a ``yield``. Enter first, then take locks that other threads take inside. Do not block inside: after
-/// `patience` seconds, the snapshot raises `OperationGoesOnError` and has changed nothing. A snapshot on a thread that
-/// is inside itself raises `InsideOperationError`. An exception leaves the operation, and so does the end of a thread;
-/// the writes done so far remain.
+/// Operations nest. An operation belongs to a thread: leave it on the thread that has entered it, and do not hold it
+/// over an ``await`` or a ``yield``. Enter the operation first, then take locks that other threads take during an
+/// operation. Do not block during an operation: after `patience` seconds, a snapshot that waits for it raises
+/// `OperationGoesOnError` and has changed nothing. A thread that takes a snapshot during its own operation gets
+/// `InsideOperationError`. An exception or the end of the thread leaves the operation; the writes done so far remain.
 ///
 /// >>> import hugefork as hf
 /// >>> operations = hf.Operations()
@@ -45,7 +45,8 @@ impl Operations {
         Ok(Operations { operations: hugefork::Operations::with_patience(patience) })
     }
 
-    /// Enters. A waiting thread releases the interpreter's lock, because the threads inside need it to leave.
+    /// Begins an operation. A thread that waits for a snapshot releases the interpreter's lock, because threads with an
+    /// open operation need that lock to end it.
     fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         let (py, operations) = (slf.py(), &slf.operations);
         py.detach(|| std::mem::forget(operations.enter()));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use hugefork::OwnedPin;
 use pyo3::prelude::*;
 
-/// Holds a range of a region writable and in place, until it is released or collected.
+/// Holds a range of a region writable and in place, until the pin is released or collected.
 #[pyclass(frozen, module = "hugefork")]
 pub(crate) struct Pin {
     pin: Mutex<Option<OwnedPin>>,
@@ -28,7 +28,7 @@ impl Pin {
         (self.start, self.stop)
     }
 
-    /// Whether it was released.
+    /// Whether the pin was released.
     #[getter]
     fn released(&self) -> bool {
         self.pin.lock().unwrap_or_else(PoisonError::into_inner).is_none()

@@ -20,16 +20,17 @@ use crate::shared::{Memory, Shared};
 use crate::snapshot::RegionSnapshot;
 use crate::stats;
 
-/// Number of blocks copied before the free blocks of the pool are checked again: one in this many of the pool's.
+/// `copy_ahead` checks the pool's free blocks again after copying this fraction of the pool: one in 64 blocks.
 const LITTLE: usize = 64;
 
-/// Maximum of that number.
+/// Maximum number of blocks that `copy_ahead` copies between two of these checks.
 const MOST_AHEAD: usize = 32;
 
-/// Memory of a pool: zeros at first; a write to a block takes it from the pool. It has the buffer protocol, writable.
+/// Memory of a pool: zeros at first; a write to a block of the region takes a block from the pool. A region has the
+/// buffer protocol, writable.
 ///
-/// Each array of `Pool.empty` lies in a region of its own. A region lives as long as a view of it. `close()` frees it
-/// earlier; it raises BufferError while views exist.
+/// Each array of `Pool.empty` lies in a region of its own. A region lives as long as a view of the region. `close()`
+/// frees the region earlier; `close()` raises BufferError while views exist.
 #[pyclass(frozen, weakref, module = "hugefork")]
 pub(crate) struct Region {
     region: Shared<hugefork::Region>,
@@ -64,33 +65,33 @@ impl Region {
 
 #[pymethods]
 impl Region {
-    /// Its length in bytes, a multiple of the block size.
+    /// The region's length in bytes, a multiple of the block size.
     #[getter]
     fn nbytes(&self) -> usize {
         self.nbytes
     }
 
-    /// The address of its first byte.
+    /// The address of the region's first byte.
     #[getter]
     fn address(&self) -> usize {
         self.address
     }
 
-    /// Number of living views of it: arrays and memoryviews, but not views of these.
+    /// Number of living views of the region: arrays and memoryviews, but not views of these views.
     #[getter]
     fn exports(&self) -> usize {
         self.region.exports()
     }
 
-    /// Whether it was closed.
+    /// Whether the region was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.region.is_closed()
     }
 
-    /// Frees its memory.
+    /// Frees the region's memory.
     ///
-    /// Raises BufferError while arrays or memoryviews of it exist. A second call does nothing.
+    /// Raises BufferError while arrays or memoryviews of the region exist. A second call does nothing.
     fn close(&self, py: Python<'_>) -> Result<(), Failure> {
         self.region.close(py)
     }
@@ -145,15 +146,16 @@ impl Region {
         Ok(py.detach(|| region.prepare_snapshot())?)
     }
 
-    /// Copies the blocks of a range that are shared with snapshots, so that writes need not copy them. Returns false
-    /// when the pool has few free blocks left: copying the rest would revoke blocks of those snapshots.
+    /// Copies the blocks of a range that are shared with snapshots, so that later writes need not copy these blocks.
+    /// Returns false when the pool has few free blocks left: copying the rest would revoke blocks of those snapshots.
     fn copy_ahead(&self, py: Python<'_>, start: usize, stop: usize) -> Result<bool, Failure> {
         let region = self.get()?;
         let block = region.pool().block_size().bytes();
         let at_once = (region.pool().capacity() / block / LITTLE).clamp(1, MOST_AHEAD);
         py.detach(|| {
             for (nth, at) in (start..stop).step_by(block).enumerate() {
-                // The check takes as long as copying some blocks. Writers take blocks meanwhile, too.
+                // The check takes as long as copying some blocks, so it is not made for each block. The limit is four
+                // times the blocks until the next check, because writers take blocks meanwhile, too.
                 if nth % at_once == 0 && region.pool().stats().blocks_free < 4 * at_once {
                     return Ok(false);
                 }
@@ -239,7 +241,7 @@ pub(crate) fn borrowed(fd: c_int) -> Result<BorrowedFd<'static>, Failure> {
     if fd < 0 {
         return Err(PyValueError::new_err(format!("{fd} is not a descriptor: give one that is open")).into());
     }
-    // SAFETY: it is not -1. The kernel checks at each call whether it is open.
+    // SAFETY: the number is not -1. The kernel checks at each call whether the descriptor is open.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
@@ -259,7 +261,7 @@ pub(crate) fn snapshot_all(
     Ok(made.into_iter().map(RegionSnapshot::new).collect())
 }
 
-/// Resets several different regions at one moment, each to its snapshot.
+/// Resets several different regions at one moment, each region to the snapshot given for it.
 #[pyfunction]
 pub(crate) fn reset_all(
     py: Python<'_>,
@@ -296,8 +298,8 @@ pub(crate) fn fork_all(
     let forks = py.detach(|| {
         loop {
             match fork_once(&sources, options) {
-                // The pool is full, and a part of the cut was revoked before the fork. The next cut has the present
-                // contents.
+                // The pool is full, so it revoked a part of a snapshot that this call took of a region, before the fork
+                // of that snapshot. The next attempt takes new snapshots, of the present contents.
                 Err(RegionError::Revoked) if !sources.iter().any(is_revoked) => {}
                 forks => return forks,
             }
@@ -338,7 +340,7 @@ fn is_revoked(source: &Source) -> bool {
     }
 }
 
-/// Puts the engine's fault handler on top again. Does nothing before the first pool.
+/// Installs the engine's fault handler again, in front of handlers installed since. Does nothing before the first pool.
 #[pyfunction]
 pub(crate) fn reinstall_fault_handler() -> Result<(), Failure> {
     Ok(hugefork::reinstall_fault_handler()?)

@@ -15,10 +15,11 @@ use pyo3::prelude::*;
 
 use crate::failure::Failure;
 
-/// A value of the engine. Calls in progress when it is closed complete normally.
+/// A value of the engine, such as a region, that a Python object owns until it is closed. When the object is closed,
+/// calls that are still running on the value complete normally.
 pub(crate) struct Shared<T: Send + Sync> {
     state: Mutex<Exported<T>>,
-    /// Its name in messages.
+    /// The name of the value's kind in messages.
     noun: &'static str,
 }
 
@@ -55,7 +56,7 @@ impl<T: Send + Sync> Shared<T> {
         self.state().value.is_none()
     }
 
-    /// Number of living views of its memory.
+    /// Number of living views of the value's memory.
     pub(crate) fn exports(&self) -> usize {
         self.state().exports
     }
@@ -79,8 +80,8 @@ impl<T: Send + Sync> Shared<T> {
     /// Fills `view` with the memory that `memory` returns, and holds the value until the view is released.
     ///
     /// # Safety
-    /// Python has passed `view` for this request. The memory is valid as long as the value exists, and it is writable
-    /// if it says so.
+    /// Python has passed `view` for this request. The memory that `memory` returns is valid as long as the value
+    /// exists, and it is writable unless it is declared read-only.
     pub(crate) unsafe fn export(
         &self,
         owner: Bound<'_, PyAny>,
@@ -97,7 +98,7 @@ impl<T: Send + Sync> Shared<T> {
             return Err(self.is_closed_error().into());
         }
         let (len, readonly) = (memory.len as isize, c_int::from(memory.is_read_only));
-        // SAFETY: the caller vouches for the memory. The call takes a reference to the owner.
+        // SAFETY: the caller vouches for the memory. The view holds a reference to the owner, which the call takes.
         let answer = unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), memory.address, len, readonly, flags) };
         if answer != 0 {
             return Err(PyErr::fetch(py).into());
@@ -120,8 +121,8 @@ pub(crate) struct Memory {
 }
 
 impl<T: Send + Sync> Drop for Shared<T> {
-    /// No code uses the value any more, and no view exists, since each holds a reference. Unmapping runs without the
-    /// interpreter's lock.
+    /// No code uses the value any more, and no view exists, since each view holds a reference to the object. Unmapping
+    /// runs without the interpreter's lock.
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = state.value.take() {

@@ -14,11 +14,11 @@ use crate::interrupt::BETWEEN_SIGNALS;
 use crate::region::borrowed;
 use crate::shared::{Memory, Shared};
 
-/// Bytes per copy from a snapshot for checking and writing: they fit into the cache of one CPU, and displace less from
-/// the shared cache.
+/// Bytes per copy from a snapshot for checking and writing: so few bytes fit into the cache of one CPU, and displace
+/// less data from the shared cache.
 const AT_ONCE: usize = 256 << 10;
 
-/// The contents of a region at one moment. It has the buffer protocol, read-only.
+/// The contents of a region at one moment. A snapshot has the buffer protocol, read-only.
 #[pyclass(frozen, weakref, module = "hugefork._native")]
 pub(crate) struct RegionSnapshot {
     snapshot: Shared<hugefork::Snapshot>,
@@ -44,13 +44,14 @@ impl RegionSnapshot {
         self.nbytes
     }
 
-    /// Identifies it among all snapshots of this process; of two snapshots of one region, the later has the greater id.
+    /// Identifies the snapshot among all snapshots of this process; of two snapshots of one region, the later has the
+    /// greater id.
     #[getter]
     fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its address. The first call maps the snapshot.
+    /// The address of the snapshot's first byte. The first call maps the snapshot.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<usize, Failure> {
         let snapshot = self.get()?;

@@ -1,4 +1,5 @@
-//! Statistics as dictionaries. The dataclasses in `python/hugefork/_stats.py` have the same names.
+//! Statistics as dictionaries. The keys are the field names of the dataclasses in
+//! `python/hugefork/_stats.py`.
 
 use std::time::Duration;
 

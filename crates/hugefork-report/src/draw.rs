@@ -15,7 +15,7 @@ use crate::figures::{figure, measured, phrases, quantity, spaced, unit};
 use crate::record::{Entry, Params};
 use crate::work::{constants, pick, work_names};
 
-/// A picture shows at most so many lines and places; the table has the rest.
+/// The most lines, and the most places on the horizontal axis, that a picture shows; the table has the rest.
 const LINES: usize = 8;
 const PLACES: usize = 16;
 

@@ -1,9 +1,9 @@
-//! `anon-cow-seq`: each task gets a fork of one populated area, and writes every 8-byte word of it. That is the work of
-//! vm-scalability's case of this name.
+//! `anon-cow-seq`: each task gets a fork of one populated area, and writes every 8-byte word of that fork.
+//! vm-scalability's case of this name does the same work.
 //!
-//! `throughput`, `create` and `cpu` are those of `anon-w-seq`; here `create` includes the forks: `fork(2)`, or
-//! `Region::fork()` and a thread. The parent area stays, so that every block must be copied and none can be reused.
-//! After every sample the case checks that the parent has not changed.
+//! `throughput`, `create` and `cpu` are the metrics of `anon-w-seq`; in this case `create` includes the forks:
+//! `fork(2)`, or `Region::fork()` and a thread. The parent area stays mapped, so that every block must be copied
+//! and no block can be reused. After every sample the case checks that the parent has not changed.
 
 use hugefork::{BlockSize, Region};
 

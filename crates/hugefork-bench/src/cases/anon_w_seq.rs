@@ -1,13 +1,14 @@
-//! `anon-w-seq`: each task writes every 8-byte word of its own new area, `p[i] = i`. That is the work of
-//! vm-scalability's case of this name.
+//! `anon-w-seq`: each task writes every 8-byte word of its own new area, `p[i] = i`. vm-scalability's
+//! case of this name does the same work.
 //!
 //! `throughput` is the bytes of all tasks over the write phase, which goes from the common start to the end of the
-//! slowest task. `create` is the time before it, in which areas and tasks are made: mappings and `fork(2)`, or regions
-//! and threads. `cpu` is the CPU time of both, of all threads and processes.
+//! slowest task. `create` is the time before the write phase, in which areas and tasks are created: mappings and
+//! `fork(2)`, or regions and threads. `cpu` is the CPU time that all threads and processes use in `create` and in
+//! the write phase.
 //!
-//! The parent maps the kernel's areas and does not touch them; one child writes each. They have no reservation, since
-//! hugetlb reservations would stay with the parent. hugefork's areas are regions of one pool with all defaults, whose
-//! blocks have been used before.
+//! The parent maps the areas of the kernel's subjects and does not touch them; each area is written by one child. The
+//! areas have no hugetlb reservation, since the reservation would stay with the parent. hugefork's areas are regions
+//! of one pool with all defaults, whose blocks have been used before.
 
 use hugefork::{BlockSize, Region};
 
@@ -66,7 +67,8 @@ pub(super) fn params(job: &Job) -> Params {
     crate::results::result::params([("size", Param::size(job.size)), ("tasks", Param::Number(job.tasks as u64))])
 }
 
-/// The figures of the cases with tasks. `meter` runs since before the areas were made, at `start`.
+/// The figures of the cases with tasks. The areas were created from `start` to `created`, and `meter` has counted since
+/// `start`.
 pub(super) fn measures(job: &Job, start: u64, created: u64, outcome: Outcome, meter: &CpuMeter) -> Vec<Measure> {
     let gib = (job.size * job.tasks) as f64 / (1u64 << 30) as f64;
     Measure::all([
@@ -77,7 +79,7 @@ pub(super) fn measures(job: &Job, start: u64, created: u64, outcome: Outcome, me
 }
 
 fn in_mappings(job: &Job, kind: PageKind, cpus: &[usize]) -> Result<Sample, BenchError> {
-    // This also sees that there are huge pages: children do not say whether they got any.
+    // Warming also checks that the machine has huge pages: the children do not report whether they got any.
     warm(kind, job.size, job.tasks, cpus)?;
     let (meter, start) = (CpuMeter::start(), clock::now());
     let mut memories = Vec::with_capacity(job.tasks);

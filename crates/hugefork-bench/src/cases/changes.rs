@@ -1,9 +1,10 @@
-//! `changes`: finding the pages of a live area that differ from a snapshot of it, to save those and no others.
+//! `changes`: finding the pages of a live area that differ from a snapshot of it, so that a program can save
+//! only these pages.
 //!
 //! One word is written in some pages at random, from 0.01 % of them to all (`changed`). `find` is
 //! the time to find these pages: by `Region::changed_since` in a pool with all defaults; by
 //! `memcmp` of each page and its copy; or by `PAGEMAP_SCAN`, which also protects the pages again.
-//! In every sample as many pages must be found as were written.
+//! In every sample, the number of pages found must be the number of pages written.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +50,7 @@ impl Case for Changes {
     }
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
-        // Of ten thousand pages.
+        // The number of written pages in every ten thousand.
         let shares: &[usize] = match job.scope {
             Scope::Quick => &[1, 100, 10_000],
             Scope::Full => &[1, 10, 100, 1_000, 10_000],
@@ -74,7 +75,7 @@ impl Case for Changes {
 #[derive(Clone, Copy)]
 struct Setup {
     size: usize,
-    /// Written pages of ten thousand.
+    /// The number of written pages in every ten thousand.
     share: usize,
     cpu: usize,
 }

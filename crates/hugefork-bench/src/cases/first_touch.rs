@@ -8,12 +8,12 @@
 //!
 //! Where `memory` is `fresh`, the program gets the memory from the system: the kernel's subjects
 //! map an area, `hugefork` builds a pool with its defaults. `hugefork-upfront` builds a pool that
-//! gets all memory when it is built; that is not part of the pass, but part of `cpu`. Where
-//! `memory` is `recycled`, the program has used the memory before and has given it back: a region
-//! of the same pool, or `MADV_DONTNEED` of the same mapping.
+//! gets all its memory when it is built; the time of the build is not part of the pass, but of
+//! `cpu`. Where `memory` is `recycled`, the program has used the memory before and has freed it, by
+//! dropping a region of the same pool or by `MADV_DONTNEED` of the same mapping.
 //!
-//! One thread writes. Where `cpus` is 1, the process has one CPU, so that a thread of the pool that gets memory ahead
-//! competes with the writer. Where it is `all`, such a thread may have a CPU of its own.
+//! One thread writes. Where `cpus` is 1, the process has one CPU, so that the pool's thread that obtains memory in
+//! advance competes with the writer. Where `cpus` is `all`, that thread may have a CPU of its own.
 
 use hugefork::{Commit, Pool, Region};
 
@@ -61,7 +61,7 @@ impl Case for FirstTouch {
 
     fn entries(&self, job: &Job, subjects: &[SubjectPlan], host: &Host) -> Vec<Entry> {
         let works = [Memory::Fresh, Memory::Recycled].into_iter().flat_map(|memory| [(memory, true), (memory, false)]);
-        // With one CPU, both are the same work.
+        // On a machine with one CPU, the confined work and the other are the same.
         let works = works.filter(|(_, is_confined)| *is_confined || host.cpus > 1);
         let of = |(memory, is_confined): (Memory, bool)| {
             let params = params([
@@ -85,12 +85,12 @@ impl Case for FirstTouch {
     }
 }
 
-/// Where the memory of the area was before.
+/// The owner of the area's memory before the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
-    /// With the system.
+    /// The memory belonged to the system.
     Fresh,
-    /// In use by the program.
+    /// The program has used the memory.
     Recycled,
 }
 
@@ -103,7 +103,7 @@ impl Memory {
     }
 }
 
-/// One pass.
+/// The parameters of one pass.
 #[derive(Clone, Copy)]
 struct Pass {
     size: usize,
@@ -135,7 +135,7 @@ impl Pass {
         warm(PageKind::Thp, self.size, 1, &[self.cpu])?;
         let mut pinned = self.is_confined.then(|| Pinned::to(self.cpu)).transpose()?;
         let mut meter = CpuMeter::start();
-        // Its threads inherit the CPUs of this one.
+        // The pool's threads inherit the allowed CPUs of this thread.
         let pool: Pool = pools::builder(self.size).commit(commit).build()?;
         if self.memory == Memory::Recycled {
             drop(pools::written(&pool, self.size, 0)?);
@@ -151,7 +151,7 @@ impl Pass {
         Ok(Sample::on(&pool, Some(pool.clear_kernel()), measures))
     }
 
-    /// Writes to each 2 MiB.
+    /// Writes a word in each 2 MiB of the area, and times the writes.
     ///
     /// # Safety
     /// `area` is `size` bytes of demand-zero memory, aligned to 4096, ours alone.
@@ -182,7 +182,8 @@ impl Pass {
 /// The value that is written.
 const MARK: u64 = 0x5eed_f00d_0dd5;
 
-/// Checks that 2 MiB from `start` are zero but for the word at `written`, page by page.
+/// Checks the word at `written` and the first word of each page in the 2 MiB from `start` on: only the word at
+/// `written` may differ from zero.
 ///
 /// # Safety
 /// `area` holds these 2 MiB, and no other thread writes to them.

@@ -1,5 +1,5 @@
-//! `lazy-free`: a populated area is lazily freed, and then written to again, or reclaimed and touched once more. Each
-//! size of blocks or folios is a work of its own.
+//! `lazy-free`: a populated area is lazily freed; then the program writes to the area again, or the memory is
+//! reclaimed and the program writes to the area afterwards. Each size of blocks or folios is a work of its own.
 //!
 //! | metric | |
 //! |---|---|
@@ -9,19 +9,21 @@
 //! | `mark+reclaim+touch` | that, and one byte written in each block, which needs memory again |
 //! | `cpu` | all threads, for all of these |
 //!
-//! No call makes the kernel reclaim memory that was marked with `MADV_FREE`; it does so when it needs memory. So
-//! `mark+reclaim` of `kernel` is `madvise(MADV_DONTNEED)` alone, which gives everything back at once: to the system,
-//! where hugefork gives it back to the pool.
+//! No call makes the kernel reclaim memory that was marked with `MADV_FREE`; the kernel reclaims that memory when it
+//! needs some. So `mark+reclaim` of `kernel` is `madvise(MADV_DONTNEED)` alone, which returns the whole area to the
+//! system at once. hugefork returns the area to the pool.
 //!
-//! Before each of the two parts a new area is populated, with every word written. In every sample,
-//! the rewrite must keep the contents and the reclaim must leave zeros. hugefork must be able to
-//! reclaim all that it marked. `LazyFree` in smaps tells how much the kernel marked, but only in
-//! the warm-up: reading it walks the page tables that the rewrite needs.
+//! Before the rewrite, and again before the reclaim, every word of a new area is written. In every
+//! sample, the rewrite must keep the contents and the reclaim must leave zeros. hugefork must be
+//! able to reclaim all the memory that it marked. The case checks how much the kernel marked by
+//! `LazyFree` in smaps, but only in the warm-up, because reading smaps walks the page tables that
+//! the rewrite needs.
 //!
-//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's usual settings
-//! it can have only 4 KiB and the largest size; for the others `--tune` changes settings while an
-//! area is populated and used. Each time the case checks that folios have the right size: 2 MiB by
-//! smaps, others by the kernel's count of the folios that it made.
+//! `kernel` is anonymous memory in [`folios`] of the block size. With the kernel's default
+//! settings, this memory can have only 4 KiB pages and folios of the largest size; for the other
+//! sizes, `--tune` changes settings while an area is populated and used. Each time the case checks
+//! that folios have the right size: 2 MiB by smaps, others by the kernel's count of the folios that
+//! it made.
 
 use hugefork::{BlockSize, Pool, Region};
 
@@ -48,13 +50,13 @@ pub struct LazyFree;
 /// The call that marks memory as lazily freed.
 const MARK: Metric = Metric::new("mark", "ms");
 
-/// The mark, and a write to each block, which takes it back.
+/// The mark, and a write to each block, which cancels the mark of that block.
 const MARK_REWRITE: Metric = Metric::new("mark+rewrite", "ms");
 
-/// From populated memory to memory that is free again.
+/// The mark, and the reclaim, after which the memory is free.
 const MARK_RECLAIM: Metric = Metric::new("mark+reclaim", "ms");
 
-/// The same, and a write to each block.
+/// The mark, the reclaim, and a write to each block.
 const MARK_RECLAIM_TOUCH: Metric = Metric::new("mark+reclaim+touch", "ms");
 
 impl Case for LazyFree {
@@ -99,14 +101,14 @@ impl Case for LazyFree {
 /// 4 KiB, and every size that Linux makes folios of anonymous memory in on x86-64.
 fn blocks() -> Vec<BlockSize> {
     let size = |shift: u32| BlockSize::new(1 << shift).expect("a power of two from 4 KiB to 2 MiB");
-    // There are no folios of two pages: a large folio keeps something in its third.
+    // There are no folios of two pages: the kernel keeps data of a large folio in the structure of its third page.
     (12..=21).filter(|shift| *shift != 13).map(size).collect()
 }
 
 /// Areas hold `p[i] = i + BIAS`, which is zero nowhere.
 const BIAS: u64 = 1;
 
-/// The least part of an area that must be marked, or be in folios of the right size.
+/// The least fraction of an area that must be marked, or be in folios of the right size.
 const ENOUGH: f64 = 0.95;
 
 /// The figures of a sample; `rewrite` and `touch` do not include the calls before them.
@@ -152,7 +154,7 @@ struct Folios {
     block: BlockSize,
     settings: Settings,
     cpu: usize,
-    /// Whether it was checked that a mark marks.
+    /// Whether a sample has checked that the kernel marks the area.
     is_seen: bool,
 }
 
@@ -201,7 +203,7 @@ impl Folios {
     fn sample(&mut self) -> Result<Sample, BenchError> {
         let _folios = (self.settings == Settings::Lent).then(|| Only::size(self.block)).transpose()?;
         let _pinned = Pinned::to(self.cpu)?;
-        // In 4 KiB pages, since huge ones may be switched off here.
+        // The warming takes 4 KiB pages, since huge pages may be switched off at this point.
         warm(PageKind::Base, self.size, 1, &[self.cpu])?;
         let mut calls = Calls::default();
         let area = self.populated()?;
@@ -232,8 +234,8 @@ impl Folios {
 fn in_region(size: usize, block_size: BlockSize, cpu: usize) -> Result<Sample, BenchError> {
     warm(PageKind::Thp, size + size / 4 / HUGE_PAGE * HUGE_PAGE, 1, &[cpu])?;
     let block = block_size.bytes();
-    // The pool has room beside the area, as a machine has: a pool that is nearly full gives and maps small blocks
-    // one by one.
+    // The pool has more memory than the area, as a machine has: a nearly full pool allocates and maps small blocks one
+    // by one.
     let pool = pools::used((size + size / 4).next_multiple_of(block), block_size)?;
     let _pinned = Pinned::to(cpu)?;
     let mut calls = Calls::default();
@@ -255,7 +257,8 @@ fn in_region(size: usize, block_size: BlockSize, cpu: usize) -> Result<Sample, B
     Ok(Sample::on(&pool, None, measures(mark, rewrite, mark_again + reclaim, touch, calls.cpu)))
 }
 
-/// A new region in which every word was written and which was then lazily freed, and the time of the latter.
+/// A new region in which every word was written and which was then lazily freed, and the time of the call that freed it
+/// lazily.
 fn marked(pool: &Pool, size: usize, calls: &mut Calls) -> Result<(Region, f64), BenchError> {
     let region = pools::written(pool, size, BIAS)?;
     let (marked, mark) = calls.time(|| region.lazy_free(0..size));

@@ -1,5 +1,5 @@
-//! A list that children of `fork(2)` share. A fork copies no page tables for it, and writes to it after a fork raise no
-//! fault, so that it does not change the figures, however long it is.
+//! A list that children of `fork(2)` share with their parent. A fork copies no page tables for the list, and writes to
+//! the list after a fork raise no fault. So a list of any length leaves the figures unchanged.
 
 use std::ptr::{self, NonNull};
 
@@ -49,7 +49,7 @@ impl<T> Drop for List<T> {
     }
 }
 
-/// Never none: there are no empty mappings.
+/// The length of the mapping in bytes; at least one number, since a mapping cannot be empty.
 fn bytes<T>(len: usize) -> usize {
     len.max(1) * size_of::<T>()
 }

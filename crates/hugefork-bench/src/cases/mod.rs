@@ -1,5 +1,5 @@
-//! The cases. The file of each documents its sample, its metrics and its subjects. Several cases share `list` and
-//! `ways`.
+//! The cases. The file of each case documents the case's sample, metrics and subjects. Several cases share `list`
+//! and `ways`.
 
 pub mod anon_cow_seq;
 pub mod anon_w_seq;
@@ -32,12 +32,12 @@ pub const ALL: &[&dyn Case] = &[
     &read_after::ReadAfter,
 ];
 
-/// The cases of a quick run: all but those of single kernels.
+/// The cases of a quick run: all cases except `clear` and `copy`, which measure single kernels.
 pub fn quick() -> Vec<&'static dyn Case> {
     ALL.iter().copied().filter(|case| !["clear", "copy"].contains(&case.name())).collect()
 }
 
-/// The case of this name.
+/// The case with the name `name`.
 pub fn named(name: &str) -> Option<&'static dyn Case> {
     ALL.iter().copied().find(|case| case.name() == name)
 }

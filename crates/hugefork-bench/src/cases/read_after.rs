@@ -1,9 +1,12 @@
-//! `read-after`: random reads of a populated area, before a snapshot of it (`when` is `before`), while the snapshot is
-//! held and the program has written to one page in a hundred (`held`), and after the snapshot was dropped (`after`).
+//! `read-after`: random reads of a populated area, before a snapshot of that area (`when` is `before`), while the
+//! snapshot is held and the program has written to one page in a hundred (`held`), and after the snapshot was dropped
+//! (`after`).
 //!
-//! Reads get slower where a huge page was split into small ones. Each read depends on the one
-//! before, so that a miss of the TLB shows. `read` is the mean of all, `p99` that of batches of 64
-//! reads. After the drop, subjects have a tenth of a second to put memory together again.
+//! Reads get slower where a huge page was split into small ones. The address of each read depends
+//! on the result of the read before, so that misses of the TLB add to the time. `read` is the mean
+//! time of all reads, and `p99` is the 99th percentile of batches of 64 reads, each taken as the
+//! mean of its reads. After the drop of the snapshot, subjects have a tenth of a second to restore
+//! huge pages.
 
 use std::hint::black_box;
 use std::thread::sleep;
@@ -28,17 +31,17 @@ use crate::subject::Subject;
 #[derive(Debug)]
 pub struct ReadAfter;
 
-/// One read.
+/// The mean time of a read.
 const READ: Metric = Metric::new("read", "ns");
 
-/// The batch that only one in a hundred is slower than.
+/// The time of a read in a batch; only one batch in a hundred is slower.
 const P99: Metric = Metric::new("p99", "ns");
 
 /// Reads of a sample, and of a batch.
 const READS: usize = 128 << 10;
 const BATCH: usize = 64;
 
-/// One page in so many is written while the snapshot is held.
+/// While the snapshot is held, the program writes to one in this many pages.
 const ONE_PAGE_IN: usize = 100;
 
 /// The time between the drop of the snapshot and the reads.
@@ -82,7 +85,7 @@ impl Case for ReadAfter {
     }
 }
 
-/// When the area is read.
+/// The moment at which the area is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Before,
@@ -132,7 +135,7 @@ fn measure<W: Way>(
     })
 }
 
-/// Reads the words at `offsets`, one after the other. Returns the nanoseconds of a read, batch by batch.
+/// Reads the words at `offsets`, one after the other. Returns the mean nanoseconds of a read for each batch.
 ///
 /// # Safety
 /// `area` holds a word at each offset, aligned to 8.

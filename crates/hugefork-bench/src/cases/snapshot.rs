@@ -1,8 +1,8 @@
 //! `snapshot`: the cost of a snapshot for a program that goes on writing to its area at a steady pace.
 //!
-//! The program has a populated area, of which it holds some older snapshots (`held`), with writes between each two. One
-//! thread takes one more snapshot, and writes 8-byte words anywhere in the area, so many a second (`rate`): every half
-//! millisecond it wakes and does the writes that are due, as with requests from a socket.
+//! The program has a populated area and holds `held` older snapshots of it, with writes between each two snapshots. One
+//! thread takes one more snapshot, and then writes `rate` 8-byte words a second at random places of the area: every
+//! half millisecond the thread wakes and does the writes that are due, as with requests from a socket.
 //!
 //! | metric | |
 //! |---|---|
@@ -18,8 +18,9 @@
 //! | `memcpy` | a copy of everything, to memory that is present; with at most one older snapshot |
 //! | `shadow-copy` | a copy of the pages that the kernel has marked as written, beside a full copy |
 //!
-//! In the end the area must hold the written words, and the snapshot the words from before. The lists for
-//! that lie in memory that children share (`list.rs`), so that noting the lateness of a write raises no fault.
+//! In the end the area must hold the written words, and the snapshot must hold the words from before these
+//! writes. The lists of the writes lie in memory that children share (`list.rs`), so that noting the lateness
+//! of a write raises no fault.
 
 use std::time::Duration;
 
@@ -51,16 +52,16 @@ pub struct Snapshot;
 /// The call that takes a snapshot.
 const CALL: Metric = Metric::new("call", "ms");
 
-/// How often the thread wakes.
+/// The time between two wake-ups of the writing thread.
 const TICK: Duration = Duration::from_micros(500);
 
-/// The thread wakes so many nanoseconds before writes are due, and waits awake for the rest, since waking takes time.
+/// The thread wakes this many nanoseconds before writes are due, and spins until then, since waking takes time.
 const AWAKE: u64 = 100_000;
 
-/// Writes between two older snapshots of 1 GiB.
+/// Number of writes between two older snapshots, for an area of 1 GiB.
 const BETWEEN: usize = 1_000;
 
-/// Older snapshots, writes a second, and how long they go on.
+/// The numbers of older snapshots, the numbers of writes a second, and the duration of the writes.
 fn works(scope: Scope) -> (&'static [usize], &'static [usize], Duration) {
     match scope {
         Scope::Quick => (&[0, 10], &[50_000], Duration::from_millis(120)),
@@ -101,7 +102,7 @@ impl Case for Snapshot {
                 ("rate", Param::Number(rate as u64)),
             ]);
             let mut subjects = subjects.to_vec();
-            // Ten whole copies are nobody's history.
+            // With `memcpy` every snapshot is a whole copy, and no program keeps ten of these.
             subjects.retain(|planned| planned.subject != Subject::Memcpy || held <= 1);
             for planned in subjects.iter_mut().filter(|planned| planned.lack.is_none()) {
                 planned.lack = setup.lack(&planned.subject, host);
@@ -112,23 +113,23 @@ impl Case for Snapshot {
     }
 }
 
-/// One work.
+/// The parameters of one work.
 #[derive(Clone, Copy)]
 struct Setup {
     size: usize,
-    /// Older snapshots.
+    /// Number of older snapshots.
     held: usize,
-    /// Writes a second.
+    /// Number of writes a second.
     rate: usize,
-    /// How long the writes go on.
+    /// Duration of the writes.
     time: Duration,
     cpu: usize,
 }
 
 impl Setup {
-    /// The reason why a subject cannot hold so many snapshots.
+    /// The reason why a subject cannot hold `held` older snapshots and one more; `None` if it can.
     fn lack(self, subject: &Subject, host: &Host) -> Option<String> {
-        // Each is a whole copy, or may become one.
+        // Each snapshot is a whole copy of the area, or may become one. The area itself and the last snapshot add two.
         let all = self.size * (self.held + 2);
         let why = match subject {
             Subject::Memcpy => host.lack_of_memory(all),
@@ -144,8 +145,8 @@ impl Setup {
         let Setup { size, held, cpu, .. } = self;
         match subject {
             Subject::Hugefork => {
-                // A copy of the area for the last snapshot, and several times the pages that are written between
-                // the others.
+                // A copy of the area for the last snapshot, and several times the pages that are written between the
+                // older snapshots.
                 let room = size + 8 * 4096 * held * self.between();
                 Box::new(move |targets| self.sample(|| RegionWay::new(size, room, cpu), targets))
             }
@@ -158,12 +159,12 @@ impl Setup {
         }
     }
 
-    /// Writes between two older snapshots.
+    /// Number of writes between two older snapshots.
     fn between(self) -> usize {
         (BETWEEN * (self.size >> 20) / 1024).max(16)
     }
 
-    /// Writes of each tick.
+    /// Number of writes in each tick.
     fn a_tick(self) -> usize {
         ((self.rate as f64 * TICK.as_secs_f64()) as usize).max(1)
     }
@@ -210,7 +211,7 @@ impl Setup {
             (Metric::CPU, cpu),
         ]);
         measures.extend(memory.map(|mib| Measure::new(Metric::MEMORY, mib)));
-        // Before the area goes, which they hold parts of.
+        // The snapshots hold parts of the area, so they are dropped before the area.
         drop(held);
         Ok(match way.pool() {
             Some(pool) => Sample::on(pool, None, measures),
@@ -224,24 +225,24 @@ fn before(offset: usize) -> u64 {
     (offset / 8) as u64 + BIAS
 }
 
-/// The value that is written to it.
+/// The value of a word after it was written.
 fn after(offset: usize) -> u64 {
     !before(offset)
 }
 
-/// The writes of a sample. Words with an even index are written before the snapshot, those with an odd index after it,
-/// so each word has one value at the snapshot.
+/// The writes of a sample. Only words with an even index are written before the snapshot, and only words with an odd
+/// index after the snapshot, so the value of each word at the snapshot is known.
 struct Words {
     /// Offsets of the writes after the snapshot.
     offsets: List<usize>,
-    /// Nanoseconds by which each was late.
+    /// Nanoseconds by which each write after the snapshot was late.
     lateness: List<u32>,
     /// Offsets of the writes before the snapshot.
     earlier: Vec<usize>,
 }
 
 impl Words {
-    /// Lists for so many writes.
+    /// Creates lists for `count` writes after the snapshot.
     fn new(count: usize) -> Result<Words, BenchError> {
         Ok(Words { offsets: List::new(count)?, lateness: List::new(count)?, earlier: Vec::new() })
     }
@@ -249,7 +250,7 @@ impl Words {
     /// Draws the writes after the snapshot, in an area of `size` bytes.
     fn draw(&mut self, size: usize, targets: &mut Random) {
         self.offsets.as_mut_slice().fill_with(|| targets.below(size / 16) * 16 + 8);
-        // A list that is read by children has its memory before they are forked.
+        // The write makes the list's memory present, so that no write after a fork raises a fault.
         self.lateness.as_mut_slice().fill(0);
     }
 
@@ -263,11 +264,11 @@ impl Words {
         }
     }
 
-    /// Writes the words after the snapshot, `a_tick` of them in each tick from `start` on. Returns the nanoseconds for
-    /// which the thread waited awake.
+    /// Does the writes that follow the snapshot: `a_tick` words in each tick, the first tick at `start`. Returns the
+    /// nanoseconds for which the thread spun between the ticks.
     ///
     /// # Safety
-    /// `area` holds every offset, aligned to 8, and no other thread accesses it.
+    /// `area` is aligned to 8 and holds a word at every offset of the writes, and no other thread accesses the area.
     unsafe fn write(&mut self, area: *mut u8, start: u64, a_tick: usize) -> u64 {
         let mut idle = 0;
         let (offsets, lateness) = (self.offsets.as_slice(), self.lateness.as_mut_slice());
@@ -284,7 +285,8 @@ impl Words {
         idle
     }
 
-    /// Checks that a snapshot, which `read` reads, holds the words from before. It allocates nothing: children call it.
+    /// Checks that a snapshot, which `read` reads, holds the words from the moment of the snapshot. The check allocates
+    /// nothing, because children call it.
     fn check_kept(&self, read: Read<'_>) -> Result<(), BenchError> {
         check_words(self.offsets.as_slice(), before, read)?;
         check_words(&self.earlier, after, read)
@@ -297,7 +299,7 @@ impl Words {
     }
 }
 
-/// Waits until the clock says `due`, asleep at first. Returns the nanoseconds of the wait awake.
+/// Waits until the time `due`: first sleeps, then spins. Returns the nanoseconds for which the thread spun.
 fn wait_until(due: u64) -> u64 {
     loop {
         let left = due.saturating_sub(AWAKE).saturating_sub(now());
@@ -306,7 +308,7 @@ fn wait_until(due: u64) -> u64 {
         }
         let time =
             rustix::time::Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
-        // A signal may end it early.
+        // A signal may end the sleep early.
         let _ = clock_nanosleep_relative(ClockId::Monotonic, &time);
     }
     let awake = now();

@@ -1,4 +1,4 @@
-//! Ways to take snapshots of a populated area that its program goes on writing to.
+//! Ways to take snapshots of a populated area while its program continues to write to the area.
 
 use std::ops::Range;
 use std::ptr;
@@ -16,7 +16,7 @@ use crate::memory::tracked::Tracked;
 /// Areas hold `p[i] = i + BIAS` at first.
 pub(super) const BIAS: u64 = 1;
 
-/// Reads the word at an offset.
+/// A function that reads the word at an offset of an area or snapshot.
 pub(super) type Read<'a> = &'a dyn Fn(usize) -> u64;
 
 /// A populated area, and a way to take snapshots of it.
@@ -27,7 +27,8 @@ pub(super) trait Way {
     /// First byte of the area.
     fn start(&self) -> *mut u8;
 
-    /// Takes a snapshot. `is_kept` checks a snapshot with its argument, and neither allocates nor locks.
+    /// Takes a snapshot. `is_kept` checks the snapshot through the function that it is given, and neither allocates nor
+    /// locks.
     fn take(&mut self, is_kept: impl Fn(Read<'_>) -> bool) -> Result<Self::Snapshot, BenchError>;
 
     /// Checks a snapshot, and drops it.
@@ -90,7 +91,7 @@ impl Way for RegionWay {
     }
 }
 
-/// `fork(2)`: a child holds the memory, and sleeps until it checks it.
+/// `fork(2)`: a child holds the memory, and sleeps until the parent asks for the check of that memory.
 pub(super) struct ForkWay(KernelMemory);
 
 impl ForkWay {
@@ -117,7 +118,7 @@ impl Way for ForkWay {
         unsafe { Holder::fork(|| is_kept(&read)) }
     }
 
-    /// The child checks it.
+    /// Lets the child check its memory, and waits for the result.
     fn check(&mut self, child: Holder, _: impl FnOnce(Read<'_>) -> Result<(), BenchError>) -> Result<(), BenchError> {
         child.let_go()
     }
@@ -126,13 +127,13 @@ impl Way for ForkWay {
 /// `memcpy` of the whole area to memory that is present.
 pub(super) struct CopyWay {
     area: KernelMemory,
-    /// The memory for copies. Snapshot `nth` is the copy of this number.
+    /// The memory for copies. Snapshot `nth` is the element `nth`.
     copies: Vec<KernelMemory>,
     taken: usize,
 }
 
 impl CopyWay {
-    /// An area, and memory for `copies` of it.
+    /// Creates an area, and memory for `copies` copies of the area.
     pub(super) fn new(size: usize, copies: usize, cpu: usize) -> Result<CopyWay, BenchError> {
         warm(PageKind::Thp, (1 + copies) * size, 1, &[cpu])?;
         let huge = |bias| KernelMemory::written(PageKind::Thp, size, bias);
@@ -161,15 +162,15 @@ impl Way for CopyWay {
     }
 }
 
-/// A shadow copy: a full copy from before the first snapshot, and for each snapshot a log of the pages that were
-/// written since the one before, as the kernel's marks tell.
+/// A shadow copy: a full copy from before the first snapshot, and for each snapshot a log of the pages that the kernel
+/// has marked as written since the snapshot before.
 pub(super) struct ShadowWay {
     area: Tracked,
     base: KernelMemory,
     logs: Vec<Log>,
 }
 
-/// The pages that a snapshot adds.
+/// The pages that were written between one snapshot and the next, with their contents.
 struct Log {
     /// Ranges of the area, in order, with the place of each in `bytes`.
     ranges: Vec<(Range<usize>, usize)>,
@@ -213,7 +214,7 @@ impl Way for ShadowWay {
             // SAFETY: pages of our own mapping go to as many bytes of the vector, which has the capacity for all.
             unsafe { ptr::copy_nonoverlapping(start.add(range.start), bytes.as_mut_ptr().add(*place), range.len()) };
         }
-        // SAFETY: the ranges fill all of it.
+        // SAFETY: the ranges fill all `len` bytes.
         unsafe { bytes.set_len(len) };
         self.area.protect()?;
         self.logs.push(Log { ranges, bytes });
@@ -228,7 +229,7 @@ impl Way for ShadowWay {
     }
 }
 
-/// The result of a check that a child or this process makes, word by word.
+/// Checks that `read` returns the expected word at each of `offsets`. A child or this process may call it.
 pub(super) fn check_words(
     offsets: &[usize],
     expected: impl Fn(usize) -> u64,
@@ -243,7 +244,7 @@ pub(super) fn check_words(
     Ok(())
 }
 
-/// Skips a test whose machine lacks something, and says why.
+/// Returns `None`, so that the caller skips its test, if the machine lacks something; prints the reason.
 #[cfg(test)]
 pub(super) fn unless_lacking<T>(made: Result<T, BenchError>) -> Option<T> {
     match made {
@@ -261,7 +262,8 @@ mod tests {
 
     const SIZE: usize = 2 * HUGE_PAGE;
 
-    /// Two snapshots with writes before, between and after; each must hold the words of its time.
+    /// Takes two snapshots with writes before, between and after; each snapshot must hold the words of the moment at
+    /// which it was taken.
     fn keeps<W: Way>(way: Result<W, BenchError>) {
         let Some(mut way) = unless_lacking(way) else { return };
         let write = |way: &W, page: usize, value: u64| {

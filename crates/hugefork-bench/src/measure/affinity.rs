@@ -4,7 +4,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::BenchError;
 
-/// The CPUs that this process may run on, in order. Never empty.
+/// The CPUs on which this process may run, in order. The list is never empty.
 pub fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {
         return vec![0];
@@ -12,17 +12,17 @@ pub fn allowed_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Binds the calling thread to `cpu`. Allocates nothing: forked children call it.
+/// Binds the calling thread to `cpu`. Allocates nothing, because forked children call this function.
 pub(crate) fn pin(cpu: usize) -> rustix::io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set)
 }
 
-/// The calling thread stays on one CPU while this lives, then may run where it could before.
+/// Guard: while it lives, the calling thread stays on one CPU; afterwards the thread may use its earlier CPUs again.
 ///
-/// Only for the length of a sample: threads that the engine starts in between (to obtain memory) inherit the mask and
-/// would all queue on one CPU.
+/// A guard must not live longer than a sample: threads that the engine starts meanwhile (to obtain memory) inherit the
+/// mask, and would all queue on one CPU.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     before: CpuSet,
@@ -38,7 +38,8 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // This mask was valid a moment ago. If a cpuset has changed since, the kernel has already moved us.
+        // This mask was valid when the guard was made. If a cpuset has changed since, the kernel has already moved the
+        // thread.
         let _ = sched_setaffinity(None, &self.before);
     }
 }

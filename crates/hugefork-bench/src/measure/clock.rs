@@ -1,4 +1,5 @@
-//! How times are taken: from `CLOCK_MONOTONIC`, which parent, children and threads share, read behind a full fence.
+//! How times are taken: from `CLOCK_MONOTONIC`, which parent, children and threads share, which is read after a
+//! full fence.
 
 use std::hint::black_box;
 
@@ -21,8 +22,8 @@ fn ns(clock: ClockId) -> u64 {
 
 /// [`now`], after every earlier load and store has taken effect.
 ///
-/// Without a fence, non-temporal stores would still be in write-combining buffers when the clock is read, and look
-/// faster than they are. So the fence is part of the work, and is timed.
+/// Without a fence, non-temporal stores would still be in write-combining buffers when the clock is read, and would
+/// seem faster than they are. So the time of the work includes the fence.
 pub fn now_fenced() -> u64 {
     full_fence();
     now()
@@ -40,7 +41,7 @@ pub fn ms(from: u64, to: u64) -> f64 {
 
 fn full_fence() {
     // `atomic::fence(SeqCst)` may compile to a locked instruction, which does not drain non-temporal stores; `mfence`
-    // does.
+    // drains them.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE2 is part of x86-64, and a fence touches no memory.
     unsafe {
@@ -50,7 +51,8 @@ fn full_fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Milliseconds of `call`, between fences. Its value is not dropped before the clock is read.
+/// Milliseconds of `call`, between fences. The value of `call` is returned and not dropped, so the time includes no
+/// drop.
 pub(crate) fn timed<T>(call: impl FnOnce() -> T) -> (T, f64) {
     let start = now_fenced();
     let made = black_box(call());
@@ -77,7 +79,7 @@ impl CpuMeter {
 /// User and system time, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTime {
-    /// Time in the program itself: for hugefork that includes its fault handler.
+    /// Time in the program's own code, which for hugefork includes the fault handler.
     pub user: f64,
     /// Time in the kernel on the program's behalf.
     pub sys: f64,
@@ -99,7 +101,7 @@ impl CpuTime {
         CpuTime { user: seconds(usage.ru_utime), sys: seconds(usage.ru_stime) }
     }
 
-    /// The sum of both.
+    /// The sum of two times, user and system each.
     pub(crate) fn and(self, other: CpuTime) -> CpuTime {
         CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }
@@ -109,14 +111,14 @@ impl CpuTime {
         CpuTime { user: self.user - earlier.user, sys: self.sys - earlier.sys }
     }
 
-    /// The sum of both, in milliseconds.
+    /// The sum of user and system time, in milliseconds.
     pub(crate) fn ms(self) -> f64 {
         (self.user + self.sys) * 1e3
     }
 }
 
 fn usage(who: libc::c_int) -> libc::rusage {
-    // SAFETY: `rusage` is plain numbers, for which all-zero bytes are a value.
+    // SAFETY: `rusage` consists of plain numbers, for which all-zero bytes are a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a live `rusage`. The call cannot fail with these arguments.
     unsafe { libc::getrusage(who, &mut usage) };
@@ -136,7 +138,7 @@ mod tests {
         assert_eq!(us(5, 3), 0.0);
     }
 
-    /// Takes as long as that takes.
+    /// Works until the clock of CPU time has advanced.
     fn work_until_it_shows(before: CpuTime) {
         while CpuTime::of_this_thread().since(before).user <= 0.0 {
             std::hint::spin_loop();

@@ -1,5 +1,5 @@
-//! Targets: a small generator (SplitMix64). The case and the round decide its seed, so that in a round every subject
-//! gets the same targets.
+//! Targets: a small generator (SplitMix64). The case and the round decide the generator's seed, so that in a round
+//! every subject gets the same targets.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

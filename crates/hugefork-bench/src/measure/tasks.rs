@@ -7,12 +7,14 @@
 //!                                        ├─ write phase: start … greatest end ─┤
 //! ```
 //!
-//! The kernel's tasks are processes, as in vm-scalability. That is the kernel's best case: threads of one process would
-//! share its memory map and its locks. hugefork's tasks are threads, since regions belong to a process. Both run
-//! [`write_words`](crate::measure::work::write_words) and nothing else between the start and their end.
+//! The kernel's tasks are processes, as in vm-scalability. Processes are the kernel's best case: threads of one process
+//! would share the memory map of the process and its locks. hugefork's tasks are threads, since regions belong to a
+//! process. Between the start and their end, both kinds of tasks run only
+//! [`write_words`](crate::measure::work::write_words).
 //!
 //! A forked child allocates nothing, locks nothing and never returns: it pins itself, waits on a futex in a shared
-//! page, writes, notes its end in that page and leaves by `_exit`. It dies with its parent.
+//! page, writes, notes its end in that page and leaves by `_exit`. The kernel kills the child when its parent
+//! dies.
 
 use std::mem;
 use std::ptr;
@@ -29,7 +31,8 @@ use crate::measure::affinity;
 use crate::measure::clock::{self, CpuTime};
 use crate::measure::work;
 
-/// The area of one task. It is an address and not a pointer, so that it can cross threads.
+/// The area of one task. The start is stored as an address and not as a pointer, so that an `Area` can be sent to
+/// another thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     start: usize,
@@ -37,7 +40,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// `len` bytes from `start`, which is aligned to 8.
+    /// The area of `len` bytes from `start` on; `start` is aligned to 8.
     pub fn new(start: *mut u8, len: usize) -> Area {
         Area { start: start as usize, len }
     }
@@ -52,7 +55,7 @@ pub struct Outcome {
     pub cpu: CpuTime,
 }
 
-/// Tasks that were created and wait at the line.
+/// Tasks that were created and wait at the start line.
 #[derive(Debug)]
 pub struct Team {
     board: Arc<Board>,
@@ -66,7 +69,7 @@ enum Task {
     Reaped,
 }
 
-// States of the line.
+// States of the start line.
 const WAIT: u32 = 0;
 const GO: u32 = 1;
 const LEAVE: u32 = 2;
@@ -77,15 +80,16 @@ const DONE: u32 = 1;
 const WRONG: u32 = 2;
 const UNPINNED: u32 = 3;
 
-/// One task's notes, on cache lines of their own, so that tasks do not disturb each other at their ends.
+/// The results of one task, on cache lines of their own, so that tasks that end at the same time do not write to the
+/// same cache line.
 #[repr(C, align(128))]
 struct Slot {
     state: AtomicU32,
     end: AtomicU64,
-    /// Nanoseconds.
+    /// User time in nanoseconds.
     user: AtomicU64,
     sys: AtomicU64,
-    /// The findings of [`work::check_words`], if the contents are wrong.
+    /// The error of [`work::check_words`], if the contents are wrong.
     wrong: [AtomicU64; 3],
 }
 
@@ -94,7 +98,7 @@ struct Line {
     state: AtomicU32,
 }
 
-/// The shared page: the line, then a slot for each task.
+/// The shared page: the start line, then a slot for each task.
 #[derive(Debug)]
 struct Board {
     start: *mut u8,
@@ -128,7 +132,7 @@ impl Board {
         unsafe { &*self.start.add(mem::size_of::<Line>()).cast::<Slot>().add(task) }
     }
 
-    /// Opens the line, or sends all tasks home.
+    /// Opens the start line, or ends all tasks that wait at it.
     fn release(&self, state: u32) {
         self.line().store(state, Ordering::Release);
         let _ = futex::wake(self.line(), futex::Flags::empty(), i32::MAX as u32);
@@ -140,8 +144,8 @@ impl Board {
             if state != WAIT {
                 return state;
             }
-            // Tasks sleep and do not spin: if they spun on every CPU, the parent could not create the others. Whether
-            // woken, interrupted or too late to sleep, a task looks again.
+            // Tasks sleep and do not spin: if tasks spun on every CPU, the parent could not create the other tasks.
+            // After a wake-up, an interruption or a refusal of the wait, the task reads the state again.
             let _ = futex::wait(self.line(), futex::Flags::empty(), WAIT, None);
         }
     }
@@ -155,7 +159,7 @@ impl Drop for Board {
     }
 }
 
-/// The life of a task, in a process or a thread. Neither allocates nor locks.
+/// Runs a task from its start to its end, in a process or a thread. The function neither allocates nor locks.
 ///
 /// # Safety
 /// `area` is writable memory of this task alone until it ends.
@@ -197,7 +201,7 @@ impl Team {
     /// The areas are writable memory, aligned to 8, that children get copy-on-write.
     ///
     /// # Errors
-    /// [`BenchError::System`] if a fork fails; children created before it are sent home.
+    /// [`BenchError::System`] if a fork fails; then the children created before end without writing.
     pub unsafe fn of_processes(areas: &[Area], cpus: &[usize]) -> Result<Team, BenchError> {
         let mut team = Team { board: Arc::new(Board::new(areas.len())?), tasks: Vec::with_capacity(areas.len()) };
         // The first reading sets up the clock, which a child must not do.
@@ -219,7 +223,7 @@ impl Team {
     /// team has finished or is dropped. The team is not leaked.
     ///
     /// # Errors
-    /// [`BenchError::System`] if a thread cannot be started; those before it are sent home.
+    /// [`BenchError::System`] if a thread cannot be started; then the threads started before end without writing.
     pub unsafe fn of_threads(areas: &[Area], cpus: &[usize]) -> Result<Team, BenchError> {
         let mut team = Team { board: Arc::new(Board::new(areas.len())?), tasks: Vec::with_capacity(areas.len()) };
         for (index, area) in areas.iter().copied().enumerate() {
@@ -236,11 +240,11 @@ impl Team {
         Ok(team)
     }
 
-    /// Opens the line and waits until all tasks have finished.
+    /// Opens the start line and waits until all tasks have finished.
     ///
     /// # Errors
-    /// [`BenchError::Task`] if one dies or cannot be pinned, [`BenchError::WrongContents`] if its area does not hold
-    /// what it wrote.
+    /// [`BenchError::Task`] if a task dies or cannot be pinned, [`BenchError::WrongContents`] if the area of a task
+    /// does not hold the words that the task wrote.
     pub fn run(mut self) -> Result<Outcome, BenchError> {
         let tasks = self.tasks.len();
         let start = clock::now();
@@ -292,7 +296,7 @@ impl Team {
 }
 
 impl Drop for Team {
-    /// Sends home the tasks that still wait at the line, so that none of them writes to an area that is about to go.
+    /// Ends the tasks that still wait at the start line, so that no task writes to an area that is unmapped afterwards.
     fn drop(&mut self) {
         if self.tasks.iter().any(|task| !matches!(task, Task::Reaped)) {
             self.board.release(LEAVE);
@@ -303,7 +307,7 @@ impl Drop for Team {
     }
 }
 
-/// Plain `fork(2)`. The child runs `body` and exits with its value as status.
+/// Plain `fork(2)`. The child runs `body` and exits with the value of `body` as its status.
 ///
 /// # Safety
 /// `body` keeps to the rules for a child of a process with threads: no allocation, no locks, no unwinding.
@@ -313,8 +317,8 @@ pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_
     match unsafe { libc::fork() } {
         -1 => Err(BenchError::system("fork", std::io::Error::last_os_error())),
         0 => {
-            // The child dies with the bench, even if that is killed: a child that lived on would hold its memory and
-            // its pipes.
+            // The child dies with the bench, even if the bench is killed: a child that survived would hold the memory
+            // and the pipes of the bench.
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             let orphaned = rustix::process::getppid() != Some(parent);
             let status = if orphaned { UNDONE } else { body() };
@@ -325,7 +329,7 @@ pub(crate) unsafe fn fork_child(body: impl FnOnce() -> u32) -> Result<libc::pid_
     }
 }
 
-/// Waits for a child and gives its exit status. The error says how it died, if a signal killed it.
+/// Waits for a child and gives its exit status. The error describes the child's death, if a signal killed the child.
 pub(crate) fn wait_for(pid: libc::pid_t) -> Result<libc::c_int, String> {
     let mut status = 0;
     loop {

@@ -1,4 +1,5 @@
-//! Tests of teams: they write, deaths are seen, and nobody is left waiting.
+//! Tests of teams: tasks write their areas, the death of a task is reported, and no task is left
+//! waiting.
 
 use super::*;
 use crate::measure::affinity::allowed_cpus;
@@ -38,7 +39,7 @@ fn processes_write_copies() {
 #[test]
 fn a_child_that_dies_is_an_error_and_not_a_hang() {
     let memory = memory();
-    // Not inherited: the children's first store hits nothing.
+    // Children do not inherit the mapping, so their first store hits unmapped memory.
     memory.inherit(Inherit::No).unwrap();
     let areas = [Area::new(memory.as_ptr(), memory.len()); 2];
     // SAFETY: the children die of SIGSEGV, which is what is tested; nothing else is touched.

@@ -2,15 +2,15 @@
 //!
 //! With free page reporting a guest gives its free huge pages back to the host after about two seconds. The next thread
 //! that gets such a page waits for the host: 4.8 ms instead of 0.09 here. `kernel-thp` in `anon-w-seq` then writes 0.7
-//! to 11 GiB/s; warmed, it writes 20. So right before every sample, as much memory as the sample takes is touched and
-//! freed, until a pass finds no cold page.
+//! to 11 GiB/s; warmed, it writes 20. So right before every sample, the bench touches and frees as much memory as the
+//! sample takes, again and again until a pass finds no cold page.
 
 //!
 //! All CPUs that will take the memory touch it at the same time: each CPU keeps some tens of MiB of freed pages in a
 //! list of its own. If the memory was warmed on another CPU, one task of 512 MiB still met thirty cold pages.
 //!
-//! The kernel hands out the memory first that was freed last, and some of that may still be in the cache. That is at
-//! most a quarter of an area of four times the cache.
+//! The kernel first hands out the memory that was freed last, and some of that memory may still be in the cache: at
+//! most a quarter of an area that is four times as large as the cache.
 
 use std::sync::Barrier;
 use std::thread;
@@ -19,7 +19,7 @@ use crate::error::BenchError;
 use crate::measure::affinity;
 use crate::memory::kernel_memory::{KernelMemory, PageKind, Reserve};
 
-/// After so many passes with cold pages, the host has nothing more to give, or somebody else takes it.
+/// Most passes: if this many passes find cold pages, the host has no more memory to give, or another program takes it.
 const PASSES: usize = 4;
 
 /// Warms `tasks` times `len` bytes, on `cpus` in turn.
@@ -35,7 +35,7 @@ pub(crate) fn warm(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> 
     Ok(())
 }
 
-/// Touches the memory once and frees it. Gives the number of cold pages.
+/// Touches the memory once and frees it. Returns the number of cold pages.
 fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usize, BenchError> {
     let all_touched = Barrier::new(tasks);
     let touch = |cpu: usize| {
@@ -43,8 +43,8 @@ fn pass(kind: PageKind, len: usize, tasks: usize, cpus: &[usize]) -> Result<usiz
             .map_err(|errno| BenchError::system("pinning to a CPU", errno))
             .and_then(|()| KernelMemory::map(kind, len, Reserve::Yes))
             .and_then(|memory| Ok((memory.populate_piecewise()?, memory.check_huge()?, memory)));
-        // Also after an error, since the others wait. No thread frees before all have touched, or they would touch the
-        // same pages.
+        // A thread comes here after an error too, since the other threads wait for it. No thread frees its memory
+        // before all threads have touched theirs: otherwise several threads would touch the same pages.
         all_touched.wait();
         touched.map(|(cold, ..)| cold)
     };

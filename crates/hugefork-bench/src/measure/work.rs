@@ -1,6 +1,6 @@
-//! The loads and stores that are timed. Every subject of a case runs the same function on its memory. No function is
-//! inlined into a subject, and stores are volatile, so that the compiler can neither merge them into vector stores for
-//! one subject nor drop them for another.
+//! The loads and stores that are timed. Every subject of a case runs the same function on its own memory. No function
+//! is inlined into a subject, and stores are volatile, so that the compiler can neither merge them into vector stores
+//! for one subject nor drop the stores of another.
 
 use crate::error::BenchError;
 
@@ -13,7 +13,7 @@ const LINE: usize = 64;
 /// A page of the sparse passes.
 const PAGE: usize = 4096;
 
-/// The byte that [`rewrite_blocks`] writes, and its place in a block.
+/// The byte that [`rewrite_blocks`] writes, and the offset of this byte in a block.
 const REWRITTEN: u8 = 0xa5;
 const REWRITTEN_AT: usize = 8;
 
@@ -30,7 +30,7 @@ pub unsafe fn write_words(area: *mut u64, words: usize, bias: u64) {
     }
 }
 
-/// Checks one word of each page that [`write_words`] wrote. The error is the first that differs, as (offset, found,
+/// Checks one word of each page that [`write_words`] wrote. The error is the first wrong word, as (offset, found,
 /// expected).
 ///
 /// # Safety
@@ -47,7 +47,7 @@ pub unsafe fn check_words(area: *const u64, words: usize, bias: u64) -> Result<(
     Ok(())
 }
 
-/// As [`check_words`] over `len` bytes, with an error that a subject fails with.
+/// Calls [`check_words`] for an area of `len` bytes, and turns a wrong word into a [`BenchError`].
 ///
 /// # Safety
 /// As [`check_words`].
@@ -102,7 +102,7 @@ pub(crate) unsafe fn check_zeros(area: *const u8, len: usize) -> Result<(), Benc
     Ok(())
 }
 
-/// Reads words of an area.
+/// Returns a function that reads the word at an offset of an area.
 ///
 /// # Safety
 /// `area` is valid for reads of a word at each offset that is asked for, aligned to 8; nobody writes it meanwhile.
@@ -121,8 +121,8 @@ pub unsafe fn first_write(block: *mut u8, offset: usize, value: u64) {
     unsafe { block.add(offset).cast::<u64>().write_volatile(value) };
 }
 
-/// The part of a block that [`near_use`] goes over: the aligned 64 KiB that `offset` lies in, or the whole block if
-/// that is smaller.
+/// The part of a block that [`near_use`] reads and writes: the aligned 64 KiB that contain `offset`, or the whole block
+/// if the block is smaller.
 pub fn near_range(block_len: usize, offset: usize) -> std::ops::Range<usize> {
     let len = NEAR.min(block_len);
     let start = offset / len * len;
@@ -130,7 +130,7 @@ pub fn near_range(block_len: usize, offset: usize) -> std::ops::Range<usize> {
 }
 
 /// The use of memory right after the fault: it reads, changes and writes back one word of each cache line around the
-/// target, so that the time is that of the lines' way to the core and not of arithmetic.
+/// target, so that the time is that in which the lines reach the core, and not that of arithmetic.
 ///
 /// # Safety
 /// `block` is valid for reads and writes of `block_len` bytes, a multiple of 4 KiB, and aligned to 8; nobody else
@@ -146,8 +146,8 @@ pub unsafe fn near_use(block: *mut u8, block_len: usize, offset: usize) {
     }
 }
 
-/// Writes the first word of each 4 KiB page back as it was, which makes memory present and writable and changes
-/// nothing. Untimed.
+/// Writes the first word of each 4 KiB page back as it was, which makes the memory present and writable, and leaves its
+/// contents unchanged. No figure includes this time.
 ///
 /// # Safety
 /// `area` is valid for reads and writes of `len` bytes and aligned to 8; nobody else accesses it meanwhile.

@@ -1,12 +1,13 @@
-//! The sizes of folios that the kernel makes anonymous memory of, and how to get just one of them.
+//! The sizes of the folios of anonymous memory, and the settings that make the kernel use just one
+//! of these sizes.
 //!
 //! Each size has a setting, `/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled` and so on, and a fault takes
-//! the largest that is on and fits. So memory that asks for huge pages (`MADV_HUGEPAGE`) gets folios of the largest
-//! size that is on, and gets a smaller size only while all larger ones are off. This takes Linux 6.8 or newer; older
-//! kernels know only 2 MiB, with one setting above all of these.
+//! the largest size that is switched on and fits. So memory that asks for huge pages (`MADV_HUGEPAGE`) gets folios of
+//! the largest size that is switched on, and gets a smaller size only while all larger sizes are off. These settings
+//! need Linux 6.8 or newer; older kernels have only folios of 2 MiB, with one setting in the directory above.
 //!
-//! Settings are changed only if somebody else is sure to put them back ([`Settings::Lent`]), and only while a sample is
-//! taken: the other subjects run on the machine as it is.
+//! A sample changes settings only if the caller is sure to restore them ([`Settings::Lent`]), and only until the end of
+//! the sample: the other subjects run with the settings of the machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,9 +21,10 @@ use crate::memory::thp::{self, DIRECTORY, Folio, Thp, chosen_word};
 /// Whether samples may change kernel settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
-    /// The machine is measured as it is.
+    /// Samples leave the settings of the machine unchanged.
     Fixed,
-    /// Samples may change settings: the caller puts back those that [`paths`] names, also if this process is killed.
+    /// Samples may change settings: the caller restores the settings that [`paths`] names, also if this process is
+    /// killed.
     Lent,
 }
 
@@ -31,9 +33,9 @@ pub fn paths() -> Vec<PathBuf> {
     thp::folio_sizes().into_iter().map(|(_, path)| path).collect()
 }
 
-/// The reason why memory in folios of `block` cannot be had, with a remedy; none if it can be had.
+/// The reason why no memory in folios of `block` bytes is available, with a remedy; `None` if it is available.
 pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<String> {
-    // Any mapping gets base pages if it switches huge pages off.
+    // A mapping can always get base pages: it switches huge pages off.
     if block == BlockSize::KIB_4 {
         return None;
     }
@@ -55,7 +57,7 @@ pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<St
     })
 }
 
-/// Bytes of the folios that memory gets if it asks for huge pages and there is enough memory.
+/// The size in bytes of the folios of a mapping that asks for huge pages, if the machine has enough memory.
 fn largest(thp: &Thp) -> usize {
     let gives = |word: &str| matches!(word, "always" | "madvise");
     let all = gives(&thp.enabled);
@@ -67,9 +69,10 @@ fn largest(thp: &Thp) -> usize {
     thp.folios.iter().filter(on).map(bytes).max().unwrap_or(BlockSize::KIB_4.bytes())
 }
 
-/// While this lives, memory that asks for huge pages gets folios of one size, or base pages if there are none.
+/// Guard: while it lives, memory that asks for huge pages gets folios of one size, or base pages if no such folio is
+/// free.
 pub(crate) struct Only {
-    /// The earlier values, to be put back.
+    /// The earlier values of the changed settings, which the drop restores.
     before: Vec<(PathBuf, String)>,
 }
 
@@ -87,7 +90,7 @@ impl Only {
             let word = chosen_word(&text).unwrap_or(text.trim()).to_owned();
             let wanted = if size == only { "madvise" } else { "never" };
             if word != wanted {
-                // Noted first, so that a write that fails half-way is put back too.
+                // The value is noted before the write, so that it is restored even if the write fails half-way.
                 changed.before.push((path.clone(), word));
                 fs::write(&path, wanted).map_err(failed)?;
             }
@@ -99,14 +102,14 @@ impl Only {
 impl Drop for Only {
     fn drop(&mut self) {
         for (path, word) in &self.before {
-            // The lender of the settings puts back a value that cannot be put back here.
+            // If this write fails, the caller that lent the settings restores the value.
             let _ = fs::write(path, word);
         }
     }
 }
 
-/// How many folios of this size faults on anonymous memory have got since boot, in all processes; none if the kernel
-/// does not count them.
+/// The number of folios of this size that faults on anonymous memory have received since boot, in all processes; `None`
+/// if the kernel does not count these folios.
 pub(crate) fn made(block: BlockSize) -> Option<u64> {
     let path = format!("{DIRECTORY}/hugepages-{}kB/stats/anon_fault_alloc", block.bytes() >> 10);
     fs::read_to_string(path).ok()?.trim().parse().ok()

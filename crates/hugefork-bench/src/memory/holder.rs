@@ -1,7 +1,7 @@
 //! A child of `fork(2)` that holds memory as it was at the fork, as a program's own snapshot would.
 //!
 //! The child sleeps in `read(2)` on a pipe until its parent writes a byte. Then it checks the memory, and reports the
-//! result in its exit status. It dies with its parent.
+//! result in its exit status. The kernel kills the child when its parent dies.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,11 +13,11 @@ use crate::measure::tasks::{fork_child, wait_for};
 const KEPT: u32 = 1;
 const LOST: u32 = 2;
 
-/// The child.
+/// A child that holds memory.
 pub(crate) struct Holder {
-    /// None once it was waited for.
+    /// The child's process number; `None` once the parent has waited for the child.
     pid: Option<libc::pid_t>,
-    /// It sleeps until there is a byte.
+    /// The parent's end of the pipe: the child sleeps until the pipe has a byte.
     hold: Option<PipeWriter>,
 }
 
@@ -43,8 +43,8 @@ impl Holder {
     }
 
     fn wait(&mut self) -> Result<libc::c_int, String> {
-        // Later children have this end, too, so to close it would not wake this one. A child that is gone is waited
-        // for.
+        // Children forked later have this end of the pipe too, so closing it would not wake this child. If the child
+        // has died, the write fails, and the wait below returns its status.
         let _ = self.hold.take().map(|mut hold| hold.write_all(&[0]));
         self.pid.take().map_or(Ok(0), wait_for)
     }
@@ -52,15 +52,15 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Nobody asks any more.
+        // The result of the check is no longer needed.
         let _ = self.wait();
     }
 }
 
-/// The child's life.
+/// Runs the child: sleeps, then checks the memory, and returns the exit status.
 fn live(mut sleep: &PipeReader, hold: &PipeWriter, is_kept: impl FnOnce() -> bool) -> u32 {
-    // Its parent alone is to write.
-    // SAFETY: the child leaves without destructors, so nobody closes it a second time.
+    // Only the parent may hold the writing end.
+    // SAFETY: the child leaves without destructors, so no code closes this end a second time.
     unsafe { libc::close(hold.as_raw_fd()) };
     let _ = sleep.read_exact(&mut [0]);
     if is_kept() { KEPT } else { LOST }
@@ -87,7 +87,7 @@ mod tests {
         // SAFETY: as above.
         let error = unsafe { Holder::fork(is_kept) }.unwrap().let_go().unwrap_err();
         assert!(error.to_string().contains("no longer saw"), "{error}");
-        // Nobody asks these children, and they leave all the same, in whatever order.
+        // No code asks these children for their results, and they must end all the same, in any order.
         // SAFETY: as above.
         drop([(); 2].map(|()| unsafe { Holder::fork(is_kept) }.unwrap()));
     }

@@ -19,17 +19,17 @@ use crate::measure::work;
 /// Bytes of a huge page on x86-64, and the alignment of every mapping.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// A huge page that takes more CPU time than this to populate has waited for the host: the guest counts such waits
-/// as CPU time. Warm pages take 90 us, 512 base pages take 250 us, and cold ones took up to 4800 us.
+/// A huge page that takes more CPU time than this to populate has waited for the host: the guest counts such waits as
+/// CPU time. A warm huge page takes 90 us, 512 base pages take 250 us, and cold huge pages took up to 4800 us.
 const COLD_NS: u64 = 2_000_000;
 
-/// The least part of a mapping that must be huge, or the subject would not deserve its name.
+/// The least fraction of a mapping that must be in huge pages: with less, the subject's name would be wrong.
 const HUGE_ENOUGH: f64 = 0.95;
 
-/// Which pages the kernel is to use.
+/// The kind of pages that the kernel must use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// 4 KiB, with transparent huge pages switched off for the mapping.
+    /// Pages of 4 KiB, with transparent huge pages switched off for the mapping.
     Base,
     /// Transparent huge pages, asked for with `MADV_HUGEPAGE`.
     Thp,
@@ -40,13 +40,14 @@ pub enum PageKind {
 /// Whether a hugetlb mapping reserves its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
-    /// Faults of this process cannot fail. The reservation belongs to the process that maps: forked children have none.
+    /// The mapping reserves its pages, so that faults of this process cannot fail. The reservation belongs to the
+    /// process that maps: forked children have no reservation.
     Yes,
-    /// Pages stay free for forked children, which do the writing.
+    /// The mapping reserves no pages, so that they stay free for forked children, which write to the mapping.
     No,
 }
 
-/// Whether `fork(2)` children get the mapping.
+/// Whether children of `fork(2)` inherit the mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inherit {
     /// `MADV_DOFORK`.
@@ -64,7 +65,7 @@ pub struct KernelMemory {
 }
 
 impl KernelMemory {
-    /// Maps `len` bytes (a multiple of 2 MiB), untouched, not inherited.
+    /// Maps `len` bytes (a multiple of 2 MiB), without touching them; children do not inherit the mapping.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if the hugetlb pool has too few pages or memory is too small.
@@ -84,7 +85,8 @@ impl KernelMemory {
         Ok(memory)
     }
 
-    /// Maps `len` bytes, makes them all present and writable, and checks that huge pages are huge.
+    /// Maps `len` bytes, makes all pages present and writable, and checks that the kernel gave huge pages if `kind`
+    /// asks for them.
     ///
     /// # Errors
     /// As [`KernelMemory::map`]; [`BenchError::CannotRun`] also if the kernel gave small pages instead of huge ones.
@@ -95,7 +97,8 @@ impl KernelMemory {
         Ok(memory)
     }
 
-    /// Maps `len` bytes and writes every word, `p[i] = i + bias`, whatever pages the kernel gives for it.
+    /// Maps `len` bytes and writes every word, `p[i] = i + bias`, and does not check which kind of pages the kernel
+    /// gives.
     ///
     /// # Errors
     /// As [`KernelMemory::map`].
@@ -119,7 +122,7 @@ impl KernelMemory {
     }
 
     /// Makes every page present and writable. `MADV_POPULATE_WRITE` comes first because it answers an empty hugetlb
-    /// pool with an error, where a store would answer with `SIGBUS`.
+    /// pool with an error, while a store would raise `SIGBUS`.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if there is not enough memory.
@@ -130,7 +133,8 @@ impl KernelMemory {
         Ok(())
     }
 
-    /// As [`KernelMemory::touch`], one huge page after the other. Gives the number of those that waited for the host.
+    /// As [`KernelMemory::touch`], one huge page after the other. Returns the number of huge pages that waited for the
+    /// host.
     pub(crate) fn populate_piecewise(&self) -> Result<usize, BenchError> {
         let mut cold = 0;
         for offset in (0..self.len).step_by(HUGE_PAGE) {
@@ -147,7 +151,7 @@ impl KernelMemory {
         assert!(offset + len <= self.len);
         // SAFETY: within our own mapping; contents stay.
         match unsafe { madvise(self.as_ptr().add(offset).cast(), len, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14 the stores that follow make pages present.
+            // Before Linux 5.14, which has no `MADV_POPULATE_WRITE`, the stores that follow make the pages present.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(errno) => Err(BenchError::CannotRun(format!(
                 "the kernel had no memory for {} of {}: {errno}; take a smaller --size",
@@ -157,7 +161,7 @@ impl KernelMemory {
         }
     }
 
-    /// Decides whether children of the next `fork(2)` get this mapping.
+    /// Decides whether children of later `fork(2)` calls inherit this mapping.
     ///
     /// # Errors
     /// [`BenchError::System`] if the kernel refuses.
@@ -168,7 +172,7 @@ impl KernelMemory {
         }
     }
 
-    /// Lets the kernel drop the contents when it needs memory, unless they are written to again.
+    /// Lets the kernel drop the contents of pages when it needs memory, unless the program writes to these pages again.
     ///
     /// # Errors
     /// [`BenchError::System`] if the kernel refuses, as it does for hugetlb pages.
@@ -189,8 +193,8 @@ impl KernelMemory {
         self.counted("LazyFree:")
     }
 
-    /// Checks that a touched mapping has the huge pages that it asked for. If memory is fragmented the kernel gives 4
-    /// KiB pages silently, and the figures would carry the wrong name.
+    /// Checks that a touched mapping has the huge pages that it asked for. If memory is fragmented, the kernel silently
+    /// gives 4 KiB pages, and the figures would have the name of the wrong subject.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if less than 95 % is huge.
@@ -198,7 +202,7 @@ impl KernelMemory {
         self.check_huge_bytes(self.len)
     }
 
-    /// As [`KernelMemory::check_huge`], if only `touched` bytes of it, in whole huge pages, were touched.
+    /// As [`KernelMemory::check_huge`], for a mapping of which only `touched` bytes, in whole huge pages, were touched.
     ///
     /// # Errors
     /// [`BenchError::CannotRun`] if less than 95 % of `touched` is huge.
@@ -218,7 +222,7 @@ impl KernelMemory {
         Ok(())
     }
 
-    /// The bytes that `/proc/self/smaps` counts of this mapping under `field`.
+    /// The bytes of this mapping that `/proc/self/smaps` reports under `field`.
     fn counted(&self, field: &str) -> usize {
         let from = self.start.as_ptr() as usize;
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
@@ -272,7 +276,7 @@ fn map_hugetlb(len: usize, reserve: Reserve) -> Result<NonNull<u8>, BenchError> 
     Ok(NonNull::new(start.cast()).expect("the kernel maps nothing at address 0"))
 }
 
-/// Maps one huge page more than asked and cuts off what lies before and after the aligned part.
+/// Maps one huge page more than `len` bytes, and unmaps the parts before and after the aligned `len` bytes.
 fn map_aligned(len: usize) -> Result<NonNull<u8>, BenchError> {
     let whole = len + HUGE_PAGE;
     // SAFETY: a new mapping where the kernel likes; nothing else is touched.
@@ -342,7 +346,7 @@ mod tests {
         let memory = KernelMemory::written(PageKind::Base, 2 * HUGE_PAGE, 1).unwrap();
         assert_eq!(memory.lazily_freed(), 0);
         memory.free_lazily().unwrap();
-        // The kernel marks pages in batches: the last one may be on its way.
+        // The kernel marks pages in batches, so the last batch may not be marked yet.
         assert!(memory.lazily_freed() > memory.len() / 10 * 9, "{}", memory.lazily_freed());
         memory.discard().unwrap();
         // SAFETY: our own mapping.

@@ -1,4 +1,5 @@
-//! hugefork's side of the cases: pools with every default but their capacity, and the regions in them.
+//! The memory of hugefork's subjects: pools with all defaults except the capacity, and regions in
+//! these pools.
 
 use hugefork::{BlockSize, Pool, PoolBuilder, Region};
 
@@ -17,7 +18,8 @@ pub(crate) fn new(capacity: usize) -> Result<Pool, BenchError> {
 
 /// A pool with blocks of this size and otherwise all defaults, whose blocks were all written and given back once.
 ///
-/// A program that has run for a while has used blocks, and they are the harder case: a fresh block is zero already.
+/// Used blocks are those of a program that has run for a while, and the harder case: a fresh block is zero already, and
+/// a used block must be cleared.
 pub(crate) fn used(capacity: usize, block_size: BlockSize) -> Result<Pool, BenchError> {
     let pool = builder(capacity).block_size(block_size).build()?;
     drop(written(&pool, capacity, 0)?);

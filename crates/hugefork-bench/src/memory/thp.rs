@@ -1,4 +1,4 @@
-//! The kernel's settings for transparent huge pages, as they are now.
+//! The present settings of the kernel for transparent huge pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,31 +8,32 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// The kernel's settings for transparent huge pages. Each is the word in effect; for folios it is the word that is set.
+/// The kernel's settings for transparent huge pages. Each field is the word in effect; for a size of folios, the word
+/// that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thp {
     /// `always`, `madvise` or `never`, for anonymous memory.
     pub enabled: String,
-    /// The effort of a fault to get a huge page.
+    /// The setting for the effort of a fault to get a huge page.
     pub defrag: String,
     /// For shmem: `always`, `within_size`, `advise`, `never`, `deny` or `force`.
     pub shmem_enabled: String,
-    /// For each size of folios of anonymous memory, smallest first; none before Linux 6.8.
+    /// The setting for each size of folios of anonymous memory, smallest first; empty before Linux 6.8.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub folios: Vec<Folio>,
 }
 
-/// One size that the kernel may make folios of anonymous memory in.
+/// One size of folios of anonymous memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Folio {
     /// The size.
     pub size: String,
-    /// `always`, `inherit` (what is set for all), `madvise` or `never`.
+    /// `always`, `inherit` (the setting for all sizes), `madvise` or `never`.
     pub enabled: String,
 }
 
 impl Thp {
-    /// Reads them from the running system; a setting that this kernel lacks is `unavailable`.
+    /// Reads the settings of the running system; a setting that this kernel lacks is `unavailable`.
     pub(crate) fn read() -> Thp {
         let setting = |name| {
             let text = fs::read_to_string(format!("{DIRECTORY}/{name}")).unwrap_or_default();
@@ -53,7 +54,7 @@ pub fn chosen_word(setting: &str) -> Option<&str> {
     rest.split_once(']').map(|(word, _)| word)
 }
 
-/// The sizes of this kernel, smallest first; none before Linux 6.8.
+/// The sizes of folios of this kernel, smallest first; empty before Linux 6.8.
 fn folios() -> Vec<Folio> {
     let word = |path: &Path| Some(chosen_word(&fs::read_to_string(path).ok()?)?.to_owned());
     let folio =
@@ -61,7 +62,7 @@ fn folios() -> Vec<Folio> {
     folio_sizes().into_iter().filter_map(folio).collect()
 }
 
-/// Each size in bytes, with its setting.
+/// Each size of folios in bytes, with the path of its setting.
 pub(crate) fn folio_sizes() -> Vec<(usize, PathBuf)> {
     let mut sizes: Vec<(usize, PathBuf)> = fs::read_dir(DIRECTORY)
         .into_iter()
@@ -70,7 +71,7 @@ pub(crate) fn folio_sizes() -> Vec<(usize, PathBuf)> {
         .filter_map(|entry| {
             let name = entry.file_name();
             let kib: usize = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            // Some sizes are for shmem only.
+            // Some sizes exist for shmem only.
             Some((kib << 10, entry.path().join("enabled"))).filter(|(_, path)| path.exists())
         })
         .collect();

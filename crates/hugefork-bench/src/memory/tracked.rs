@@ -1,7 +1,7 @@
 //! Memory whose writes the kernel marks. `PAGEMAP_SCAN` (Linux 6.7) lists the written pages and protects them again, if
-//! `userfaultfd(2)` follows the writes without a thread that handles faults (`UFFD_FEATURE_WP_ASYNC`).
+//! `userfaultfd(2)` marks the writes without a thread that handles faults (`UFFD_FEATURE_WP_ASYNC`).
 //!
-//! The memory has 4 KiB pages: in a huge page the kernel marks no single pages.
+//! The memory has 4 KiB pages: in a huge page the kernel could mark only the whole huge page.
 
 use std::io;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use crate::error::BenchError;
 use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
-/// An area whose writes are marked.
+/// An area whose written pages the kernel marks.
 pub(crate) struct Tracked {
-    // The descriptor before the memory: fields drop in order.
+    // The descriptor is dropped before the memory, because fields drop in order.
     _userfault: Userfaultfd,
     pagemap: Pagemap,
     runs: Vec<PageRun>,
@@ -33,7 +33,7 @@ impl Tracked {
         userfault.register(&addresses(&area), MODE_WP).map_err(lacks)?;
         let pagemap = Pagemap::open().map_err(lacks)?;
         let tracked = Tracked { _userfault: userfault, pagemap, runs: vec![PageRun::default(); MOST_RUNS], area };
-        // All of it counts as written at first.
+        // At first, all pages of the area count as written.
         tracked.protect()?;
         Ok(tracked)
     }
@@ -43,7 +43,7 @@ impl Tracked {
         self.area.as_ptr()
     }
 
-    /// Calls `found` with each range of bytes that was written since it was protected last.
+    /// Calls `found` with each range of bytes that the program has written since the range was last protected.
     pub(crate) fn scan(&mut self, mut found: impl FnMut(Range<usize>)) -> Result<(), BenchError> {
         let start = self.area.as_ptr().addr();
         let mut rest = addresses(&self.area);

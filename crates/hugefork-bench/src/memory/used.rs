@@ -1,20 +1,20 @@
 //! The machine's use of the kinds of memory that snapshots take: anonymous memory, shmem (which pools are made of),
 //! page tables and hugetlb pages, by `/proc/meminfo`.
 //!
-//! Physical memory counts once, however many processes share it, and page tables count as well. Other programs count
-//! too, so the figures are those of a quiet machine.
+//! Physical memory counts once, however many processes share it, and page tables count as well. The memory of other
+//! programs counts too, so the figures are meaningful on a quiet machine only.
 
 use std::fs;
 
-/// Fields that count in kB.
+/// The fields of `/proc/meminfo` that count in kB.
 const KIB: [&str; 3] = ["AnonPages:", "Shmem:", "PageTables:"];
 
-/// Bytes in use; none if the kernel does not say.
+/// Bytes in use at present; `None` if the kernel does not report them.
 pub(crate) fn now() -> Option<usize> {
     parse(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
-/// MiB by which the use has grown since `before`.
+/// MiB by which the use has grown since the reading `before`.
 pub(crate) fn grown_since(before: Option<usize>) -> Option<f64> {
     Some((now()? as f64 - before? as f64).max(0.0) / f64::from(1 << 20))
 }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn new_memory_shows_unless_others_give_back_as_much() {
         let before = now();
-        // Other tests run at the same time; they do not have that much to give back.
+        // Other tests run at the same time, but hold less memory than this, so they cannot free as much.
         let memory = KernelMemory::populated(PageKind::Base, 256 << 20).unwrap();
         assert!(grown_since(before).unwrap() > 0.0);
         drop(memory);

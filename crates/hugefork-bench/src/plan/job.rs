@@ -1,4 +1,4 @@
-//! The plan's orders to a case: how much it does, and whether each subject can run.
+//! The work that the plan gives to a case: its sizes, and whether each subject can run.
 
 use std::path::PathBuf;
 
@@ -13,20 +13,20 @@ use crate::subject::Subject;
 pub enum Scope {
     /// A few works of each case on small areas, for an answer within a minute.
     Quick,
-    /// The works and sizes that figures are published for.
+    /// The works and sizes of the published figures.
     Full,
 }
 
-/// How much a case does.
+/// The amount of work of a case.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// How much is run where no option says how much.
     pub scope: Scope,
     /// Bytes of one area.
     pub size: usize,
-    /// Tasks at once; 1 where the case has no tasks.
+    /// Number of tasks that run at once; 1 if the case has no tasks.
     pub tasks: usize,
-    /// The block of `clear`, `copy` and `lazy-free`.
+    /// The block size of `clear`, `copy` and `lazy-free`.
     pub block_size: BlockSize,
     /// The command `hugefork`, if this bench is a part of it.
     pub command: Option<PathBuf>,
@@ -39,9 +39,9 @@ pub struct Job {
 pub struct SubjectPlan {
     /// The subject.
     pub subject: Subject,
-    /// The most bytes that it needs at one time.
+    /// The most bytes that the subject needs at one time.
     pub memory: usize,
-    /// The reason why it cannot run, with a remedy.
+    /// The reason why the subject cannot run, with a remedy; `None` if it can run.
     pub lack: Option<String>,
 }
 
@@ -49,7 +49,7 @@ impl SubjectPlan {
     /// The pages of a kernel subject.
     ///
     /// # Panics
-    /// If the subject has none.
+    /// If [`Subject::pages`] is `None` for the subject.
     pub(crate) fn pages(&self) -> PageKind {
         self.subject.pages().expect("a case asks only subjects of the kernel for their pages")
     }

@@ -1,5 +1,5 @@
 //! From the options to the work. The plan works out sizes before anything runs, checks memory and hugetlb pages, and
-//! notes for each subject that cannot run the reason and a remedy.
+//! notes the reason and a remedy for each subject that cannot run.
 
 pub mod job;
 pub(crate) mod options;
@@ -17,10 +17,10 @@ use crate::plan::job::{Job, Scope, SubjectPlan};
 use crate::plan::options::{Options, unit};
 use crate::subject::Subject;
 
-/// Fewer counted rounds than this give a warning.
+/// The plan warns if a run has fewer counted rounds than this.
 pub const COUNTED_MINIMUM: usize = 5;
 
-/// Areas of a usual size take no more than this part of the machine's memory.
+/// Areas of a default size take at most the available memory of the machine divided by this number.
 const SHARE: usize = 8;
 
 /// The work of a run.
@@ -39,9 +39,9 @@ pub struct Plan {
 pub struct CasePlan {
     /// The case.
     pub case: &'static dyn Case,
-    /// How much it does.
+    /// The amount of its work.
     pub job: Job,
-    /// Its subjects.
+    /// The subjects of the case.
     pub subjects: Vec<SubjectPlan>,
 }
 
@@ -74,18 +74,18 @@ impl Plan {
         Ok(Plan { cases, runs: options.runs, warnings })
     }
 
-    /// Bytes of 2 MiB hugetlb pages that let every chosen subject run. Each sample gives its pages back, so this is the
-    /// most that one subject needs.
+    /// Bytes of 2 MiB hugetlb pages that let every chosen subject run. Each sample gives its pages back, so this number
+    /// is the most that one subject needs.
     pub fn hugetlb_bytes(&self) -> usize {
         self.subjects().filter(|subject| wants_hugetlb(subject)).map(|subject| subject.memory).max().unwrap_or(0)
     }
 
-    /// Whether a sample changes the settings of [`folios::paths`], if it may.
+    /// Whether a sample would change the settings of [`folios::paths`] under [`Settings::Lent`].
     pub fn wants_folios(&self) -> bool {
         self.subjects().any(|subject| subject.subject == Subject::KernelFolios)
     }
 
-    /// Notes which subjects cannot run on `host` as it is now.
+    /// Notes which subjects cannot run on `host` in its present state.
     pub fn settle(&mut self, host: &Host, settings: Settings) {
         for case in &mut self.cases {
             case.job.settings = settings;
@@ -137,7 +137,7 @@ fn wants_hugetlb(planned: &SubjectPlan) -> bool {
     planned.subject.pages() == Some(PageKind::Hugetlb)
 }
 
-/// The reason why a subject cannot run, with a remedy.
+/// The reason why a subject cannot run, with a remedy; `None` if it can run.
 fn lack(planned: &SubjectPlan, host: &Host) -> Option<String> {
     if wants_hugetlb(planned) {
         let free = host.hugetlb_free();

@@ -1,4 +1,4 @@
-//! The options of a run, and the check that the machine can do them.
+//! The options of a run, and the check that the machine can run them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::plan::COUNTED_MINIMUM;
 use crate::plan::job::Scope;
 use crate::subject::Subject;
 
-/// More tasks than this are taken to be a slip.
+/// The check refuses more tasks than this, as a slip of the user.
 const MAX_TASKS: usize = 1024;
 
 /// The options of a run.
@@ -21,24 +21,25 @@ const MAX_TASKS: usize = 1024;
 pub struct Options {
     /// The cases, in order.
     pub cases: Vec<&'static dyn Case>,
-    /// How much is run where an option below is absent.
+    /// The amount of work where an option below is absent.
     pub scope: Scope,
-    /// Bytes of one area. With several sizes, each case is run with each; with none, each case has its own.
+    /// Bytes of one area. Each case runs once with each of these sizes; if there are none, with a default size of its
+    /// own.
     pub sizes: Vec<usize>,
     /// Tasks of the `anon-*` cases; one for each CPU if absent.
     pub tasks: Option<usize>,
-    /// The blocks of `clear`, `copy` and `lazy-free`; [`Case::usual_blocks`] if there are none.
+    /// The block sizes of `clear`, `copy` and `lazy-free`; if there are none, [`Case::usual_blocks`].
     pub block_sizes: Vec<BlockSize>,
     /// Counted rounds.
     pub runs: usize,
-    /// Only these subjects.
+    /// The subjects to run; all if absent.
     pub subjects: Option<Vec<Subject>>,
-    /// The command `hugefork`, which has the program that the case `reset` starts.
+    /// The path of the command `hugefork`, which contains the program that the case `reset` starts.
     pub command: Option<PathBuf>,
 }
 
 impl Options {
-    /// These cases, with everything else as `hugefork bench CASE` has it.
+    /// The options of `hugefork bench CASE` for these cases.
     pub fn new(cases: Vec<&'static dyn Case>) -> Options {
         Options {
             cases,
@@ -65,7 +66,7 @@ impl Options {
         Ok(())
     }
 
-    /// The sizes to run, each once; `None` stands for the case's own. Never empty.
+    /// The sizes to run, each once; `None` stands for the default size of a case. The list is never empty.
     pub(crate) fn sizes(&self) -> Vec<Option<usize>> {
         let mut seen = BTreeSet::new();
         let asked: Vec<Option<usize>> =
@@ -73,7 +74,7 @@ impl Options {
         if asked.is_empty() { vec![None] } else { asked }
     }
 
-    /// The block sizes of a case, each once. Never empty.
+    /// The block sizes of a case, each once. The list is never empty.
     pub(crate) fn blocks(&self, case: &dyn Case) -> Vec<BlockSize> {
         let is_asked = !self.block_sizes.is_empty() && case.facts().has_blocks;
         let mut blocks = if is_asked { self.block_sizes.clone() } else { case.usual_blocks(self.scope) };
@@ -94,7 +95,7 @@ fn check_numbers(options: &Options) -> Result<(), UsageError> {
     }
 }
 
-/// Areas are a whole number of these bytes: of blocks, and of huge pages for the kernel's subjects.
+/// The size of an area is a multiple of this number: of the block size, and of a huge page for the kernel's subjects.
 pub(crate) fn unit(blocks: &[BlockSize]) -> usize {
     blocks.iter().map(|block| block.bytes()).max().unwrap_or(0).max(HUGE_PAGE)
 }

@@ -41,7 +41,7 @@ fn refused(change: impl FnOnce(&mut Options)) -> String {
     Plan::new(&options, &host(24, 0)).unwrap_err().0
 }
 
-/// The subjects that cannot run, with their reasons.
+/// The names of the subjects that cannot run, each with its reason.
 fn lacks(options: &Options, host: &Host, settings: Settings) -> Vec<(String, String)> {
     let mut plan = Plan::new(options, host).unwrap();
     plan.settle(host, settings);

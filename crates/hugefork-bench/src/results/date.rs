@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, by the system's clock.
+/// The present time of the system's clock.
 pub(crate) fn now() -> String {
     iso(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
-/// `seconds` after the beginning of 1970, such as `2026-11-21T14:53:23Z`.
+/// The time `seconds` after the beginning of 1970 as text, such as `2026-11-21T14:53:23Z`.
 fn iso(seconds: u64) -> String {
-    // SAFETY: `tm` is plain numbers and a pointer, for which all-zero bytes are a value.
+    // SAFETY: `tm` consists of plain numbers and a pointer, for which all-zero bytes are a valid value.
     let mut date: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: the call reads a number and writes to a live `tm`.
     unsafe { libc::gmtime_r(&(seconds as libc::time_t), &mut date) };

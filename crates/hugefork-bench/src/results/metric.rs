@@ -1,6 +1,6 @@
-//! Metrics, each with its name, its unit and its better direction, and single values of them.
+//! Metrics, each with its name, its unit and its better direction, and single values of metrics.
 //!
-//! A metric of one case alone stands in the file of that case.
+//! If only one case has a metric, the file of that case defines it.
 
 /// A property that is measured. Names and units are stable.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -8,7 +8,7 @@ pub struct Metric {
     name: &'static str,
     unit: &'static str,
     better: Better,
-    /// Values below this one are noise, and count as this one in a ratio.
+    /// Values below this one are noise; a ratio counts them as this value.
     least: f64,
 }
 
@@ -22,10 +22,10 @@ pub enum Better {
 }
 
 impl Metric {
-    /// Bytes written a second, all tasks together.
+    /// Bytes that all tasks together write in a second.
     pub const THROUGHPUT: Metric = Metric { better: Better::Higher, ..Metric::new("throughput", "GiB/s") };
 
-    /// The time in which areas and tasks are made.
+    /// The time for creating areas and tasks.
     pub const CREATE: Metric = Metric::new("create", "ms");
 
     /// Half of all values are no larger than this.
@@ -46,7 +46,7 @@ impl Metric {
     /// Memory that a snapshot adds. The kernel counts in batches, so that less than a MiB is noise.
     pub const MEMORY: Metric = Metric { least: 1.0, ..Metric::new("memory", "MiB") };
 
-    /// A metric of which less is better.
+    /// A metric whose smaller values are better.
     pub(crate) const fn new(name: &'static str, unit: &'static str) -> Metric {
         Metric { name, unit, better: Better::Lower, least: 0.0 }
     }
@@ -66,7 +66,8 @@ impl Metric {
         self.better
     }
 
-    /// How many times better `ours` is than `theirs`; less than 1 if it is worse, and none if one of them is 0.
+    /// How many times better `ours` is than `theirs`; less than 1 if `ours` is worse, and `None` if one of the values
+    /// is 0.
     pub fn ratio(self, ours: f64, theirs: f64) -> Option<f64> {
         let [ours, theirs] = [ours, theirs].map(|value| value.max(self.least));
         let ratio = match self.better {
@@ -82,17 +83,17 @@ impl Metric {
 pub struct Measure {
     /// The metric.
     pub metric: Metric,
-    /// In the metric's unit.
+    /// The value, in the metric's unit.
     pub value: f64,
 }
 
 impl Measure {
-    /// `value` of `metric`.
+    /// The value `value` of the metric `metric`.
     pub(crate) fn new(metric: Metric, value: f64) -> Measure {
         Measure { metric, value }
     }
 
-    /// These values, in this order.
+    /// The values of a list, in its order.
     pub(crate) fn all<const N: usize>(values: [(Metric, f64); N]) -> Vec<Measure> {
         values.into_iter().map(|(metric, value)| Measure::new(metric, value)).collect()
     }

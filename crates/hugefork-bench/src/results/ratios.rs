@@ -1,11 +1,11 @@
-//! From results to ratios: hugefork beside the best of its rivals, figure by figure.
+//! Computes ratios from results: for each figure, hugefork's result beside that of its best rival.
 
 use crate::case::Case;
 use crate::results::metric::Metric;
 use crate::results::result::{CaseResult, Report};
 use crate::subject::{Subject, linux_order};
 
-/// A ratio from here to its inverse counts as equal: samples vary by more.
+/// A ratio between this value and its inverse counts as equal: samples vary by more.
 const EQUAL: f64 = 0.95;
 
 /// hugefork beside its best rival in one figure: one metric of one work of a case.
@@ -21,27 +21,27 @@ pub struct Comparison {
     pub rival: String,
     /// The best rival's median.
     pub theirs: f64,
-    /// How many times better hugefork is; less than 1 if it is worse.
+    /// How many times better hugefork is than the rival; less than 1 if hugefork is worse.
     pub ratio: f64,
 }
 
 impl Comparison {
-    /// Whether hugefork is worse, by more than samples vary.
+    /// Whether hugefork is worse than the rival by more than samples vary.
     pub fn is_loss(&self) -> bool {
         self.ratio < EQUAL
     }
 }
 
-/// Every comparison that `report` allows, in its order.
+/// Every comparison that `report` allows, in the order of its results.
 pub fn compare(report: &Report) -> Vec<Comparison> {
     report.results.iter().filter_map(|ours| beside(ours, report)).collect()
 }
 
-/// Parameters that tell how a subject did the work. The others describe the work itself: two results are compared if
-/// those agree.
+/// Parameters that describe how a subject did the work. The other parameters describe the work itself, so two results
+/// are compared if these other parameters agree.
 const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
 
-/// The result of hugefork as it comes, beside that of its best rival.
+/// A result of hugefork with its defaults, beside that of its best rival.
 fn beside(ours: &CaseResult, report: &Report) -> Option<Comparison> {
     let case: &dyn Case = ours.case.parse().ok()?;
     let metric = *case.facts().metrics.iter().find(|metric| metric.name() == ours.metric)?;
@@ -59,7 +59,7 @@ fn beside(ours: &CaseResult, report: &Report) -> Option<Comparison> {
     Some(Comparison { case, metric, ours: ours.clone(), rival: best.subject.clone(), theirs: best.median, ratio })
 }
 
-/// Whether a subject is a rival. Of the single kernels, only the order that Linux uses is one.
+/// Whether a subject is a rival. Of the single kernels, only the one with the order of Linux is a rival.
 fn is_rival(subject: &str) -> bool {
     match subject.parse() {
         Ok(Subject::Kernel(kernel)) => kernel == linux_order(),

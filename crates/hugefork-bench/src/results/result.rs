@@ -8,7 +8,8 @@
 //!   "not_run": [ { "case": …, "subject": …, "why": … } ], "failed": [ … ], "warnings": [ … ], "interrupted": false }
 //! ```
 //!
-//! Names are stable. Raw samples are kept in the order in which they were taken, and give the minimum and the maximum.
+//! Names are stable. The samples are listed in the order in which they were taken, and the reader can compute minimum
+//! and maximum from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,30 +24,30 @@ use crate::results::stats::Summary;
 /// The schema that this crate writes.
 pub const SCHEMA: u32 = 1;
 
-/// Everything a bench found, as far as it got.
+/// The results of a bench, up to its end or to its interruption.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: u32,
     /// hugefork's version.
     pub version: String,
-    /// The commit that it was built from, followed by `-changed` if not everything was committed; none outside of a
-    /// repository.
+    /// The commit from which hugefork was built, followed by `-changed` if files had uncommitted changes; `None` if
+    /// hugefork was not built in a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// When the bench began: UTC, such as `2026-11-21T14:53:23Z`.
+    /// The time at which the bench began: UTC, such as `2026-11-21T14:53:23Z`.
     #[serde(default)]
     pub date: String,
-    /// The command.
+    /// The command line of the bench.
     pub command: String,
     /// The machine.
     pub host: Host,
     /// Figures.
     pub results: Vec<CaseResult>,
-    /// Subjects that the machine cannot run.
+    /// The subjects that this machine cannot run, with reasons.
     #[serde(default)]
     pub not_run: Vec<Absent>,
-    /// Subjects that went wrong.
+    /// The subjects that failed, with reasons.
     #[serde(default)]
     pub failed: Vec<Absent>,
     /// Caveats for the reader of the figures.
@@ -72,7 +73,7 @@ pub struct CaseResult {
     pub unit: String,
     /// One value for each counted round, in order.
     pub samples: Vec<f64>,
-    /// Their median.
+    /// The median of the samples.
     pub median: f64,
 }
 
@@ -83,7 +84,7 @@ impl CaseResult {
     }
 }
 
-/// A subject without a figure.
+/// A subject without a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Absent {
     /// The case's name.
@@ -130,7 +131,7 @@ pub(crate) fn params<const N: usize>(list: [(&str, Param); N]) -> Params {
     list.into_iter().map(|(name, param)| (name.to_owned(), param)).collect()
 }
 
-/// A parameter in words; nothing if there is none of that name.
+/// The parameter `name` in words; empty if there is no parameter of that name.
 pub(crate) fn shown(params: &Params, name: &str) -> String {
     params.get(name).map_or_else(String::new, Param::to_string)
 }
@@ -162,14 +163,14 @@ impl Report {
         }
     }
 
-    /// Adds a warning once.
+    /// Adds a warning, unless the report has it already.
     pub fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }
     }
 
-    /// As JSON with a newline at the end.
+    /// The report as JSON, with a newline at the end.
     ///
     /// # Errors
     /// None in practice: every field has a JSON form.
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(result["median"], 81.25);
         let date = json["date"].as_str().unwrap();
         assert!(date.len() == 20 && date.ends_with('Z'), "{date}");
-        // Digits of a commit in a repository, and nothing elsewhere.
+        // The field holds the digits of a commit if the build was in a repository, and is absent otherwise.
         if let Some(commit) = json.get("commit") {
             let digits = commit.as_str().unwrap().trim_end_matches("-changed");
             assert!(digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{digits}");

@@ -1,18 +1,19 @@
-//! Ranks of a set of samples. There is no mean: one disturbed run in five moves a mean, and not a median.
+//! Ranks of a set of samples. There is no mean, because one disturbed run in five moves a mean, but not a
+//! median.
 
 /// A set of samples in three figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// Least sample.
     pub min: f64,
-    /// Median: the middle one, or the mean of the middle two.
+    /// Median: the middle sample, or the mean of the middle two.
     pub median: f64,
     /// Greatest sample.
     pub max: f64,
 }
 
 impl Summary {
-    /// Sums up `samples`; none if there are none.
+    /// The summary of `samples`; `None` if there are no samples.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         let sorted = sorted(samples.to_vec());
         let (min, max) = (*sorted.first()?, *sorted.last()?);
@@ -22,13 +23,13 @@ impl Summary {
     }
 }
 
-/// The values, the least first.
+/// The values in ascending order.
 pub(crate) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
 }
 
-/// The least value that `part` of all values do not exceed. `sorted` is not empty.
+/// The least value that at least the fraction `part` of all values do not exceed. `sorted` must not be empty.
 pub(crate) fn nearest_rank(sorted: &[f64], part: f64) -> f64 {
     let rank = (sorted.len() as f64 * part).ceil() as usize;
     sorted[rank.clamp(1, sorted.len()) - 1]

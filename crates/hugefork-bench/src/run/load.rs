@@ -1,6 +1,7 @@
 //! Other activity on the machine while a bench runs: other programs, and the hypervisor.
 //!
-//! Each is watched case by case, and becomes a warning if it is large enough to bend the figures of the case.
+//! The bench measures this activity during each case, and warns if it is large enough to change the figures
+//! of the case.
 
 use std::fs;
 use std::thread::sleep;
@@ -11,23 +12,23 @@ use crate::measure::clock::{CpuTime, now_fenced};
 /// The part of the machine's CPU time that other programs may take without a warning.
 const OTHERS: f64 = 0.10;
 
-/// The part of it that the hypervisor may take.
+/// The part of the machine's CPU time that the hypervisor may take without a warning.
 const STEAL: f64 = 0.02;
 
-/// Over less time than this, ticks of 10 ms say little.
+/// The least time between two readings: CPU time is counted in ticks of 10 ms, too coarse for a shorter time.
 const SHORTEST: Duration = Duration::from_millis(500);
 
 /// How long the machine is watched before the first case.
 const LISTEN: Duration = Duration::from_millis(200);
 
-/// The counters at one moment.
+/// The kernel's counters of CPU time at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reading {
-    /// Seconds since some moment.
+    /// Seconds since a fixed moment.
     time: f64,
     /// CPU seconds of all processes, on all CPUs.
     busy: f64,
-    /// CPU seconds that the hypervisor gave to others.
+    /// CPU seconds that the hypervisor gave to other guests.
     steal: f64,
     /// CPU seconds of this process and of its children that have ended.
     own: f64,
@@ -41,7 +42,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches for a moment before anything runs, and returns warnings of a load that is there already.
+    /// Watches the machine for a moment before the first case, and returns warnings about a load that it already has.
     pub(crate) fn begin() -> (Watch, Vec<String>) {
         let start = Reading::take();
         sleep(LISTEN);
@@ -51,7 +52,7 @@ impl Watch {
         (Watch { cpus: cpus as f64, last }, others("before the first case", start, last, cpus as f64))
     }
 
-    /// Warnings of other load during `case`, which is over.
+    /// Warnings about other activity during `case`, which has just ended.
     pub(crate) fn case_ended(&mut self, case: &str) -> Vec<String> {
         let now = Reading::take();
         let before = std::mem::replace(&mut self.last, now);
@@ -62,7 +63,7 @@ impl Watch {
     }
 }
 
-/// Warnings of others that used the CPUs between two readings.
+/// Warnings about other programs and the hypervisor, if these used the CPUs between two readings.
 fn others(when: &str, from: Reading, to: Reading, cpus: f64) -> Vec<String> {
     let all = (to.time - from.time) * cpus;
     let theirs = ((to.busy - from.busy) - (to.own - from.own)) / all;
@@ -93,13 +94,14 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The number at `place` behind the first word of a line.
+/// The number at index `place` after the first word, in the line whose first word is `first`.
 fn number(text: &str, first: &str, place: usize) -> Option<f64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(first))?;
     line.split_whitespace().nth(1 + place)?.parse().ok()
 }
 
-/// CPU seconds in use, and stolen, of `/proc/stat`, which counts in ticks of 10 ms on every Linux.
+/// The CPU seconds in use, and those that the hypervisor took, from the text of `/proc/stat`, which counts in ticks of
+/// 10 ms on every Linux.
 fn cpu_seconds(stat: &str) -> (f64, f64) {
     let ticks = |place| number(stat, "cpu", place).unwrap_or(0.0);
     // user, nice, system, (idle, iowait,) irq, softirq, steal
@@ -126,7 +128,7 @@ mod tests {
     fn the_kernels_files_are_read() {
         assert_eq!(cpu_seconds("cpu  100 20 30 999 999 4 6 50 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"), (1.6, 0.5));
         let before = Reading::take();
-        // Ticks come every 10 ms: this goes on until there was one.
+        // The counters advance every 10 ms: the loop reads them until they have advanced.
         let after = std::iter::repeat_with(Reading::take).find(|now| now.busy > before.busy && now.own > before.own);
         assert!(after.is_some_and(|after| after.time > before.time));
     }

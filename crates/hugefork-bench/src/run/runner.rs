@@ -6,9 +6,9 @@
 //! round 2   C D A B    counted …
 //! ```
 //!
-//! Each round runs every subject once, so that other activity on the machine hits all alike. It starts with another
-//! subject each time, so that no subject always runs after the same other one. The observer follows each sample, may
-//! stop the run, and gets the results after every case.
+//! Each round runs every subject once, so that other activity on the machine affects all subjects alike. Each round
+//! starts with another subject, so that no subject takes the first place in every round. The runner calls the
+//! observer after each sample, when the observer may stop the run, and gives it the results after every case.
 
 use std::ops::ControlFlow;
 
@@ -22,18 +22,18 @@ use crate::run::load;
 use crate::run::sample::{Entry, Sample, Work};
 use crate::run::tally::Tallies;
 
-/// How far a run has got.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
     /// The case that runs.
     pub case: &'static dyn Case,
     /// The number of that case, from 1.
     pub place: usize,
-    /// How many cases there are.
+    /// The number of cases.
     pub cases: usize,
     /// The subject that was sampled last.
     pub subject: &'a str,
-    /// The median of its [`Case::lead_metric`] so far; none before anything was counted.
+    /// The median so far of that subject's [`Case::lead_metric`]; `None` before the first counted sample.
     pub estimate: Option<f64>,
     /// Samples taken in this case, including the warm-up's.
     pub done: usize,
@@ -49,14 +49,15 @@ pub trait Observer {
     /// A case is over, or was stopped; `report` holds its results.
     ///
     /// # Errors
-    /// An error ends the run: results that cannot be kept are not worth measuring.
+    /// An error of the observer, such as results that it cannot save. The error ends the run.
     fn case_ended(&mut self, case: &dyn Case, report: &Report) -> Result<(), String>;
 }
 
 /// Runs `plan` and adds its results to `report`.
 ///
 /// # Errors
-/// [`BenchError::Results`] if the observer fails. A subject that fails is noted in the report, and the others go on.
+/// [`BenchError::Results`] if the observer fails. If a subject fails, the report notes it, and the other subjects
+/// continue.
 pub fn run(plan: &Plan, host: &Host, report: &mut Report, observer: &mut dyn Observer) -> Result<(), BenchError> {
     let (mut load, loaded) = load::Watch::begin();
     for warning in plan.warnings.iter().chain(&loaded) {
@@ -78,14 +79,14 @@ pub fn run(plan: &Plan, host: &Host, report: &mut Report, observer: &mut dyn Obs
     Ok(())
 }
 
-/// The place of a case among all.
+/// The place of a case among all cases.
 #[derive(Clone, Copy)]
 struct Place {
     nth: usize,
     of: usize,
 }
 
-/// Runs the rounds of a case: the warm-up and `runs` that count, unless the observer ends it.
+/// Runs the rounds of a case: the warm-up and then `runs` counted rounds, unless the observer ends the run.
 fn run_case(
     plan: &CasePlan,
     entries: Vec<Entry>,
@@ -131,7 +132,8 @@ fn run_case(
     (tallies, ControlFlow::Continue(()))
 }
 
-/// Takes a sample. The seed depends on case and round only: in a round, every subject gets the same targets.
+/// Takes a sample. The seed depends on the case and the round only, so that every subject of a round gets the same
+/// targets.
 fn sample(work: &mut Work, case: &dyn Case, round: usize) -> Result<Sample, BenchError> {
     work(&mut Random::of(case.name(), round))
 }

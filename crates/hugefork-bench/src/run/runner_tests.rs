@@ -1,4 +1,4 @@
-//! Tests of the order of samples, of the rounds that count, and of subjects that fail.
+//! Tests of the order of samples, of the rounds that are counted, and of subjects that fail.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,7 +16,8 @@ type Log = Rc<RefCell<Vec<String>>>;
 /// Samples done, samples in all, and the estimate.
 type Told = Vec<(usize, usize, Option<f64>)>;
 
-/// Logs its samples; the value of each is the number of samples before it. `fails_at` is the sample that fails.
+/// An entry that logs its samples; the value of a sample is the number of samples before it. `fails_at` is the number
+/// of the sample that fails.
 fn fake(subject: Subject, log: &Log, fails_at: Option<usize>) -> Entry {
     let (log, name) = (Rc::clone(log), subject.to_string());
     let mut taken = 0;
@@ -35,7 +36,7 @@ fn fake(subject: Subject, log: &Log, fails_at: Option<usize>) -> Entry {
     Entry { subject, params: Params::new(), work: Ok(work) }
 }
 
-/// Notes progress, and ends the run after so many samples.
+/// An observer that notes the progress, and ends the run after a given number of samples.
 struct Watcher {
     stop_after: usize,
     told: Told,

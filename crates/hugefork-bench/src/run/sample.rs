@@ -1,4 +1,5 @@
-//! One sample of a subject: it makes memory ready, does the timed work, checks it, and gives the memory back.
+//! One sample of a subject: the subject prepares memory, does the timed work, checks the contents, and gives
+//! the memory back.
 
 use hugefork::Pool;
 use hugefork_kernels::Kernel;
@@ -14,7 +15,8 @@ use crate::subject::Subject;
 #[derive(Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) measures: Vec<Measure>,
-    /// The backing of hugefork's pool, and the kernel that its faults run. Known once a pool is there.
+    /// The backing of hugefork's pool, and the clear or copy kernel that its faults run; empty for a subject without a
+    /// pool.
     pub(crate) found: Params,
     /// A caveat for the reader of the figures.
     pub(crate) caveat: Option<String>,
@@ -26,7 +28,7 @@ impl Sample {
         Sample { measures, ..Sample::default() }
     }
 
-    /// A sample on `pool`, whose faults run `kernel`, if they clear or copy in this case.
+    /// A sample on `pool`. `kernel` is the clear or copy kernel that faults run in this case, if faults clear or copy.
     pub(crate) fn on(pool: &Pool, kernel: Option<Kernel>, measures: Vec<Measure>) -> Sample {
         let mut found = params([("backing", Param::text(pool.backing()))]);
         found.extend(kernel.map(|kernel| ("kernel".to_owned(), Param::text(kernel))));
@@ -35,19 +37,20 @@ impl Sample {
     }
 }
 
-/// Takes one sample. Between samples a subject holds no memory, so that it does not slow the others down: `fork(2)`
-/// walks every mapping of the process, and a pool's thread takes CPU time.
+/// Takes one sample. Between samples a subject holds no memory, so that it does not slow the other subjects down:
+/// `fork(2)` walks every mapping of the process, and a pool's thread takes CPU time.
 pub(crate) type Work = Box<dyn FnMut(&mut Random) -> Result<Sample, BenchError>>;
 
 /// One line of a case: a subject with its parameters.
 pub struct Entry {
     pub(crate) subject: Subject,
     pub(crate) params: Params,
-    /// The subject at work, or the reason why it cannot run.
+    /// The function that takes the subject's samples, or the reason why the subject cannot run.
     pub(crate) work: Result<Work, String>,
 }
 
-/// An entry for each of `subjects`, with the `params` of the work, and the work that `make` makes.
+/// An entry for each of `subjects`, with the `params` of the work, and the function that `make` returns for taking
+/// samples.
 pub(crate) fn entries(subjects: &[SubjectPlan], params: &Params, make: impl Fn(&SubjectPlan) -> Work) -> Vec<Entry> {
     let entry = |planned: &SubjectPlan| {
         let work = planned.lack.clone().map_or_else(|| Ok(make(planned)), Err);

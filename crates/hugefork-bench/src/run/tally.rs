@@ -23,7 +23,7 @@ impl Tallies {
         Tallies { case, list: Vec::new(), not_run: Vec::new() }
     }
 
-    /// Adds a subject, which comes after those that were added before.
+    /// Adds a subject after those that were added before.
     pub(crate) fn enter(&mut self, subject: String, params: Params) {
         self.list.push(Tally::new(subject, params));
     }
@@ -33,8 +33,9 @@ impl Tallies {
         self.not_run.push(Absent::new(self.case.name(), subject, why));
     }
 
-    /// Adds a sample of the subject at `place`, or its end. A warm-up tells the backing of the subject, and does not
-    /// count. Returns the subject's name, and the median of the case's leading metric so far.
+    /// Adds a sample of the subject at `place`, or the error that ended its samples. From the sample of a warm-up, only
+    /// the backing of the subject is kept. Returns the subject's name, and the median of the case's leading metric so
+    /// far.
     pub(crate) fn add(
         &mut self,
         place: usize,
@@ -95,7 +96,7 @@ impl Tally {
 
     fn report(&self, case: &dyn Case, report: &mut Report) {
         if let Some(error) = &self.ended {
-            // The samples before the error are no figure: only the error is listed.
+            // The samples before the error give no result: the report lists only the error.
             let list = if error.is_lack() { &mut report.not_run } else { &mut report.failed };
             list.push(Absent::new(case.name(), self.name.clone(), error.to_string()));
             return;
@@ -127,7 +128,7 @@ impl Tally {
     }
 }
 
-/// Rounds to the nanosecond or better, whatever the unit: further digits are only rounding errors.
+/// Rounds a value to the nanosecond or better in every unit: further digits are only rounding errors.
 fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

@@ -18,7 +18,8 @@ const FAR: [PrimitiveName; 6] = [
     PrimitiveName::DcZva,
 ];
 
-/// Windows to try. For whole use only the last: the window hardly matters there, and each sample takes long.
+/// Windows to try. Candidates for whole use try only the last size: the window hardly matters for whole use, and each
+/// sample takes long.
 const WINDOWS: [WindowSize; 3] = [WindowSize::new(64 << 10).unwrap(), WINDOW, WindowSize::new(256 << 10).unwrap()];
 
 /// The candidates of one work and use; the first is the default.
@@ -34,13 +35,14 @@ pub(super) struct Candidates {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) kernel: Kernel,
-    /// Whether it takes part after the first step.
+    /// Whether the candidate takes part in the steps after the first.
     pub(super) is_for_all_steps: bool,
     pub(super) samples: Samples,
 }
 
 impl Candidates {
-    /// One each for the far primitives, the other windows, straight, and straight cached.
+    /// Maximum number of candidates: one for each far primitive and each other window, one straight, and one straight
+    /// cached.
     const MAX: usize = FAR.len() + WINDOWS.len() + 3;
 
     pub(super) fn new(what: Work, used: Use, default: Kernel) -> Candidates {
@@ -65,11 +67,12 @@ impl Candidates {
         }
     }
 
-    /// The first step: each far primitive with the default's window.
+    /// Adds the candidates of the first step: each far primitive with the default's window.
     pub(super) fn add_primitives(&mut self) {
         let default = self.slots[0].kernel;
         let what = self.what;
-        // AVX2 lies between SSE2 and AVX-512 in width and in speed, and its samples would use up the others' budget.
+        // AVX2 lies between SSE2 and AVX-512 in width and in speed, and its samples would use up the budget of the
+        // other candidates.
         let is_spared = |name| name == PrimitiveName::Avx2Nt && Primitive::new(PrimitiveName::Avx512Nt).is_some();
         let here = FAR.into_iter().filter(|name| !is_spared(*name)).filter_map(Primitive::new);
         for far in here.filter(|far| what == Work::Clear || far.can_copy()) {
@@ -78,7 +81,8 @@ impl Candidates {
         self.add(Kernel::cached(), true);
     }
 
-    /// The later steps: the winning far primitive of the first step with every other window and order.
+    /// Adds the candidates of the later steps: the winning far primitive of the first step with every other window and
+    /// order.
     pub(super) fn add_windows(&mut self, far: Option<Primitive>) {
         let default = self.slots[0].kernel;
         if let Some(far) = far {
@@ -105,7 +109,7 @@ impl Candidates {
         self.slots[self.chosen()].kernel
     }
 
-    /// Index of the best in [`all`](Candidates::all).
+    /// Index of the best candidate in [`all`](Candidates::all).
     pub(super) fn chosen(&self) -> usize {
         choose(&self.figures(), clearly_faster(self.used))
     }

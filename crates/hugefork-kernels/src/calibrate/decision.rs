@@ -5,7 +5,7 @@
 
 use crate::kernels::Use;
 
-/// The size of the blocks that candidates are compared with.
+/// The size of the blocks on which candidates are compared.
 pub(super) const BLOCK: usize = 2 << 20;
 
 /// Block sizes among which `nt_from` is chosen; the last is [`BLOCK`].
@@ -14,25 +14,26 @@ pub(super) const SIZES: [usize; 4] = [128 << 10, 256 << 10, 512 << 10, BLOCK];
 /// A candidate needs this many samples to win: a single sample may have been interrupted.
 const DECISIVE: usize = 2;
 
-/// A time above this many hundredths of another may differ only by the noise of a shared machine. Decides the block
-/// size from which stores are non-temporal.
+/// A time above this many hundredths of another may differ only by the noise of a shared machine. This constant decides
+/// the block size from which stores are non-temporal.
 const NOISE: u64 = 97;
 
 /// A candidate wins if it takes less than this many hundredths of the best earlier candidate's time.
 pub(super) const fn clearly_faster(used: Use) -> u64 {
     match used {
-        // More margin than noise needs, because 8 MiB do not show full queues to memory: with blocks spread over 1 GiB,
-        // full queues after wide stores cost the window 3 to 4 µs of 25.
+        // This margin is larger than noise requires, because samples on 8 MiB do not show the cost of full queues to
+        // memory: with blocks spread over 1 GiB, full queues after wide stores cost the window 3 to 4 µs of 25.
         Use::Near => 88,
         // The calibration's blocks fit in the last-level cache, so cached stores do not pay for the lines that they
-        // evict. There `rep stosb` and 2 MiB of stores take 73 µs, and the non-temporal kernel 84; with blocks spread
-        // over 1 GiB they take 119 and 92. So only a machine on which one kind is really slow should switch
-        // (Skylake-SP, non-temporal clears).
+        // evict. In the calibration, `rep stosb` and 2 MiB of stores take 73 µs, and the non-temporal kernel and the
+        // stores 84; with blocks spread over 1 GiB, these times are 119 and 92. So only a machine on which one of the
+        // two kinds of stores is really slow should leave the default (Skylake-SP, non-temporal clears).
         Use::Whole => 75,
     }
 }
 
-/// Index of the smallest figure that is below `hundredths` of the first figure; 0 if there is none, or no first figure.
+/// Index of the smallest figure that is below `hundredths` of the first figure; 0 if no figure is below that, or if the
+/// first figure is `None`.
 pub(super) fn choose(figures: &[Option<u64>], hundredths: u64) -> usize {
     let Some(Some(mut least)) = figures.first().copied() else { return 0 };
     let mut chosen = 0;
@@ -50,8 +51,8 @@ fn is_below(figure: u64, other: u64, hundredths: u64) -> bool {
     u128::from(figure) * 100 < u128::from(other) * u128::from(hundredths)
 }
 
-/// The smallest of [`SIZES`] from which on the first time of each pair is clearly smaller. A size above all of them if
-/// the first time is not clearly smaller even for the last.
+/// The smallest of [`SIZES`] from which on the first time of each pair is clearly smaller. A size above all of
+/// [`SIZES`] if the first time is not clearly smaller even for the last size.
 pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     let mut from = BLOCK + 1;
     for (size, (kernel, cached)) in SIZES.into_iter().zip(pairs).rev() {
@@ -63,8 +64,8 @@ pub(super) fn smallest(pairs: [(u64, u64); SIZES.len()]) -> usize {
     from
 }
 
-/// The least of several times of the same operation. A disturbance only makes a sample longer, so more samples only
-/// help.
+/// The least of several times of the same operation. A disturbance can only make a sample longer, so more samples make
+/// the least time more exact.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Samples {
     least: u64,
@@ -79,12 +80,12 @@ impl Samples {
         self.taken += 1;
     }
 
-    /// The least time, if there is a sample.
+    /// The least time; `None` without a sample.
     pub(super) fn least(&self) -> Option<u64> {
         (self.taken > 0).then_some(self.least)
     }
 
-    /// The least time, if there are enough samples to decide.
+    /// The least time; `None` if there are fewer samples than [`DECISIVE`].
     pub(super) fn decisive(&self) -> Option<u64> {
         (self.taken >= DECISIVE).then_some(self.least)
     }
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(choose(&[Some(100), Some(96), Some(94)]), 1);
         assert_eq!(choose(&[Some(100), Some(98), Some(96)]), 2);
         assert_eq!(choose(&[Some(100), None, Some(50), None]), 2);
-        // A default without a time cannot lose.
+        // The default has no time, so no other candidate can win.
         assert_eq!(choose(&[None, Some(1)]), 0);
         assert_eq!(choose(&[]), 0);
         assert_eq!(choose(&[Some(u64::MAX), Some(u64::MAX / 2)]), 1);

@@ -1,7 +1,7 @@
 //! Finds the fastest kernels of this machine in a few milliseconds.
 //!
-//! The caller supplies memory and a clock. One sample times one operation on a block together with
-//! the use that follows: a fast clear that makes the use slow gains nothing.
+//! The caller supplies memory and a clock. One sample times an operation on a block together with
+//! the following use of the block: a fast clear that makes the use slow gains nothing.
 //!
 //! ```text
 //! 1  near use, clear and copy   every far primitive with the default window, straight cached   → the far primitive P
@@ -38,11 +38,12 @@ use crate::{
 pub struct Figure {
     /// The work that was timed.
     pub what: Work,
-    /// The use after it, which the time includes.
+    /// The use of the block after the work, which the time includes.
     pub used: Use,
     /// The candidate.
     pub kernel: Kernel,
-    /// Least time for a block of 2 MiB, work and use together; `None` if the budget ended first.
+    /// Least time for a block of 2 MiB, work and use together; `None` if the budget ended before the candidate had
+    /// enough samples.
     pub nanoseconds: Option<u64>,
     /// Whether this candidate was chosen for its work and use.
     pub chosen: bool,
@@ -53,7 +54,7 @@ pub struct Figure {
 pub struct Calibration {
     /// Clear and copy for near use, then clear and copy for whole use.
     candidates: [Candidates; 4],
-    /// For clear and for copy.
+    /// The result of [`Kernels::nt_from`] for clear and for copy.
     nt_from: [usize; 2],
     spent: u64,
 }
@@ -80,28 +81,28 @@ impl Calibration {
         })
     }
 
-    /// Total duration of the calibration, by its clock.
+    /// Total duration of the calibration, by the clock that the caller passed.
     pub fn nanoseconds(&self) -> u64 {
         self.spent
     }
 }
 
 /// Times the candidates of this machine on `memory` and chooses the kernels. Takes 6–7 ms on a Zen 5 VM, and begins no
-/// sample after 8 ms by `clock`. It allocates nothing but uses some KiB of stack, so do not call it in a signal
-/// handler.
+/// sample after 8 ms by `clock`. The calibration allocates nothing but uses some KiB of stack, so do not call it in a
+/// signal handler.
 ///
 /// `clock` returns nanoseconds since any fixed moment. The best clock is the thread's CPU time
 /// (`CLOCK_THREAD_CPUTIME_ID`): by the wall clock, one interruption by another task, often 4 ms, uses up half of the
 /// budget and leaves defaults.
 ///
-/// Pass 8 MiB, on huge pages if the blocks will be on huge pages, and touch them before the call, since page faults
-/// count against the budget. More memory has no effect; with less than 4 MiB nothing is measured and the defaults
-/// remain.
+/// Pass 8 MiB, on huge pages if the blocks will be on huge pages, and touch the memory before the call, since page
+/// faults count against the budget. More memory has no effect; with less than 4 MiB nothing is measured and the
+/// defaults remain.
 ///
 /// # Safety
 ///
 /// `memory` is aligned to 4 KiB and valid for reads and writes of `len` bytes, and no other code accesses it during the
-/// call. Its contents are overwritten.
+/// call. The contents of the memory are overwritten.
 pub unsafe fn calibrate(memory: *mut u8, len: usize, clock: fn() -> u64) -> Calibration {
     let defaults = Kernels::default_for_this_cpu();
     let mut candidates =

@@ -1,8 +1,8 @@
 //! Takes the samples: owns the memory, the clock, and the rest of the budget.
 //!
 //! Before each sample, an untimed clear writes all lines of its block past the cache (for a copy, of both blocks), so
-//! every candidate starts cold. Candidates alternate, [`ROUNDS`] times. A decision that has no figures when the
-//! [budget](BUDGET) is spent keeps its default.
+//! every candidate starts cold. Candidates alternate, [`ROUNDS`] times. If the [budget](BUDGET) is spent before the
+//! candidates of a decision have figures, the default wins.
 
 use core::sync::atomic::{Ordering, fence};
 
@@ -16,8 +16,8 @@ use crate::{
     order::Target,
 };
 
-/// Number of blocks that the samples rotate over: four evict the previous sample's lines; more would cost page faults
-/// and budget.
+/// Number of blocks that the samples rotate over: four blocks are enough to evict the previous sample's lines; more
+/// blocks would cost page faults and budget.
 const BLOCKS: usize = 4;
 
 /// Bytes that the simulated program uses around the target.
@@ -29,13 +29,14 @@ pub(super) const BUDGET: u64 = 8_000_000;
 /// Samples of each candidate in each step.
 const ROUNDS: usize = 2;
 
-/// Takes samples on memory of its own.
+/// Takes samples on memory that it owns.
 pub(super) struct Stage {
-    /// Aligned to 4 KiB, valid for reads and writes of `blocks` times [`BLOCK`] bytes, and used by no other code.
+    /// The memory: aligned to 4 KiB, valid for reads and writes of `blocks` times [`BLOCK`] bytes, and used by no other
+    /// code.
     memory: *mut u8,
-    /// At least two, since a copy needs two.
+    /// Number of blocks: at least two, since a copy needs two.
     blocks: usize,
-    /// The block of the next sample, below `blocks`.
+    /// The index of the next sample's block, below `blocks`.
     next: usize,
     random: u64,
     clock: fn() -> u64,
@@ -43,7 +44,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// `None` if the memory is less than two blocks.
+    /// Creates a stage; `None` if the memory is less than two blocks.
     ///
     /// # Safety
     ///
@@ -63,7 +64,8 @@ impl Stage {
         self.spent() >= BUDGET
     }
 
-    /// Samples the `wanted` candidates alternately.
+    /// Takes the samples of the candidates that `wanted` selects. The candidates alternate, so that a change of the
+    /// machine's speed affects all alike.
     pub(super) fn rounds(&mut self, mut works: [&mut Candidates; 2], wanted: impl Fn(&Candidate) -> bool) {
         for _ in 0..ROUNDS {
             for candidates in &mut works {
@@ -87,7 +89,7 @@ impl Stage {
             return None;
         }
         let mut samples = [[Samples::NONE; 2]; SIZES.len()];
-        // One round more than for a whole block: smaller blocks are noisier, and cost less.
+        // Smaller blocks get one round more than a whole block: their times are noisier, and their samples cost less.
         for _ in 0..ROUNDS + 1 {
             // The earlier steps have measured the last size.
             for (size, samples) in SIZES.into_iter().zip(&mut samples).take(SIZES.len() - 1) {
@@ -107,14 +109,14 @@ impl Stage {
         Some(pairs)
     }
 
-    /// Nanoseconds that one operation on `len` cold bytes and the use after it take together.
+    /// Nanoseconds that one operation on `len` cold bytes and the following use of these bytes take together.
     ///
     /// # Safety
     ///
     /// `len` is a positive multiple of 4 KiB and at most [`BLOCK`].
     unsafe fn sample(&mut self, what: Work, used: Use, kernel: Kernel, len: usize) -> u64 {
         let (to, from) = (self.take(), self.take());
-        // A kernel that writes past the cache, if there is one.
+        // The cooler writes past the cache, if this machine has a primitive that does so.
         let cooler = Kernel::for_clear();
         let cooler = cooler.straight(cooler.far());
         let offset = self.random(len);
@@ -164,7 +166,7 @@ impl Stage {
 ///
 /// # Safety
 ///
-/// `block` is aligned and valid for reads and writes of `len` bytes, a multiple of 64; `offset` is below it.
+/// `block` is aligned and valid for reads and writes of `len` bytes, a multiple of 64; `offset` is below `len`.
 unsafe fn use_near(block: *mut u8, len: usize, offset: usize) {
     const LINE: usize = 64;
     let begin = offset - offset % NEAR;

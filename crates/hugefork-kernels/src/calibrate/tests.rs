@@ -57,7 +57,7 @@ fn equal_candidates_leave_the_defaults() {
         for used in [Use::Near, Use::Whole] {
             assert_eq!(chosen.pick(what, BLOCK, used), defaults.pick(what, BLOCK, used));
         }
-        // Without a clear gain `nt_from` is the block size, or the default if there was nothing to compare.
+        // Without a clear gain `nt_from` is the block size, or the default if no candidates were compared.
         assert!([BLOCK, defaults.nt_from(what)].contains(&chosen.nt_from(what)));
     }
 }

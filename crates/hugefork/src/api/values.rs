@@ -212,7 +212,8 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     /// If fewer values exist.
     #[track_caller]
     pub fn read(&self, start: usize, to: &mut [T]) {
-        // SAFETY: all are inside, and any bytes are values of the type.
+        // SAFETY: `place` has checked that all values lie inside of the memory, and any bytes are a valid value of the
+        // type.
         unsafe { load(self.place(start, to.len()), to.as_mut_ptr().cast(), size_of_val(to), self.width) };
     }
 

@@ -63,7 +63,8 @@ impl Drop for SharedGuard<'_> {
     fn drop(&mut self) {
         let order = if seeded!("published-without-a-fence") { Ordering::Relaxed } else { Ordering::Release };
         if self.0.state.fetch_sub(1, order) == EXCLUSIVE | 1 {
-            // The last fault inside lets the snapshot in. New faults sleep on the same word, so all threads are woken.
+            // This was the last fault that held the lock, and a snapshot waits for the lock: the snapshot may take it
+            // now. Faults that arrived since sleep on the same word, so this wakes all threads.
             wake(&self.0.state, u32::MAX >> 1);
         }
     }

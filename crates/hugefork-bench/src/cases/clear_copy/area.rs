@@ -1,5 +1,5 @@
-//! The memory of `clear` and `copy`. All subjects of a case share it, so that they have gone over all of it between two
-//! visits to a block.
+//! The memory of `clear` and `copy`. All subjects of a case share this memory, so that the subjects have gone over the
+//! whole area between two visits to a block.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::memory::kernel_memory::{KernelMemory, PageKind};
 
 pub(super) type RcCell<T> = Rc<RefCell<T>>;
 
-/// The shared area. The subject that comes first gets it.
+/// The shared area. The first subject allocates its memory.
 pub(super) struct SharedArea {
     pub(super) operation: Operation,
     pub(super) size: usize,
@@ -22,18 +22,18 @@ pub(super) struct SharedArea {
 pub(super) struct Blocks {
     /// The blocks to clear, or to copy to.
     pub(super) to: KernelMemory,
-    /// The blocks to copy from, as many bytes as the others.
+    /// The blocks to copy from, as many bytes as the blocks to copy to.
     pub(super) from: Option<KernelMemory>,
     next: usize,
 }
 
 impl SharedArea {
-    /// Gets it, unless it is held.
+    /// Allocates the memory, unless it is allocated already.
     pub(super) fn prepare(&mut self) -> Result<(), BenchError> {
         if self.held.is_none() {
-            // On huge pages if the machine has them; since all subjects share the area, small pages are a caveat and
-            // not an obstacle. Words are not zero: pages that were never written may be cheaper to read, and clearing
-            // must have work to do.
+            // The memory is on huge pages if the machine has them; since all subjects share the area, small pages are a
+            // caveat and no error. The words are not zero, because pages that were never written may be cheaper to
+            // read, and because a clear must change the memory.
             let populated = || KernelMemory::written(PageKind::Thp, self.size, 1);
             let to = populated()?;
             let from = match self.operation {
@@ -45,7 +45,7 @@ impl SharedArea {
         Ok(())
     }
 
-    /// A caveat for the reader of figures in it.
+    /// A caveat for the reader of figures that were taken in this area.
     pub(super) fn caveat(&self) -> Option<String> {
         let small = self.held.as_ref().is_some_and(|held| held.to.check_huge().is_err());
         small.then(|| {

@@ -1,4 +1,5 @@
-//! A subject that clears block after block, with no use between, beside a victim.
+//! A subject that clears block after block, without using the blocks, while a victim thread runs on
+//! another CPU.
 
 use super::area::{RcCell, SharedArea};
 use super::tool::Tool;
@@ -12,11 +13,11 @@ use crate::run::sample::Sample;
 /// How many times longer the victim takes for a walk through its memory while blocks are cleared.
 pub const VICTIM_SLOWDOWN: Metric = Metric::new("victim_slowdown", "ratio");
 
-/// Clears block after block beside a victim.
+/// Clears block after block while a victim thread runs.
 pub(super) struct Disturb {
     pub(super) area: RcCell<SharedArea>,
     pub(super) planned: VictimPlan,
-    /// Shared like the area.
+    /// The victim, which all subjects share, as they share the area.
     pub(super) victim: RcCell<Option<Victim>>,
     pub(super) tool: Tool,
     pub(super) cpu: usize,

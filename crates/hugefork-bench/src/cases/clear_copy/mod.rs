@@ -1,15 +1,16 @@
 //! `clear` and `copy`: one block, cleared or copied around a random target, then used.
 //!
-//! One sample goes over a number of blocks in turn, and is the median over them. All subjects share one area (for
-//! `copy`: two) and one cursor, so that they have gone over the whole area between two visits to a block. The area is
-//! at least four times the last-level cache, unless `--size` says less.
+//! One sample goes over a number of blocks in turn, and is the median of their times. All subjects share one area
+//! (for `copy`: two) and one cursor, so that the subjects have gone over the whole area between two visits to a
+//! block. The area is at least four times the last-level cache, unless `--size` requests less.
 //!
 //! The area is anonymous memory with transparent huge pages, touched before. The sequence is: fence, clock, the
-//! operation, fence, clock, the use, fence, clock. `op` is the first interval, `use` the second, `total` both. A fence
-//! and a clock are in every figure: 0.1 us, which matters only for blocks of 4 KiB.
+//! operation, fence, clock, the use, fence, clock. `op` is the time of the operation, `use` that of the use, `total`
+//! that of both. Every figure includes a fence and a reading of the clock: 0.1 us, which matters only for blocks of 4
+//! KiB.
 //!
 //! A full run of `clear` also measures `victim_slowdown`, as an entry of its own: the subject clears block after block,
-//! with no use between them, while a victim walks through its cache on another CPU.
+//! without using them, while a victim thread on another CPU walks through a set of cache lines.
 
 mod area;
 mod disturb;
@@ -44,19 +45,19 @@ use crate::subject::{Subject, linux_order, one_call};
 #[derive(Debug)]
 pub struct ClearCopy(Operation);
 
-/// Clear a block.
+/// The case that clears blocks.
 pub const CLEAR: ClearCopy = ClearCopy(Operation::Clear);
 
-/// Copy a block from one area to another.
+/// The case that copies blocks from one area to another.
 pub const COPY: ClearCopy = ClearCopy(Operation::Copy);
 
-/// The clear or copy itself.
+/// The time of the clear or copy.
 const OP: Metric = Metric::new("op", "us");
 
-/// The use that follows it.
+/// The time of the use that follows the clear or copy.
 const USE: Metric = Metric::new("use", "us");
 
-/// Both, block by block.
+/// The time of a clear or copy and its use together, for each block.
 const TOTAL: Metric = Metric::new("total", "us");
 
 impl Case for ClearCopy {
@@ -108,7 +109,7 @@ impl Case for ClearCopy {
         entries
     }
 
-    /// Any kernel that has a name can take part, whether it is listed or not.
+    /// Any kernel that has a name can take part, whether `subjects` lists it or not.
     fn has(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Kernel(kernel) => self.can_use(kernel),
@@ -123,10 +124,11 @@ impl ClearCopy {
     }
 }
 
-/// Bytes that a sample goes over, if the block size allows: 128 blocks of 2 MiB.
+/// Bytes that a sample clears or copies, if the block size allows: 128 blocks of 2 MiB.
 const SAMPLE: usize = 256 << 20;
 
-/// Blocks in a sample: enough large ones for a median, and not so many small ones that a sample takes long.
+/// Number of blocks in a sample: enough for a median if blocks are large, and few enough for a short sample if blocks
+/// are small.
 fn operations(block: usize) -> usize {
     (SAMPLE / block).clamp(3, 1024)
 }
@@ -145,7 +147,7 @@ impl Maker {
         Maker { operation, job: job.clone(), area: Rc::new(RefCell::new(area)), cpu: host.cpu_numbers[0] }
     }
 
-    /// An entry that times one operation after the other, each with the block `used` after it.
+    /// An entry that times one operation after the other, each together with the use `used` of its block.
     fn timed(&self, planned: &SubjectPlan, used: Use) -> Entry {
         self.entry(planned, used, |tool, params| {
             params.insert("use".to_owned(), use_param(used, self.job.block_size.bytes()));
@@ -154,7 +156,7 @@ impl Maker {
         })
     }
 
-    /// An entry for clears beside a victim, or for the reason why none was found.
+    /// An entry for clears while a victim thread runs, or for the reason why no CPU was found for the victim.
     fn disturbing(
         &self,
         subject: &SubjectPlan,
@@ -209,8 +211,8 @@ impl Timed {
         for _ in 0..operations(block) {
             let offset = held.advance(block);
             let target = targets.word_offset(block);
-            // SAFETY: `offset` is a whole block's within both areas, which are ours alone, of the same length, 2
-            // MiB-aligned and do not overlap; `target` lies in the block.
+            // SAFETY: a whole block from `offset` on lies within both areas; the areas are ours alone, have the same
+            // length, are 2 MiB-aligned and do not overlap; `target` lies in the block.
             let [start, done, end] = unsafe {
                 let to = held.to.as_ptr().add(offset);
                 let from = held.from.as_ref().map(|from| from.as_ptr().add(offset).cast_const());

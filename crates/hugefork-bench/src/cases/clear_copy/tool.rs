@@ -1,4 +1,4 @@
-//! The operation on a block, the tool for it, and the use of the block afterwards.
+//! The operation on a block, the tool that does the operation, and the use of the block afterwards.
 
 use hugefork_kernels::{Kernel, Order, Target, Use};
 
@@ -14,7 +14,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// The name of its case.
+    /// The name of the case that measures the operation.
     pub(super) fn name(self) -> &'static str {
         match self {
             Operation::Clear => "clear",
@@ -23,8 +23,8 @@ impl Operation {
     }
 }
 
-/// The use of the block after the operation, as results have it: read-modify-write of the 64 KiB around the
-/// target, or every word of the block written in order.
+/// The parameter of results that describes the use of the block after the operation: read-modify-write of the 64 KiB
+/// around the target, or every word of the block written in order.
 pub(super) fn use_param(used: Use, block: usize) -> Param {
     if used == Use::Whole { Param::text("block") } else { Param::size(work::NEAR.min(block)) }
 }
@@ -37,7 +37,7 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    /// The tool of `subject` for blocks of `block` bytes, or the reason why it has none.
+    /// The tool of `subject` for blocks of `block` bytes, or the reason why the subject has no tool for these blocks.
     pub(super) fn of(subject: &Subject, operation: Operation, block: usize, used: Use) -> Result<Tool, String> {
         Ok(match subject {
             Subject::Kernel(kernel) => Tool::Kernel(*kernel),
@@ -80,8 +80,8 @@ impl Tool {
             match (self, from) {
                 (Tool::Kernel(kernel), None) => kernel.clear(to, len, Target::At(target)),
                 (Tool::Kernel(kernel), Some(from)) => kernel.copy(to, from, len, Target::At(target)),
-                // They are called through libc and not as `ptr::write_bytes`, so that they are the functions of these
-                // names, and no code of the compiler's in their place.
+                // `memset` and `memcpy` are called through libc and not as `ptr::write_bytes`, so that the compiler
+                // puts no code of its own in place of these functions.
                 (Tool::Libc, None) => drop(libc::memset(to.cast(), 0, len)),
                 (Tool::Libc, Some(from)) => drop(libc::memcpy(to.cast(), from.cast(), len)),
             }

@@ -1,22 +1,25 @@
-//! A thread that has nothing to do with the blocks that are cleared, and that the clears disturb all the same.
+//! The victim: a thread that uses none of the cleared blocks, and that the clears slow down all the same.
 //!
 //! ```text
 //! victim's CPU   walks × (1 +) 3 │ walks × (1 +) 3             │ walks × (1 +) 3 │ … five times
 //! first CPU      waits           │ clears, block after block   │ waits           │
 //! ```
-//! The victim walks through a set of cache lines over and over, in random order. Each line names the next, so that
-//! every load waits for the one before it, and a walk takes the time of the lines' way to the core. The result is the
-//! median disturbed walk over the median quiet one; the first walk of each phase does not count.
+//! The victim walks through a set of cache lines over and over, in random order. Each line holds the offset of the
+//! next line, so that every load waits for the load before, and the time of a walk is the time in which the lines
+//! reach the core. The result is the median disturbed walk divided by the median quiet walk; the first walk of each
+//! phase does not count.
 //!
 //! The set is twice the L2, so that half of it lives in the last-level cache. In its own L2 a victim is not disturbed:
-//! a walk through 512 KiB took the same time whatever cleared (Zen 5, 1 MiB of L2). The set cannot be much larger
-//! either, since a guest shares the last-level cache with neighbours that it cannot see: 8 MiB, half of the share that
-//! the guest is told of, took 13 or 300 ns a line, depending on the neighbours; 2 MiB nearly always took 11.
+//! a walk through 512 KiB took the same time beside every clearing kernel (Zen 5, 1 MiB of L2). The set cannot be much
+//! larger either, since a guest shares the last-level cache with neighbours that it cannot see: 8 MiB, half of the
+//! cache that the hypervisor reports to the guest, took 13 or 300 ns a line, depending on the neighbours; 2 MiB nearly
+//! always took 11.
 //!
-//! Clears follow each other without a pause, so that a faster kernel also clears more in the same time. The victim
-//! feels that more than the loss of its lines: with 2 MiB blocks, non-temporal clears made it 1.7 to 1.9 times slower,
-//! one `rep stosb` 1.2 times, and target-last by 4 KiB, which clears a third as much in the same time, 1.0 times. All
-//! are 1.0 if the victim's CPU shares no cache with the first; a host may move a guest's CPUs so at any time.
+//! Clears follow each other without a pause, so that a faster kernel also clears more in the same time. This traffic
+//! slows the victim more than the loss of its lines: with 2 MiB blocks, non-temporal clears made it 1.7 to 1.9 times
+//! slower, one `rep stosb` 1.2 times, and target-last by 4 KiB, which clears a third as much in the same time, 1.0
+//! times. All these factors are 1.0 if the victim's CPU shares no cache with the first CPU; a host may move a
+//! guest's CPUs to such places at any time.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,25 +35,25 @@ use crate::measure::random::Random;
 use crate::memory::kernel_memory::{HUGE_PAGE, KernelMemory, PageKind, Reserve};
 use crate::results::stats::{nearest_rank, sorted};
 
-/// The number of quiet phases, and of disturbed ones. They take turns, since the load of a shared cache by others
-/// changes within milliseconds.
+/// The number of quiet phases, and of disturbed phases. Quiet and disturbed phases alternate, since the load that other
+/// programs put on a shared cache changes within milliseconds.
 const PHASES: usize = 5;
 
-/// The walks of a phase that count.
+/// The number of walks in a phase that count.
 const WALKS: usize = 3;
 
 /// A cache line.
 const LINE: usize = 64;
 
-/// The L2 of machines that do not say.
+/// The assumed size of the L2 if the kernel does not report it.
 const USUAL_L2: usize = 1 << 20;
 
-/// Where the victim runs, and in how much memory.
+/// The victim's CPU, and the size of its set of cache lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct VictimPlan {
-    /// Its CPU.
+    /// The CPU of the victim.
     pub(super) cpu: usize,
-    /// Bytes that it walks through.
+    /// Bytes of the set through which the victim walks.
     pub(super) set: usize,
 }
 
@@ -85,7 +88,7 @@ fn cpu_list(text: &str) -> Vec<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// The set, and where its walker runs.
+/// The set of cache lines, and the CPU of the thread that walks through it.
 pub(super) struct Victim {
     cpu: usize,
     set: usize,
@@ -100,9 +103,9 @@ struct Chain(*const u8);
 unsafe impl Send for Chain {}
 
 impl Victim {
-    /// Gets the set and links its lines to one ring.
+    /// Allocates the set and links its lines to one ring.
     pub(super) fn new(plan: VictimPlan) -> Result<Victim, BenchError> {
-        // On huge pages if there are any, so that walks do not wait for page tables.
+        // The set is on huge pages if the machine has them, so that walks do not wait for page tables.
         let lines = KernelMemory::map(PageKind::Thp, plan.set.next_multiple_of(HUGE_PAGE), Reserve::Yes)?;
         lines.touch()?;
         let ring = ring(plan.set / LINE);
@@ -113,9 +116,9 @@ impl Victim {
         Ok(Victim { cpu: plan.cpu, set: plan.set, lines })
     }
 
-    /// How many times longer a walk takes while the calling thread runs `disturb` over and over.
+    /// How many times longer a walk of the victim takes while the calling thread runs `disturb` over and over.
     pub(super) fn slowdown(&self, mut disturb: impl FnMut()) -> Result<f64, BenchError> {
-        // The state that the victim asks for, and the state that it has got.
+        // Whether the victim asks the calling thread to disturb it, and whether that thread does so now.
         let (asked, disturbed) = (AtomicBool::new(false), AtomicBool::new(false));
         let (chain, lines, cpu) = (Chain(self.lines.as_ptr()), self.set / LINE, self.cpu);
         let (ask, is_disturbed) = (&asked, &disturbed);
@@ -139,7 +142,7 @@ impl Victim {
         };
         thread::scope(|scope| {
             let walker = scope.spawn(walker);
-            // This also ends if the walker could not be pinned.
+            // The loop also ends if the walker could not be pinned to its CPU.
             while !walker.is_finished() {
                 let wanted = asked.load(Ordering::Acquire);
                 if wanted {
@@ -147,7 +150,8 @@ impl Victim {
                 } else {
                     hint::spin_loop();
                 }
-                // Only now clearing is in full flow, or over.
+                // The flag follows only after one call of `disturb`, when the clears are in full flow, or after the
+                // last one.
                 disturbed.store(wanted, Ordering::Release);
             }
             walker.join().expect("walking does not panic")
@@ -155,7 +159,7 @@ impl Victim {
     }
 }
 
-/// Microseconds of one walk.
+/// The time of one walk in microseconds.
 ///
 /// # Safety
 /// As [`walk`].
@@ -166,10 +170,11 @@ unsafe fn timed_walk(chain: *const u8, lines: usize) -> f64 {
     clock::us(start, clock::now_fenced())
 }
 
-/// Once through the ring.
+/// Walks once through the ring of lines.
 ///
 /// # Safety
-/// From the first, every line of `chain` holds the offset of another, `lines` of them; nobody writes them meanwhile.
+/// `chain` consists of `lines` cache lines. Every line begins with the offset of another line, and no thread writes to
+/// the lines during the walk.
 #[inline(never)]
 unsafe fn walk(chain: *const u8, lines: usize) -> usize {
     let mut at = 0;
@@ -180,8 +185,8 @@ unsafe fn walk(chain: *const u8, lines: usize) -> usize {
     at
 }
 
-/// The next line for each line: one ring over all lines, in random order (Sattolo's shuffle, which leaves no shorter
-/// rings).
+/// The index of the next line for each line, so that all lines form one ring in random order (Sattolo's shuffle, which
+/// leaves no shorter rings).
 fn ring(lines: usize) -> Vec<usize> {
     let mut next: Vec<usize> = (0..lines).collect();
     let mut random = Random::new(lines as u64);

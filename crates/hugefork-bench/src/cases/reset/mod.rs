@@ -1,9 +1,9 @@
 //! `reset`: some pages of a populated area are written to, and then the area is put back to its
 //! earlier state, again and again, as by a fuzzer between two inputs. The pages are random: the
-//! same in each round, or others (`pages`).
+//! same pages in each round, or other pages (`pages`).
 //!
-//! `reset` is the time to put the area back: the median of the rounds of a sample. `cpu` is the CPU
-//! time of a round, with the writes and their page faults.
+//! `reset` is the time for putting the area back: the median of the rounds of a sample. `cpu` is
+//! the CPU time of a round, with the writes and their page faults.
 //!
 //! | subject | puts the area back by |
 //! |---|---|

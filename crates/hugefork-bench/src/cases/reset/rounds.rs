@@ -9,7 +9,7 @@ use crate::measure::random::Random;
 use crate::results::metric::{Measure, Metric};
 use crate::results::stats::{nearest_rank, sorted};
 
-/// Putting the area back.
+/// The time for putting the area back.
 pub(super) const RESET: Metric = Metric::new("reset", "us");
 
 pub(super) const PAGE: usize = 4096;
@@ -17,20 +17,21 @@ pub(super) const PAGE: usize = 4096;
 /// Areas hold `p[i] = i + BIAS`.
 pub(super) const BIAS: u64 = 1;
 
-/// Rounds that do not count: lists find their length, and pages that are written again and again become known.
+/// First rounds, which do not count: in these, lists grow to their length, and the engine learns which pages are
+/// written again and again.
 const FIRST: usize = 3;
 
-/// Rounds that count, unless they take longer than [`LONGEST_MS`].
+/// Number of rounds that count, unless the rounds take longer than [`LONGEST_MS`].
 const ROUNDS: usize = 1000;
 const LEAST_ROUNDS: usize = 5;
 const LONGEST_MS: f64 = 60.0;
 
-/// Which pages are written.
+/// The pages that the rounds write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
-    /// The same in each round.
+    /// The same pages in each round.
     Same,
-    /// Others in each round.
+    /// Other pages in each round.
     Others,
 }
 
@@ -43,12 +44,12 @@ impl Pages {
     }
 }
 
-/// The work of all subjects.
+/// The parameters of the work, which are the same for all subjects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ResetSetup {
     pub(super) size: usize,
     pub(super) cpu: usize,
-    /// Pages that are written in each round.
+    /// Number of pages that are written in each round.
     pub(super) count: usize,
     pub(super) pages: Pages,
 }
@@ -58,14 +59,14 @@ pub(super) trait Resettable {
     /// First byte.
     fn start(&self) -> *mut u8;
 
-    /// Puts it back after `pages` were written.
+    /// Puts the area back after the program has written `pages`.
     fn reset(&mut self, pages: &[usize]) -> Result<(), BenchError>;
 }
 
 /// The figures of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
-    /// Microseconds of a reset: the median.
+    /// The median time of a reset in microseconds.
     pub(super) reset: f64,
     /// CPU milliseconds of a round: its writes, with their faults, and the reset.
     pub(super) cpu: f64,
@@ -88,12 +89,12 @@ impl fmt::Display for Figures {
     }
 }
 
-/// The offset of the word of a page that is written.
+/// The offset of the word that a round writes in a page.
 fn offset_of(page: usize) -> usize {
     page * PAGE + 8 * (page % 512)
 }
 
-/// Writes and puts back, round by round.
+/// Writes to the area and puts it back, round by round.
 pub(super) fn measure(
     setup: ResetSetup,
     area: &mut dyn Resettable,
@@ -153,7 +154,7 @@ fn check(area: &dyn Resettable, pages: &[usize]) -> Result<(), BenchError> {
 mod tests {
     use super::*;
 
-    /// Puts back the first `done` of the pages that were written, page by page.
+    /// An area whose reset puts back only the first `done` of the written pages.
     struct Fake {
         area: Vec<u64>,
         done: usize,

@@ -33,7 +33,7 @@ fn copy(size: usize) -> Result<KernelMemory, BenchError> {
 
 /// A region of a pool with all defaults, and its snapshot.
 struct OwnRegion {
-    // The snapshot before the region, and that before its pool: fields drop in order.
+    // The order of the fields is the order of their drops: the snapshot, then the region, then its pool.
     snapshot: Snapshot,
     region: Region,
     _pool: Pool,
@@ -104,7 +104,7 @@ impl Resettable for Scanned {
         self.area.as_ptr()
     }
 
-    /// Puts pages back while they can be written to, and protects them afterwards.
+    /// Puts the written pages back while they are writable, and protects them afterwards.
     fn reset(&mut self, _: &[usize]) -> Result<(), BenchError> {
         let (from, to) = (self.copy.as_ptr(), self.area.as_ptr());
         self.area.scan(|range| {

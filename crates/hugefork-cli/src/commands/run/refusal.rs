@@ -60,7 +60,8 @@ fn not_loadable(image: &Path) -> Option<String> {
 
 /// Programs with more rights than their caller do not load libraries that the caller names.
 fn secure(image: &Path) -> Option<String> {
-    // With this setting they get no additional rights. SAFETY: the call takes numbers.
+    // With this setting, a program that this process executes gets no additional rights.
+    // SAFETY: the arguments are numbers, so the call accesses no memory.
     if unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) } == 1 {
         return None;
     }

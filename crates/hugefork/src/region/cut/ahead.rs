@@ -55,8 +55,8 @@ enum When {
     /// In the call of the snapshot, before its pause. All CoW mappings are written back, and other holders give up
     /// blocks as for writes.
     BeforePause,
-    /// Earlier, in a call that the program makes for that. Prepared CoW mappings stay so, and no holder gives up a
-    /// block.
+    /// Before the call of the snapshot, in a call of its own that prepares the snapshot (`prepare_snapshot`). CoW
+    /// mappings that are already prepared remain prepared, and no other holder of a block gives up that block.
     Beforehand,
 }
 

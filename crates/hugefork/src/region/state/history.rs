@@ -173,7 +173,8 @@ impl History {
         self.streams[stream.slot].store(note.encode(), Ordering::Relaxed);
     }
 
-    /// Notes a fault at `index`. Returns the side of its target on which the program is expected to go on.
+    /// Notes a fault in the entry `index`. Returns the side of the faulting address on which the program is expected to
+    /// make its next accesses.
     fn side(&self, index: EntryIndex) -> Side {
         let (last, entry) = (Note::decode(self.trend.load(Ordering::Relaxed)), index.0 as u32);
         let direction = if entry >= last.entry { Direction::Up } else { Direction::Down };

@@ -109,8 +109,9 @@ impl ParkedTables {
     }
 
     fn parking(&self, room: Room, part: Part<'_>) -> Parking<'static> {
-        // SAFETY: the caller has the room and the part, and no other code uses either. The part still shows the same
-        // memory, or gets it back.
+        // SAFETY: the caller owns the addresses of `room` and of `part`, and no other code uses either range. The
+        // mapping at `part` still shows the memory that it showed before, or the caller gives the parked pages back to
+        // it.
         unsafe { Parking::new(part.at(), self.at(room).addr(), part.len(), None) }
     }
 
