@@ -175,7 +175,7 @@ fn a_pipe_is_written_once_and_stays_a_pipe() {
     assert!(std::fs::metadata(&scratch.0).unwrap().file_type().is_fifo());
 }
 
-/// What a command prints to a terminal of that width.
+/// The output of a command on a terminal of that width.
 fn on_a_terminal(columns: u16, command: &mut std::process::Command) -> String {
     let (terminal, its_end) = Terminal::new(columns);
     let mut child = command.env_remove("COLUMNS").stdout(its_end).spawn().unwrap();

@@ -165,7 +165,7 @@ fn endless_bench(line: &str) -> (Command, Terminal) {
     (command, terminal)
 }
 
-/// What it prints when it is asked to stop, and how it ends.
+/// Its output and its end after it was asked to stop.
 fn interrupted(mut bench: Child) -> (String, Option<i32>) {
     assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
     let mut text = String::new();

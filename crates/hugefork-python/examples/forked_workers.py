@@ -1,7 +1,7 @@
 """The memory of forked workers that only read data shared with their parent, as in prefork servers.
 
     python forked_workers.py                           # as it is
-    hugefork run --merge -- python forked_workers.py   # with equal pages merged (KSM has to run)
+    systemd-run -t -p MemoryKSM=yes python $PWD/forked_workers.py   # with equal pages merged (KSM has to run)
 
 CPython counts references, and so writes to objects that it reads: the kernel copies each page for each worker.
 Arguments: the number of workers (8), the shared MiB (1024), and the seconds to wait after the workers have read

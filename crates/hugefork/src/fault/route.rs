@@ -35,7 +35,7 @@ pub(crate) enum Owner<'a> {
     Snapshot(&'a SnapshotCore<Linux>),
 }
 
-/// What the table finds at an address.
+/// The result of a lookup of an address.
 pub(crate) enum Found<'a> {
     /// The owner, and the offset in it.
     Within(Owner<'a>, usize),

@@ -135,7 +135,7 @@ impl<'a> Shown<'a> {
         Face { first, after: edges.left.unwrap_or(NOTHING), inner: edges.count }
     }
 
-    /// What a page of a split block shows.
+    /// The memory that a page of a split block shows.
     fn page_of(&self, index: EntryIndex, block: BlockId, page: usize) -> Shows<usize> {
         let is = match self.table {
             Some(table) => table.page(index, page),
@@ -155,7 +155,7 @@ impl<'a> Shown<'a> {
         self.face(shows, BASE_PAGE)
     }
 
-    /// What an entry shows; `None` if it is split. In a region without faults, addresses without a block are hidden.
+    /// The memory that an entry shows; `None` if it is split. In a region without faults, addresses without a block are hidden.
     fn shows(&self, entry: Entry) -> Option<Shows<BlockId>> {
         match (entry.shows(), self.writers) {
             (Some(Shows::Zeros), Writers::NeverFault) => Some(Shows::Hidden),
@@ -200,7 +200,7 @@ impl<'a> Shown<'a> {
         usize::try_from(more).unwrap_or(0)
     }
 
-    /// What byte `at` shows, and how many bytes of its entry from there on one mapping shows.
+    /// The memory that byte `at` shows, and the number of bytes of its entry from there on that one mapping shows.
     pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
         let entry = self.entries.get(index);

@@ -1,4 +1,4 @@
-//! What the addresses of a region or snapshot show, and the transactions that change it.
+//! The memory that the addresses of a region or snapshot show, and the transactions that change it.
 //!
 //! | file | what |
 //! |---|---|

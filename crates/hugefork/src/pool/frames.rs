@@ -1,4 +1,4 @@
-//! What the engine knows about each block of a pool: its number of holders, its content, and whether it is free.
+//! The state of each block of a pool: its number of holders, its content, and whether it is free.
 //!
 //! ```text
 //! words     one u32 a block:   [ references : 30 | content : 2 ]

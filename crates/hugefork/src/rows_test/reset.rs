@@ -497,6 +497,33 @@ fn beside_others_what_is_written_after_pages_are_dropped_stays() {
     }
 }
 
+/// A drop that shows a new mapping resets the region whichever call fails, and the next write gets its right.
+#[test]
+fn a_drop_by_a_new_mapping_that_fails_is_a_reset_all_the_same() {
+    for call in [Call::CowMapping, Call::Protect, Call::TakePages] {
+        for after in 0..3 {
+            run::<Soft>(12, |world| {
+                let region = world.written_with(4, RegionOptions::new().copy_grain(CopyGrain::Page));
+                let snapshot = region.snapshot();
+                write_others(&region, &snapshot, 0..40);
+                let written = [100, 3 * BASE_PAGE, Soft::BLOCK + 100];
+                written.iter().for_each(|&at| region.write(at, 1));
+                world.pool.sys.fail(Some((call, after)));
+                let came = region.reset_to(&snapshot);
+                world.pool.sys.fail(None);
+                if came.is_err() {
+                    region.reset_to(&snapshot).unwrap();
+                }
+                assert_eq!((region.kept(), kept_by(&snapshot)), (vec![0..4 * Soft::PAGES], vec![0..4 * Soft::PAGES]));
+                written.iter().for_each(|&at| region.write(at, 2));
+                assert!(written.iter().all(|&at| region.read(at) == Some(2)));
+                region.reset_to(&snapshot).unwrap();
+                assert_eq!(region.kept(), vec![0..4 * Soft::PAGES]);
+            });
+        }
+    }
+}
+
 /// Writes of other threads stay while the reset puts pages back in the staging.
 #[test]
 fn beside_others_what_is_written_after_the_moment_stays() {

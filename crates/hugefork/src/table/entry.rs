@@ -1,4 +1,4 @@
-//! One entry of a table: what a region or snapshot has at one block of its addresses.
+//! One entry of a table: the state of a region or snapshot at one block of its addresses.
 //!
 //! ```text
 //!   31         30     27 26                              0
@@ -28,7 +28,7 @@
 use crate::sys::{Access, Shows};
 use crate::units::BlockId;
 
-/// What a region or snapshot has at one block of its addresses.
+/// The state of a region or snapshot at one block of its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Never written, discarded or reclaimed: reads as zeros and holds no block.
@@ -138,7 +138,7 @@ impl Entry {
         matches!(self, Entry::CowMapped(..))
     }
 
-    /// What the addresses of the entry show; `None` if that differs from page to page.
+    /// The memory that the addresses of the entry show; `None` if that differs from page to page.
     #[inline]
     pub(crate) fn shows(self) -> Option<Shows<BlockId>> {
         match self {

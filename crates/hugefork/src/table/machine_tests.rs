@@ -64,7 +64,7 @@ fn words(name: &impl Debug) -> String {
     inner.iter().map(spaced).collect::<Vec<_>>().join(": ")
 }
 
-/// What an entry in this state shows.
+/// The memory that an entry in this state shows.
 fn shown(state: State) -> &'static str {
     let entry = Entry::Private(BlockId(0)).in_state(state);
     match entry.shows() {

@@ -37,7 +37,7 @@ pub(crate) enum SplitPage {
 }
 
 impl SplitPage {
-    /// What the page at `start` of the pool shows at its address.
+    /// The memory that the page at `start` of the pool shows at its address.
     pub(crate) fn shows<M>(self, start: M) -> Shows<M> {
         match self {
             SplitPage::Dropped => Shows::Zeros,

@@ -1,4 +1,4 @@
-//! What a cut knows of each of its regions.
+//! The state of a cut for each of its regions.
 
 use std::cell::{Cell, RefCell};
 
@@ -48,7 +48,7 @@ impl<'a, S: Sys> Part<'a, S> {
     }
 }
 
-/// What a cut does with writable CoW mappings.
+/// The way in which a cut treats writable CoW mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     /// It write-protects them, and copies the pages that have become private since the scans ahead.

@@ -41,7 +41,7 @@ pub(in crate::region) struct Patched {
     pub(in crate::region) pages: usize,
 }
 
-/// What the region shows after private pages were written back into their own blocks.
+/// The memory that the region shows after private pages were written back into their own blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::region) enum WrittenBack {
     /// The blocks themselves.

@@ -32,13 +32,7 @@ use crate::units::{BASE_PAGE, EntryIndex};
 impl<'a, S: Sys> Reset<'a, S> {
     /// Resets the region at one moment. False if that cannot be done; then nothing has changed.
     pub(super) fn run_at_once(&mut self) -> bool {
-        // A new mapping has no private pages. The kernel shows it under its lock of all mappings, for which faults
-        // wait. It is not writable for a moment, which only system calls notice.
-        let drop = |reset: &Self, run: &Range<usize>| {
-            let region = reset.region;
-            !region.accounts.calls_wait && region.cow_map(reset.locked, run.clone(), Place::Own).is_ok()
-        };
-        if self.dirty.until_try > 0 && self.at_one_moment(drop).is_some() {
+        if self.dirty.until_try > 0 && self.at_one_moment(Self::shows_anew).is_some() {
             self.dirty.begin();
             return self.dirty.skips_look();
         }
@@ -83,6 +77,20 @@ impl<'a, S: Sys> Reset<'a, S> {
         // mapping.
         let _ = sys.protect(staging, Access::Read);
         self.dirty.seen_at = came.ok().flatten();
+    }
+
+    /// Shows the run through a new mapping, which has no private pages. The kernel does so under its lock of all
+    /// mappings, for which faults wait. The new mapping is not writable for a moment, which only system calls notice.
+    /// False if that is impossible; then nothing has changed.
+    fn shows_anew(&self, run: &Range<usize>) -> bool {
+        let (region, block) = (self.region, self.region.table.get(EntryIndex(run.start)).block());
+        let Some(start) = block.filter(|_| !region.accounts.calls_wait) else { return false };
+        let shows = Shows::CowMapping { start, access: Access::ReadWrite };
+        let Ok(remapped) = region.remap(self.locked, Place::Own, run, shows) else { return false };
+        // If the right to write is missing, that is noted. The pages are gone all the same, and the next write asks for
+        // the right.
+        let _ = region.publish_cow_mappings(self.locked, run.clone(), remapped);
+        true
     }
 
     /// The run of CoW mappings that has all differences from the snapshot. None if it cannot be one mapping, or if

@@ -41,7 +41,7 @@ const STAGED_MAPPINGS: usize = 4;
 
 static ZEROS: [u8; BASE_PAGE] = [0; BASE_PAGE];
 
-/// What a reset does at an entry.
+/// The action of a reset at an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Nothing,

@@ -171,7 +171,7 @@ impl<S: Sys> RegionCore<S> {
         // The snapshot does not change, so other regions may be reset to it at the same time. But below 1 GiB the
         // kernel moves page tables one by one and interrupts all other processors for each. Then it is faster to reset
         // one region after the other.
-        let is_moved = self.len() < GIB && dirty.until_try == 0;
+        let is_moved = self.len() < GIB && (dirty.until_try == 0 || self.accounts.calls_wait);
         let (_alone, _looking) = match is_moved {
             true => (Some(frozen.lock.exclusive()), None),
             false => (None, Some(frozen.lock.shared())),

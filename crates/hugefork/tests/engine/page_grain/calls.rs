@@ -19,7 +19,7 @@ const LEN: usize = 12 << 20;
 const CUTS: usize = 30;
 const KEPT: usize = 2;
 
-/// What a call does when it meets memory that is not writable.
+/// The way in which a call treats memory that is not writable.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Calls {
     Wait,
