@@ -155,7 +155,8 @@ impl<'a> Shown<'a> {
         self.face(shows, BASE_PAGE)
     }
 
-    /// The memory that an entry shows; `None` if it is split. In a region without faults, addresses without a block are hidden.
+    /// The memory that an entry shows; `None` if it is split. In a region without faults, addresses without a block
+    /// are hidden.
     fn shows(&self, entry: Entry) -> Option<Shows<BlockId>> {
         match (entry.shows(), self.writers) {
             (Some(Shows::Zeros), Writers::NeverFault) => Some(Shows::Hidden),
