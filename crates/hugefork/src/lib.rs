@@ -125,6 +125,7 @@ pub use sys::SystemError;
 pub use sys::linux::advice::collapse;
 pub use types::advice::Advice;
 pub use types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
+pub use types::children::Children;
 pub use types::code::ErrorCode;
 pub use types::error::{BuildError, ImportError, RegionError, ResetError, TransferError};
 pub use types::extents::{Extent, Extents};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::children::PoolChildren;
 use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
@@ -17,6 +18,7 @@ use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
 use crate::sys::{Merging, Sys, SystemError};
 use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
+use crate::types::children::Children;
 use crate::types::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 
@@ -44,6 +46,7 @@ pub struct PoolBuilder {
     pub(super) core_dump: CoreDump,
     pub(super) swap: Swap,
     pub(super) exports: Exports,
+    children: Children,
     ahead: Option<usize>,
     zeroed_stock: Option<ZeroedStock>,
     pressure: Option<PressureWatch>,
@@ -68,6 +71,7 @@ impl Default for PoolBuilder {
             core_dump: CoreDump::default(),
             swap: Swap::default(),
             exports: Exports::No,
+            children: Children::default(),
             ahead: None,
             zeroed_stock: None,
             pressure: None,
@@ -169,6 +173,13 @@ impl PoolBuilder {
         self
     }
 
+    /// The regions that a child of `fork(2)` has; default [`Children::HaveNothing`]. With [`Children::Inherit`],
+    /// snapshots of the pool can be exported, too ([`PoolBuilder::exports`]): the pool holds the same descriptor.
+    pub fn children(mut self, children: Children) -> Self {
+        self.children = children;
+        self
+    }
+
     /// Starts a thread that clears used blocks in the background, so that first writes find them zero. By default there
     /// is none.
     ///
@@ -209,13 +220,16 @@ impl PoolBuilder {
     /// # Errors
     /// Any [`BuildError`]: an impossible size, a capacity beyond the machine or the control group, an unavailable
     /// backing without a fallback, no memory. Each message names the remedy.
-    pub fn build(self) -> Result<Pool, BuildError> {
+    pub fn build(mut self) -> Result<Pool, BuildError> {
         if owner::is_forked_child() {
             return Err(BuildError::ForkedChild);
         }
         self.check_sizes()?;
         self.check_page_size(settings::other_page_size())?;
         valgrind::refuse()?;
+        if self.children == Children::Inherit {
+            self.exports = Exports::Yes;
+        }
         Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES_BYTES.start(), source })?;
         let (memory, grant) = self.find_memory()?;
         delivery::install_once()?;
@@ -250,7 +264,15 @@ impl PoolBuilder {
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, maintainer], watcher }) })
+        let (children, follower) = match self.children {
+            Children::HaveNothing => (None, None),
+            Children::Inherit => {
+                let (children, follower) = PoolChildren::follow(&core);
+                (Some(children), follower)
+            }
+        };
+        let shared = Shared { grant, _workers: [keeper, maintainer, follower], watcher, children };
+        Ok(Pool { core, shared: Arc::new(shared) })
     }
 
     fn most_ahead(&self) -> usize {

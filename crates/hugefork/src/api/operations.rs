@@ -132,7 +132,7 @@ impl Drop for Seats {
 
 /// A cut that waits for operations must not be taken inside any: two threads inside different ones could wait for each
 /// other.
-fn check_outside() -> Result<(), RegionError> {
+pub(super) fn check_outside() -> Result<(), RegionError> {
     let is_inside = SEATS.try_with(|seats| {
         // SAFETY: a place lives as long as its operations.
         seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use hugefork_kernels::{Kernel, Use};
 
+use super::children::PoolChildren;
 use super::stats::PoolStats;
 use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
@@ -51,8 +52,9 @@ pub struct Pool {
 /// The shared part of all handles of a pool, beside its core. Dropping it ends the pool's threads.
 pub(super) struct Shared {
     pub(super) grant: Grant,
-    pub(super) _workers: [Option<Worker>; 2],
+    pub(super) _workers: [Option<Worker>; 3],
     pub(super) watcher: Option<Watcher>,
+    pub(super) children: Option<EngineArc<PoolChildren>>,
 }
 
 /// The backing that the machine granted.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
+use super::children;
 use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
 use crate::mem::EngineArc;
@@ -25,6 +26,10 @@ impl Routed {
         if let Some(routes) = Routes::get() {
             // SAFETY: a fixed value; its addresses are forgotten before it is dropped, below.
             unsafe { routes.to_region(&core) };
+        }
+        if let Some(children) = &pool.shared.children {
+            // SAFETY: as above.
+            unsafe { children::inherit(&core, children) };
         }
         // The caller is about to write there.
         allow_faults();
@@ -60,7 +65,12 @@ impl Drop for Routed {
         if owner::is_forked_child() {
             // The memory is the parent's, and missing threads may hold locks.
             std::mem::forget(core);
-        } else if let Some(routes) = Routes::get() {
+            return;
+        }
+        if self.pool.shared.children.is_some() {
+            children::leave_out(&core);
+        }
+        if let Some(routes) = Routes::get() {
             routes.forget(core.addresses.base(), core.len());
         }
     }

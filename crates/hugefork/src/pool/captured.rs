@@ -32,7 +32,7 @@ use super::frames::Frames;
 use super::page_set::PageSet;
 use super::unheld::{Captures, Keeper};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
-use crate::sync::{WordGuard, WordLock};
+use crate::sync::{Engaged, WordGuard, WordLock};
 use crate::sys::Sys;
 use crate::table::Locked;
 use crate::units::{BASE_PAGE, BlockId, BlockSize, EntryIndex};
@@ -89,6 +89,7 @@ pub(crate) struct Turn<'a> {
     captured: &'a dyn Keeper,
     pool: (&'a Captures, &'a Frames),
     guard: Option<WordGuard<'a>>,
+    _engaged: Engaged,
 }
 
 impl Turn<'_> {
@@ -474,17 +475,19 @@ impl<S: Sys> EngineArc<Captured<S>> {
     /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
     /// region. Waits for no operation.
     pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
+        let engaged = Engaged::new();
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
-        Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
+        Turn { number, captured: self, pool: (captures, frames), guard: Some(guard), _engaged: engaged }
     }
 
     /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
     /// is not counted: a cut that waits for operations need not look again after it.
     pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
+        let engaged = Engaged::new();
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
-        Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) })
+        Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard), _engaged: engaged })
     }
 
     /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and

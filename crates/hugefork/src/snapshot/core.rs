@@ -21,7 +21,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::holders::Seat;
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
-use crate::sync::{RegionLock, SignalsBlocked};
+use crate::sync::{Engaged, RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin};
 use crate::types::error::RegionError;
@@ -246,7 +246,7 @@ impl<S: Sys> Known for SnapshotCore<S> {
 
 impl<S: Sys> Drop for SnapshotCore<S> {
     fn drop(&mut self) {
-        let pool = self.pool.clone();
+        let (pool, _engaged) = (self.pool.clone(), Engaged::new());
         let closed = self.view.take().map_or(Ok(()), |mut view| view.close());
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {

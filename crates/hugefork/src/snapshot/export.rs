@@ -7,6 +7,7 @@
 
 use super::core::SnapshotCore;
 use super::read::Destination;
+use crate::mem::EngineVec;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::racing::ZERO_PAGE;
@@ -34,6 +35,23 @@ impl<S: Sys> SnapshotCore<S> {
             extents.push(of_block(listed, size.bytes()));
         }
         extents
+    }
+
+    /// As [`SnapshotCore::extents`], but lists the blocks as a whole, and apart from them the pages over them.
+    pub(crate) fn list_places(&self, blocks: &mut EngineVec<Extent>, pages: &mut EngineVec<Extent>) {
+        let add = |list: &mut EngineVec<Extent>, extent: Extent| match list.last_mut() {
+            Some(last) if last.continues(&extent) => last.len += extent.len,
+            Some(_) | None => list.push(extent),
+        };
+        let size = self.pool().block_size;
+        for (index, entry) in self.entries.iter().enumerate() {
+            let Some(block) = entry.block() else { continue };
+            let start = size.len_of(index);
+            add(blocks, Extent::new(start, self.pool().offset(block), size.bytes()));
+            for (at, slot) in self.pages_at(EntryIndex(index)).iter().flat_map(|set| set.places()) {
+                add(pages, Extent::new(start + at, slot, BASE_PAGE));
+            }
+        }
     }
 
     /// Hands each run of pages that are not zeros to `write`, with its offset. Returns the stretches that have such

@@ -18,6 +18,7 @@
 //! around them: otherwise a signal handler of the program that touches the region would wait for its own thread.
 
 pub(crate) mod atomic;
+mod engaged;
 mod gate;
 mod primitive;
 mod region_lock;
@@ -36,6 +37,7 @@ mod tests;
 mod word_lock;
 
 pub(crate) use atomic::{wait, wait_at_most, wake};
+pub(crate) use engaged::Engaged;
 pub(crate) use gate::{Fences, Gate, NotClosed, Seat};
 pub(crate) use region_lock::{ExclusiveGuard, RegionLock, SharedGuard};
 pub(crate) use wait_queue::WaitQueue;

@@ -13,6 +13,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod backing;
+pub(crate) mod children;
 pub(crate) mod code;
 pub(crate) mod error;
 pub(crate) mod extents;

@@ -61,6 +61,8 @@ enum Purpose {
     Snapshot,
     /// It becomes a fork at once.
     Fork,
+    /// A child of `fork(2)` gets it. The caller has waited for operations.
+    Child,
 }
 
 impl<S: Sys> RegionCore<S> {
@@ -102,13 +104,28 @@ impl<S: Sys> RegionCore<S> {
 pub(crate) fn freeze_all<S: Sys>(
     regions: &[&RegionCore<S>],
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
+    freeze_all_as(regions, Purpose::Snapshot)
+}
+
+/// As [`freeze_all`], for a child of `fork(2)`: the regions keep their places in the tree of snapshots. Does not wait
+/// for operations.
+pub(crate) fn freeze_for_children<S: Sys>(
+    regions: &[&RegionCore<S>],
+) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
+    freeze_all_as(regions, Purpose::Child)
+}
+
+fn freeze_all_as<S: Sys>(
+    regions: &[&RegionCore<S>],
+    purpose: Purpose,
+) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
     by_age.extend(0..regions.len());
     by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id());
     let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
     ordered.extend(by_age.iter().map(|nth| regions[*nth]));
     let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
-    made.extend(by_age.iter().copied().zip(cut(&ordered, Purpose::Snapshot)?));
+    made.extend(by_age.iter().copied().zip(cut(&ordered, purpose)?));
     made.sort_unstable_by_key(|(nth, _)| *nth);
     let mut in_order = EngineVec::with_capacity_in(regions.len(), Own);
     in_order.extend(made.into_iter().map(|(_, frozen)| frozen));
@@ -133,7 +150,7 @@ fn cut<S: Sys>(
     loop {
         let mut turns = take_turns();
         // While this thread has the turns, no region is given operations.
-        let waits = operations::of_all(regions.iter().copied())?.is_some();
+        let waits = purpose != Purpose::Child && operations::of_all(regions.iter().copied())?.is_some();
         // Signals are blocked until the pause, if nothing may be written before it.
         let mut signals =
             (!waits && regions.iter().all(|region| region.may_capture_tracked())).then(SignalsBlocked::new);

@@ -27,5 +27,5 @@ pub(super) use crate::pool::captured::Turn;
 pub(super) use dirty_list::{DirtyList, Page};
 
 pub(crate) use self::core::RegionCore;
-pub(crate) use operations::{HeldOperations, OperationsCore, ThreadSeat};
+pub(crate) use operations::{BetweenOperations, HeldOperations, OperationsCore, ThreadSeat};
 pub(crate) use unresolved::Unresolved;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use super::core::RegionCore;
 use crate::mem::{EngineArc, EngineBox, EngineVec, Own};
-use crate::sync::{Fences, Gate, NotClosed, Seat, wait_at_most};
+use crate::sync::{Engaged, Fences, Gate, NotClosed, Seat, wait_at_most};
 use crate::sys::Sys;
 use crate::sys::linux::{barrier, threads};
 use crate::types::error::RegionError;
@@ -160,6 +160,7 @@ impl OperationsCore {
 
     /// Takes a seat for the calling thread. The seat does not move while `self` lives.
     pub(crate) fn take_seat(&self) -> &ThreadSeat {
+        let _engaged = Engaged::new();
         let seats = &mut self.room().seats;
         if seats.iter().all(|seat| seat.is_taken.load(Ordering::Acquire)) {
             seats.push(EngineBox::new_in(ThreadSeat::default(), Own));
@@ -214,6 +215,7 @@ impl OperationsCore {
 
     /// As [`OperationsCore::wait_for_all`], for a cut that has waited since `called`.
     fn wait_since(&self, called: Instant) -> Result<BetweenOperations<'_>, RegionError> {
+        let _engaged = Engaged::new();
         let begun = self.closes(called)?;
         // A seat that a thread takes after this loop has passed needs no check: that thread finds the gate closed.
         let seats = (0..).map_while(|nth| self.seat(nth)).map(|seat| &seat.seat);

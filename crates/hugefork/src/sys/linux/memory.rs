@@ -13,7 +13,7 @@
 use core::ptr;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use hugefork_linux::Descriptor;
@@ -219,7 +219,7 @@ impl Linux {
     }
 
     /// The file, if the pool keeps it and the program has not closed it.
-    pub(super) fn file(&self) -> Result<BorrowedFd<'_>, SystemError> {
+    pub(crate) fn file(&self) -> Result<BorrowedFd<'_>, SystemError> {
         self.file.as_ref().map_err(|error| *error).and_then(kept)
     }
 
@@ -229,6 +229,11 @@ impl Linux {
             (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.shown(range, self.id, offset),
             _ => Some(range.clone()),
         }
+    }
+
+    /// The number of the descriptor of the file, and the file's device and inode, if the pool keeps it.
+    pub(super) fn number(&self) -> Option<(RawFd, (u64, u64))> {
+        self.file.as_ref().ok().map(|file| (file.as_raw_fd(), file.file()))
     }
 
     /// Returns an error if some of a part shows other memory than this, because such a part must not be moved.

@@ -7,6 +7,7 @@
 //! | `arena` | the range of addresses where all regions lie |
 //! | `parked` | addresses where replaced page tables are parked |
 //! | `barrier` | a memory barrier on all threads at once |
+//! | `children` | the memory of a pool in children of `fork(2)`, and how long they have it |
 //! | `descriptor` | reads and writes files, pipes and sockets by address |
 //! | `futex` | sleeps on a word |
 //! | `handlers` | the chain of fault handlers |
@@ -36,6 +37,7 @@
 pub(crate) mod advice;
 pub(crate) mod arena;
 pub(crate) mod barrier;
+pub(crate) mod children;
 mod cow_mapping;
 pub(crate) mod descriptor;
 pub(crate) mod futex;

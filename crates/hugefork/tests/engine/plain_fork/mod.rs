@@ -1,6 +1,7 @@
 //! `fork(2)` by a program that uses hugefork: regions stay with the parent, whatever the child does.
 
 mod holes;
+mod inherited;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,0 +1,333 @@
+//! Regions in children of `fork(2)` ([`Children`](crate::Children)): the handlers that libc calls (`pthread_atfork`).
+//!
+//! ```text
+//! prepare  wait for operations ─▶ lock the registry ─▶ a witness for each pool ─▶ a cut of all regions ─┐
+//!                                                                                                   fork(2)
+//! parent   keep the snapshots beside the number of the witness ─▶ unlock ───────────────────────────────┤
+//! child    map each snapshot at the addresses of its region ─▶ unlock ──────────────────────────────────┘
+//!
+//! thread   the last mapping of a child goes (sys/linux/children.rs) ─▶ drop its snapshots
+//! ```
+//! libc calls `prepare` of the handlers in the reverse order of their registration. This one is registered with the
+//! first such pool, so allocators that are older have not taken their locks yet, and give them back before `child`.
+//! Still, what the child reads lies in the engine's own memory: the program's heap may lie in one of these regions,
+//! which go back to the moment of the cut.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{LazyLock, Once};
+
+use super::operations::check_outside;
+use crate::mem::pinned::PinnedBox;
+use crate::mem::{EngineArc, EngineVec, Own};
+use crate::pool::core::PoolCore;
+use crate::pool::worker::Worker;
+use crate::region::cut;
+use crate::region::state::{BetweenOperations, HeldOperations, RegionCore};
+use crate::snapshot::core::SnapshotCore;
+use crate::sync::{Engaged, SignalsBlocked, WordLock};
+use crate::sys::linux::children::{Witness, is_witnessed, on_each_close};
+use crate::sys::linux::memory::Linux;
+use crate::sys::linux::stderr::say;
+use crate::sys::linux::{may_map, owner};
+use crate::types::error::RegionError;
+use crate::types::extents::Extent;
+
+/// The snapshots that children of the process have, for one pool.
+pub(super) struct PoolChildren {
+    pool: EngineArc<PoolCore<Linux>>,
+    lock: WordLock,
+    /// Changes under `lock`.
+    held: UnsafeCell<EngineVec<Held>>,
+    is_over: AtomicBool,
+}
+
+// SAFETY: `held` is used under the lock only.
+unsafe impl Send for PoolChildren {}
+// SAFETY: as above.
+unsafe impl Sync for PoolChildren {}
+
+/// The snapshots of one fork.
+struct Held {
+    /// The byte that its [`Witness`] has locked.
+    byte: u64,
+    _snapshots: EngineVec<PinnedBox<SnapshotCore<Linux>>>,
+}
+
+impl PoolChildren {
+    /// Follows forks from now on, with a thread that drops snapshots that no child has any more. Without the thread,
+    /// the next fork does that.
+    pub(super) fn follow(pool: &EngineArc<PoolCore<Linux>>) -> (EngineArc<PoolChildren>, Option<Worker>) {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            LazyLock::force(&REGISTRY);
+            // SAFETY: the handlers do what such handlers may do. If there is no memory for the entry, children inherit
+            // nothing.
+            unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+        });
+        let (lock, held) = (WordLock::default(), UnsafeCell::new(EngineVec::new_in(Own)));
+        let children = EngineArc::new(PoolChildren { pool: pool.clone(), lock, held, is_over: AtomicBool::new(false) });
+        let (watched, told) = (children.clone(), children.clone());
+        let work = move || {
+            on_each_close(&watched.pool.sys, |file| {
+                watched.drop_unwitnessed(file);
+                !watched.is_over.load(Ordering::Acquire)
+            });
+        };
+        let tell_to_end = move || {
+            told.is_over.store(true, Ordering::Release);
+            // The close of this descriptor wakes the thread.
+            told.pool.sys.open_for_reading().is_ok()
+        };
+        (children, Worker::start("hugefork-child", work, tell_to_end).ok())
+    }
+
+    /// Drops the snapshots that no child has any more.
+    fn drop_unwitnessed(&self, file: BorrowedFd<'_>) {
+        let mut gone = EngineVec::new_in(Own);
+        self.with_held(|held| {
+            for nth in (0..held.len()).rev() {
+                if !is_witnessed(file, held[nth].byte) {
+                    gone.push(held.swap_remove(nth));
+                }
+            }
+        });
+    }
+
+    fn with_held(&self, body: impl FnOnce(&mut EngineVec<Held>)) {
+        let _signals = SignalsBlocked::new();
+        let _locked = self.lock.lock();
+        // SAFETY: under the lock.
+        body(unsafe { &mut *self.held.get() });
+    }
+}
+
+/// A region that children inherit.
+struct Heir {
+    region: *const RegionCore<Linux>,
+    children: EngineArc<PoolChildren>,
+}
+
+/// All regions that children inherit, and the fork under way.
+struct Registry {
+    /// Held from `prepare` to `parent` or `child`.
+    lock: WordLock,
+    inner: UnsafeCell<(EngineVec<Heir>, Option<Fork>)>,
+}
+
+// SAFETY: `inner` is used under the lock only. Regions stay in place until they leave the list. What blocks signals is
+// dropped by the thread that made it.
+unsafe impl Send for Registry {}
+// SAFETY: as above.
+unsafe impl Sync for Registry {}
+
+static REGISTRY: LazyLock<Registry> =
+    LazyLock::new(|| Registry { lock: WordLock::default(), inner: UnsafeCell::new((EngineVec::new_in(Own), None)) });
+
+thread_local! {
+    /// How many forks of this thread are under way. More than one means that another handler forks.
+    static FORKS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// From now on, children of `fork(2)` inherit the region.
+///
+/// # Safety
+/// The region stays in place until [`leave_out`] gets it.
+pub(super) unsafe fn inherit(region: &RegionCore<Linux>, children: &EngineArc<PoolChildren>) {
+    let _signals = SignalsBlocked::new();
+    let _locked = REGISTRY.lock.lock();
+    // SAFETY: under the lock.
+    let (heirs, _) = unsafe { &mut *REGISTRY.inner.get() };
+    heirs.push(Heir { region, children: children.clone() });
+}
+
+/// From now on, children do not inherit the region.
+pub(super) fn leave_out(region: &RegionCore<Linux>) {
+    let _signals = SignalsBlocked::new();
+    let _locked = REGISTRY.lock.lock();
+    // SAFETY: under the lock.
+    let (heirs, _) = unsafe { &mut *REGISTRY.inner.get() };
+    heirs.retain(|heir| !std::ptr::eq(heir.region, region));
+}
+
+/// A fork under way, between `prepare` and its end in either process.
+struct Fork {
+    /// Blocked until the end: a handler of the program could fork in between.
+    _signals: SignalsBlocked,
+    pools: EngineVec<PoolFork>,
+}
+
+/// The part of a fork in one pool.
+struct PoolFork {
+    children: EngineArc<PoolChildren>,
+    byte: u64,
+    witness: Witness,
+    snapshots: EngineVec<PinnedBox<SnapshotCore<Linux>>>,
+    shown: EngineVec<Shown>,
+}
+
+/// What a child sees at the addresses of a region.
+struct Shown {
+    addresses: Range<usize>,
+    /// Parts of the pool's file.
+    mapped: EngineVec<Extent>,
+    /// Pages in place of some in the parts above.
+    copied: EngineVec<Extent>,
+}
+
+impl Fork {
+    /// Takes the snapshots of all regions for a child.
+    fn prepare(heirs: &EngineVec<Heir>, signals: SignalsBlocked) -> Fork {
+        let mut fork = Fork { _signals: signals, pools: EngineVec::new_in(Own) };
+        if let Err(error) = fork.fill(heirs) {
+            fork.pools.clear();
+            say(format_args!("the next child of fork(2) has no regions: {error}"));
+        }
+        fork
+    }
+
+    fn fill(&mut self, heirs: &EngineVec<Heir>) -> Result<(), RegionError> {
+        static BYTE: AtomicU64 = AtomicU64::new(0);
+        if heirs.is_empty() {
+            return Ok(());
+        }
+        may_map()?;
+        for heir in heirs {
+            if self.of_pool(&heir.children).is_some() {
+                continue;
+            }
+            let (children, byte) = (heir.children.clone(), BYTE.fetch_add(1, Ordering::Relaxed));
+            children.drop_unwitnessed(children.pool.sys.file()?);
+            let witness = Witness::new(&children.pool.sys, byte)?;
+            let (snapshots, shown) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+            self.pools.push(PoolFork { children, byte, witness, snapshots, shown });
+        }
+        let mut regions: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(heirs.len(), Own);
+        // SAFETY: a region stays in place until it leaves the list, which is locked.
+        regions.extend(heirs.iter().map(|heir| unsafe { &*heir.region }));
+        let made = loop {
+            let made = cut::freeze_for_children(&regions)?;
+            // A write may revoke a block before the snapshot is irrevocable. If a block is lost for good, the next cut
+            // returns the error.
+            match made.iter().try_for_each(|frozen| frozen.make_irrevocable()) {
+                Err(RegionError::Revoked) => {}
+                kept => break kept.map(|()| made)?,
+            }
+        };
+        for ((heir, region), frozen) in heirs.iter().zip(regions).zip(made) {
+            let base = region.addresses.base();
+            let (mut mapped, mut copied) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+            frozen.list_places(&mut mapped, &mut copied);
+            if let Some(pool) = self.of_pool(&heir.children) {
+                pool.shown.push(Shown { addresses: base..base + region.len(), mapped, copied });
+                pool.snapshots.push(frozen);
+            }
+        }
+        Ok(())
+    }
+
+    fn of_pool(&mut self, children: &EngineArc<PoolChildren>) -> Option<&mut PoolFork> {
+        self.pools.iter_mut().find(|pool| pool.children.is(children))
+    }
+}
+
+/// Calls `body` between the operations of all heirs' regions, unless this thread is inside an operation.
+fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
+    if check_outside().is_err() {
+        body();
+        return Ok(());
+    }
+    let mut waited_for: EngineVec<HeldOperations> = EngineVec::new_in(Own);
+    let find_new = |known: &mut EngineVec<HeldOperations>, heirs: &EngineVec<Heir>| {
+        let before = known.len();
+        for heir in heirs {
+            // SAFETY: a region stays in place until it leaves the list, which is locked.
+            let Some(operations) = (unsafe { &*heir.region }).operations.get() else { continue };
+            if !known.iter().any(|known| known.is(operations)) {
+                known.push(operations.clone());
+            }
+        }
+        known.len() > before
+    };
+    {
+        let _signals = SignalsBlocked::new();
+        let _locked = REGISTRY.lock.lock();
+        // SAFETY: under the lock.
+        let (heirs, _) = unsafe { &*REGISTRY.inner.get() };
+        find_new(&mut waited_for, heirs);
+    }
+    // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
+    let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
+    for operations in &waited_for {
+        between.push(operations.wait_for_all()?);
+    }
+    body();
+    Ok(())
+}
+
+extern "C" fn prepare() {
+    if owner::is_forked_child() || FORKS.replace(FORKS.get() + 1) > 0 {
+        return;
+    }
+    let refused = if Engaged::is_this_thread() {
+        begin(|_, signals| Fork { _signals: signals, pools: EngineVec::new_in(Own) });
+        say(format_args!(
+            "the next child of fork(2) has no regions: the fork is in a signal handler that has interrupted a snapshot"
+        ));
+        return;
+    } else {
+        between_operations(|| begin(Fork::prepare))
+    };
+    if let Err(error) = refused {
+        say(format_args!("the next child of fork(2) has no regions: {error}"));
+        begin(|_, signals| Fork { _signals: signals, pools: EngineVec::new_in(Own) });
+    }
+}
+
+/// Locks the registry until [`end`], and stores the fork that `make` returns.
+fn begin(make: impl FnOnce(&EngineVec<Heir>, SignalsBlocked) -> Fork) {
+    let signals = SignalsBlocked::new();
+    REGISTRY.lock.lock().keep();
+    // SAFETY: under the lock.
+    let (heirs, fork) = unsafe { &mut *REGISTRY.inner.get() };
+    *fork = Some(make(heirs, signals));
+}
+
+/// Unlocks the registry. Returns the fork that [`begin`] has stored, unless it belongs to an outer fork.
+fn end() -> Option<Fork> {
+    let forks = FORKS.replace(FORKS.get().saturating_sub(1));
+    if forks != 1 {
+        return None;
+    }
+    // SAFETY: this thread has locked the registry in `prepare`; in a child, this thread is its copy.
+    let (_, fork) = unsafe { &mut *REGISTRY.inner.get() };
+    let ended = fork.take();
+    REGISTRY.lock.release();
+    ended
+}
+
+extern "C" fn parent() {
+    let Some(fork) = end() else { return };
+    for PoolFork { children, byte, witness, snapshots, .. } in fork.pools {
+        children.with_held(|held| held.push(Held { byte, _snapshots: snapshots }));
+        // If the fork has failed, no other process has the description, and the thread drops the snapshots.
+        drop(witness);
+    }
+}
+
+extern "C" fn child() {
+    let Some(fork) = end() else { return };
+    for pool in fork.pools {
+        for Shown { addresses, mapped, copied } in &pool.shown {
+            // SAFETY: the addresses of a region, which the child does not have.
+            if let Err(error) = unsafe { pool.witness.show(addresses, mapped, copied) } {
+                say(format_args!("this child of fork(2) lacks the region at {:#x}: {error}", addresses.start));
+            }
+        }
+        drop(pool.witness);
+        // They belong to the parent.
+        std::mem::forget((pool.snapshots, pool.children));
+    }
+}

@@ -1,0 +1,137 @@
+//! The memory of a pool in children of `fork(2)`, and how long they have it.
+//!
+//! ```text
+//! fork    an open file description of the pool's file, with a lock on one byte ─┐ Witness
+//! parent  closes its descriptor                                                 │
+//! child   maps the file through it, and closes its descriptor                   │
+//! later   the mappings keep the description, and so the lock: of the child, of its children, of theirs
+//! end     the last mapping goes (exit, exec, munmap) ─▶ no lock; inotify says that a description was closed
+//! ```
+//! So the kernel itself counts who has the memory, whatever these processes do with their descriptors. The byte need
+//! not exist: a lock of an open file description (`F_OFD_SETLK`, fcntl(2)) may lie behind the end of the file.
+//!
+//! The thread that sleeps on inotify has a table of descriptors of its own (`CLOSE_RANGE_UNSHARE`), in which only the
+//! pool's file and the inotify instance are open. So the program cannot close or replace them, and the thread keeps no
+//! file of the program open.
+
+use core::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use hugefork_linux::Descriptor;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::{Errno, pread};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+
+use super::{kept, last_error, memory, named};
+use crate::sys::SystemError;
+use crate::types::extents::Extent;
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const OVER: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
+
+/// An open file description of a pool's file that only one fork and its descendants have.
+pub(crate) struct Witness {
+    file: Descriptor,
+}
+
+impl Witness {
+    /// Opens the file of `pool`, and locks `byte` of it.
+    pub(crate) fn new(pool: &memory::Linux, byte: u64) -> Result<Witness, SystemError> {
+        let file = pool.open_for_reading()?;
+        lock(kept(&file)?, libc::F_OFD_SETLK, libc::F_RDLCK, byte)?;
+        Ok(Witness { file })
+    }
+
+    /// In the child: shows memory at `addresses`, private and writable: pieces of the file, copies of others, and else
+    /// zeros. Offsets of the pieces count from the start of the addresses.
+    ///
+    /// # Safety
+    /// The addresses belong to a region of the parent, and are free in this process.
+    pub(crate) unsafe fn show(
+        &self,
+        addresses: &Range<usize>,
+        mapped: &[Extent],
+        copied: &[Extent],
+    ) -> Result<(), SystemError> {
+        let file = kept(&self.file)?;
+        let at = |offset: usize| memory::pointer(addresses.start + offset);
+        // SAFETY: by this function's contract.
+        named("mmap of zeros", unsafe { mmap_anonymous(at(0), addresses.len(), READ_WRITE, OVER) })?;
+        for piece in mapped {
+            let from = piece.file_offset as u64;
+            // SAFETY: a part of the mapping just made.
+            let mapped = unsafe { mmap(at(piece.offset), piece.len, READ_WRITE, OVER, file, from) };
+            named("mmap of the pool, private", mapped)?;
+        }
+        for piece in copied {
+            // SAFETY: as above; this process has one thread.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(at(piece.offset).cast::<u8>(), piece.len) };
+            match named("pread of the pool", pread(file, bytes, piece.file_offset as u64))? {
+                count if count == piece.len => {}
+                _ => return Err(SystemError::new("pread of the pool", Errno::IO)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether some process still has the description whose witness has locked `byte`. `file` is another description.
+pub(crate) fn is_witnessed(file: BorrowedFd<'_>, byte: u64) -> bool {
+    // If the kernel does not say, the memory must stay.
+    lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte).map_or(true, |found| found != libc::F_UNLCK)
+}
+
+/// Sets or queries the lock of one byte. Returns the kind of lock that is there.
+fn lock(file: BorrowedFd<'_>, what: i32, kind: i32, byte: u64) -> Result<i32, SystemError> {
+    let mut lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    };
+    // SAFETY: the call reads and writes the structure.
+    match unsafe { libc::fcntl(file.as_raw_fd(), what, &raw mut lock) } {
+        -1 => Err(SystemError::new("fcntl of an open file description's lock", last_error())),
+        _ => Ok(lock.l_type.into()),
+    }
+}
+
+/// On a thread of its own: calls `look` with the pool's file at once, and each time that a description of the file was
+/// closed, until `look` returns false. Returns at once if the kernel refuses.
+///
+/// From then on the thread has no other descriptor than this file, so it must not write messages.
+pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
+    let Some((number, identity)) = pool.number() else { return };
+    if !has_only(number) {
+        return;
+    }
+    // SAFETY: in this thread's own table, nobody but this function closes it.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let is_it = rustix::fs::fstat(file).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity);
+    let Some(Ok(events)) = is_it.then(|| inotify::init(CreateFlags::CLOEXEC)) else { return };
+    let path = format!("/proc/thread-self/fd/{number}");
+    if inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).is_err() {
+        return;
+    }
+    let mut buffer = [const { MaybeUninit::uninit() }; 4096];
+    while look(file) {
+        let read = inotify::Reader::new(&events, &mut buffer).next().map(drop);
+        if !matches!(read, Ok(()) | Err(Errno::INTR)) {
+            return;
+        }
+    }
+}
+
+/// Gives this thread a table of descriptors of its own, in which only `number` is open. False if the kernel refuses.
+fn has_only(number: RawFd) -> bool {
+    let Ok(number) = libc::c_uint::try_from(number) else { return false };
+    let close = |first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint| {
+        // SAFETY: with `CLOSE_RANGE_UNSHARE` the first call makes the table this thread's own before it closes, so no
+        // descriptor of another thread is closed. A call that fails closes none.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+    };
+    // The kernel duplicates the table up to the first of these only.
+    close(number + 1, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) && (number == 0 || close(0, number - 1, 0))
+}

@@ -1,0 +1,530 @@
+//! Children of `fork(2)` that inherit the regions of a pool (`Children::Inherit`).
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::common::alone::alone;
+use crate::common::forked::{check_fork, in_fork, in_raw_fork};
+use crate::common::random::Random;
+use crate::common::wait::{self, until};
+use crate::common::{BACKINGS, Over, built};
+use hugefork::{Backing, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
+
+const BLOCK: usize = 2 << 20;
+
+fn builder(blocks: usize) -> PoolBuilder {
+    Pool::builder().name("inherited").capacity(blocks * BLOCK).children(Children::Inherit)
+}
+
+/// Waits until no child has memory of the pool any more.
+fn until_free(pool: &Pool, blocks: usize) {
+    until("the end of the children's snapshots", || pool.stats().blocks_free == blocks);
+}
+
+/// A child that waits until it is dropped.
+struct Waiting {
+    pid: i32,
+    goes_on: [i32; 2],
+}
+
+impl Waiting {
+    /// Forks a child that runs `first`, waits, and then ends with what `last` returns.
+    fn fork(first: impl FnOnce(), last: impl FnOnce() -> i32) -> Waiting {
+        let (mut goes_on, mut is_there, mut byte) = ([0; 2], [0; 2], 0u8);
+        // SAFETY: each writes two numbers.
+        assert!(unsafe { libc::pipe(goes_on.as_mut_ptr()) == 0 && libc::pipe(is_there.as_mut_ptr()) == 0 });
+        let [reader, writer] = is_there;
+        // SAFETY: the child makes only such calls as a child of one thread may make.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            first();
+            // SAFETY: the descriptors are open; the read ends when the parent writes.
+            unsafe {
+                libc::close(goes_on[1]);
+                assert_eq!(libc::write(writer, (&raw const byte).cast(), 1), 1);
+                libc::close(writer);
+                libc::read(goes_on[0], (&raw mut byte).cast(), 1);
+                libc::_exit(last());
+            }
+        }
+        // SAFETY: as above.
+        unsafe {
+            libc::close(writer);
+            libc::close(goes_on[0]);
+            assert_eq!(libc::read(reader, (&raw mut byte).cast(), 1), 1, "the child has ended early");
+            libc::close(reader);
+        }
+        Waiting { pid, goes_on }
+    }
+
+    /// Lets the child go on, and returns its status.
+    fn end(self) -> i32 {
+        let mut status = -1;
+        // SAFETY: writes to a descriptor of its own, and closes it; writes the status.
+        unsafe {
+            // Later children have this end, too, so it would not be enough to close it.
+            assert_eq!(libc::write(self.goes_on[1], c"".as_ptr().cast(), 1), 1);
+            libc::close(self.goes_on[1]);
+            assert_eq!(libc::waitpid(self.pid, &raw mut status, 0), self.pid);
+        }
+        status
+    }
+}
+
+#[test]
+fn a_child_has_the_regions_as_they_were_and_nobody_sees_the_others_writes() {
+    alone(|| {
+        for backing in BACKINGS {
+            for block_size in [BlockSize::MIB_2, BlockSize::KIB_64] {
+                let capacity = 16 * BLOCK;
+                let builder = builder(16).block_size(block_size).backing(backing);
+                if backing == Backing::Hugetlb && block_size != BlockSize::MIB_2 {
+                    continue;
+                }
+                let Some(pool) = built(builder, backing) else { continue };
+                let (mut first, mut second) = (pool.region(3 * BLOCK).unwrap(), pool.region(BLOCK).unwrap());
+                first.as_mut_slice()[BLOCK..2 * BLOCK].fill(1);
+                second.as_mut_slice()[77] = 2;
+                let expected = [first.as_mut_slice().to_vec(), second.as_mut_slice().to_vec()];
+                let (at, len) = (first.as_mut_ptr().expose_provenance(), first.len());
+                let seen = |region: &mut Region, expected: &[u8]| assert!(region.as_mut_slice() == expected);
+                let regions = AtomicBool::new(false);
+                let child = {
+                    let (mine, other) = (&mut first, &mut second);
+                    let pointers = [mine.as_mut_ptr().expose_provenance(), other.as_mut_ptr().expose_provenance()];
+                    let bytes = |nth: usize, len: usize| {
+                        let at = std::ptr::with_exposed_provenance_mut::<u8>(pointers[nth]);
+                        // SAFETY: the child's own memory, which one thread uses.
+                        unsafe { std::slice::from_raw_parts_mut(at, len) }
+                    };
+                    Waiting::fork(
+                        || assert!(bytes(0, len) == expected[0] && bytes(1, BLOCK) == expected[1]),
+                        || {
+                            // The parent has written everywhere meanwhile.
+                            assert!(bytes(0, len) == expected[0] && bytes(1, BLOCK) == expected[1]);
+                            // hugetlb pages may have run out.
+                            if backing != Backing::Hugetlb {
+                                bytes(0, len).fill(9);
+                                check_fork(|| {
+                                    assert!(bytes(0, len).iter().all(|byte| *byte == 9));
+                                    bytes(0, len)[5] = 10;
+                                });
+                                assert_eq!(bytes(0, len)[5], 9);
+                            }
+                            0
+                        },
+                    )
+                };
+                first.as_mut_slice().fill(5);
+                second.as_mut_slice().fill(6);
+                assert_eq!(child.end(), 0, "{backing} {block_size}");
+                seen(&mut first, &vec![5; 3 * BLOCK]);
+                seen(&mut second, &vec![6; BLOCK]);
+                assert_eq!((first.as_mut_ptr().expose_provenance(), regions.into_inner()), (at, false));
+                until_free(&pool, (capacity - 4 * BLOCK) / block_size.bytes());
+            }
+        }
+    })
+    .well();
+}
+
+/// Pages that older snapshots hold differ from the blocks below them.
+#[test]
+fn a_child_sees_the_pages_over_blocks_that_older_snapshots_hold() {
+    alone(|| {
+        let pool = builder(64).build().unwrap();
+        let mut region = pool.region(8 * BLOCK).unwrap();
+        let (mut random, mut model) = (Random::new(59), vec![0; 8 * BLOCK]);
+        let mut held = Vec::new();
+        for round in 0..12u8 {
+            for _ in 0..[3, 40, 700][usize::from(round) % 3] {
+                let at = random.below(8 * BLOCK);
+                region.as_mut_slice()[at] = round + 1;
+                model[at] = round + 1;
+            }
+            if round % 2 == 0 {
+                held.push(region.snapshot().unwrap());
+            }
+            let at = region.as_ptr();
+            // SAFETY: the child's own memory, which nobody writes to.
+            check_fork(|| assert!(unsafe { std::slice::from_raw_parts(at, 8 * BLOCK) } == model));
+        }
+        drop(held);
+        let written = model.chunks(BLOCK).filter(|block| block.iter().any(|byte| *byte > 0)).count();
+        until_free(&pool, 64 - written);
+    })
+    .well();
+}
+
+#[test]
+fn the_regions_of_several_pools_are_of_one_moment_whoever_writes() {
+    alone(|| {
+        let pools = [builder(16).build().unwrap(), builder(16).build().unwrap()];
+        let regions = [pools[0].region(4 * BLOCK).unwrap(), pools[1].region(4 * BLOCK).unwrap()];
+        let words = regions.each_ref().map(|region| region.as_atomic_u64s());
+        let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for thread in 0..4 {
+                let (over, rounds) = (&over, &rounds);
+                scope.spawn(move || {
+                    let mut random = Random::new(thread as u64);
+                    for round in 1.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let place = 512 * random.below(1000) + thread;
+                        // First the one, then the other: no moment has the second without the first.
+                        let old = words[0][place].load(Ordering::Relaxed);
+                        words[0][place].store(old + 1, Ordering::SeqCst);
+                        words[1][place].store(old + 1, Ordering::SeqCst);
+                        rounds.store(round, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..300 {
+                let status = in_fork(|| {
+                    let is_right = |place: usize| {
+                        let [first, second] =
+                            [&words[0][place], &words[1][place]].map(|word| word.load(Ordering::SeqCst));
+                        first == second || first == second + 1
+                    };
+                    i32::from(!(0..512 * 1000).all(|place| place % 512 >= 4 || is_right(place)))
+                });
+                assert!(status.success(), "{status}");
+            }
+            until("writes", || rounds.load(Ordering::Relaxed) > 100);
+        });
+    })
+    .well();
+}
+
+#[test]
+fn a_child_sees_no_half_of_an_operation_unless_it_goes_on_inside() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let (left, right) = (pool.region(BLOCK).unwrap(), pool.region(BLOCK).unwrap());
+        // Each has operations of its own.
+        let operations = [Operations::new(), Operations::new()];
+        left.set_operations(&operations[0]).unwrap();
+        right.set_operations(&operations[1]).unwrap();
+        let words = [left.as_atomic_u64s(), right.as_atomic_u64s()];
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for side in 0..2 {
+                let (over, words, operations) = (&over, &words, &operations);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let _inside = operations[side].enter();
+                        for place in [0, 1000, 2000] {
+                            words[side][place].store(words[side][place].load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+            let are_equal = |side: &[AtomicU64]| {
+                let first = side[0].load(Ordering::Relaxed);
+                side[1000].load(Ordering::Relaxed) == first && side[2000].load(Ordering::Relaxed) == first
+            };
+            for _ in 0..200 {
+                let status = in_fork(|| i32::from(!words.iter().all(|side| are_equal(side))));
+                assert!(status.success(), "{status}");
+            }
+        });
+        let inside = operations[0].enter();
+        words[0][0].store(u64::MAX, Ordering::Relaxed);
+        let status = in_fork(|| i32::from(words[0][0].load(Ordering::Relaxed) != u64::MAX));
+        assert!(status.success(), "{status}");
+        drop(inside);
+    })
+    .well();
+}
+
+/// Closes all descriptors, as daemons do.
+fn close_all() {
+    // SAFETY: closes descriptors; this process uses none of them any more.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
+}
+
+#[test]
+fn the_parent_keeps_the_blocks_until_all_descendants_are_gone_or_have_other_memory() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let at = region.as_ptr();
+        // SAFETY: the child's own memory, which nobody writes to.
+        let is_as_before = move || unsafe { std::slice::from_raw_parts(at, 4 * BLOCK) }.iter().all(|byte| *byte == 1);
+        // A grandchild lives on, without any descriptor; so does one that was forked without the C library.
+        for raw in [false, true] {
+            let mut ready = [0; 2];
+            // SAFETY: writes two numbers.
+            assert_eq!(unsafe { libc::pipe(ready.as_mut_ptr()) }, 0);
+            let status = in_fork(|| {
+                let goes_on = || {
+                    // SAFETY: a system call without arguments.
+                    let before = unsafe { libc::getppid() };
+                    // The child has ended when the kernel gives this process another parent.
+                    until("the end of the child", || unsafe { libc::getppid() } != before);
+                    let is_right = is_as_before();
+                    let mut byte = u8::from(!is_right);
+                    // SAFETY: one byte.
+                    unsafe { libc::write(ready[1], (&raw mut byte).cast(), 1) };
+                    0
+                };
+                // SAFETY: the child goes on alone in either process.
+                let grandchild = match raw {
+                    false => unsafe { libc::fork() },
+                    true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 },
+                };
+                if grandchild == 0 {
+                    // SAFETY: ends the process.
+                    unsafe { libc::_exit(goes_on()) }
+                }
+                0
+            });
+            assert!(status.success(), "{status}");
+            region.as_mut_slice().fill(2);
+            let mut byte = 9u8;
+            // SAFETY: reads one byte.
+            assert_eq!(unsafe { libc::read(ready[0], (&raw mut byte).cast(), 1) }, 1);
+            assert_eq!(byte, 0, "the grandchild has seen a later write");
+            until_free(&pool, 12);
+            region.as_mut_slice().fill(1);
+            // SAFETY: descriptors of this test.
+            unsafe { (libc::close(ready[0]), libc::close(ready[1])) };
+        }
+        // A child without descriptors.
+        let mut memory = vec![0u8; 1];
+        let waits = {
+            // SAFETY: memory that both processes share.
+            let shared = unsafe {
+                let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+                libc::mmap(std::ptr::null_mut(), 4096, rights, flags, -1, 0).cast::<AtomicU64>()
+            };
+            // SAFETY: it is mapped until the process ends.
+            let word = unsafe { &*shared };
+            // SAFETY: the child makes only such calls as a child of one thread may make.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                close_all();
+                word.store(1, Ordering::SeqCst);
+                until("the parent's writes", || word.load(Ordering::SeqCst) == 2);
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(i32::from(!is_as_before())) };
+            }
+            until("the child", || word.load(Ordering::SeqCst) == 1);
+            (pid, word)
+        };
+        region.as_mut_slice().fill(3);
+        assert!(pool.stats().blocks_free < 12, "the child still has its blocks");
+        waits.1.store(2, Ordering::SeqCst);
+        let mut status = -1;
+        // SAFETY: writes the status.
+        assert_eq!(unsafe { libc::waitpid(waits.0, &raw mut status, 0) }, waits.0);
+        assert_eq!(status, 0, "the child has seen a later write");
+        until_free(&pool, 12);
+        memory.clear();
+    })
+    .well();
+}
+
+#[test]
+fn a_child_that_executes_another_program_gives_the_blocks_back_at_once() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let mut cat = Command::new("cat");
+        // With such a closure, std forks.
+        // SAFETY: it does nothing.
+        unsafe { cat.pre_exec(|| Ok(())) };
+        let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        region.as_mut_slice().fill(2);
+        until_free(&pool, 12);
+        assert!(cat.try_wait().unwrap().is_none());
+        drop(cat.stdin.take());
+        let mut said = String::new();
+        cat.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(cat.wait().unwrap().success() && said.is_empty());
+        // `posix_spawn` takes no snapshot, so the region goes on without a fault.
+        region.as_mut_slice().fill(3);
+        let before = format!("{:?}", region.stats().faults);
+        assert!(Command::new("true").status().unwrap().success());
+        region.as_mut_slice().fill(4);
+        assert_eq!(format!("{:?}", region.stats().faults), before);
+    })
+    .well();
+}
+
+#[test]
+fn many_children_come_and_go_and_many_live_at_once() {
+    alone(|| {
+        let pool = builder(1100).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let word = region.as_mut_ptr().cast::<u64>();
+        for round in 0..2000u64 {
+            // SAFETY: this thread alone uses the region; the child has a copy.
+            unsafe { word.write_volatile(round) };
+            // SAFETY: as above.
+            let status = in_fork(|| i32::from(unsafe { word.read_volatile() } != round));
+            assert!(status.success(), "{round}: {status}");
+        }
+        until_free(&pool, 1098);
+        let living: Vec<Waiting> = (0..300u64)
+            .map(|round| {
+                // SAFETY: as above.
+                unsafe { word.write_volatile(round) };
+                Waiting::fork(|| (), move || i32::from(unsafe { word.read_volatile() } != round))
+            })
+            .collect();
+        for (nth, child) in living.into_iter().enumerate() {
+            assert_eq!(child.end(), 0, "child {nth}");
+        }
+        until_free(&pool, 1098);
+    })
+    .well();
+}
+
+#[test]
+fn a_fork_that_fails_leaves_nothing() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        // Root may have any number of processes, so another user forks.
+        // SAFETY: a process of one thread, but for those of the engine, which need no rights.
+        unsafe {
+            let none = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NPROC, &raw const none), 0);
+            assert!(libc::setuid(12_345) == 0 || libc::getuid() != 0);
+            let forked = libc::fork();
+            if forked == 0 {
+                libc::_exit(0);
+            }
+            assert_eq!(forked, -1, "the limit has no effect");
+        }
+        region.as_mut_slice().fill(2);
+        until_free(&pool, 12);
+    })
+    .well();
+}
+
+#[test]
+fn a_full_pool_or_a_closed_descriptor_costs_the_child_its_regions_and_the_parent_nothing() {
+    let ended = alone(|| {
+        let pool = builder(4).build().unwrap();
+        let mut region = pool.region(4 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        // The snapshot must copy a pinned block, for which there is no room.
+        let pinned = region.pin(0..1).unwrap();
+        let at = region.as_mut_ptr();
+        // SAFETY: a fault, which ends the child.
+        assert!(!in_fork(|| i32::from(unsafe { at.read_volatile() } != 1)).success());
+        drop(pinned);
+        // SAFETY: the child's own memory.
+        assert!(in_fork(|| i32::from(unsafe { at.read_volatile() } != 1)).success());
+        region.as_mut_slice().fill(2);
+        close_from(3);
+        // SAFETY: as above.
+        assert!(!in_fork(|| i32::from(unsafe { at.read_volatile() } != 2)).success());
+        region.as_mut_slice().fill(3);
+        until("the end of the first snapshot", || pool.stats().blocks_free == 0 && region.fork().is_ok());
+    });
+    let said = ended.stderr.clone();
+    ended.well();
+    let of_forks: Vec<&str> =
+        said.lines().filter(|line| line.contains("the next child of fork(2) has no regions")).collect();
+    assert_eq!(of_forks.len(), 2, "{said}");
+    assert!(of_forks[0].contains("full") && of_forks[1].contains("descriptor"), "{said}");
+}
+
+fn close_from(first: u32) {
+    // SAFETY: closes descriptors, none of which this test uses.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }, 0);
+}
+
+#[test]
+fn a_raw_fork_and_pools_that_do_not_inherit_have_nothing() {
+    alone(|| {
+        let (pool, other) = (builder(4).build().unwrap(), Pool::builder().capacity(4 * BLOCK).build().unwrap());
+        let (mut region, mut without) = (pool.region(BLOCK).unwrap(), other.region(BLOCK).unwrap());
+        region.as_mut_slice()[0] = 1;
+        without.as_mut_slice()[0] = 1;
+        let (at, never) = (region.as_mut_ptr(), without.as_mut_ptr());
+        // SAFETY: a fault, which ends the child.
+        assert!(!in_raw_fork(|| i32::from(unsafe { at.read_volatile() } != 1)).success());
+        // SAFETY: as above.
+        assert!(!in_fork(|| i32::from(unsafe { never.read_volatile() } != 1)).success());
+        check_fork(|| {
+            // SAFETY: the child's own memory.
+            unsafe { at.write_volatile(4) };
+            assert_eq!(region.snapshot().map(drop), Err(RegionError::ForkedChild));
+            assert_eq!(pool.region(BLOCK).map(drop), Err(RegionError::ForkedChild));
+        });
+        drop(region);
+        check_fork(|| ());
+        assert_eq!(pool.stats().blocks_free, 4);
+        // A dropped pool ends its thread, and a fork after that is a plain one.
+        let is_there = || wait::named("hugefork-child").is_some();
+        assert!(is_there());
+        drop(pool);
+        assert!(!is_there());
+        check_fork(|| ());
+    })
+    .well();
+}
+
+/// A signal handler forks while its thread takes snapshots, or writes to the region.
+#[test]
+fn a_fork_in_a_signal_handler_ends() {
+    static AT: AtomicU64 = AtomicU64::new(0);
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn fork(_: i32) {
+        // SAFETY: the child reads one byte, which it may lack, and ends.
+        unsafe {
+            let errno = *libc::__errno_location();
+            let child = libc::fork();
+            if child == 0 {
+                libc::_exit(0);
+            }
+            assert!(child > 0);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            *libc::__errno_location() = errno;
+        }
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    alone(|| {
+        let pool = builder(64).build().unwrap();
+        let mut region = pool.region(8 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        AT.store(region.as_ptr().expose_provenance() as u64, Ordering::Relaxed);
+        let handler: extern "C" fn(i32) = fork;
+        // SAFETY: installs a handler.
+        unsafe { libc::signal(libc::SIGALRM, handler as libc::sighandler_t) };
+        let mut random = Random::new(3);
+        while FORKS.load(Ordering::Relaxed) < 200 {
+            let soon = libc::timeval { tv_sec: 0, tv_usec: 1 + random.below(3000) as libc::suseconds_t };
+            let once = libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: soon };
+            let before = FORKS.load(Ordering::Relaxed);
+            // SAFETY: sets a timer of this process.
+            assert_eq!(unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const once, std::ptr::null_mut()) }, 0);
+            while FORKS.load(Ordering::Relaxed) == before {
+                let saved = region.snapshot().unwrap();
+                for _ in 0..50 {
+                    let at = random.below(8 * BLOCK);
+                    region.as_mut_slice()[at] = 3;
+                }
+                region.reset_to(&saved).unwrap();
+            }
+        }
+        assert!(region.as_mut_slice().iter().all(|byte| *byte == 1));
+        until_free(&pool, 56);
+    })
+    .well();
+}
