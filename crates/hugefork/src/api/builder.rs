@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::children::PoolChildren;
 use super::pool::{Pool, Shared};
 use crate::fault::delivery;
 use crate::fault::route::Routes;
@@ -12,6 +11,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::kernels;
 use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
+use crate::region::children::PoolChildren;
 use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `builder` | the options of a new pool |
 //! | `changes` | differences between two snapshots, or a region and a snapshot |
-//! | `children` | regions in children of `fork(2)` |
 //! | `cut` | snapshots of several regions at one moment |
 //! | `export` | a snapshot for other processes |
 //! | `grant` | which backing the machine grants |
@@ -25,7 +24,6 @@
 
 pub(crate) mod builder;
 pub(crate) mod changes;
-mod children;
 pub(crate) mod cut;
 pub(crate) mod export;
 mod grant;

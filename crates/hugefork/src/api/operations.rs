@@ -7,17 +7,14 @@
 //!   LAST ─▶ seat          SEATS: Operations a ─▶ seat, Operations b ─▶ seat, …   given back when the thread ends
 //! ```
 
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::region::Region;
-use crate::mem::{EngineArc, EngineVec, Own};
 use crate::region::state::{HeldOperations, OperationsCore, RegionCore, ThreadSeat};
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 
 /// Groups of writes that belong together, such as a `put` that writes a key, a value and a count.
@@ -111,34 +108,10 @@ pub struct Operation<'a> {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The places of a thread at gates.
-struct Seats(RefCell<EngineVec<(EngineArc<OperationsCore>, NonNull<ThreadSeat>)>>);
-
-thread_local! {
-    /// The operations that the thread has entered last, and its place there, which is one of `SEATS`.
-    static LAST: Cell<(*const OperationsCore, Option<NonNull<ThreadSeat>>)> = const { Cell::new((ptr::null(), None)) };
-    static SEATS: Seats = const { Seats(RefCell::new(EngineVec::new_in(Own))) };
-}
-
-impl Drop for Seats {
-    fn drop(&mut self) {
-        LAST.set((ptr::null(), None));
-        for (operations, seat) in self.0.get_mut().drain(..) {
-            // SAFETY: a place lives as long as its operations.
-            operations.vacate(unsafe { seat.as_ref() });
-        }
-    }
-}
-
 /// A cut that waits for operations must not be taken inside any: two threads inside different ones could wait for each
 /// other.
-pub(super) fn check_outside() -> Result<(), RegionError> {
-    let is_inside = SEATS.try_with(|seats| {
-        // SAFETY: a place lives as long as its operations.
-        seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())
-    });
-    // When the thread's locals are dropped, it is inside none any more.
-    if is_inside == Ok(true) { Err(RegionError::InsideOperation) } else { Ok(()) }
+fn check_outside() -> Result<(), RegionError> {
+    if HeldOperations::is_this_thread_inside() { Err(RegionError::InsideOperation) } else { Ok(()) }
 }
 
 /// Checks that a cut of these regions may be taken on this thread.
@@ -166,7 +139,7 @@ impl Operations {
     #[inline]
     pub fn enter(&self) -> Operation<'_> {
         let core: &OperationsCore = &self.held;
-        let seat = self.seat();
+        let seat = self.held.seat();
         if let Some(seat) = seat {
             // SAFETY: a place lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
@@ -186,36 +159,7 @@ impl Operations {
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = &self.held;
         // SAFETY: a place lives as long as its operations.
-        self.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
-    }
-
-    /// The calling thread's place.
-    #[inline]
-    fn seat(&self) -> Option<NonNull<ThreadSeat>> {
-        let (last, seat) = LAST.get();
-        if ptr::eq(last, &raw const **self.held.core()) { seat } else { self.find_seat() }
-    }
-
-    #[cold]
-    fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
-        // In a fork(2) child, a missing thread may hold the lock of the places.
-        if owner::is_forked_child() {
-            return None;
-        }
-        let core = self.held.core();
-        let found = SEATS.try_with(|seats| {
-            let found = seats.0.borrow().iter().find(|(operations, _)| operations.is(core)).map(|(_, seat)| *seat);
-            let seat = found.unwrap_or_else(|| {
-                let seat = NonNull::from(core.take_seat());
-                let mut seats = seats.0.borrow_mut();
-                seats.retain(|(operations, _)| !operations.is_given_up());
-                seats.push((core.clone(), seat));
-                seat
-            });
-            LAST.set((&raw const **core, Some(seat)));
-            seat
-        });
-        Some(found.unwrap_or_else(|_| panic!("an operation cannot be entered while the thread's locals are dropped")))
+        self.held.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 }
 

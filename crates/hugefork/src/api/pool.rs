@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use hugefork_kernels::{Kernel, Use};
 
-use super::children::PoolChildren;
 use super::stats::PoolStats;
 use crate::mem::EngineArc;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Droppable;
 use crate::pool::pressure::Watcher;
 use crate::pool::worker::Worker;
+use crate::region::children::PoolChildren;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;

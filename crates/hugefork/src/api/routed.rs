@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 
-use super::children;
 use super::pool::{Pool, check_owner};
 use crate::fault::route::Routes;
 use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
+use crate::region::children;
 use crate::region::state::RegionCore;
 use crate::sys::linux::mask::allow_faults;
 use crate::sys::linux::memory::Linux;

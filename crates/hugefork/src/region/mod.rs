@@ -6,6 +6,7 @@
 //! | `private` | page grain: private mappings, and the write-back of private pages into blocks |
 //! | `write` | resolves writes to blocks, and prepares blocks so that writes do not fault |
 //! | `cut` | takes snapshots of one region, or of several at one moment |
+//! | `children` | gives children of `fork(2)` the regions |
 //! | `reset` | gives regions the bytes of snapshots again |
 //! | `fork` | makes a region that starts as a snapshot |
 //! | `free` | drops contents, at once or when memory is short |
@@ -16,6 +17,7 @@
 #![deny(clippy::wildcard_enum_match_arm)] // Each match has to decide about a new state.
 
 mod changes;
+pub(crate) mod children;
 pub(crate) mod cut;
 mod fork;
 pub(crate) mod free;

@@ -10,6 +10,7 @@ use super::read::Destination;
 use crate::mem::EngineVec;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
+use crate::sys::linux::children::Piece;
 use crate::sys::racing::ZERO_PAGE;
 use crate::types::error::RegionError;
 use crate::types::extents::{Extent, Extents};
@@ -38,19 +39,20 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// As [`SnapshotCore::extents`], but lists the blocks as a whole, and apart from them the pages over them.
-    pub(crate) fn list_places(&self, blocks: &mut EngineVec<Extent>, pages: &mut EngineVec<Extent>) {
-        let add = |list: &mut EngineVec<Extent>, extent: Extent| match list.last_mut() {
-            Some(last) if last.continues(&extent) => last.len += extent.len,
-            Some(_) | None => list.push(extent),
+    pub(crate) fn list_places(&self, blocks: &mut EngineVec<Piece>, pages: &mut EngineVec<Piece>) {
+        let add = |list: &mut EngineVec<Piece>, offset: usize, file_offset: usize, len: usize| match list.last_mut() {
+            Some(last) if (last.offset + last.len, last.file_offset + last.len) == (offset, file_offset) => {
+                last.len += len
+            }
+            Some(_) | None => list.push(Piece { offset, file_offset, len }),
         };
         let size = self.pool().block_size;
         for (index, entry) in self.entries.iter().enumerate() {
             let Some(block) = entry.block() else { continue };
             let start = size.len_of(index);
-            add(blocks, Extent::new(start, self.pool().offset(block), size.bytes()));
-            for (at, slot) in self.pages_at(EntryIndex(index)).iter().flat_map(|set| set.places()) {
-                add(pages, Extent::new(start + at, slot, BASE_PAGE));
-            }
+            add(blocks, start, self.pool().offset(block), size.bytes());
+            let set = self.pages_at(EntryIndex(index));
+            set.iter().flat_map(|set| set.places()).for_each(|(at, slot)| add(pages, start + at, slot, BASE_PAGE));
         }
     }
 

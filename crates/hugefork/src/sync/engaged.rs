@@ -15,7 +15,7 @@ pub(crate) struct Engaged(PhantomData<*mut ()>);
 
 impl Engaged {
     pub(crate) fn new() -> Engaged {
-        ENGAGED.set(ENGAGED.get() + 1);
+        ENGAGED.replace(ENGAGED.get() + 1);
         Engaged(PhantomData)
     }
 
@@ -27,6 +27,6 @@ impl Engaged {
 
 impl Drop for Engaged {
     fn drop(&mut self) {
-        ENGAGED.set(ENGAGED.get() - 1);
+        ENGAGED.replace(ENGAGED.get() - 1);
     }
 }

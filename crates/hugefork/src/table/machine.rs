@@ -1,5 +1,5 @@
 //! The whole state machine as one function, made of the functions of transition.rs, one for each event. The engine
-//! calls those directly. This function serves the table in docs/design.md, the test that compares it with that table,
+//! calls those directly. This function serves the table in docs/safety/states.md, the test that compares the two,
 //! and builds with debug assertions, which check each entry that is stored.
 
 use super::entry::{Origin, State};

@@ -1,4 +1,4 @@
-//! Compares the state machine with the table in `docs/design.md`, for all states, events and facts.
+//! Compares the state machine with the table in `docs/safety/states.md`, for all states, events and facts.
 //!
 //! `HUGEFORK_GOLDEN=write` writes the table anew; the diff shows the change of the engine.
 
@@ -10,7 +10,7 @@ use crate::sys::{Access, Shows};
 use crate::table::Entry;
 use crate::units::BlockId;
 
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/design.md");
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/safety/states.md");
 const BEGIN: &str = "<!-- transitions: begin -->\n";
 const END: &str = "<!-- transitions: end -->";
 
@@ -114,7 +114,7 @@ fn the_document_has_the_table_of_the_engine() {
     if std::env::var_os("HUGEFORK_GOLDEN").is_some_and(|value| value == "write") {
         fs::write(DOCUMENT, format!("{before}{BEGIN}{now}{END}{after}")).unwrap();
     } else {
-        assert!(written == now, "docs/design.md has another table; the engine's is:\n{now}");
+        assert!(written == now, "docs/safety/states.md has another table; the engine's is:\n{now}");
     }
 }
 

@@ -141,7 +141,7 @@ impl Extent {
     }
 
     /// Whether `next` continues this one on both sides.
-    pub(crate) fn continues(&self, next: &Extent) -> bool {
+    fn continues(&self, next: &Extent) -> bool {
         self.offset + self.len == next.offset && self.file_offset + self.len == next.file_offset
     }
 }

@@ -28,8 +28,13 @@ const ROOMS: [&[&str]; 10] = [
 ];
 
 /// The rooms of `region/`, in the same order.
-const REGION: [&[&str]; 5] =
-    [&["state"], &["private"], &["write"], &["cut", "reset", "free", "changes", "program"], &["fork", "maintain"]];
+const REGION: [&[&str]; 5] = [
+    &["state"],
+    &["private"],
+    &["write"],
+    &["cut", "reset", "free", "changes", "program"],
+    &["children", "fork", "maintain"],
+];
 
 /// The room above all of these.
 const FACE: &str = "api";

@@ -19,6 +19,7 @@ mod dirty_list;
 pub(super) mod history;
 pub(super) mod operations;
 mod placement;
+mod seats;
 mod split;
 mod store;
 mod unresolved;

@@ -25,10 +25,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use super::{kept, last_error, memory, named};
 use crate::sys::SystemError;
-use crate::types::extents::Extent;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const OVER: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE).union(MapFlags::FIXED);
+
+/// A piece of a region, and its place in the pool's file. All are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) offset: usize,
+    pub(crate) file_offset: usize,
+    pub(crate) len: usize,
+}
 
 /// An open file description of a pool's file that only one fork and its descendants have.
 pub(crate) struct Witness {
@@ -51,8 +58,8 @@ impl Witness {
     pub(crate) unsafe fn show(
         &self,
         addresses: &Range<usize>,
-        mapped: &[Extent],
-        copied: &[Extent],
+        mapped: &[Piece],
+        copied: &[Piece],
     ) -> Result<(), SystemError> {
         let file = kept(&self.file)?;
         let at = |offset: usize| memory::pointer(addresses.start + offset);
@@ -79,7 +86,7 @@ impl Witness {
 /// Whether some process still has the description whose witness has locked `byte`. `file` is another description.
 pub(crate) fn is_witnessed(file: BorrowedFd<'_>, byte: u64) -> bool {
     // If the kernel does not say, the memory must stay.
-    lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte).map_or(true, |found| found != libc::F_UNLCK)
+    lock(file, libc::F_OFD_GETLK, libc::F_WRLCK, byte) != Ok(libc::F_UNLCK)
 }
 
 /// Sets or queries the lock of one byte. Returns the kind of lock that is there.

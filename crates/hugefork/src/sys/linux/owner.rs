@@ -33,6 +33,16 @@ pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError>
     if refused == 0 { Ok(()) } else { named("pthread_atfork", Err(rustix::io::Errno::from_raw_os_error(refused))) }
 }
 
+/// Has the C library call these at each fork from now on: `prepare` before it, `parent` and `child` after it. If there
+/// is no memory for that, it does not.
+///
+/// # Safety
+/// They do only what such handlers may do.
+pub(crate) unsafe fn follow_forks(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+    // SAFETY: by this function's contract.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.
 pub(crate) fn is_forked_child() -> bool {
     let mark = MARK.load(Ordering::Acquire);

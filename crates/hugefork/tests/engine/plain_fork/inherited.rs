@@ -266,20 +266,21 @@ fn the_parent_keeps_the_blocks_until_all_descendants_are_gone_or_have_other_memo
             assert_eq!(unsafe { libc::pipe(ready.as_mut_ptr()) }, 0);
             let status = in_fork(|| {
                 let goes_on = || {
-                    // SAFETY: a system call without arguments.
-                    let before = unsafe { libc::getppid() };
                     // The child has ended when the kernel gives this process another parent.
-                    until("the end of the child", || unsafe { libc::getppid() } != before);
+                    let before = std::os::unix::process::parent_id();
+                    until("the end of the child", || std::os::unix::process::parent_id() != before);
                     let is_right = is_as_before();
                     let mut byte = u8::from(!is_right);
                     // SAFETY: one byte.
                     unsafe { libc::write(ready[1], (&raw mut byte).cast(), 1) };
                     0
                 };
-                // SAFETY: the child goes on alone in either process.
-                let grandchild = match raw {
-                    false => unsafe { libc::fork() },
-                    true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 },
+                let grandchild = if raw {
+                    // SAFETY: the grandchild goes on with a copy of this stack.
+                    unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 }
+                } else {
+                    // SAFETY: the child has one thread.
+                    unsafe { libc::fork() }
                 };
                 if grandchild == 0 {
                     // SAFETY: ends the process.
@@ -380,7 +381,9 @@ fn many_children_come_and_go_and_many_live_at_once() {
             .map(|round| {
                 // SAFETY: as above.
                 unsafe { word.write_volatile(round) };
-                Waiting::fork(|| (), move || i32::from(unsafe { word.read_volatile() } != round))
+                // SAFETY: as above.
+                let is_other = move || i32::from(unsafe { word.read_volatile() } != round);
+                Waiting::fork(|| (), is_other)
             })
             .collect();
         for (nth, child) in living.into_iter().enumerate() {

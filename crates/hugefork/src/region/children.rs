@@ -19,24 +19,22 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
 
-use super::operations::check_outside;
+use super::cut;
+use super::state::{BetweenOperations, HeldOperations, RegionCore};
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
 use crate::pool::worker::Worker;
-use crate::region::cut;
-use crate::region::state::{BetweenOperations, HeldOperations, RegionCore};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{Engaged, SignalsBlocked, WordLock};
-use crate::sys::linux::children::{Witness, is_witnessed, on_each_close};
+use crate::sys::linux::children::{Piece, Witness, is_witnessed, on_each_close};
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
 use crate::types::error::RegionError;
-use crate::types::extents::Extent;
 
 /// The snapshots that children of the process have, for one pool.
-pub(super) struct PoolChildren {
+pub(crate) struct PoolChildren {
     pool: EngineArc<PoolCore<Linux>>,
     lock: WordLock,
     /// Changes under `lock`.
@@ -59,13 +57,12 @@ struct Held {
 impl PoolChildren {
     /// Follows forks from now on, with a thread that drops snapshots that no child has any more. Without the thread,
     /// the next fork does that.
-    pub(super) fn follow(pool: &EngineArc<PoolCore<Linux>>) -> (EngineArc<PoolChildren>, Option<Worker>) {
+    pub(crate) fn follow(pool: &EngineArc<PoolCore<Linux>>) -> (EngineArc<PoolChildren>, Option<Worker>) {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             LazyLock::force(&REGISTRY);
-            // SAFETY: the handlers do what such handlers may do. If there is no memory for the entry, children inherit
-            // nothing.
-            unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+            // SAFETY: the handlers do what such handlers may do.
+            unsafe { owner::follow_forks(prepare, parent, child) };
         });
         let (lock, held) = (WordLock::default(), UnsafeCell::new(EngineVec::new_in(Own)));
         let children = EngineArc::new(PoolChildren { pool: pool.clone(), lock, held, is_over: AtomicBool::new(false) });
@@ -105,7 +102,7 @@ impl PoolChildren {
 }
 
 /// A region that children inherit.
-struct Heir {
+struct Inheritable {
     region: *const RegionCore<Linux>,
     children: EngineArc<PoolChildren>,
 }
@@ -114,7 +111,7 @@ struct Heir {
 struct Registry {
     /// Held from `prepare` to `parent` or `child`.
     lock: WordLock,
-    inner: UnsafeCell<(EngineVec<Heir>, Option<Fork>)>,
+    inner: UnsafeCell<(EngineVec<Inheritable>, Option<Fork>)>,
 }
 
 // SAFETY: `inner` is used under the lock only. Regions stay in place until they leave the list. What blocks signals is
@@ -135,21 +132,21 @@ thread_local! {
 ///
 /// # Safety
 /// The region stays in place until [`leave_out`] gets it.
-pub(super) unsafe fn inherit(region: &RegionCore<Linux>, children: &EngineArc<PoolChildren>) {
+pub(crate) unsafe fn inherit(region: &RegionCore<Linux>, children: &EngineArc<PoolChildren>) {
     let _signals = SignalsBlocked::new();
     let _locked = REGISTRY.lock.lock();
     // SAFETY: under the lock.
-    let (heirs, _) = unsafe { &mut *REGISTRY.inner.get() };
-    heirs.push(Heir { region, children: children.clone() });
+    let (regions, _) = unsafe { &mut *REGISTRY.inner.get() };
+    regions.push(Inheritable { region, children: children.clone() });
 }
 
 /// From now on, children do not inherit the region.
-pub(super) fn leave_out(region: &RegionCore<Linux>) {
+pub(crate) fn leave_out(region: &RegionCore<Linux>) {
     let _signals = SignalsBlocked::new();
     let _locked = REGISTRY.lock.lock();
     // SAFETY: under the lock.
-    let (heirs, _) = unsafe { &mut *REGISTRY.inner.get() };
-    heirs.retain(|heir| !std::ptr::eq(heir.region, region));
+    let (regions, _) = unsafe { &mut *REGISTRY.inner.get() };
+    regions.retain(|one| !std::ptr::eq(one.region, region));
 }
 
 /// A fork under way, between `prepare` and its end in either process.
@@ -172,43 +169,43 @@ struct PoolFork {
 struct Shown {
     addresses: Range<usize>,
     /// Parts of the pool's file.
-    mapped: EngineVec<Extent>,
+    mapped: EngineVec<Piece>,
     /// Pages in place of some in the parts above.
-    copied: EngineVec<Extent>,
+    copied: EngineVec<Piece>,
 }
 
 impl Fork {
     /// Takes the snapshots of all regions for a child.
-    fn prepare(heirs: &EngineVec<Heir>, signals: SignalsBlocked) -> Fork {
+    fn prepare(regions: &EngineVec<Inheritable>, signals: SignalsBlocked) -> Fork {
         let mut fork = Fork { _signals: signals, pools: EngineVec::new_in(Own) };
-        if let Err(error) = fork.fill(heirs) {
+        if let Err(error) = fork.fill(regions) {
             fork.pools.clear();
             say(format_args!("the next child of fork(2) has no regions: {error}"));
         }
         fork
     }
 
-    fn fill(&mut self, heirs: &EngineVec<Heir>) -> Result<(), RegionError> {
+    fn fill(&mut self, regions: &EngineVec<Inheritable>) -> Result<(), RegionError> {
         static BYTE: AtomicU64 = AtomicU64::new(0);
-        if heirs.is_empty() {
+        if regions.is_empty() {
             return Ok(());
         }
         may_map()?;
-        for heir in heirs {
-            if self.of_pool(&heir.children).is_some() {
+        for one in regions {
+            if self.of_pool(&one.children).is_some() {
                 continue;
             }
-            let (children, byte) = (heir.children.clone(), BYTE.fetch_add(1, Ordering::Relaxed));
+            let (children, byte) = (one.children.clone(), BYTE.fetch_add(1, Ordering::Relaxed));
             children.drop_unwitnessed(children.pool.sys.file()?);
             let witness = Witness::new(&children.pool.sys, byte)?;
             let (snapshots, shown) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
             self.pools.push(PoolFork { children, byte, witness, snapshots, shown });
         }
-        let mut regions: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(heirs.len(), Own);
+        let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
         // SAFETY: a region stays in place until it leaves the list, which is locked.
-        regions.extend(heirs.iter().map(|heir| unsafe { &*heir.region }));
+        cores.extend(regions.iter().map(|one| unsafe { &*one.region }));
         let made = loop {
-            let made = cut::freeze_for_children(&regions)?;
+            let made = cut::freeze_for_children(&cores)?;
             // A write may revoke a block before the snapshot is irrevocable. If a block is lost for good, the next cut
             // returns the error.
             match made.iter().try_for_each(|frozen| frozen.make_irrevocable()) {
@@ -216,11 +213,11 @@ impl Fork {
                 kept => break kept.map(|()| made)?,
             }
         };
-        for ((heir, region), frozen) in heirs.iter().zip(regions).zip(made) {
+        for ((one, region), frozen) in regions.iter().zip(cores).zip(made) {
             let base = region.addresses.base();
             let (mut mapped, mut copied) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
             frozen.list_places(&mut mapped, &mut copied);
-            if let Some(pool) = self.of_pool(&heir.children) {
+            if let Some(pool) = self.of_pool(&one.children) {
                 pool.shown.push(Shown { addresses: base..base + region.len(), mapped, copied });
                 pool.snapshots.push(frozen);
             }
@@ -233,18 +230,18 @@ impl Fork {
     }
 }
 
-/// Calls `body` between the operations of all heirs' regions, unless this thread is inside an operation.
+/// Calls `body` between the operations of all regions' regions, unless this thread is inside an operation.
 fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
-    if check_outside().is_err() {
+    if HeldOperations::is_this_thread_inside() {
         body();
         return Ok(());
     }
     let mut waited_for: EngineVec<HeldOperations> = EngineVec::new_in(Own);
-    let find_new = |known: &mut EngineVec<HeldOperations>, heirs: &EngineVec<Heir>| {
+    let find_new = |known: &mut EngineVec<HeldOperations>, regions: &EngineVec<Inheritable>| {
         let before = known.len();
-        for heir in heirs {
+        for one in regions {
             // SAFETY: a region stays in place until it leaves the list, which is locked.
-            let Some(operations) = (unsafe { &*heir.region }).operations.get() else { continue };
+            let Some(operations) = (unsafe { &*one.region }).operations.get() else { continue };
             if !known.iter().any(|known| known.is(operations)) {
                 known.push(operations.clone());
             }
@@ -255,8 +252,8 @@ fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
         let _signals = SignalsBlocked::new();
         let _locked = REGISTRY.lock.lock();
         // SAFETY: under the lock.
-        let (heirs, _) = unsafe { &*REGISTRY.inner.get() };
-        find_new(&mut waited_for, heirs);
+        let (regions, _) = unsafe { &*REGISTRY.inner.get() };
+        find_new(&mut waited_for, regions);
     }
     // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
     let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
@@ -287,12 +284,12 @@ extern "C" fn prepare() {
 }
 
 /// Locks the registry until [`end`], and stores the fork that `make` returns.
-fn begin(make: impl FnOnce(&EngineVec<Heir>, SignalsBlocked) -> Fork) {
+fn begin(make: impl FnOnce(&EngineVec<Inheritable>, SignalsBlocked) -> Fork) {
     let signals = SignalsBlocked::new();
     REGISTRY.lock.lock().keep();
     // SAFETY: under the lock.
-    let (heirs, fork) = unsafe { &mut *REGISTRY.inner.get() };
-    *fork = Some(make(heirs, signals));
+    let (regions, fork) = unsafe { &mut *REGISTRY.inner.get() };
+    *fork = Some(make(regions, signals));
 }
 
 /// Unlocks the registry. Returns the fork that [`begin`] has stored, unless it belongs to an outer fork.
