@@ -93,6 +93,7 @@ pub use api::builder::PoolBuilder;
 pub use api::changes::{Changed, Changes};
 pub use api::export::Export;
 pub use api::import::Imported;
+pub use api::in_child::InChild;
 pub use api::machine;
 pub use api::operations::{Operation, Operations};
 pub use api::pinned::{OwnedPin, Pinned};

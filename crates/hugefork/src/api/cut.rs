@@ -131,7 +131,7 @@ impl Region {
 }
 
 /// Whether a region occurs twice.
-fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
+pub(super) fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
     let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::new_in(Own);
     cores.extend(regions.map(Region::core));
     cores.sort_unstable_by_key(|core| core.accounts.cow.id());

@@ -8,6 +8,7 @@
 //! | `cut` | snapshots of several regions at one moment |
 //! | `export` | a snapshot for other processes |
 //! | `grant` | which backing the machine grants |
+//! | `in_child` | work in a child of `fork(2)` that has older snapshots |
 //! | `import` | another process's export |
 //! | `machine` | this machine's support for hugefork |
 //! | `operations` | groups of writes that no cut separates |
@@ -28,6 +29,7 @@ pub(crate) mod cut;
 pub(crate) mod export;
 mod grant;
 pub(crate) mod import;
+pub(crate) mod in_child;
 pub mod machine;
 pub(crate) mod operations;
 pub(crate) mod pinned;

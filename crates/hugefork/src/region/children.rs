@@ -13,9 +13,10 @@
 //! Still, what the child reads lies in the engine's own memory: the program's heap may lie in one of these regions,
 //! which go back to the moment of the cut.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
 
@@ -27,8 +28,9 @@ use crate::pool::core::PoolCore;
 use crate::pool::worker::Worker;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{Engaged, SignalsBlocked, WordLock};
+use crate::sys::SystemError;
 use crate::sys::linux::children::{Piece, Witness, is_witnessed, on_each_close};
-use crate::sys::linux::memory::Linux;
+use crate::sys::linux::memory::{Linux, NOTHING_KEPT};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
 use crate::types::error::RegionError;
@@ -146,7 +148,7 @@ pub(crate) fn leave_out(region: &RegionCore<Linux>) {
     let _locked = REGISTRY.lock.lock();
     // SAFETY: under the lock.
     let (regions, _) = unsafe { &mut *REGISTRY.inner.get() };
-    regions.retain(|one| !std::ptr::eq(one.region, region));
+    regions.retain(|one| !ptr::eq(one.region, region));
 }
 
 /// A fork under way, between `prepare` and its end in either process.
@@ -177,17 +179,23 @@ struct Shown {
 impl Fork {
     /// Takes the snapshots of all regions for a child.
     fn prepare(regions: &EngineVec<Inheritable>, signals: SignalsBlocked) -> Fork {
-        let mut fork = Fork { _signals: signals, pools: EngineVec::new_in(Own) };
-        if let Err(error) = fork.fill(regions) {
+        let mut fork = Fork::without(signals);
+        let filled = with_instead(|instead| fork.fill(regions, instead));
+        if let Err(error) = filled {
             fork.pools.clear();
-            say(format_args!("the next child of fork(2) has no regions: {error}"));
+            refuse(error);
         }
         fork
     }
 
-    fn fill(&mut self, regions: &EngineVec<Inheritable>) -> Result<(), RegionError> {
+    /// A fork whose child has no regions.
+    fn without(signals: SignalsBlocked) -> Fork {
+        Fork { _signals: signals, pools: EngineVec::new_in(Own) }
+    }
+
+    fn fill(&mut self, regions: &EngineVec<Inheritable>, instead: &Instead<'_>) -> Result<(), RegionError> {
         static BYTE: AtomicU64 = AtomicU64::new(0);
-        if regions.is_empty() {
+        if regions.is_empty() && instead.pairs.is_empty() {
             return Ok(());
         }
         may_map()?;
@@ -201,19 +209,27 @@ impl Fork {
             let (snapshots, shown) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
             self.pools.push(PoolFork { children, byte, witness, snapshots, shown });
         }
-        let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
         // SAFETY: a region stays in place until it leaves the list, which is locked.
-        cores.extend(regions.iter().map(|one| unsafe { &*one.region }));
-        let made = loop {
-            let made = cut::freeze_for_children(&cores)?;
+        let cores = || regions.iter().map(|one| unsafe { &*one.region });
+        let mut cut_now: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
+        cut_now.extend(cores().filter(|region| instead.of(region).is_none()));
+        if cut_now.len() + instead.pairs.len() > regions.len() {
+            return Err(RegionError::NotExportable { source: NOTHING_KEPT });
+        }
+        let mut made = loop {
+            let made = cut::freeze_for_children(&cut_now)?;
             // A write may revoke a block before the snapshot is irrevocable. If a block is lost for good, the next cut
             // returns the error.
             match made.iter().try_for_each(|frozen| frozen.make_irrevocable()) {
                 Err(RegionError::Revoked) => {}
-                kept => break kept.map(|()| made)?,
+                kept => break kept.map(|()| made.into_iter())?,
             }
         };
-        for ((one, region), frozen) in regions.iter().zip(cores).zip(made) {
+        for (one, region) in regions.iter().zip(cores()) {
+            let frozen = match instead.of(region) {
+                Some(snapshot) => snapshot.keep()?,
+                None => made.next().expect("a cut has a snapshot of each region"),
+            };
             let base = region.addresses.base();
             let (mut mapped, mut copied) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
             frozen.list_places(&mut mapped, &mut copied);
@@ -230,30 +246,21 @@ impl Fork {
     }
 }
 
-/// Calls `body` between the operations of all regions' regions, unless this thread is inside an operation.
+/// Calls `body` between the operations of all regions, unless this thread is inside an operation.
 fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
-    if HeldOperations::is_this_thread_inside() {
-        body();
-        return Ok(());
-    }
     let mut waited_for: EngineVec<HeldOperations> = EngineVec::new_in(Own);
-    let find_new = |known: &mut EngineVec<HeldOperations>, regions: &EngineVec<Inheritable>| {
-        let before = known.len();
-        for one in regions {
-            // SAFETY: a region stays in place until it leaves the list, which is locked.
-            let Some(operations) = (unsafe { &*one.region }).operations.get() else { continue };
-            if !known.iter().any(|known| known.is(operations)) {
-                known.push(operations.clone());
-            }
-        }
-        known.len() > before
-    };
-    {
+    if !HeldOperations::is_this_thread_inside() {
         let _signals = SignalsBlocked::new();
         let _locked = REGISTRY.lock.lock();
         // SAFETY: under the lock.
         let (regions, _) = unsafe { &*REGISTRY.inner.get() };
-        find_new(&mut waited_for, regions);
+        for one in regions {
+            // SAFETY: a region stays in place until it leaves the list, which is locked.
+            let Some(operations) = (unsafe { &*one.region }).operations.get() else { continue };
+            if !waited_for.iter().any(|known| known.is(operations)) {
+                waited_for.push(operations.clone());
+            }
+        }
     }
     // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
     let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
@@ -264,22 +271,84 @@ fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
     Ok(())
 }
 
+/// Snapshots that the next child of a thread has, instead of the regions as they are.
+struct Instead<'a> {
+    pairs: &'a [(&'a RegionCore<Linux>, &'a SnapshotCore<Linux>)],
+    /// The reason why the child has none.
+    refused: RefCell<Option<RegionError>>,
+}
+
+thread_local! {
+    /// Null, or the wish of [`fork_with`], which is on the stack of this thread.
+    static INSTEAD: Cell<*const Instead<'static>> = const { Cell::new(ptr::null()) };
+}
+
+impl<'a> Instead<'a> {
+    fn of(&self, region: &RegionCore<Linux>) -> Option<&'a SnapshotCore<Linux>> {
+        self.pairs.iter().find(|pair| ptr::eq(pair.0, region)).map(|pair| pair.1)
+    }
+}
+
+fn with_instead<T>(body: impl FnOnce(&Instead<'_>) -> T) -> T {
+    // SAFETY: it is null, or `fork_with` of this thread waits for the fork.
+    match unsafe { INSTEAD.get().as_ref() } {
+        Some(instead) => body(instead),
+        None => body(&Instead { pairs: &[], refused: RefCell::new(None) }),
+    }
+}
+
+/// The child of the fork under way has no regions, for this reason.
+fn refuse(reason: RegionError) {
+    with_instead(|instead| {
+        if instead.pairs.is_empty() {
+            say(format_args!("the next child of fork(2) has no regions: {reason}"));
+        } else {
+            instead.refused.replace(Some(reason));
+        }
+    });
+}
+
+/// Calls `fork`, which forks by libc, and returns 0 in the child, and its number in the parent. In the child, each region of `pairs` is as the
+/// snapshot beside it, and the others as children inherit them. If that cannot be had, the child ends at once.
+pub(crate) fn fork_with(
+    pairs: &[(&RegionCore<Linux>, &SnapshotCore<Linux>)],
+    fork: impl FnOnce() -> Result<i32, SystemError>,
+) -> Result<i32, RegionError> {
+    /// Takes the wish back, also after a panic.
+    struct TakesBack;
+    impl Drop for TakesBack {
+        fn drop(&mut self) {
+            INSTEAD.replace(ptr::null());
+        }
+    }
+    let instead = Instead { pairs, refused: RefCell::new(None) };
+    let takes_back = TakesBack;
+    INSTEAD.replace((&raw const instead).cast());
+    let child = fork();
+    drop(takes_back);
+    match (instead.refused.take(), child) {
+        (None, child) => Ok(child?),
+        (Some(_), Ok(0)) => owner::end(1),
+        (Some(reason), child) => {
+            child.map(owner::wait_for)?;
+            Err(reason)
+        }
+    }
+}
+
 extern "C" fn prepare() {
     if owner::is_forked_child() || FORKS.replace(FORKS.get() + 1) > 0 {
         return;
     }
-    let refused = if Engaged::is_this_thread() {
-        begin(|_, signals| Fork { _signals: signals, pools: EngineVec::new_in(Own) });
+    if Engaged::is_this_thread() {
+        // The cut would wait for this thread.
         say(format_args!(
-            "the next child of fork(2) has no regions: the fork is in a signal handler that has interrupted a snapshot"
+            "the next child of fork(2) has no regions: a signal handler forks in the middle of a snapshot"
         ));
-        return;
-    } else {
-        between_operations(|| begin(Fork::prepare))
-    };
-    if let Err(error) = refused {
-        say(format_args!("the next child of fork(2) has no regions: {error}"));
-        begin(|_, signals| Fork { _signals: signals, pools: EngineVec::new_in(Own) });
+        begin(|_, signals| Fork::without(signals));
+    } else if let Err(reason) = between_operations(|| begin(Fork::prepare)) {
+        refuse(reason);
+        begin(|_, signals| Fork::without(signals));
     }
 }
 

@@ -43,7 +43,8 @@ use crate::units::{BASE_PAGE, HUGE_PAGE};
 const PRIVATE_PAGES: &str = "mremap of private pages";
 
 /// The error of a pool that keeps no file.
-const NOTHING_KEPT: SystemError = SystemError::new("export of a pool that was not built for it", Errno::OPNOTSUPP);
+pub(crate) const NOTHING_KEPT: SystemError =
+    SystemError::new("export of a pool that was not built for it", Errno::OPNOTSUPP);
 
 /// The call that gives memory back to the system.
 const REMOVE: &str = "madvise(MADV_REMOVE)";

@@ -5,10 +5,12 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::io::{self, PipeReader, PipeWriter};
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use super::named;
+use super::{last_error, named};
 use crate::sys::SystemError;
 use crate::units::BASE_PAGE;
 
@@ -30,7 +32,7 @@ pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError>
     MARK.store(mark, Ordering::Release);
     // SAFETY: `in_child` is sound to run there, for which the caller answers.
     let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    if refused == 0 { Ok(()) } else { named("pthread_atfork", Err(rustix::io::Errno::from_raw_os_error(refused))) }
+    if refused == 0 { Ok(()) } else { named("pthread_atfork", Err(Errno::from_raw_os_error(refused))) }
 }
 
 /// Has the C library call these at each fork from now on: `prepare` before it, `parent` and `child` after it. If there
@@ -41,6 +43,38 @@ pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError>
 pub(crate) unsafe fn follow_forks(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
     // SAFETY: by this function's contract.
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+/// A pipe that no other program inherits.
+pub(crate) fn pipe() -> Result<(PipeReader, PipeWriter), SystemError> {
+    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    named("pipe", io::pipe().map_err(errno))
+}
+
+/// Forks by the C library. Returns 0 in the child, and its number in the parent.
+///
+/// # Safety
+/// The child does only what a child of one thread may do.
+pub(crate) unsafe fn fork() -> Result<i32, SystemError> {
+    // SAFETY: by this function's contract.
+    match unsafe { libc::fork() } {
+        -1 => named("fork", Err(last_error())),
+        child => Ok(child),
+    }
+}
+
+/// Ends the process without destructors.
+pub(crate) fn end(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Waits for the end of a child. Returns its status as `waitpid(2)` does; 0 if another thread has waited for it.
+pub(crate) fn wait_for(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: writes the status.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } == -1 && last_error() == Errno::INTR {}
+    status
 }
 
 /// True in a `fork(2)` child of a process that called [`claim`], and in its children.

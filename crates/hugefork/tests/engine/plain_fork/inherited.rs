@@ -265,10 +265,10 @@ fn the_parent_keeps_the_blocks_until_all_descendants_are_gone_or_have_other_memo
             // SAFETY: writes two numbers.
             assert_eq!(unsafe { libc::pipe(ready.as_mut_ptr()) }, 0);
             let status = in_fork(|| {
+                let child = std::process::id();
                 let goes_on = || {
                     // The child has ended when the kernel gives this process another parent.
-                    let before = std::os::unix::process::parent_id();
-                    until("the end of the child", || std::os::unix::process::parent_id() != before);
+                    until("the end of the child", || std::os::unix::process::parent_id() != child);
                     let is_right = is_as_before();
                     let mut byte = u8::from(!is_right);
                     // SAFETY: one byte.
@@ -530,4 +530,61 @@ fn a_fork_in_a_signal_handler_ends() {
         until_free(&pool, 56);
     })
     .well();
+}
+
+#[test]
+fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back() {
+    let ended = alone(|| {
+        let pool = builder(32).build().unwrap();
+        let (mut old, mut live) = (pool.region(3 * BLOCK).unwrap(), pool.region(BLOCK).unwrap());
+        let mut snapshots = Vec::new();
+        for round in 1..=3u8 {
+            old.as_mut_slice()[..BLOCK + 5].fill(round);
+            snapshots.push(old.snapshot().unwrap());
+            live.as_mut_slice()[0] = round;
+        }
+        let (of_old, of_live) = (old.as_ptr(), live.as_ptr());
+        // SAFETY: the child's own memory, which nobody writes to.
+        let bytes =
+            || unsafe { [of_old.read(), of_old.add(BLOCK + 4).read(), of_old.add(BLOCK + 5).read(), of_live.read()] };
+        for (nth, snapshot) in snapshots.iter().enumerate() {
+            old.as_mut_slice()[..2 * BLOCK].fill(9);
+            // SAFETY: the process has no other thread but the engine's.
+            let child = unsafe { Region::in_child(&[(&old, snapshot)], || bytes().to_vec()) }.unwrap();
+            old.as_mut_slice().fill(7);
+            let round = nth as u8 + 1;
+            assert_eq!(child.wait().unwrap(), [round, round, 0, 3]);
+        }
+        // SAFETY: as above.
+        let child = unsafe { Region::in_child(&[(&old, &snapshots[0])], || panic!("no {}", 7)) }.unwrap();
+        assert_eq!(child.wait().unwrap_err().to_string(), "the child has panicked: no 7");
+        // SAFETY: as above; the child ends itself.
+        let child = unsafe {
+            Region::in_child(&[(&old, &snapshots[0])], || {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+                Vec::new()
+            })
+        };
+        let error = child.unwrap().wait().unwrap_err().to_string();
+        assert!(error.contains("without an answer: signal: 9"), "{error}");
+        // What cannot be had is an error, and leaves no child.
+        let refused = |pairs: &[(&Region, &hugefork::Snapshot)]| {
+            // SAFETY: as above.
+            unsafe { Region::in_child(pairs, Vec::new) }.map(drop).unwrap_err()
+        };
+        let (other_pool, without) = (builder(4).build().unwrap(), Pool::builder().capacity(4 * BLOCK).build().unwrap());
+        let other = other_pool.region(3 * BLOCK).unwrap();
+        assert!(matches!(refused(&[(&other, &snapshots[0])]), RegionError::AnotherPool { .. }));
+        assert!(matches!(refused(&[(&live, &snapshots[0])]), RegionError::AnotherLength { .. }));
+        let plain = without.region(BLOCK).unwrap();
+        let of_plain = plain.snapshot().unwrap();
+        assert!(matches!(refused(&[(&plain, &of_plain)]), RegionError::NotExportable { .. }));
+        close_from(3);
+        let lost = refused(&[(&old, &snapshots[0])]);
+        assert!(matches!(lost, RegionError::System(_)), "{lost}");
+        // SAFETY: writes nothing.
+        assert_eq!(unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) }, -1, "a child is left");
+    });
+    assert!(!ended.stderr.contains("has no regions"), "{ended}");
+    ended.well();
 }

@@ -1,0 +1,132 @@
+//! [`InChild`]: work in a child of `fork(2)` that has older snapshots at the addresses of their regions.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitStatus;
+
+use super::cut::is_any_twice;
+use super::pool::check_owner_and_addresses;
+use super::region::Region;
+use super::snapshot::Snapshot;
+use crate::mem::{EngineVec, Own};
+use crate::region::children::fork_with;
+use crate::sys::linux::owner;
+use crate::types::error::RegionError;
+
+/// The first byte of an answer.
+const RETURNED: u8 = 0;
+const PANICKED: u8 = 1;
+
+/// A child of `fork(2)` that was made by [`Region::in_child`]. As with [`std::process::Child`], the child goes on when
+/// this is dropped, and remains a zombie after its end.
+#[derive(Debug)]
+#[must_use = "`wait` for it: the child remains a zombie otherwise"]
+pub struct InChild {
+    pid: i32,
+    answer: PipeReader,
+}
+
+impl Region {
+    /// Forks a child in which each region of `pairs` is as the snapshot beside it, at the region's own addresses.
+    /// Pointers into the region hold there, so a child can save yesterday's hash map while this process goes on with
+    /// today's. The child calls `work`, sends its result here, and ends without running destructors or `atexit`
+    /// functions. The other regions of pools with [`Children::Inherit`](crate::Children::Inherit) are there as in any
+    /// child.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use hugefork::{Children, Pool, Region};
+    /// let pool = Pool::builder().capacity(64 << 20).children(Children::Inherit).build()?;
+    /// let region = pool.region(2 << 20)?;
+    /// let words = region.as_atomic_u64s();
+    /// words[0].store(1, std::sync::atomic::Ordering::Relaxed);
+    /// let yesterday = region.snapshot()?;
+    /// words[0].store(2, std::sync::atomic::Ordering::Relaxed);
+    /// // SAFETY: this process has one thread.
+    /// let child = unsafe { Region::in_child(&[(&region, &yesterday)], || words[0].as_ptr().read().to_le_bytes().into())? };
+    /// words[0].store(3, std::sync::atomic::Ordering::Relaxed);
+    /// assert_eq!(child.wait()?, 1u64.to_le_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The child has one thread, a copy of the calling one. If the process has others, a lock that one of them holds at
+    /// the fork is held in the child for ever, so `work` may use no such lock. That of the C library's allocator is
+    /// free in a child, other allocators say whether theirs is. References from before the fork lead to the memory of
+    /// the snapshot: `work` must not rely on what this process knows of later contents.
+    ///
+    /// # Errors
+    /// [`RegionError::NotExportable`] for a pool without [`Children::Inherit`](crate::Children::Inherit), or if the
+    /// process has closed the pool's descriptor. [`RegionError::AnotherPool`], [`RegionError::AnotherLength`],
+    /// [`RegionError::Revoked`], those of [`Region::snapshot_all`], and [`RegionError::System`] if `fork(2)` or
+    /// `pipe(2)` fails. [`RegionError::ForkedChild`].
+    ///
+    /// # Panics
+    /// If a region occurs twice.
+    pub unsafe fn in_child(
+        pairs: &[(&Region, &Snapshot)],
+        work: impl FnOnce() -> Vec<u8>,
+    ) -> Result<InChild, RegionError> {
+        check_owner_and_addresses()?;
+        let mut cores = EngineVec::with_capacity_in(pairs.len(), Own);
+        for (region, snapshot) in pairs {
+            region.pool().check_same(snapshot.pool())?;
+            if region.len() != snapshot.len() {
+                return Err(RegionError::AnotherLength { len: region.len(), other: snapshot.len() });
+            }
+            cores.push((region.core(), snapshot.core()));
+        }
+        assert!(
+            !is_any_twice(pairs.iter().map(|(region, _)| *region)),
+            "a region is named twice: it can have one content"
+        );
+        let (answer, writer) = owner::pipe()?;
+        // SAFETY: the caller answers for the child.
+        match fork_with(&cores, || unsafe { owner::fork() })? {
+            0 => answer_and_end(writer, work),
+            pid => Ok(InChild { pid, answer }),
+        }
+    }
+}
+
+/// In the child.
+fn answer_and_end(mut writer: PipeWriter, work: impl FnOnce() -> Vec<u8>) -> ! {
+    let (kind, bytes) = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(bytes) => (RETURNED, bytes),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
+            (PANICKED, text.as_bytes().to_vec())
+        }
+    };
+    let sent = writer.write_all(&[kind]).and_then(|()| writer.write_all(&bytes));
+    owner::end(i32::from(sent.is_err()))
+}
+
+impl InChild {
+    /// The number of the process.
+    pub fn id(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
+    /// Waits for the end of the child. Returns the bytes that its work has returned.
+    ///
+    /// # Errors
+    /// If the work has panicked, with the text of the panic. If the child has ended in another way, with its exit
+    /// status. If the answer cannot be read.
+    pub fn wait(mut self) -> io::Result<Vec<u8>> {
+        let mut answer = Vec::new();
+        let read = self.answer.read_to_end(&mut answer);
+        let status = ExitStatus::from_raw(owner::wait_for(self.pid));
+        read?;
+        match answer.split_first() {
+            Some((&RETURNED, bytes)) if status.success() => Ok(bytes.to_vec()),
+            Some((&PANICKED, text)) => {
+                Err(io::Error::other(format!("the child has panicked: {}", String::from_utf8_lossy(text))))
+            }
+            _ => Err(io::Error::other(format!("the child has ended without an answer: {status}"))),
+        }
+    }
+}
