@@ -20,6 +20,20 @@ const PANICKED: u8 = 1;
 
 /// A child of `fork(2)` that was made by [`Region::in_child`]. As with [`std::process::Child`], the child goes on when
 /// this is dropped, and remains a zombie after its end.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use hugefork::{Children, Pool, Region};
+/// # let pool = Pool::builder().capacity(8 << 20).children(Children::Inherit).build()?;
+/// # let region = pool.region(2 << 20)?;
+/// # let saved = region.snapshot()?;
+/// // SAFETY: this process has one thread.
+/// let child = unsafe { Region::in_child(&[(&region, &saved)], || panic!("no disk")) }?;
+/// assert!(child.id() > 0);
+/// assert_eq!(child.wait().unwrap_err().to_string(), "the child has panicked: no disk");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "`wait` for it: the child remains a zombie otherwise"]
 pub struct InChild {
@@ -44,7 +58,9 @@ impl Region {
     /// let yesterday = region.snapshot()?;
     /// words[0].store(2, std::sync::atomic::Ordering::Relaxed);
     /// // SAFETY: this process has one thread.
-    /// let child = unsafe { Region::in_child(&[(&region, &yesterday)], || words[0].as_ptr().read().to_le_bytes().into())? };
+    /// let child = unsafe {
+    ///     Region::in_child(&[(&region, &yesterday)], || words[0].as_ptr().read().to_le_bytes().into())?
+    /// };
     /// words[0].store(3, std::sync::atomic::Ordering::Relaxed);
     /// assert_eq!(child.wait()?, 1u64.to_le_bytes());
     /// # Ok(())

@@ -308,8 +308,9 @@ fn refuse(reason: RegionError) {
     });
 }
 
-/// Calls `fork`, which forks by libc, and returns 0 in the child, and its number in the parent. In the child, each region of `pairs` is as the
-/// snapshot beside it, and the others as children inherit them. If that cannot be had, the child ends at once.
+/// Calls `fork`, which forks by libc, and returns 0 in the child, and its number in the parent. In the child, each
+/// region of `pairs` is as the snapshot beside it, and the others as children inherit them. If that cannot be had, the
+/// child ends at once.
 pub(crate) fn fork_with(
     pairs: &[(&RegionCore<Linux>, &SnapshotCore<Linux>)],
     fork: impl FnOnce() -> Result<i32, SystemError>,
