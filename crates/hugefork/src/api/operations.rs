@@ -1,7 +1,7 @@
 //! [`Operations`]: groups of writes; a cut contains all writes of an operation or none.
 //!
-//! Each thread stores its places at gates (sync/gate.rs) in thread-local state, the last used in
-//! front:
+//! A thread has a *seat* at the gate of each `Operations` (sync/gate.rs). It keeps its seats in thread-local state,
+//! with the last used one in front:
 //!
 //! ```text
 //!   LAST ─▶ seat          SEATS: Operations a ─▶ seat, Operations b ─▶ seat, …   given back when the thread ends
@@ -111,11 +111,11 @@ pub struct Operation<'a> {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The places of a thread at gates.
+/// The seats of a thread at gates (sync/gate.rs).
 struct Seats(RefCell<EngineVec<(EngineArc<OperationsCore>, NonNull<ThreadSeat>)>>);
 
 thread_local! {
-    /// The operations that the thread has entered last, and its place there, which is one of `SEATS`.
+    /// The operations that the thread has entered last, and its seat there, which is also in `SEATS`.
     static LAST: Cell<(*const OperationsCore, Option<NonNull<ThreadSeat>>)> = const { Cell::new((ptr::null(), None)) };
     static SEATS: Seats = const { Seats(RefCell::new(EngineVec::new_in(Own))) };
 }
@@ -124,7 +124,7 @@ impl Drop for Seats {
     fn drop(&mut self) {
         LAST.set((ptr::null(), None));
         for (operations, seat) in self.0.get_mut().drain(..) {
-            // SAFETY: a place lives as long as its operations.
+            // SAFETY: a seat lives as long as its operations.
             operations.vacate(unsafe { seat.as_ref() });
         }
     }
@@ -134,7 +134,7 @@ impl Drop for Seats {
 /// other.
 fn check_outside() -> Result<(), RegionError> {
     let is_inside = SEATS.try_with(|seats| {
-        // SAFETY: a place lives as long as its operations.
+        // SAFETY: a seat lives as long as its operations.
         seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())
     });
     // When the thread's locals are dropped, it is inside none any more.
@@ -168,7 +168,7 @@ impl Operations {
         let core: &OperationsCore = &self.held;
         let seat = self.seat();
         if let Some(seat) = seat {
-            // SAFETY: a place lives as long as its operations.
+            // SAFETY: a seat lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
         Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
@@ -185,11 +185,11 @@ impl Operations {
     /// ```
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = &self.held;
-        // SAFETY: a place lives as long as its operations.
+        // SAFETY: a seat lives as long as its operations.
         self.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 
-    /// The calling thread's place.
+    /// The calling thread's seat.
     #[inline]
     fn seat(&self) -> Option<NonNull<ThreadSeat>> {
         let (last, seat) = LAST.get();
@@ -198,7 +198,7 @@ impl Operations {
 
     #[cold]
     fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
-        // In a fork(2) child, a missing thread may hold the lock of the places.
+        // In a fork(2) child, a missing thread may hold the lock of the seats.
         if owner::is_forked_child() {
             return None;
         }
@@ -223,7 +223,7 @@ impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some((core, seat)) = self.inside {
-            // SAFETY: a place lives as long as its operations, which are borrowed.
+            // SAFETY: a seat lives as long as its operations, which are borrowed.
             core.leave(unsafe { seat.as_ref() });
         }
     }
