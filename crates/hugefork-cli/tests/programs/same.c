@@ -29,8 +29,8 @@
 static struct slot {
     char *at;
     size_t pages;
-    /* Whether it is at its original place with holes beside it and a single mapping for the kernel; whether it maps
-     * /dev/zero. */
+    /* Whether the slot lies at its original place with holes beside it; whether it is a single
+     * mapping for the kernel; whether it maps /dev/zero. */
     int is_alone, is_one, is_of_zeros;
 } slots[SLOTS];
 

@@ -252,7 +252,8 @@ class Save:
             for name, (older, entries) in found.items():
                 found[name] = older, self._linked(data, name, number, since.path, entries, made)
         except OSError:
-            # Another file system, or one without links, or with too many of them.
+            # The other directory is in another file system, or its file system has no links, or the files have too
+            # many.
             return {}
         # If the checkpoint was replaced meanwhile, these may be files of the next one.
         return found if manifest_or_none(since.path) == manifest else {}
