@@ -227,7 +227,7 @@ def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, gra
                 array[1000] = count
             seen = [int(array[1000]) for array in reversed(arrays)]
             if begun[0] <= before + 1 and seen != sorted(seen, reverse=True):
-                # A reset may still be in progress, and readers are not suspended.
+                # A reset may still be in progress. It does not suspend readers, so this waits for its end.
                 while begun[0] != ended[0]:
                     time.sleep(0)
                 seen = [int(array[1000]) for array in reversed(arrays)]

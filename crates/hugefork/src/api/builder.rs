@@ -280,7 +280,7 @@ impl PoolBuilder {
                 limited_by: limit.set_by,
             });
         }
-        // Last, since its message names the next multiple, which could exceed the other limits.
+        // This check comes last: its message names the next multiple, which could exceed the other limits.
         Ok(self.block_size.check_len(self.capacity)?)
     }
 }
