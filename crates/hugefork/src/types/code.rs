@@ -39,7 +39,7 @@ use crate::units::SizeError;
 /// | 1014 | `another_length` | `EINVAL` | A snapshot of another length. |
 /// | 1015 | `bad_extents` | `EINVAL` | Text that lists no extents of a snapshot. |
 /// | 1016 | `not_an_export` | `EINVAL` | A descriptor that belongs to no export, or to another one. |
-/// | 1017 | `another_operations` | `EINVAL` | Operations other than those of the region, or of another region in its cut. |
+/// | 1017 | `another_operations` | `EINVAL` | Operations other than those of the region, or of others in its cut. |
 /// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
 /// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
 /// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
@@ -103,7 +103,7 @@ pub enum ErrorCode {
     BadExtents = 1015,
     /// A descriptor that belongs to no export, or to another one.
     NotAnExport = 1016,
-    /// Operations other than those of the region, or of another region in its cut.
+    /// Operations other than those of the region, or of others in its cut.
     AnotherOperations = 1017,
     /// More memory than the machine or container has.
     BeyondTheMachine = 1101,
