@@ -65,7 +65,7 @@ pub(crate) fn library(package: &Path, out: &Path, cargo: &OsStr, target: &OsStr)
 /// would cost each program nine system calls. `None` if the compiler has no static unwinder for the target.
 fn static_unwinder(out: &Path) -> Option<PathBuf> {
     if env::var_os("HOST") != env::var_os("TARGET") {
-        // The compiler at hand has the unwinder of another machine.
+        // This compiler has only the unwinder of the build machine, not that of the target.
         return None;
     }
     let asked =

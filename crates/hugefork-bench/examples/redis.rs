@@ -1,22 +1,24 @@
-//! What saving costs a Redis, as it is and under `hugefork run`: a row of a table for each way to run it.
+//! Measures the cost of saving for Redis, without and with `hugefork run`. Prints a table with a row for each way to
+//! run Redis.
 //!
 //! ```sh
 //! cargo run --release -p hugefork-bench --example redis -- plain run pool
 //! cargo run --release -p hugefork-bench --example redis -- --keys 600000 --rate 15000 --every 60 plain run plain run
 //! ```
-//! It starts a `redis-server` of its own, on a socket in a new directory, and fills it with `--keys` values of 1 KiB.
-//! `--connections` set random keys from then on, `--pipeline` commands at a time: for some seconds before the first of
-//! `--saves` runs of BGSAVE, while each goes on, and for `--every` seconds after each. Figures are those of all saves
-//! but the first, from the BGSAVE on: commands that wait for the fork are among them. In the end the last save is
-//! loaded by another server, whose digest must be what the first had when that save began.
+//! The example starts a `redis-server` on a socket in a new directory, and fills it with `--keys` values of 1 KiB. Then
+//! `--connections` connections set random keys, `--pipeline` commands at a time. They begin some seconds before the
+//! first save, and go on during each of the `--saves` runs of BGSAVE and for `--every` seconds after it. The figures
+//! cover all saves but the first. They begin at the BGSAVE, so they include commands that wait for the fork. In the end
+//! a second server loads the last save. Its digest must be the one that the first server had when that save began.
 //!
-//! With `--rate`, so many keys are set a second, whatever the server does, and a latency counts from the moment that
-//! the command was meant for. Otherwise a connection waits for its answers before it sends more.
+//! With `--rate`, the connections set that number of keys a second, however slow the server is, and a latency counts
+//! from the moment at which the command was due. Otherwise a connection waits for its answers before it sends more
+//! commands.
 //!
-//! A client that has no processor is late itself: the last column says how late it sent, with `--rate`. A latency that
-//! is no longer than that is not the server's.
+//! A client without a processor sends late. With `--rate`, the last column has the client's own lateness. A latency up
+//! to that is not the server's fault.
 //!
-//! The memory is how far `MemAvailable` goes down: `RSS` counts some of a pool's memory twice.
+//! The memory is the fall of `MemAvailable`, because `RSS` counts some of a pool's memory twice.
 //!
 //! | way | |
 //! |---|---|
@@ -66,7 +68,7 @@ struct Asked {
     pipeline: usize,
     connections: usize,
     saves: usize,
-    /// Keys a second; 0 for as many as the server takes.
+    /// The number of keys to set a second; 0 for as many as the server accepts.
     rate: usize,
     /// Seconds from the end of one save to the next.
     every: usize,
@@ -117,7 +119,7 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
         if save + 1 == asked.saves {
             digest = redis.ask("debug digest")?;
         }
-        // What the connections send meanwhile comes after it, and waits for the fork.
+        // Commands that the connections send from now on come after the BGSAVE, and wait for its fork.
         redis.send("bgsave")?;
         let (mut first, mut has_begun) = (Tally::default(), false);
         load.run(if save == 0 { &mut first } else { &mut saving }, |_| {
@@ -153,11 +155,11 @@ fn row(way: &str, asked: &Asked) -> Result<String> {
     let late = [&mut saving, &mut after].map(Tally::lateness).join(" | ");
     let latencies = [&mut before, &mut saving, &mut after].map(Tally::latencies).join(" | ");
     let row = format!("| {way} | {:.1} | {later} | {rates} | {latencies} | {lasts:.2} | {peak} | {late} |", forks[0]);
-    // Of one save alone there is none but the first.
+    // After a single save there are no figures but those of the first.
     Ok(row.replace("NaN", "–"))
 }
 
-/// Bytes that the system could give to programs.
+/// The bytes of memory that the system can still give to programs.
 fn available() -> Result<usize> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).ok_or("/proc/meminfo says nothing")?;
@@ -261,7 +263,7 @@ impl Drop for Redis {
     }
 }
 
-/// A connection, and what has come of it and was not asked for yet.
+/// A connection, and the bytes that it has received and not returned yet.
 struct Connection {
     stream: UnixStream,
     come: Vec<u8>,
@@ -310,12 +312,12 @@ impl Load {
         })
     }
 
-    /// Sets keys as long as `goes_on`, which is asked every 20 ms.
+    /// Sets keys until `goes_on` returns false. Calls it every 20 ms.
     fn run(&mut self, tally: &mut Tally, goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
         if self.rate > 0 { self.run_at_rate(tally, goes_on) } else { self.run_by_turns(tally, goes_on) }
     }
 
-    /// Sends when it is time, on the next connection, and reads what has come.
+    /// Sends each batch when it is due, on the next connection, and reads the answers that have arrived.
     fn run_at_rate(&mut self, tally: &mut Tally, mut goes_on: impl FnMut(Duration) -> Result<bool>) -> Result<()> {
         let (began, mut asked) = (Instant::now(), Instant::now());
         let every = Duration::from_secs_f64(self.pipeline as f64 / self.rate as f64);
@@ -348,7 +350,7 @@ impl Load {
         Ok(())
     }
 
-    /// Reads the answers to what was sent at once.
+    /// Reads the answers to one batch of commands.
     fn read(&mut self, nth: usize) -> Result<()> {
         let mut answers = vec![0; 5 * self.pipeline];
         self.streams[nth].read_exact(&mut answers)?;
@@ -415,14 +417,14 @@ fn has_come(stream: &UnixStream, len: usize) -> Result<bool> {
 #[derive(Default)]
 struct Tally {
     batches: Vec<Duration>,
-    /// How late they were sent, at a fixed rate.
+    /// The lateness of each batch, at a fixed rate.
     late: Vec<Duration>,
     commands: usize,
     took: Duration,
 }
 
 impl Tally {
-    /// With room for many batches, which has been touched: the client is not late for the sake of its notes.
+    /// A tally with touched memory for many batches, so that no page fault makes the client late.
     fn with_room() -> Tally {
         let room = || {
             let mut room = vec![Duration::MAX; 1 << 20];

@@ -1,5 +1,5 @@
-//! The commit that the build script gives is that of a package's note or of a checkout, and never of another
-//! repository.
+//! The build script takes the commit from the note in a package or from the checkout, and never from another repository
+//! around it.
 
 #[path = "../build.rs"]
 #[allow(dead_code)]

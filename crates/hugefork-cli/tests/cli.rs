@@ -58,7 +58,7 @@ fn a_small_bench_prints_figures_and_keeps_results() {
     assert!(text.contains("first-touch: 16MiB of fresh memory, 1 CPU (medians of 1)"), "{text}");
     assert!(text.contains("only 1 counted run"), "{text}");
     assert!(text.contains("four times the last-level cache"), "{text}");
-    // Not a terminal, so there is one line for each case.
+    // Standard error is no terminal, so it gets one line for each case.
     assert!(String::from_utf8(output.stderr).unwrap().contains("first-touch: "));
 
     let json = file.json();
@@ -260,7 +260,8 @@ fn text_that_cannot_be_printed_is_an_error() {
 #[test]
 fn a_report_on_no_figures_is_an_error_unless_another_file_has_some() {
     let [empty, other, page, counted] = ["uncounted", "uncounted-too", "uncounted-page", "counted"].map(Scratch::new);
-    // Not where it is: the path may have a space, and a line of words is split there.
+    // The command gets a copy, because the path of the checkout may contain a space, and the test splits its lines at
+    // spaces.
     std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/before.json"), &counted.0).unwrap();
     let mut json: Value = serde_json::from_str(&std::fs::read_to_string(&counted.0).unwrap()).unwrap();
     json["results"] = Value::Array(Vec::new());

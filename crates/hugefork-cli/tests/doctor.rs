@@ -158,7 +158,7 @@ fn fix_changes_the_printed_settings_and_undo_restores_them() {
     }
     assert_eq!(text(&machine.doctor("")), text(&before));
 
-    // The same as text; the second time nothing is left to fix.
+    // The text output says the same as the JSON. At the second run nothing is left to fix.
     let said = text(&machine.doctor("--fix"));
     let undo = format!("fixed shmem-thp: never -> advise\n  undo: echo never > {}\n", machine.0.join(SHMEM).display());
     assert!(said.starts_with(&undo), "{said}");
@@ -222,7 +222,7 @@ fn fix_changes_the_setting_of_the_page_size() {
 #[test]
 fn a_failed_fix_has_status_1_and_prints_the_command() {
     let machine = Machine::unpack("bare", "refused");
-    // It is readable as a setting, but not writable, even for root.
+    // The replaced file can be read as a setting, but not even root can write to it.
     fs::remove_file(machine.0.join(MAP_COUNT)).unwrap();
     std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", machine.0.join(MAP_COUNT)).unwrap();
     let output = machine.doctor("--fix --strict");

@@ -28,7 +28,7 @@ fn a_program_finds_no_trace_of_its_keeper() {
         // Its rights, signals, threads and filters.
         "grep -E '^(Cap|Sig|Shd|Threads|NoNewPrivs|Seccomp|THP_enabled|Uid|Gid)' /proc/self/status",
         "cat /proc/self/limits /proc/self/oom_score_adj /proc/self/timerslack_ns",
-        // It has no child except those that it has made.
+        // The program has no child that it has not made itself.
         "wc -w </proc/$$/task/$$/children; wait; echo $?",
     ] {
         let (plain, kept) = plain_and_kept(script);
@@ -95,7 +95,7 @@ fn the_message_matches_the_action() {
     let is_kept = said == "hugefork: true is kept in huge pages from outside, once it forks\n";
     assert!(is_kept || said.starts_with("hugefork: true runs unchanged: "), "{said}");
     assert_eq!(said.lines().count(), 1);
-    // Without the capability the program runs unchanged; root drops it from its bounding set for that.
+    // Without the capability the program runs unchanged. As root, the test drops the capability from the bounding set.
     let mut bare = Command::new("setpriv");
     bare.args(["--bounding-set", "-sys_nice", "--inh-caps", "-sys_nice", HUGEFORK, "run", "--", "echo", "runs"]);
     match bare.output() {

@@ -76,7 +76,7 @@ fn the_licence_of_every_package_is_that_of_the_project() {
     }
 }
 
-/// In a place with no part of the workspace nearby, only directories that look like a workspace's.
+/// The package lies in a directory tree that looks like a workspace's, but no part of this workspace is nearby.
 #[test]
 fn the_library_is_built_from_its_package_alone() {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package");

@@ -23,7 +23,7 @@ fn built(scratch: &Scratch, name: &str, source: &str, compiler: &str, flags: &[&
     Some(program)
 }
 
-/// Loads a library with `RTLD_DEEPBIND`, which maps and unmaps memory, and forks.
+/// Loads a library with `RTLD_DEEPBIND`. The library maps and unmaps memory, and forks.
 const DEEP: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -112,7 +112,7 @@ int main(void) {
     memset(at, 1, len);
     puts("filled");
     fflush(stdout);
-    /* What becomes a huge page is mapped as one when it is touched again. */
+    /* Memory that the kernel has made a huge page is mapped as one at the next touch. */
     struct pollfd input = { 0, POLLIN, 0 };
     do {
         for (size_t nth = 0; nth < len; nth += page) ((volatile char *)at)[nth];

@@ -46,7 +46,7 @@ fn rare_calls_work() {
     }
 }
 
-/// Replacements of the pool's memory by raw system calls, which no library sees.
+/// The program replaces memory of the pool by raw system calls, which the library does not see.
 #[test]
 fn a_fork_preserves_unknown_mappings() {
     let scratch = Scratch::new("unseen");

@@ -142,7 +142,7 @@ fn system_calls_write_into_memory_that_is_promoted_and_folded() {
     }
 }
 
-/// As a user who may not suspend system calls: then there is no pool.
+/// A user who may not suspend system calls gets no pool.
 #[test]
 fn without_rights_no_call_fails() {
     if !rustix::process::getuid().is_root() {
@@ -261,7 +261,7 @@ fn a_program_that_locks_its_memory_uses_no_more_of_it() {
     }
 }
 
-/// The same under a limit with some room. Without a limit, the program uses 640 to 900 MiB at its peak.
+/// The stress program runs under a memory limit of 640 MiB. Without a limit, it uses 640 to 900 MiB at its peak.
 #[test]
 fn no_write_is_lost_where_memory_is_short() {
     let scratch = Scratch::new("short-stress");

@@ -25,7 +25,7 @@ fn is_as_without(case: &str) {
         return println!("skipped: this machine lets no program do this: {plain:?}");
     }
     for options in MODES {
-        // Without a process in between: the threads of the program are counted.
+        // No shell runs in between, because the case counts the threads of the program.
         assert_eq!(said(scratch.run(options).arg(&program)), plain, "{case}: {options}");
     }
 }

@@ -38,7 +38,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Waits until it is `done`. After minutes it will never be.
+/// Waits until `done` returns true. Fails after five minutes.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -101,7 +101,7 @@ impl Guardian {
 #[test]
 fn settings_come_back_when_the_pipe_ends_whatever_is_signalled() {
     let scratch = Scratch::new("restore");
-    // One reads as the kernel prints a choice of words, and takes a single word.
+    // The first setting reads as a list of words with the chosen one in brackets, and takes a single word.
     let (words, number) = (scratch.setting("shmem", "always [never] advise\n"), scratch.setting("pages", "7\n"));
     let guardian = Guardian::start(&scratch.lock(), &[&words, &number]);
     fs::write(&words, "always never [advise]\n").unwrap();
@@ -165,7 +165,7 @@ fn endless_bench(line: &str) -> (Command, Terminal) {
     (command, terminal)
 }
 
-/// Its output and its end after it was asked to stop.
+/// Interrupts a bench. Returns its output and its exit status.
 fn interrupted(mut bench: Child) -> (String, Option<i32>) {
     assert!(Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap().success());
     let mut text = String::new();
@@ -191,7 +191,7 @@ fn ctrl_c_keeps_what_is_done_and_ends_with_130() {
     assert!(!json["results"].as_array().unwrap().is_empty());
 }
 
-/// It is asked to stop while it warms up, but it may be quick enough to count something.
+/// The test interrupts the bench during its warm-up, but a quick bench may have counted a round by then.
 #[test]
 fn ctrl_c_replaces_earlier_results_by_figures_or_not_at_all() {
     let scratch = Scratch::new("ctrl-c-early");
@@ -253,8 +253,8 @@ fn tune_sets_this_machine_up_and_puts_it_back_even_after_sigkill() {
     settings.extend(hugefork_bench::folios::paths());
     let read = || settings.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
     let before = read();
-    // What is set before the samples, and what each sample sets for itself. Kernels before Linux 6.8 have no such
-    // sizes.
+    // The bench changes some settings before the samples, and each sample of `lazy-free` changes others for itself.
+    // Kernels before Linux 6.8 lack the latter.
     let mut lines = vec!["anon-w-seq --subjects hugefork,kernel-hugetlb"];
     lines.extend((settings.len() > 1).then_some("lazy-free --subjects kernel"));
     for line in lines {

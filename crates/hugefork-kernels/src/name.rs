@@ -4,8 +4,7 @@
 //! full name; every machine that has the primitives of a printed name parses this name into an
 //! equal kernel. `near` and `window` are optional.
 //!
-//! Names of orders and primitives are parsed here too, because an error lists the valid names: so this module uses the
-//! modules of both.
+//! This module also parses the names of orders and primitives, because its errors list the valid names.
 
 use core::{fmt, str::FromStr};
 

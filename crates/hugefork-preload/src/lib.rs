@@ -2,23 +2,22 @@
 //! command and the library.
 //!
 //! ```text
-//! start         constructor: whether anything is done here, and the environment of what the program starts
-//! switch        whether anything is done here
-//! withdrawal    when the library leaves all to the kernel, for good
+//! start         the constructor: decides whether the library is active; the environment of started programs
+//! switch        whether the library is active
+//! withdrawal    the library leaves all memory to the kernel, for good
 //! fit           whether a program may have a pool
-//! interposed/   the functions of libc that it stands in for
+//! interposed/   the functions that replace libc's
 //! fork/         prepare, parent, child
 //! pool/         the program's big memory                 child/    the same in its children
-//! threads/      the worker, and locks                    proc/     what the kernel tells about the process
-//! allocator     what it allocates with
+//! threads/      the worker, and locks                    proc/     the kernel's facts about the process
+//! allocator     the library's own allocator
 //! ```
 //!
 //! The same sources are compiled twice. As a crate, they are linked into the command and export
 //! nothing. With `--cfg hugefork_interposed`, the command's build script compiles them to a shared
 //! library whose [`interposed`] functions have the names of libc's.
 //!
-//! # Rules
-//! inside an unknown program
+//! # Rules inside an unknown program
 //! * The library never uses the program's allocator, because the program may be in the middle of
 //!   its own `malloc`. It has an allocator of its own.
 //! * Before the program maps big memory, the library makes no thread, no descriptor and no page.

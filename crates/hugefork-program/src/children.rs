@@ -51,7 +51,7 @@ impl<S: Machine> Inherited<S> {
     /// Adds the blocks that the children of another fork hold. From now on, the blocks of both forks are released
     /// together.
     pub fn join(&mut self, other: Inherited<S>) {
-        // Dropping `other` signals ended children, which costs one round without a result.
+        // The drop of `other` looks like the end of some children, so the next `maintain` makes one round in vain.
         self.held.join(other.held);
     }
 }

@@ -234,7 +234,7 @@ fn memory_emptied_in_parts_is_freed() {
         fill(at..at + 4 * BLOCK, 3);
         let full = memory.counts().memory as usize;
         assert_eq!(full, 4 * BLOCK);
-        // A part that ends within a page is cleared by the program, not dropped by the kernel.
+        // This part ends within a page, so `ProgramMemory` writes zeros there and drops nothing.
         empty(&mut memory, at..at + 5);
         for piece in 0..4 {
             empty(&mut memory, at + piece * BLOCK / 4..at + (piece + 1) * BLOCK / 4);

@@ -617,7 +617,8 @@ def test_ctrl_c_ends_the_wait_and_not_the_save(run, tmp_path, program, said):
 
 
 def test_a_signal_at_any_moment_of_the_wait_does_not_block_the_save(run, tmp_path):
-    """It comes before each instruction of Python in turn. A save that could not end would keep the program from ending."""
+    """The signal comes before each instruction of Python in turn. If it kept the save from ending, the program would
+    not end either."""
     done = run(f"""
 import faulthandler, pathlib, signal, sys
 path = pathlib.Path({str(tmp_path / "run")!r})

@@ -213,8 +213,7 @@ def test_several_arrays_go_back_to_one_cut(pool):
 
 @pytest.mark.parametrize("grain", ["auto", "page", "block"])
 def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, grain):
-    """Writes to one array and then to the next: a reset loses the later ones of these writes, never an earlier one
-    only."""
+    """The thread writes to one array after another. If a reset loses a write, it loses all later ones, too."""
     arrays = [pool.zeros(3 << 20, "i8", copy_grain=grain) for _ in range(4)]
     s = hf.snapshot(*arrays)
     begun, ended, written, torn, over = [0], [0], [0], [], threading.Event()
@@ -228,7 +227,7 @@ def test_several_arrays_go_back_as_one_cut_beside_a_thread_that_writes(pool, gra
                 array[1000] = count
             seen = [int(array[1000]) for array in reversed(arrays)]
             if begun[0] <= before + 1 and seen != sorted(seen, reverse=True):
-                # A reset may still be in progress, and readers are not suspended.
+                # A reset may still be in progress. It does not suspend readers, so this waits for its end.
                 while begun[0] != ended[0]:
                     time.sleep(0)
                 seen = [int(array[1000]) for array in reversed(arrays)]

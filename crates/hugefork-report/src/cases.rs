@@ -99,7 +99,7 @@ pub(crate) type Only = &'static [(&'static str, &'static str)];
 pub(crate) struct Picture {
     pub(crate) case: &'static str,
     pub(crate) title: &'static str,
-    /// One metric over a parameter, or several without one: then the metrics are the places.
+    /// With a parameter, the picture shows one metric over it. Without one, it shows several metrics side by side.
     pub(crate) metrics: &'static [&'static str],
     pub(crate) over: Option<&'static str>,
     pub(crate) only: Only,
@@ -177,7 +177,7 @@ pub(crate) struct Highlight {
     pub(crate) case: &'static str,
     pub(crate) metric: &'static str,
     pub(crate) only: Only,
-    /// The work, as the continuation of the figure. `{name}` stands for a parameter.
+    /// The rest of the sentence that begins with the figure: what was measured. `{name}` stands for a parameter.
     pub(crate) says: &'static str,
 }
 
@@ -222,7 +222,8 @@ pub(crate) const HIGHLIGHTS: [Highlight; 6] = [
     },
 ];
 
-/// The losses that the README names: the worst one of a case each, of the cases with the worst.
+/// The number of losses that the README names. Each is the worst loss of its case; the README takes the cases with the
+/// worst ones.
 pub(crate) const LOSSES: usize = 4;
 
 /// Parameters that say how a subject did the work, and not what the work was.

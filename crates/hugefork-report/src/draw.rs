@@ -108,8 +108,8 @@ pub(crate) fn draw(picture: &Picture, entries: &[&Entry], colours: &Colours) -> 
     Some(Drawing { title, work, alt, svg })
 }
 
-/// The entries of the work with the most of them, and that work: a picture is of one work. Of several with as many, the
-/// one of the largest size, and then the first, which has the lowest rate.
+/// Chooses the work that a picture shows, and returns it with its entries. That is the work with the most entries. Of
+/// several such works it is the one of the largest size, and of those the first, which has the lowest rate.
 fn largest_work<'a>(picture: &Picture, entries: Vec<&'a Entry>) -> (Params, Vec<&'a Entry>) {
     let mut names = work_names(&entries);
     names.retain(|name| Some(name.as_str()) != picture.over);

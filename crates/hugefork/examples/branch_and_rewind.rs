@@ -1,13 +1,13 @@
 //! A search that branches and rewinds: at each choice it keeps a snapshot, tries one way, and goes back to try the
-//! next. Nothing has to be undone by hand, however much a step has changed.
+//! next. The search undoes nothing by hand, even if a step has changed a lot.
 //!
 //! ```text
 //! start ─▶ choice 1 ─▶ choice 2 ─▶ dead end
 //!             ▲ ◀────────┘ reset_to: what was written since
 //!             └──────▶ choice 2' ─▶ …
 //! ```
-//! It puts eight queens on a board, in a region of 64 MiB. Beside the board lies a table of the squares that each queen
-//! attacks, in a page of its own for each square, as a solver of something larger would have it.
+//! The example puts eight queens on a board, in a region of 64 MiB. Beside the board lies a table with one page for
+//! each square: it stands for the large state of a real solver.
 //!
 //! Run it with `cargo run --release -p hugefork --example branch_and_rewind`.
 
@@ -19,7 +19,7 @@ const LEN: usize = 64 << 20;
 const PAGE: usize = 4096;
 const QUEENS: usize = 8;
 
-/// How many ways were tried, and how often the search has gone back.
+/// The number of moves tried, and the number of times that the search went back.
 #[derive(Default)]
 struct Search {
     tried: usize,
@@ -27,10 +27,10 @@ struct Search {
 }
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
-    // A snapshot holds each block that was written before the next one: with small blocks, eight of them take little.
+    // Each snapshot costs the blocks that are written before the next one. Small blocks keep eight snapshots cheap.
     let pool = Pool::builder().name("search").capacity(2 * LEN).block_size(BlockSize::KIB_64).build()?;
     let mut board = pool.region(LEN)?;
-    // The table is as large as the region: most of it is never touched again.
+    // The table is as large as the region; the search never touches most of it again.
     board.as_mut_slice().chunks_mut(PAGE).for_each(|page| page[0] = 0);
     let mut search = Search::default();
     assert!(search.place(&mut board, 0)?, "there is a way");
@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 }
 
 impl Search {
-    /// Puts a queen into `row` and those after it. False if there is no way; then the board is as it was.
+    /// Puts queens into `row` and all later rows. False if that is impossible; then the board is unchanged.
     fn place(&mut self, board: &mut Region, row: usize) -> Result<bool, Box<dyn Error>> {
         if row == QUEENS {
             return Ok(true);
@@ -75,7 +75,7 @@ fn is_attacked(board: &[u8], row: usize, column: usize) -> bool {
     board[page_of(row, column)] > 0
 }
 
-/// The column of the queen in `row`: its square says so.
+/// The column of the queen in `row`, read from the board.
 fn place_of(board: &[u8], row: usize) -> usize {
     (0..QUEENS).find(|&column| board[page_of(row, column) + 1] > 0).expect("a queen in each row")
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Run by the tests, too, with arguments that lead the child here.
+/// The tests run this, too, with `arguments` that make the child process run [`child`].
 pub(crate) fn parent(arguments: &[OsString]) -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().name("state").capacity(2 * LEN).exports(true).build()?;
     let mut state = pool.region(LEN)?;
@@ -39,7 +39,7 @@ pub(crate) fn parent(arguments: &[OsString]) -> Result<(), Box<dyn Error>> {
         .spawn()?;
     state.as_mut_slice().fill(0); // the child does not see this
     let output = child.wait_with_output()?;
-    // Until here the export was kept, so nothing of it has changed under the child.
+    // The export was kept until here, so the bytes did not change while the child read them.
     drop(export);
 
     let told = String::from_utf8(output.stdout)?;
@@ -53,7 +53,7 @@ pub(crate) fn parent(arguments: &[OsString]) -> Result<(), Box<dyn Error>> {
 pub(crate) fn child(extents: &str) -> Result<(), Box<dyn Error>> {
     let extents: Extents = extents.parse()?;
     let mut imported = Imported::map(std::io::stdin(), &extents)?;
-    // SAFETY: the parent keeps its export until this process has ended, and nobody else here knows of it.
+    // SAFETY: the parent keeps its export until this process has ended, and no other code here uses the mapping.
     let bytes = unsafe { imported.bytes_mut() };
     println!("\nchecksum {}", checksum(bytes));
     bytes[..8].fill(7); // a page of the child's own; the parent does not see it

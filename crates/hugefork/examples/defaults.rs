@@ -1,19 +1,19 @@
-//! What a pool with all defaults costs beside one whose memory is all there from the beginning (`Commit::Upfront`).
+//! Compares the speed of a pool with all defaults with that of a pool that gets all its memory at once
+//! (`Commit::Upfront`).
 //!
 //! ```text
 //! cargo run --release -p hugefork --example defaults                      512 MiB, 5 rounds by turns, 3 s each
 //! cargo run --release -p hugefork --example defaults -- 256 9 0           256 MiB, 9 rounds, `fill` alone
 //! ```
-//! In each round, for each of the two, a new pool of twice the size, and in it a new region:
+//! Each round measures both settings, each with a new region in a new pool of twice its size:
 //!
-//! * `fill`: the time to write every 8-byte word of the region in order, the first write to any of it. And how much of
-//!   the pool's memory is huge at the end of the round.
-//! * `longest`: two threads then write batches for so many seconds, without a pause. A batch is 64 writes of 64 bytes
-//!   each to random places of the region, and its time is that from before its first write to after its last. Every
-//!   half second the main thread drops the snapshot that it has and takes another. The figure is the longest batch of
-//!   both threads.
+//! * `fill`: the time of the first writes, to every 8-byte word of the region in order. The line also has the part of
+//!   the pool's memory that is in huge pages at the end of the round.
+//! * `longest`: two threads then write batches without a pause, for the given number of seconds. A batch is 64 writes
+//!   of 64 bytes each to random places of the region. Every half second the main thread replaces its snapshot by a new
+//!   one. The figure is the time of the longest batch of both threads.
 //!
-//! The last lines are medians over the rounds, and their ratio.
+//! The last lines have the medians over the rounds, and the ratio of both settings.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let seconds = numbers.get(2).copied().unwrap_or(3);
     let mut all: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..rounds {
-        // By turns, each of them first every other time.
+        // The two settings take turns at going first.
         for turn in 0..2 {
             let which = (number + turn) % 2;
             let done = round([Commit::Upfront, Commit::OnDemand][which], size, Duration::from_secs(seconds as u64))?;
@@ -129,7 +129,7 @@ fn write(region: &Region, seed: u64, stop: &AtomicBool) -> Vec<f64> {
 
 fn store(region: &Region, word: usize, value: u64) {
     // SAFETY: callers name words of the region, which is borrowed, writable and aligned to its blocks. All threads
-    // reach it by atomics only.
+    // access it by atomics only.
     unsafe { &*region.as_mut_ptr().cast::<AtomicU64>().add(word) }.store(value, Ordering::Relaxed);
 }
 

@@ -1,7 +1,8 @@
-//! How long one write takes that finds the pool full where everything is lazily freed and nothing can be dropped: each
-//! window by a call of its own, and all of it held by a snapshot.
+//! Measures a write that finds the pool full in the worst case: every block was lazily freed by a call of its own, and
+//! none can be dropped, because a snapshot holds them all.
 //!
-//! `cargo run --release -p hugefork --example full_pool -- 4GiB 8GiB 16GiB`. Takes as much memory as the largest size.
+//! `cargo run --release -p hugefork --example full_pool -- 4GiB 8GiB 16GiB`. The example takes as much memory as the
+//! largest size.
 
 use std::time::Instant;
 

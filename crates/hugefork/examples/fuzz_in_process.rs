@@ -3,8 +3,8 @@
 //! ```text
 //! image ──fork──▶ instance   input 1 ─▶ reset ─▶ input 2 ─▶ reset ─▶ …        a reset costs what the input has written
 //! ```
-//! The target is an interpreter whose memory is the state: it counts words, and one sequence of them breaks it. The
-//! fuzzer keeps inputs that have led to something new, and finds that sequence.
+//! The target is an interpreter whose memory is the state. It counts words, and one sequence of words breaks it. The
+//! fuzzer keeps each input that reached a new path, and finds that sequence.
 //!
 //! Run it with `cargo run --release -p hugefork --example fuzz_in_process`.
 
@@ -21,7 +21,8 @@ const LONGEST: usize = 24;
 /// What the interpreter knows.
 const WORDS: [&[u8]; 4] = [b"set ", b"add ", b"jump ", b"end"];
 
-/// Where in the state the interpreter keeps what it has done so far, and the cells that programs write to.
+/// The offset in the state at which the interpreter keeps its path so far, and the offset of the cells that programs
+/// write to.
 const PATH: usize = 0;
 const CELLS: usize = 1 << 20;
 
@@ -64,10 +65,10 @@ fn boot(pool: &Pool, len: usize) -> Result<Region, hugefork::RegionError> {
     Ok(state)
 }
 
-/// The interpreter has come to where it must never come.
+/// The error of an interpreter that has reached the state which it must never reach.
 struct Broken;
 
-/// Runs a program. Returns what it has done, as a number.
+/// Runs a program. Returns the path that it took, as a number.
 fn interpret(state: &mut [u8], program: &[u8]) -> Result<u64, Broken> {
     let mut rest = program;
     while let Some(word) = WORDS.iter().position(|word| rest.starts_with(word)) {
@@ -88,7 +89,7 @@ fn interpret(state: &mut [u8], program: &[u8]) -> Result<u64, Broken> {
     Ok(u64::from_le_bytes(state[PATH..PATH + 8].try_into().expect("eight bytes")))
 }
 
-/// The input with a word more, or with one byte changed, or cut.
+/// A variant of an input: one word longer, with one byte changed, or cut off.
 fn mutated(input: &[u8], random: &mut Random) -> Vec<u8> {
     let mut input = input.to_vec();
     match random.below(4) {

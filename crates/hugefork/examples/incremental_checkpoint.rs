@@ -1,5 +1,5 @@
-//! Checkpoints that write only what has changed: each names the pages that differ from the one before, and all of them
-//! together restore the state exactly.
+//! Incremental checkpoints: each has only the pages that differ from the previous one, and all of them together restore
+//! the state exactly.
 //!
 //! ```text
 //! checkpoint   | parent id, own id | count | start, end | start, end | …   then the bytes of these ranges
@@ -40,7 +40,7 @@ pub(crate) fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
         restore(&mut restored, &folder.join(format!("checkpoint-{number}")))?;
     }
     assert!(restored.as_mut_slice() == &last[..]);
-    // The same said in another way, and faster where little is the same block.
+    // The same check by `changed_since`, which is faster where most blocks are the same.
     assert_eq!(restored.changed_since(&last)?.pages().count(), 0);
     println!("restored exactly");
     Ok(())
@@ -56,7 +56,7 @@ fn work(state: &mut Region, number: usize) {
     bytes[number << 20..][..100_000].fill(number as u8 + 1);
 }
 
-/// Writes what differs between two snapshots. Returns how many bytes that were.
+/// Writes the pages that differ between two snapshots. Returns their number of bytes.
 fn save(now: &Snapshot, last: &Snapshot, path: &Path) -> Result<usize, Box<dyn Error>> {
     let ranges: Vec<Range<usize>> = now.changed_since(last)?.pages().collect::<Result<_, _>>()?;
     let mut file = BufWriter::new(File::create(path)?);
@@ -72,7 +72,7 @@ fn save(now: &Snapshot, last: &Snapshot, path: &Path) -> Result<usize, Box<dyn E
     Ok(ranges.iter().map(ExactSizeIterator::len).sum())
 }
 
-/// Puts the bytes of one checkpoint over those of the ones before it.
+/// Puts the bytes of one checkpoint over the state that earlier checkpoints have restored.
 fn restore(state: &mut Region, path: &Path) -> io::Result<()> {
     let mut file = BufReader::new(File::open(path)?);
     let mut number = || -> io::Result<usize> {

@@ -22,8 +22,8 @@ const FIRST: usize = 2;
 const BUCKETS: usize = 1 << 16;
 const ENTRY: usize = 3;
 
-/// A table over the words of a region (`&mut [u64]`) or snapshot (`&[u64]`). All zeros is an empty table, so a new
-/// region is one.
+/// A hash table over the words of a region (`&mut [u64]`) or snapshot (`&[u64]`). A table of zeros is empty, so a new
+/// region needs no setup.
 struct Table<W> {
     words: W,
 }
@@ -51,7 +51,7 @@ impl<W: Deref<Target = [u64]>> Table<W> {
 }
 
 impl<W: DerefMut<Target = [u64]>> Table<W> {
-    /// Sets the value of `key`; false if there is no room for another.
+    /// Sets the value of `key`. False if the table has no room for another entry.
     fn insert(&mut self, key: u64, value: u64) -> bool {
         if let Some(entry) = self.find(key) {
             self.words[entry + 2] = value;
@@ -70,7 +70,7 @@ impl<W: DerefMut<Target = [u64]>> Table<W> {
     }
 }
 
-/// The word that holds the first entry of the chain that `key` is in.
+/// The index of the word with the first entry of the chain of `key`.
 fn bucket(key: u64) -> usize {
     FIRST + (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % BUCKETS
 }
@@ -86,7 +86,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
         assert!(table.insert(key, key * key));
     }
 
-    // A moment to go back to, and a branch in which something else happens.
+    // A snapshot to go back to, and a fork whose table then differs.
     let saved = live.snapshot()?;
     let mut branch = live.fork()?;
     let mut table = Table { words: branch.slice_of_mut::<u64>(0..LEN)? };

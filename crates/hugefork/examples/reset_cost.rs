@@ -1,4 +1,4 @@
-//! What `Region::reset_to` and `Region::prepare_write` cost.
+//! Measures `Region::reset_to` and `Region::prepare_write`.
 //!
 //! ```text
 //! cargo run --release -p hugefork --example reset_cost                 1 GiB, in a process of one thread
@@ -10,10 +10,10 @@
 //! others   other pages are written in each round
 //! by-page  the region is written by page from the snapshot on (CopyGrain::Page)
 //! ```
-//! A word is written in each of some random pages, the same in each round, and the region is put back. A line says, for
-//! so many pages: the median and the 99th percentile of the resets, the median of writing and putting back, and how
-//! many page faults and faults of hugefork's own there were in all rounds. All of the region was read before, unless it
-//! is fresh.
+//! Each round writes a word in each of some random pages, the same in all rounds, and resets the region. There is one
+//! line for each number of pages: the median and the 99th percentile of the resets, the median of writes and reset
+//! together, and the counts of page faults and of hugefork's own faults over all rounds. Unless it is fresh, the whole
+//! region was read before.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -130,7 +130,7 @@ fn of_pages(
     ))
 }
 
-/// Page faults of this process so far that the kernel has resolved.
+/// The number of page faults of this process that the kernel has resolved so far.
 fn minor_faults() -> Result<u64, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let (_, after_name) = stat.rsplit_once(')').ok_or("no name in /proc/self/stat")?;

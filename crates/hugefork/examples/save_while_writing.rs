@@ -1,5 +1,5 @@
-//! Several threads write to their parts of a region while another saves what it was at one moment to a file, which is
-//! then read back into a second region.
+//! Several threads write to their parts of a region. Meanwhile another thread saves a snapshot of the region to a file,
+//! and then reads the file into a second region.
 //!
 //! Run it with `cargo run --release -p hugefork --example save_while_writing FILE`.
 
@@ -39,13 +39,13 @@ pub(crate) fn save(mut file: File) -> Result<(), Box<dyn Error>> {
             std::thread::yield_now();
         }
         let saved = state.snapshot().map_err(std::io::Error::from);
-        // The threads go on meanwhile; what is written is what was at that moment.
+        // The threads write on meanwhile; the file gets the bytes of the snapshot.
         let written = saved.and_then(|saved| saved.write_to(&mut file, 0..LEN).map(|()| saved));
         is_over.store(true, Ordering::Relaxed);
         written
     })?;
 
-    // Into a region that others may snapshot meanwhile.
+    // `read_from` also works on a region that other threads snapshot meanwhile.
     let restored = pool.region(LEN)?;
     let found = restored.read_from_at(&file, 0..LEN, 0)?;
     assert_eq!(found, LEN);

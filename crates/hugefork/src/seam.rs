@@ -183,8 +183,9 @@ impl<S: Machine> ProgramRegion<S> {
         unsafe { self.0.pool().sys.fill_with_zeros(part) };
     }
 
-    /// Turns entries that all have blocks into plain memory with the same contents. By `zeros`, pages of zeros may be
-    /// left out; a scan of the page tables then finds them missing. False if nothing has changed.
+    /// Turns entries that all have blocks into plain memory with the same contents. `zeros` decides whether pages of
+    /// zeros are copied or left out. The kernel reports pages that were left out as missing. False if nothing has
+    /// changed.
     pub fn hand_over(&self, entries: &Range<usize>, zeros: Zeros) -> bool {
         self.0.hand_over(entries, zeros).is_ok()
     }

@@ -354,15 +354,15 @@ fn a_block_that_is_given_out_and_comes_back_is_counted_once() {
     });
 }
 
-/// A gate, the seats of some threads, and two words that are written inside: a cut must not come between the two
-/// writes.
+/// A gate, a seat for each thread (sync/gate.rs), and two words. Threads write both words while they are inside the
+/// gate, so a cut must never come between the two writes.
 struct Gated {
     gate: Gate,
     seats: Vec<Seat>,
     words: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY: the words are touched inside of the gate or while it is closed; if they are not, the checker fails the test.
+// SAFETY: threads touch the words only inside the gate or while it is closed; otherwise the checker fails the test.
 unsafe impl Sync for Gated {}
 // SAFETY: as above.
 unsafe impl Send for Gated {}

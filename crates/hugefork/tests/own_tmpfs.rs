@@ -333,7 +333,7 @@ fn only_who_may_write_to_the_file_makes_it_shorter_and_then_a_read_is_an_error()
         let export = region.snapshot().unwrap().export().unwrap();
         let imported = Imported::map(&export, export.extents()).unwrap();
         let descriptor = export.as_fd();
-        // SAFETY: none of them changes anything unless something is wrong.
+        // SAFETY: the kernel refuses these calls; they would change the pool's file only if the test fails.
         let tried = unsafe {
             let fd = descriptor.as_raw_fd();
             [libc::ftruncate(fd, 0), libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | 1, 0, BLOCK as libc::off_t)]
@@ -342,7 +342,7 @@ fn only_who_may_write_to_the_file_makes_it_shorter_and_then_a_read_is_an_error()
         let mut found = vec![0; 4 * BLOCK];
         imported.read_at(0, &mut found).unwrap();
         assert!(found.iter().all(|byte| *byte == 7));
-        // Root can, and so can the owner of the file after a change of its mode.
+        // Root can open the file for writing, and so can the owner of the file after a change of its mode.
         let file = fs::File::options().write(true).open(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap();
         file.set_len(0).unwrap();
         assert!(matches!(imported.read_at(0, &mut found), Err(ImportError::NoPages { .. })));

@@ -101,7 +101,7 @@ impl CpuTime {
         CpuTime { user: seconds(usage.ru_utime), sys: seconds(usage.ru_stime) }
     }
 
-    /// The sum of two times, user and system each.
+    /// The sum of two times, separately for user and system.
     pub(crate) fn and(self, other: CpuTime) -> CpuTime {
         CpuTime { user: self.user + other.user, sys: self.sys + other.sys }
     }

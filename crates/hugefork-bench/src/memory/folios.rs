@@ -35,7 +35,7 @@ pub fn paths() -> Vec<PathBuf> {
 
 /// The reason why no memory in folios of `block` bytes is available, with a remedy; `None` if it is available.
 pub(crate) fn lack(thp: &Thp, block: BlockSize, settings: Settings) -> Option<String> {
-    // A mapping can always get base pages: it switches huge pages off.
+    // Base pages are always available: the mapping can switch huge pages off.
     if block == BlockSize::KIB_4 {
         return None;
     }

@@ -1,5 +1,5 @@
-//! From the options to the work. The plan works out sizes before anything runs, checks memory and hugetlb pages, and
-//! notes the reason and a remedy for each subject that cannot run.
+//! The plan of a run, made from the options. It works out sizes before anything runs, checks memory and hugetlb pages,
+//! and notes the reason and a remedy for each subject that cannot run.
 
 pub mod job;
 pub(crate) mod options;

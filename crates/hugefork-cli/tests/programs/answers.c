@@ -435,7 +435,7 @@ static void move_behind(void) {
 
 static void ask_behind_in_child(void) { in_child(ask_behind); }
 
-/* In the middle of a range that may become the child's own memory. */
+/* Asks in the middle of a range that may become the child's own memory. */
 static void write_and_ask_behind(void) {
     for (size_t first = 0; first < 2 * PAGE; first += PAGE)
         for (size_t at = first; at < ODD; at += 2 * PAGE) odd[at] = 2;
@@ -443,7 +443,7 @@ static void write_and_ask_behind(void) {
     in_child(ask_behind);
 }
 
-/* The same after a filter that allows everything. */
+/* Asks after it has installed a filter that allows every system call. */
 static void filter_and_ask_behind(void) {
     struct sock_filter step = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog filter = {1, &step};
@@ -472,7 +472,7 @@ static void ends(void) {
 
 static void see_nothing(void) { expect(is(memory + 8 * MIB, 4 * MIB, 0) && memory[8 * MIB - 1] == 1, "it is wiped"); }
 
-/* Memory that is excluded from children, in a child that has it. */
+/* Excludes memory from children, and then looks for it in a child. */
 static void wipe(void) {
     expect(madvise(memory + 8 * MIB, 4 * MIB, MADV_WIPEONFORK) == 0, "it is to be wiped");
     expect(is(memory + 8 * MIB, 4 * MIB, 1), "and is there still");

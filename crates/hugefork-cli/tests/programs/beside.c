@@ -123,7 +123,7 @@ int main(void) {
             usleep(3000);
             _exit(!is(first, 64 * MIB, 3 + round % 100));
         }
-        /* So that the library has work to do. */
+        /* These writes give the library pages to write back. */
         memset(first, 3 + (round + 1) % 100, 64 * MIB);
         if (last) end(last);
         last = child;

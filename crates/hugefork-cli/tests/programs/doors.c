@@ -94,7 +94,7 @@ static void by_other_doors(char *memory) {
     }
 }
 
-/* The same after a fork: replacements of the program's memory must not be touched. */
+/* Checks after a fork that the library has not touched what has replaced the program's memory. */
 static void still_there(char *memory, int is_child) {
     expect(is(memory, 5 * MIB, 0) || is(memory, 5 * MIB, 1), "what was dropped stays so");
     memory += 8 * MIB;
@@ -106,8 +106,8 @@ static void still_there(char *memory, int is_child) {
     expect(memory[8 * MIB + 4 * PAGE] == 1 && (memory[8 * MIB + PAGE] == 9 || memory[8 * MIB + PAGE] == 1), "and what is sealed");
 }
 
-/* Unmapped without the library's knowledge, and half of it mapped again: in the middle, and a
- * whole 2 MiB block. */
+/* Unmaps two pieces without the library's knowledge, and maps other memory there: one piece lies
+ * inside a 2 MiB block, the other is a whole block. */
 static void unseen(char *memory) {
     size_t holes[2] = {memory + 3 * MIB + PAGE - memory, ((unsigned long)memory + 6 * MIB) / (2 * MIB) * 2 * MIB - (unsigned long)memory};
     size_t lens[2] = {2 * PAGE, 2 * MIB};

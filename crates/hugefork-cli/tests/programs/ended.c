@@ -1,5 +1,5 @@
-/* Ends its threads in the way of its argument, by the system call that ends one thread, while a
- * child lives or has lived. */
+/* Ends its threads by the system call that ends one thread, while a child lives or has lived.
+ * The argument names the way. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>

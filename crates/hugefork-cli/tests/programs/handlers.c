@@ -1,5 +1,4 @@
-/* A library whose fork(2) handlers run before all others in the child, and change memory there.
- * */
+/* A library whose fork(2) handlers run before all others in the child, and change memory there. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>

@@ -21,7 +21,7 @@ pub(crate) fn compiled(scratch: &Scratch, name: &str, source: &str) -> Option<Pa
 
 /// Runs a program with the library as a user who may not handle the page faults of system calls.
 pub(crate) fn as_nobody(scratch: &Scratch, program: &Path) -> Command {
-    // That user may not be able to reach the command's own directory.
+    // The other user may have no access to the command's directory, so the library is copied.
     let library = scratch.file("library.so", std::fs::read(LIBRARY).unwrap());
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", library).env("HUGEFORK_POOL", "all").current_dir("/").uid(65534).gid(65534);

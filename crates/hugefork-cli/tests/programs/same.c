@@ -29,8 +29,8 @@
 static struct slot {
     char *at;
     size_t pages;
-    /* Whether it is at its original place with holes beside it and a single mapping for the kernel; whether it maps
-     * /dev/zero. */
+    /* Whether the slot lies at its original place with holes beside it; whether it is a single
+     * mapping for the kernel; whether it maps /dev/zero. */
     int is_alone, is_one, is_of_zeros;
 } slots[SLOTS];
 
@@ -168,7 +168,7 @@ static void change(uint64_t tag) {
         say("%d: mincore %zu %zx: %ld %d\n", nth, from, len, said, errno);
         break;
     case 17: {
-        /* Shrinks it in place, which works for any mapping. */
+        /* Shrinks the slot in place, which works for any mapping. */
         if (is_odd) break;
         size_t shorter = 1 + below(pages);
         char *new = mremap(at, len, shorter * PAGE, 0);
@@ -181,7 +181,7 @@ static void change(uint64_t tag) {
         if (!slot->is_one || slot->pages * PAGE >= LONG) break;
         char *new = mremap(slot->at, slot->pages * PAGE, LONG, kind == 18 ? MREMAP_MAYMOVE : 0);
         say("%d: grows from %zu: %d %d\n", nth, slot->pages, new != MAP_FAILED, errno);
-        /* Whether it can grow in place depends on the memory after it. */
+        /* Whether the slot can grow in place depends on the memory after it. */
         if (new != MAP_FAILED) slot->at = new, slot->pages = LONG / PAGE, slot->is_alone = 0;
         break;
     }
@@ -243,7 +243,7 @@ int main(int count, char **words) {
         slot->at = mmap(NULL, slot->pages * PAGE, PROT_READ | PROT_WRITE, flags, file, 0);
         if (slot->at == MAP_FAILED) return 66;
     }
-    /* After the last hole, in either direction, there is none. */
+    /* This mapping fills the addresses beside the last hole, where there is no further hole. */
     mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (int nth = 0; nth <= SLOTS; nth++) munmap(holes[nth], HOLE);
     munmap(room, ROOM);

@@ -9,16 +9,17 @@ use std::mem;
 pub(crate) enum Policy {
     /// Evicts the least recently used line.
     Lru,
-    /// Two bits a line (Jaleel et al. 2010): a new line has 2, a hit sets 0, a line with 3 is evicted; without one, all
-    /// age.
+    /// Each line has an age from 0 to 3 (Jaleel et al. 2010). A new line has age 2, and a hit sets age 0. A line of age
+    /// 3 is evicted; if there is none, all lines age.
     Srrip,
-    /// Like `Srrip`, but if a sample of the sets shows fewer misses that way, all but one of 32 new lines start with 3.
+    /// Like `Srrip`, but it also tries another start: only one in 32 new lines has age 2, and all others have age 3. A
+    /// sample of the sets decides which start shows fewer misses.
     Drrip,
-    /// Intel's two bits, as others have measured them: a new line has 1; a hit sets 0, or 1 if the line was older than
-    /// that; a line with 3 is evicted; after each step all age until one has 3.
+    /// Intel's ages from 0 to 3, as others have measured them. A new line has age 1. A hit sets age 0, or age 1 if the
+    /// line was older than that. A line of age 3 is evicted. After each step all lines age until one has age 3.
     QuadAge,
-    /// Like `QuadAge`, but if a sample of the sets shows fewer misses that way, all but one of 16 new lines start with
-    /// 3.
+    /// Like `QuadAge`, but it also tries another start: only one in 16 new lines has age 1, and all others have age 3.
+    /// A sample of the sets decides which start shows fewer misses.
     AdaptiveQuadAge,
     /// Evicts a random line.
     Random,
@@ -45,7 +46,7 @@ impl Policy {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     pub(crate) line: u64,
-    /// Time of the last use, or the line's two bits.
+    /// The time of the last use, or the age from 0 to 3.
     age: u32,
     /// The core that used it last.
     pub(crate) core: u16,
@@ -60,14 +61,14 @@ pub(crate) enum Found {
     Miss(Option<Held>),
 }
 
-/// The oldest age that two bits can hold.
+/// The oldest age. A line of this age may be evicted.
 const OLDEST: u32 = 3;
 
-/// In each group of this many sets, one always inserts the usual way and one always the other way.
+/// In each group of this many sets, one set is a sample for the usual start, and one for the other start.
 const SAMPLED: usize = 32;
 
-/// Lead in misses per sampled set at which the choice is as firm as it gets. DRRIP was published with a counter of ten
-/// bits over 32 sets.
+/// The largest lead that the count records, in misses per sampled set: a larger lead does not make the choice firmer.
+/// DRRIP was published with a counter of ten bits over 32 sets.
 pub(crate) const LEAD: usize = 16;
 
 /// A cache.
@@ -77,7 +78,7 @@ pub(crate) struct Cache {
     sets: Vec<Vec<Held>>,
     /// Number of uses so far.
     now: u32,
-    /// Number of misses by which the usual insertion trails; between `-most` and `most`.
+    /// The number of misses that the usual start has more than the other start; between `-most` and `most`.
     lead: i32,
     most: i32,
     random: Random,
@@ -149,7 +150,8 @@ impl Cache {
         }
     }
 
-    /// The usual age of a new line; or, if that misses more often, the oldest age for all but one of `seldom` lines.
+    /// The age of a new line in `set`. That is `usual` or, if the samples show fewer misses then, the oldest age for
+    /// all but one of `seldom` lines.
     fn age_by_sample(&mut self, set: usize, usual: u32, seldom: u64) -> u32 {
         let step = match set % SAMPLED {
             0 => 1,

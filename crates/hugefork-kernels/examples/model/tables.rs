@@ -33,7 +33,7 @@ impl Pair {
         more(self.last.throughput, self.straight.throughput)
     }
 
-    /// Change of the user-space share, as tests of a fixed duration report it.
+    /// The change of the time in user space, as a test of fixed duration would report it.
     fn use_time(&self) -> f64 {
         more(self.last.use_time, self.straight.use_time)
     }

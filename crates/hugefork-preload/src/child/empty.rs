@@ -25,7 +25,7 @@ pub(crate) enum Emptied {
     All,
     /// The kernel should drop them.
     Plain,
-    /// They are zero up to a locked part.
+    /// The contents are zero up to a locked part.
     Locked,
     /// At least a part is unchanged: its owner could not be determined, or the kernel refused.
     Refused,

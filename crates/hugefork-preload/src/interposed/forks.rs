@@ -69,7 +69,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         withdrawal::withdraw(Zeros::Copied);
         child = real();
     }
-    // Also after a failure: the preparation has to be undone.
+    // The preparation is also undone after a failed fork.
     if child != 0 {
         quietly(afterwards);
     }

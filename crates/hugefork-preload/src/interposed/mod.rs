@@ -1,11 +1,11 @@
 //! The interposed functions of libc, under their libc names.
 //!
 //! ```text
-//! memory/      what changes memory
-//! forks        what forks
-//! wrapped      libc's functions with something before them: rights, devices, stacks, what few programs call
+//! memory/      functions that change memory
+//! forks        functions that fork
+//! wrapped      libc's functions after a check: rights, devices, stacks, rarely used calls
 //! number       `syscall`
-//! dlopen       without `RTLD_DEEPBIND`
+//! dlopen       `dlopen` without `RTLD_DEEPBIND`
 //! libcs        libc's own functions of these names       kernel   the kernel's calls, with libc's `errno`
 //! ```
 

@@ -178,8 +178,8 @@ wrapped! {
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) {
         static THINKS_DISABLED: AtomicBool = AtomicBool::new(false);
         match option {
-            // Not passed on, but answered with success: the pool needs huge pages. Arguments that the kernel would
-            // refuse are passed on.
+            // This call does not reach the kernel, because the pool needs huge pages, and is answered with success. A
+            // call with arguments that the kernel would refuse is passed on.
             libc::PR_SET_THP_DISABLE if switch::is_on() && (b, c, d) == (0, 0, 0) => {
                 THINKS_DISABLED.store(a != 0, Ordering::Relaxed);
                 if a != 0 {

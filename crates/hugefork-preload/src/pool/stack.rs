@@ -21,7 +21,7 @@ const LEN: usize = 512 << 10;
 
 /// A stack; not allocated before the first call.
 pub(crate) struct Stack {
-    /// Its upper end; 0 if it is not allocated.
+    /// The stack's upper end; 0 while the stack is not allocated.
     end: usize,
 }
 
@@ -30,7 +30,7 @@ impl Stack {
         Stack { end: 0 }
     }
 
-    /// Its upper end; `None` if memory is short.
+    /// The stack's upper end. Allocates the stack on the first call. `None` if memory is short.
     fn end(&mut self) -> Option<*mut c_void> {
         if self.end == 0 {
             let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);

@@ -281,9 +281,10 @@ fn status_of_the_program() -> Option<c_int> {
     status
 }
 
-/// The same from the line `1234 (name) Z 1 …` of a process. The third word is the state of its first thread, the 20th
-/// the number of threads, in which the first thread counts until the others are reaped, and the 52nd the exit status of
-/// the first thread.
+/// The exit status of the first thread, from the line `1234 (name) Z 1 …` of `/proc/self/stat`, if no thread of the
+/// program is left. Of the words after the name, the first is the state of the first thread. The eighteenth is the
+/// number of threads; it includes the first thread until all others are reaped. The fiftieth is the exit status of the
+/// first thread.
 fn status_in(line: &[u8]) -> Option<c_int> {
     // A process name may contain any characters.
     let rest = &line[line.iter().rposition(|byte| *byte == b')')? + 1..];

@@ -142,11 +142,11 @@ class BadExtentsError(InvalidError):
 
 
 class NotAnExportError(InvalidError):
-    """The descriptor is not that of an export, or of another export."""
+    """The descriptor belongs to no export, or to another one."""
 
 
 class AnotherOperationsError(InvalidError):
-    """The `Operations` are not those of the array, or of the other arrays in its cut."""
+    """The `Operations` differ from those of the array, or of the other arrays in its cut."""
 
 
 class UsedUpError(HugeforkError, MemoryError):

@@ -154,7 +154,7 @@ def save(
         raise TypeError(f"since={since!r}: give what an earlier hf.mpi.save returned")
     directory, rank = Path(path).absolute(), comm.Get_rank()
     number = _once(comm, lambda: _next_number(directory))
-    # After the barrier, no rank is in the step before; before the next one, none is in the step after.
+    # The barriers keep the ranks in step: all ranks have ended a step before any rank begins the next one.
     comm.Barrier()
     mine, error = None, None
     try:

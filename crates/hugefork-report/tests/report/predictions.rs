@@ -1,4 +1,5 @@
-//! The predictions of the model of the patches' machine are results as any others.
+//! The model of the patches' machine (hugefork-kernels) writes its predictions as a file of results, which this crate
+//! can read.
 
 #[expect(dead_code, reason = "what its own test asks of it")]
 #[path = "../../../hugefork-kernels/examples/model/main.rs"]
@@ -16,7 +17,7 @@ fn predictions_of_the_model_make_a_page() {
     let _ = std::fs::remove_file(&file);
     assert!(answered.is_ok(), "{answered:?}");
     let record = loaded.expect("results as any");
-    // Two works, five numbers of threads that share the cache, thirteen plans.
+    // Clear and copy, for five numbers of threads that share the cache and thirteen plans.
     assert_eq!(record.entries.len(), 2 * 5 * 13);
     assert!(record.entries.iter().all(|entry| entry.median > 0.0));
     let page = report(&[record]);

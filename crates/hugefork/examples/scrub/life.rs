@@ -4,23 +4,22 @@
 //! bytes   | tile 0: 64 × 64 cells | tile 1 | … | tile 65 535 | awake: a byte for each tile |
 //!           4 KiB: one page         256 MiB of tiles in all    what the next step looks at
 //! ```
-//! A cell is a byte, and a tile is a page. So a step writes one page for each tile in which something changes, and
-//! none where all stays as it is. All that the simulation knows lies in these bytes: whoever puts them back goes on
-//! from there.
+//! A cell is a byte, and a tile is a page. So a step writes one page for each tile in which a cell changes, and no
+//! other page. These bytes are the whole state of the simulation: a reset of the region rewinds it.
 
-/// Cells of a tile in a row, and so many rows.
+/// A tile has this many rows, each with this many cells.
 const TILE: usize = 64;
-/// Tiles of the world in a row, and so many rows. The last is beside the first, in both directions.
+/// The world has this many rows of tiles, each with this many tiles. Its opposite edges are joined.
 const TILES: usize = 256;
 /// Cells of the world in a row.
 pub(crate) const SIDE: usize = TILE * TILES;
 pub(crate) const TILE_BYTES: usize = TILE * TILE;
-/// Where it says which tiles are awake: those that have changed in the last step.
+/// The offset of the list of awake tiles: those that changed in the last step.
 const AWAKE: usize = SIDE * SIDE;
-/// The world, and which tiles are awake. Regions are whole blocks of 2 MiB.
+/// The length of the region: the world and the list of awake tiles. Regions are whole blocks of 2 MiB.
 pub(crate) const LEN: usize = AWAKE + (2 << 20);
 
-/// A cell that lives. One that has died counts down to zero: embers.
+/// The value of a living cell. A dead cell counts down from it to zero, and is drawn as an ember meanwhile.
 pub(crate) const LIVES: u8 = 8;
 
 /// A gun that throws a glider each 30 steps (Gosper, 1970).
@@ -36,7 +35,7 @@ const GUN: [&str; 9] = [
     "............OO......................",
 ];
 
-/// The first frame: in each tile four cells that stay as they are, and in the middle a gun that shoots at a thicket.
+/// The first frame: each tile has four cells that never change, and a gun in the middle shoots at a thicket.
 pub(crate) fn begin(bytes: &mut [u8]) {
     let mut random = Random(5);
     for (left, top) in (0..TILES * TILES).map(|tile| (tile % TILES * TILE, tile / TILES * TILE)) {
@@ -53,7 +52,7 @@ pub(crate) fn begin(bytes: &mut [u8]) {
     }
 }
 
-/// Makes cells live here and there in the middle of the world.
+/// Makes random cells in the middle of the world live.
 pub(crate) fn thicket(bytes: &mut [u8], seed: u64) {
     let mut random = Random(seed);
     for (x, y) in (0..40 * 40).map(|nth| (nth % 40, nth / 40)) {
@@ -63,9 +62,9 @@ pub(crate) fn thicket(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// One step. `changes` is told of each tile that it changes: which one, and its cells before.
+/// Makes one step. Calls `changes` with the number and the old cells of each tile that changes.
 pub(crate) fn step(bytes: &mut [u8], mut changes: impl FnMut(usize, &[u8])) {
-    // What was quiet in the last step stays so, unless a neighbour was not.
+    // A tile can change only if it or a neighbour changed in the last step.
     let mut tiles: Vec<usize> = (0..TILES * TILES).filter(|tile| bytes[AWAKE + tile] > 0).collect();
     let around = |tile: usize| (0..9).map(move |nth| beside(tile, nth % 3, nth / 3));
     tiles = tiles.into_iter().flat_map(around).collect();
@@ -79,7 +78,7 @@ pub(crate) fn step(bytes: &mut [u8], mut changes: impl FnMut(usize, &[u8])) {
             changes(tile, before);
             before.copy_from_slice(&after);
         }
-        // To write what is there already would be a write, too, and the next snapshot would hold the page once more.
+        // Equal values are not written: any write would make the next snapshot hold the page once more.
         if bytes[AWAKE + tile] != u8::from(has_changed) {
             bytes[AWAKE + tile] = u8::from(has_changed);
         }
@@ -101,14 +100,15 @@ fn place(x: usize, y: usize) -> usize {
     (y / TILE % TILES * TILES + x / TILE % TILES) * TILE_BYTES + y % TILE * TILE + x % TILE
 }
 
-/// The tile one to the left (0) or the right (2) of `tile`, and one above (0) or below (2).
+/// A neighbour of `tile`: `right` is 0 for the column to the left, 1 for the same column, 2 for the column to the
+/// right; `down` is 0, 1 or 2 for the row above, the same row, or the row below.
 fn beside(tile: usize, right: usize, down: usize) -> usize {
     (tile / TILES + down + TILES - 1) % TILES * TILES + (tile + right + TILES - 1) % TILES
 }
 
 /// The cells of `tile` after the next step.
 fn next(bytes: &[u8], tile: usize) -> [u8; TILE_BYTES] {
-    // With the cells around the tile: 1 for each that lives.
+    // The tile with the cells around it: 1 for each living cell.
     let mut lives = [[0; TILE + 2]; TILE + 2];
     for (y, row) in lives.iter_mut().enumerate() {
         let (down, line) = (y.div_ceil(TILE), (y + TILE - 1) % TILE * TILE);

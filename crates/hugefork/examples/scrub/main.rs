@@ -1,17 +1,16 @@
-//! A simulation that keeps every frame, and goes back and forth through thousands of them. What that costs is on the
-//! screen.
+//! A simulation that keeps every frame, and goes back and forth through thousands of frames. The screen shows the cost.
 //!
 //! ```text
 //! step ─▶ snapshot ─▶ step ─▶ snapshot ─▶ …      each holds the pages that its step has written
 //!            ▲                   ▲
 //!            └────── jump ───────┘               copies the pages that differ
 //! ```
-//! The world has 256 MiB ([`life`]), and a step writes a few pages of it. So a thousand frames take some megabytes,
-//! where a thousand copies would take 256 GiB.
+//! The world has 256 MiB ([`life`]), and a step writes a few pages of it. So a thousand frames take some megabytes, and
+//! a thousand copies would take 256 GiB.
 //!
-//! `cargo run --release -p hugefork --example scrub` records 3 000 frames, plays them back and forth, and knows some
-//! keys; `-- 10000` records as many. Without a terminal it records, jumps to frames at random and checks each:
-//! `cargo run --release -p hugefork --example scrub | cat`.
+//! `cargo run --release -p hugefork --example scrub` records 3 000 frames, plays them back and forth, and obeys some
+//! keys; `-- 10000` records 10 000. Without a terminal it records, jumps to frames at random and checks each: `cargo
+//! run --release -p hugefork --example scrub | cat`.
 
 mod life;
 mod screen;
@@ -24,19 +23,19 @@ use hugefork::{Pool, Region, RegionError, ResetError, Snapshot};
 use life::{LEN, SIDE, TILE_BYTES};
 use screen::{Key, Screen};
 
-/// What the pool may have. It takes memory as frames need it.
+/// The capacity of the pool. The pool takes memory only as frames need it.
 const CAPACITY: usize = LEN + (4 << 30);
-/// So much of it is left for the pages that are written next.
+/// The recording ends when the pool has less free memory than this: the next writes need some.
 const LEFT: usize = 64 << 20;
 
-/// One frame. To keep it is to keep its snapshot.
+/// One recorded frame, kept as a snapshot.
 struct Frame {
     snapshot: Snapshot,
     /// What the snapshot took.
     ms: f64,
-    /// What it holds that the frame before it does not.
+    /// Bytes that this frame holds and no earlier frame does.
     bytes: usize,
-    /// A checksum of the world, made when the frame was recorded.
+    /// A checksum of the world, computed when the frame was recorded.
     sum: u64,
 }
 
@@ -46,7 +45,7 @@ struct Film {
     frames: Vec<Frame>,
     /// The frame that the world is at.
     at: usize,
-    /// Tiles that have ever changed, and a checksum of how each was in the first frame.
+    /// For each tile that has ever changed: the checksum of its cells in the first frame.
     changed: BTreeMap<usize, u64>,
     /// Memory in use before the first snapshot.
     before: usize,
@@ -66,7 +65,7 @@ impl Film {
         Ok(film)
     }
 
-    /// Goes one step on from the last frame, and keeps what comes of it. False if there is no memory for more.
+    /// Makes one step from the last frame, and keeps the result as a frame. False if too little memory is left.
     fn record(&mut self) -> Result<bool, RegionError> {
         if self.pool.stats().blocks_free * self.pool.block_size().bytes() < LEFT {
             return Ok(false);
@@ -91,7 +90,7 @@ impl Film {
         Ok(())
     }
 
-    /// Has the world as it was at another frame: the pages that differ are copied.
+    /// Resets the world to another frame, which copies the pages that differ.
     fn jump(&mut self, to: usize) -> Result<(), ResetError> {
         let started = Instant::now();
         self.world.reset_to(&self.frames[to].snapshot)?;
@@ -100,20 +99,20 @@ impl Film {
         Ok(())
     }
 
-    /// Throws cells into the middle at this frame: another future begins, and the frames after this one are forgotten.
+    /// Changes the future at this frame: adds random cells in the middle, and drops the frames after this one.
     fn throw(&mut self, seed: u64) -> Result<(), RegionError> {
         self.frames.truncate(self.at + 1);
-        // The tiles in the middle have all changed before, so `changed` has them.
+        // All tiles in the middle have changed before, so `changed` has them already.
         life::thicket(self.world.as_mut_slice(), seed);
         self.record().map(|_| ())
     }
 
-    /// Whether the world is what it was when this frame was recorded.
+    /// Whether the world is as it was when this frame was recorded.
     fn is_as_recorded(&mut self) -> bool {
         self.sum() == self.frames[self.at].sum
     }
 
-    /// A checksum of the world, less that of the first frame: tiles that have never changed do not count.
+    /// A checksum of the world minus that of the first frame, so tiles that have never changed add nothing.
     fn sum(&mut self) -> u64 {
         let bytes = self.world.as_mut_slice();
         self.changed.iter().fold(0, |sum: u64, (&tile, &first)| {
@@ -131,7 +130,7 @@ impl Film {
         }
     }
 
-    /// Bytes of memory in use: the pool's, and the pages that the process has in place of some of them.
+    /// Bytes of memory in use: used blocks of the pool, and private pages of the process.
     fn in_use(&self) -> usize {
         let stats = self.pool.stats();
         let blocks = stats.blocks - stats.blocks_free - stats.blocks_reserved;
@@ -144,7 +143,7 @@ impl Film {
     }
 }
 
-/// Different for the same cells in another tile.
+/// A checksum of the cells of a tile, which also depends on the tile's number.
 fn checksum(tile: usize, cells: &[u8]) -> u64 {
     let words = cells.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes")));
     words.fold(tile as u64, |sum, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -165,7 +164,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Run by the tests, too, with fewer frames.
+/// Records frames and checks random jumps, without a terminal. The tests run this with fewer frames.
 pub(crate) fn script(count: usize) -> Result<(), Box<dyn Error>> {
     let mut film = Film::new()?;
     while film.frames.len() < count && film.record()? {}
@@ -184,14 +183,14 @@ pub(crate) fn script(count: usize) -> Result<(), Box<dyn Error>> {
     println!("200 jumps, each to what was recorded: {:.3} ms, the longest {:.3}", median(&mut times), times[199]);
     println!("after them all frames hold {}", size(film.held()));
 
-    // The checksum is of tiles that have ever changed. Once, all bytes are compared.
+    // The checksum covers only tiles that have ever changed, so all bytes are compared once.
     assert!(film.world.as_mut_slice() == &film.frames[film.at].snapshot[..]);
     Ok(())
 }
 
 /// Frames recorded between two pictures.
 const AT_ONCE: usize = 5;
-/// Frames from one picture to the next when they are played.
+/// The number of frames from one picture to the next during playback.
 const PACE: isize = 7;
 const BETWEEN_PICTURES: Duration = Duration::from_millis(16);
 
@@ -218,7 +217,7 @@ fn play(screen: &Screen, film: &mut Film, mut count: usize) -> Result<(), Box<dy
             None => None,
         };
         if let Some(to) = to {
-            // Whoever goes somewhere stays there, and no more is recorded.
+            // A jump pauses the playback and ends the recording.
             (count, is_paused) = (last + 1, true);
             film.jump(to.min(last))?;
         } else if !is_paused && is_recording {

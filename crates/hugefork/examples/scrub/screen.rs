@@ -19,15 +19,15 @@ pub(crate) enum Key {
     Quit,
 }
 
-/// A terminal that gives keys at once and shows pictures. It is put back as it was when this goes, also after an error
-/// or a panic. Ctrl-C is a key like others meanwhile, so it goes that way too.
+/// A terminal that shows pictures and delivers each key at once. The drop restores the terminal, also after an error or
+/// a panic. Ctrl-C arrives as a key, so it quits by the drop, too.
 pub(crate) struct Screen {
     before: Termios,
     has_colours: bool,
 }
 
 impl Screen {
-    /// None if there is no terminal to draw on, or none to read keys from.
+    /// Takes over the terminal. `None` if standard input or output is no terminal.
     pub(crate) fn open() -> io::Result<Option<Screen>> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
@@ -51,7 +51,7 @@ impl Screen {
         }
     }
 
-    /// The key that is pressed within `wait`, if any is. Where nobody can press any more, that is `Quit`.
+    /// The key that is pressed within `wait`, if any. `Quit` if the terminal is gone.
     pub(crate) fn key(&self, wait: Duration) -> io::Result<Option<Key>> {
         let stdin = io::stdin();
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
@@ -64,7 +64,7 @@ impl Screen {
         if bytes.is_empty() || bytes == b"\x1b" || bytes.iter().any(|byte| b"q\x03\x04".contains(byte)) {
             return Ok(Some(Key::Quit));
         }
-        // More than one key may have come; those after the first are forgotten.
+        // The bytes may be those of several keys; only the first key counts.
         let keys: [(&[&[u8]], Key); 10] = [
             (&[b" "], Key::Pause),
             (&[b"\x1b[D", b"\x1bOD", b"h"], Key::By(-1)),
@@ -80,7 +80,7 @@ impl Screen {
         Ok(keys.into_iter().find(|(names, _)| names.iter().any(|name| bytes.starts_with(name))).map(|(_, key)| key))
     }
 
-    /// Shows a picture of cells, two in a row and four rows to a character, and `lines` below it.
+    /// Shows a picture of cells, with `lines` below it. One character shows two columns and four rows of cells.
     pub(crate) fn show(&self, lines: &[String], cell: impl Fn(usize, usize) -> u8) -> io::Result<()> {
         let (columns, rows) = self.size();
         let mut text = String::from("\x1b[H");
@@ -103,9 +103,10 @@ impl Screen {
         self.write(&text)
     }
 
-    /// The character for eight cells, and how hot the hottest is. With colours, embers are shown too.
+    /// The character for eight cells, and the heat of the hottest of them. On a terminal with colours, embers are
+    /// drawn, too.
     fn dots(&self, x: usize, y: usize, cell: impl Fn(usize, usize) -> u8) -> (char, usize) {
-        // Which bit of a braille character is which dot.
+        // The column and row of the dot that each bit of a braille character sets.
         const BITS: [(usize, usize); 8] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
         let coldest = if self.has_colours { 1 } else { HOTTEST };
         let (mut dots, mut hottest) = (0, 0);
@@ -135,6 +136,6 @@ impl Drop for Screen {
 /// The braille character without a dot.
 const BLANK: char = '\u{2800}';
 
-/// Colours of a terminal with 256, from cold to alive.
+/// Colours of a 256-colour terminal for cells, from dead to living.
 const EMBERS: [u8; HOTTEST + 1] = [0, 234, 235, 52, 88, 124, 166, 208, 230];
 const HOTTEST: usize = 8;

@@ -1,17 +1,17 @@
-//! A store that keeps a history: two threads put at a rate, and each tenth of a second one more snapshot is kept, the
-//! last 30 of them. Meanwhile another thread saves one to a disk that takes seconds for it.
+//! A store that keeps a history: two threads put entries at a fixed rate, and the store takes a snapshot each tenth of
+//! a second and keeps the last 30. Meanwhile another thread saves one of them to a disk that takes seconds for it.
 //!
 //! ```text
 //! puts       ────────────────────────────────────────────────▶
 //! snapshots  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |  |      the last 30 are kept
 //! save                   └── one of them, to a file ──┘             which keeps it for as long as it takes
 //! ```
-//! A line for each second says how long puts and snapshots take, and what the snapshots hold. At the end the file must
-//! have all puts up to one moment and none after it. Versions tell: a writer counts its puts, and puts its entries in
-//! an order that is known.
+//! The example prints a line each second, with the times of puts and snapshots and the memory that the snapshots hold.
+//! At the end it checks that the file has all puts up to one moment and none after it. Each entry has a version, the
+//! number of its writer's put, and each writer puts its entries in a known order.
 //!
-//! A put is timed by itself, from its beginning to its end. `hugefork bench snapshot` times writes from the moment
-//! at which they were due, as those who wait for them see it.
+//! The time of a put is that from its beginning to its end. `hugefork bench snapshot` instead times writes from the
+//! moment at which they were due.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -28,20 +28,21 @@ use super::{Entry, Puts, Store, WRITERS, puts_of};
 
 const BETWEEN_SNAPSHOTS: Duration = Duration::from_millis(100);
 const KEPT: usize = 30;
-/// The snapshot that is saved, counted from 0.
+/// The number of the snapshot that is saved, counted from 0.
 const SAVED: u32 = 3;
 /// Snapshots for a line.
 const A_SECOND: u32 = 10;
 
-/// Each writer puts so many entries, and then sleeps until the next are due: 20 000 a second by both.
+/// Each writer puts this many entries, and then sleeps until the next are due. Both writers together put 20 000 entries
+/// a second.
 const AT_ONCE: usize = 20;
 const BETWEEN_PUTS: Duration = Duration::from_millis(2);
 
-/// What puts took since somebody asked last, in nanoseconds.
+/// The times of the puts since the last line, in nanoseconds.
 type Times = Mutex<Vec<u64>>;
 
 pub(crate) fn keep(file: &Path, count: usize, save: Duration) -> Result<(), Box<dyn Error>> {
-    // Room even if each snapshot were a copy. It takes memory only as it is used.
+    // The capacity has room for snapshots that are full copies. The pool takes memory only as it is used.
     let len = (count * size_of::<Entry>()).next_multiple_of(BlockSize::MIB_2.bytes());
     let pool = Pool::builder().name("history").capacity(len * (KEPT + 5)).build()?;
     let store = Store::new(&pool, count)?;
@@ -88,7 +89,7 @@ fn put(store: &Store, writer: u64, times: &Times, is_over: &AtomicBool) -> Resul
     Ok(())
 }
 
-/// Takes snapshots and keeps the last ones, until one is saved. Returns that.
+/// Takes snapshots and keeps the last ones, until one of them is saved. Returns the saved one.
 fn watch(
     pool: &Pool,
     store: &Store,
@@ -99,7 +100,7 @@ fn watch(
     let in_use = || {
         let stats = pool.stats();
         let blocks = stats.blocks - stats.blocks_free - stats.blocks_reserved;
-        // Where a block is held by snapshots, the region has pages of its own in place of some.
+        // Where snapshots hold a block, the region has private pages in place of some of its pages.
         blocks * pool.block_size().bytes() + store.region.stats().pages_private * 4096
     };
     let before = in_use();
@@ -131,7 +132,7 @@ fn watch(
     Ok(saving.join().map_err(|_| "the thread that saves has panicked")??)
 }
 
-/// Writes the snapshot to a file as a disk would that takes so long.
+/// Writes the snapshot to a file as slowly as a disk that takes the time `save` for it.
 fn save_slowly(snapshot: &Snapshot, file: File, save: Duration) -> std::io::Result<()> {
     let (started, len) = (Instant::now(), snapshot.len());
     snapshot.write_to_with(file, 0..len, |done| {
@@ -143,7 +144,7 @@ fn save_slowly(snapshot: &Snapshot, file: File, save: Duration) -> std::io::Resu
 fn line(at: Duration, mut puts: Vec<u64>, snapshots: &mut [f64], kept: usize, held: usize) {
     puts.sort_unstable();
     snapshots.sort_by(f64::total_cmp);
-    // None were put if nobody let the writers run.
+    // The list is empty if the writers got no processor time.
     let us = |per_mille: usize| puts.get(puts.len() * per_mille / 1000).map_or(0.0, |&ns| ns as f64 / 1e3);
     let longest = puts.last().map_or(0.0, |&ns| ns as f64 / 1e6);
     println!(
@@ -158,7 +159,7 @@ fn line(at: Duration, mut puts: Vec<u64>, snapshots: &mut [f64], kept: usize, he
     );
 }
 
-/// How many puts the store has. Panics unless it has, of each writer, all up to one and none after it.
+/// The number of puts in the store. Panics unless the store has, for each writer, all puts up to one and none after it.
 fn puts_up_to_one_moment(store: &Store) -> Result<u64, RegionError> {
     assert_eq!(store.torn()?, 0, "no put is there by half");
     let found: Vec<u64> = store.entries()?.iter().map(|entry| entry.version).collect();

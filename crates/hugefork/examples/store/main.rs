@@ -1,5 +1,6 @@
-//! A store with fixed places for entries of several words: two threads put, while another saves what there is and reads
-//! it back. A put is an operation, so no file has half an entry. Without operations, some soon have.
+//! A store with fixed places for entries of several words. Two threads put entries, while another saves the store to a
+//! file and reads the file back. A put is an operation, so no file has half an entry. Without operations, some file
+//! soon has.
 //!
 //! Then the store keeps a history: a snapshot each tenth of a second, while a slow disk takes seconds to save one of
 //! them ([`history`]).
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bytemuck::{Pod, Zeroable};
 use hugefork::{Operations, Pool, Region, RegionError, Values};
 
-/// What one put writes. Any bytes are such an entry, so the sum tells whether it is one that was put.
+/// The words that one put writes. A file may have any bytes here, so the sum shows whether they are those of one put.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
@@ -48,11 +49,11 @@ impl Entry {
     }
 }
 
-/// Entries where each file is looked at, and where a history is kept: 44 MiB.
+/// The number of entries where each file is checked; [`MANY`] where a history is kept: 44 MiB.
 const FEW: usize = 10_000;
 const MANY: usize = 1 << 19;
 const WRITERS: u64 = 2;
-/// So often the state is saved and read back.
+/// The number of times that the store is saved and read back.
 const SAVES: usize = 20;
 
 struct Store {
@@ -87,7 +88,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes all entries as they are at one moment, while others put.
+    /// Writes all entries as they are at one moment to a file, while other threads put.
     fn save(&self, file: &Path) -> Result<(), Box<dyn Error>> {
         let snapshot = self.region.snapshot()?;
         snapshot.write_to(File::create(file)?, 0..snapshot.len())?;
@@ -114,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(file, MANY, Duration::from_secs(seconds))
 }
 
-/// Run by the tests, too, with fewer entries in the history and a shorter save.
+/// Runs both parts. The tests run this, too, with fewer entries in the history and a shorter save.
 pub(crate) fn run(file: &Path, count: usize, save: Duration) -> Result<(), Box<dyn Error>> {
     let pool = Pool::builder().name("store").capacity(64 << 20).build()?;
     let torn = save_while_putting(&pool, file, Puts::Operations, |saves, _| saves < SAVES)?;
@@ -125,18 +126,18 @@ pub(crate) fn run(file: &Path, count: usize, save: Duration) -> Result<(), Box<d
     history::keep(file, count, save)
 }
 
-/// The entries that a writer puts, one after the other; the first has version 1. They are its own, so no two writers
-/// put the same entry. Seven of eight are among those that are put again and again, as in most stores.
+/// The entries that a writer puts, one after the other; the first has version 1. No two writers put the same entry.
+/// Seven of eight puts go to a few entries that are put again and again, as in most stores.
 fn puts_of(writer: u64, count: usize) -> impl Iterator<Item = Entry> {
     let own = count as u64 / WRITERS;
-    // A stride that has no divisor in common with the number of entries, so that all have their turn.
+    // The stride and the number of entries have no common divisor, so every entry gets its turn.
     let nth = move |turn: u64, of: u64| turn * 324_027 % of;
     let which = move |turn: u64| if turn.is_multiple_of(8) { nth(turn / 8, own) } else { nth(turn, own / 64) };
     (0..).map(move |turn| Entry::new(which(turn) * WRITERS + writer, turn + 1))
 }
 
-/// Saves and reads back while two threads put, for as long as `goes_on`, which is told how often that was and how many
-/// entries were torn. Returns these.
+/// Saves the store and reads it back while two threads put, as long as `goes_on` returns true. `goes_on` gets the
+/// number of saves and the number of torn entries so far. Returns the number of torn entries.
 fn save_while_putting(
     pool: &Pool,
     file: &Path,

@@ -130,11 +130,11 @@ impl PoolBuilder {
     /// The maximum number of bytes of free blocks that get their memory before a snapshot uses them; 0 means none.
     /// Default: 128 MiB, and 0 in pools of less than 128 MiB. No effect with [`Commit::Upfront`].
     ///
-    /// A first write gets the memory of its block itself. But while pages are written that the next snapshot may have
-    /// to hold, a thread of the pool (`hugefork-maint`) gets memory for as many, up to `bytes`, and leaves an eighth of
-    /// the memory of the machine or control group free. When nothing was written for a second, it frees the prepared
-    /// memory, so an idle program has only the memory that it has written to. hugetlb pages are not freed, nor is any
-    /// memory with a [zeroed stock](PoolBuilder::zeroed_stock). [`PoolStats::supply`](crate::PoolStats) has its
+    /// A first write gets the memory of its block itself. But while the program writes pages that the next snapshot may
+    /// have to hold, a thread of the pool (`hugefork-maint`) gets memory for as many pages, up to `bytes`. It leaves an
+    /// eighth of the memory of the machine or control group free. When nothing was written for a second, it frees the
+    /// prepared memory, so an idle program has only the memory that it has written to. hugetlb pages are not freed, nor
+    /// is any memory with a [zeroed stock](PoolBuilder::zeroed_stock). [`PoolStats::supply`](crate::PoolStats) has its
     /// statistics.
     ///
     /// ```
@@ -302,7 +302,7 @@ impl PoolBuilder {
                 limited_by: limit.set_by,
             });
         }
-        // Last, since its message names the next multiple, which could exceed the other limits.
+        // This check comes last: its message names the next multiple, which could exceed the other limits.
         Ok(self.block_size.check_len(self.capacity)?)
     }
 }

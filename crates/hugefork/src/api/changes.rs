@@ -55,11 +55,11 @@ impl<'a> Changes<'a> {
         Changed::new(self, Precision::Block)
     }
 
-    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, with neighbours
-    /// merged. No byte is compared, so the list has pages that were written with the bytes that they had, and may
-    /// have pages that were read for the first time. All other pages are unchanged. A region and its last snapshot
-    /// take 10 ns a page of the region where the kernel tracks writes (Linux 6.14) and copies single pages.
-    /// Elsewhere the list has all private pages, and all pages of a block that was copied as a whole.
+    /// The base pages (4 KiB) that may have been written, as ranges of bytes in address order, with neighbours merged.
+    /// No byte is compared, so the list includes pages to which the program wrote the same bytes again, and may include
+    /// pages that it only read for the first time. All other pages are unchanged. A region and its last snapshot take
+    /// 10 ns a page of the region where the kernel tracks writes (Linux 6.14) and copies single pages. Elsewhere the
+    /// list has all private pages, and all pages of a block that was copied as a whole.
     ///
     /// # Errors
     /// Those of [`Changes::blocks`].

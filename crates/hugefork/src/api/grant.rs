@@ -104,7 +104,7 @@ impl PoolBuilder {
         ways
     }
 
-    /// Whether it is not a fallback. For `Auto` no backing is a fallback.
+    /// Whether `way` is no fallback: it gives the requested backing, or `Auto` was requested.
     fn is_asked_for(&self, way: Way) -> bool {
         let is_swap = self.swap == Swap::Allowed || !way.may_be_swapped();
         is_swap && (self.backing == Backing::Auto || self.backing == way.backing())

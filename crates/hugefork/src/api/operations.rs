@@ -1,7 +1,7 @@
 //! [`Operations`]: groups of writes; a cut contains all writes of an operation or none.
 //!
-//! Each thread stores its places at gates (sync/gate.rs) in thread-local state, the last used in
-//! front:
+//! A thread has a *seat* at the gate of each `Operations` (sync/gate.rs). It keeps its seats in thread-local state,
+//! with the last used one in front:
 //!
 //! ```text
 //!   LAST ─▶ seat          SEATS: Operations a ─▶ seat, Operations b ─▶ seat, …   given back when the thread ends
@@ -141,7 +141,7 @@ impl Operations {
         let core: &OperationsCore = &self.held;
         let seat = self.held.seat();
         if let Some(seat) = seat {
-            // SAFETY: a place lives as long as its operations.
+            // SAFETY: a seat lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
         Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
@@ -158,7 +158,7 @@ impl Operations {
     /// ```
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = &self.held;
-        // SAFETY: a place lives as long as its operations.
+        // SAFETY: a seat lives as long as its operations.
         self.held.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 }
@@ -167,7 +167,7 @@ impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some((core, seat)) = self.inside {
-            // SAFETY: a place lives as long as its operations, which are borrowed.
+            // SAFETY: a seat lives as long as its operations, which are borrowed.
             core.leave(unsafe { seat.as_ref() });
         }
     }

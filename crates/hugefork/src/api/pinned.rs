@@ -43,7 +43,7 @@ impl<'a> Pinned<'a> {
         self.range.clone()
     }
 
-    /// The first pinned byte. It is valid for reads, writes, system calls and physical use while this lives, also while
+    /// The first pinned byte. It is valid for reads, writes, system calls and devices while this pin lives, also while
     /// a fork or snapshot is taken.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.region.at(self.range.start).as_ptr()

@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn more_is_copied_where_there_would_be_too_many_mappings() {
-        // Of 40 pages each, 20 lie elsewhere in a row.
+        // In each 40 pages, 20 neighbouring ones lie elsewhere.
         let list = |count: usize| -> Vec<[usize; 3]> {
             let of = |nth: usize| [[nth * 40, nth * 40, 20], [nth * 40 + 20, (1 << 30) + nth * 32, 20]];
             (0..count).flat_map(of).collect()

@@ -335,10 +335,10 @@ impl Region {
     /// consistent: if the copy contains a write, it contains every write that happened before it. But the cut may fall
     /// between two writes of one operation; [`Operations`](crate::Operations) prevent that. The call takes longer if
     /// pages were copied since the last one ([`CopyGrain`](crate::CopyGrain)): it writes them back first, at about 2 us
-    /// a page, while other threads go on writing. For a block that other forks or snapshots still hold, a snapshot
-    /// copies out the pages that were written since the last one, and compares the rest of its private pages with that
-    /// one's. A fork copies the block, in 150 us and with a block of the pool, and so does a snapshot if a quarter of
-    /// the block's pages are private. [`Region::prepare_snapshot`] does all that beforehand.
+    /// a page, while other threads go on writing. Where other forks or snapshots still hold a block, a snapshot copies
+    /// the pages that were written since the last snapshot into the pool, and compares the block's other private pages
+    /// with that snapshot's. A fork instead copies the whole block, which takes 150 us and a block of the pool; so does
+    /// a snapshot if a quarter of the block's pages are private. [`Region::prepare_snapshot`] does all that beforehand.
     ///
     /// # Errors
     /// [`RegionError::TooManyMappings`], [`RegionError::OutOfAddresses`], [`RegionError::Revoked`] if this region is a
@@ -361,11 +361,11 @@ impl Region {
         Ok(Region::new(self.pool().clone(), core))
     }
 
-    /// Does the work now that the next fork or snapshot would do before its pause, so that the latter takes little more
-    /// than the pause. It writes pages that were copied since the last one ([`CopyGrain`](crate::CopyGrain)) into
-    /// blocks, or captures them if older snapshots hold those blocks. If the program's `snapshot()` runs under a lock
-    /// that other threads wait for, call this right before taking that lock. The contents do not change, and the call
-    /// is optional.
+    /// Does in advance the work of the next fork or snapshot before its pause. That call then takes little more than
+    /// its pause. This call writes pages that were copied since the last fork or snapshot
+    /// ([`CopyGrain`](crate::CopyGrain)) into blocks, or captures them if older snapshots hold those blocks. If the
+    /// program's `snapshot()` runs under a lock that other threads wait for, call this right before taking that lock.
+    /// The contents do not change, and the call is optional.
     ///
     /// Other threads go on writing meanwhile; forks, snapshots and resets of the region wait. It takes about 2 us a
     /// page, or the times in [`Region::fork`] for blocks that other forks or snapshots still hold. Writes between this

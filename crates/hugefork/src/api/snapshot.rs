@@ -117,9 +117,10 @@ impl Snapshot {
 
     /// The bytes, aligned to the block size, for accesses by the program itself. The first call maps them, with a
     /// system call for each run of neighbouring blocks. Pages that the snapshot holds in place of pages of shared
-    /// blocks exist only while an older snapshot is held. The first read of such 64 KiB is a fault and copies their
-    /// pages, and the next read beside them copies those of 2 MiB. A system call that reads such bytes before the
-    /// program does fails with `EFAULT`: pass it the bytes of [`Snapshot::map`], or call [`Snapshot::write_to`].
+    /// blocks exist only while an older snapshot is held. The first read of such a page is a fault that copies the
+    /// pages in the 64 KiB around it. The next read nearby copies the pages in its 2 MiB. A system call that reads such
+    /// bytes before the program does fails with `EFAULT`: pass it the bytes of [`Snapshot::map`], or call
+    /// [`Snapshot::write_to`].
     ///
     /// If the process has no memory or no mappings left for a read, the read raises `SIGBUS`, with a message.
     ///

@@ -8,10 +8,9 @@
 //! repeatedly; after several snapshots in between it is pinned, since pinned blocks are always
 //! writable.
 //!
-//! That is enough for pipes and stream sockets. With other descriptors, the failing call may lose a
-//! message; or a device goes on writing to the physical page, past its protection, when a snapshot
-//! already shares it. So for these the piece is pinned from the start, and a snapshot gets a copy
-//! of its blocks.
+//! That is enough for pipes and stream sockets. With another descriptor, a call that fails may lose a message. Or a
+//! device may write to the physical page, past its write-protection, when a snapshot shares it already. So for such a
+//! descriptor the piece is pinned from the start, and a snapshot gets copies of its blocks.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -35,10 +35,10 @@ impl Region {
     /// snapshot. A first write faults like any other.
     ///
     /// A fork or snapshot never contains a part of a word, and if it contains a write, it contains every write that
-    /// happened before it. The exception are writes to pages that are [pinned](Region::pin) at that moment, or into
-    /// which a file is being read ([`Region::read_from`]): it may contain any of these words. (In hugetlb pools the
-    /// exception covers the blocks of such pages.) [`Region::read_from`] and [`Region::discard`] change bytes, not
-    /// words.
+    /// happened before it. Two kinds of pages are exceptions: pages that are [pinned](Region::pin) at that moment, and
+    /// pages into which a file is being read ([`Region::read_from`]). A fork or snapshot may contain any of the words
+    /// that are written there. (In hugetlb pools the exceptions cover the blocks of such pages.) [`Region::read_from`]
+    /// and [`Region::discard`] change bytes, not words.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -118,8 +118,8 @@ impl Region {
     }
 
     /// The parts of [`Region::writers`], and a handle that takes forks and snapshots of the whole region while threads
-    /// write to them. The cut is consistent, as always: for each thread it contains all writes up to one, and none
-    /// after it. [`Region::writers_of`] needs no `unsafe`.
+    /// write to them. The cut is consistent, as always: it contains the writes of each thread up to some moment, and
+    /// none after that. [`Region::writers_of`] needs no `unsafe`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -187,7 +187,7 @@ impl Region {
 /// ```
 #[derive(Clone, Copy)]
 pub struct Snapshotter<'a> {
-    // Methods here must change no byte of the region, except by resets, and return no reference to any.
+    // No method here may change a byte of the region, except by a reset, or return a reference to its bytes.
     pub(super) region: &'a Region,
 }
 

@@ -47,7 +47,8 @@ pub(crate) enum Found<'a> {
 /// The owner of each slot of the arena.
 pub(crate) struct Routes {
     arena: &'static Arena,
-    /// Null, or the address of a region or snapshot, with [`SNAPSHOT`] for the latter, and the page count above.
+    /// For each slot: null, or the address of its region or snapshot. The mark [`SNAPSHOT`] is in the lowest bit, and
+    /// the page count is in the highest bits.
     owners: EngineBox<[AtomicPtr<()>]>,
 }
 

@@ -6,8 +6,8 @@
 //! edges                  ▲                       ▲          ▲
 //! ```
 //! Two neighbours are one mapping if the second shows the place in the pool that follows the first's. So each place in
-//! the pool is a number, and a face has two of them: the place that it shows first, and the place that would continue
-//! its last.
+//! the pool is a number. A run of pages has a [`Face`] of two such numbers: the place that its first page shows, and
+//! the place that would continue its last page.
 //!
 //! The count may be too low: it counts two neighbouring CoW mappings as one, but the kernel keeps them as two if both
 //! had private pages before they became neighbours. There is at most one such pair for each run that became a CoW

@@ -87,8 +87,8 @@ unsafe impl Allocator for Own {
             return;
         }
         if is_mapped(layout) {
-            // SAFETY: it was mapped for this alone, and the caller guarantees that nobody uses it any more. If the
-            // kernel refuses, it stays mapped.
+            // SAFETY: the memory was mapped for this allocation alone, and the caller guarantees that nobody uses it
+            // any more. If the kernel refuses, the memory stays mapped.
             unsafe { memory::unmap_anonymous(at.as_ptr(), layout.size()) };
         } else {
             // SAFETY: the caller guarantees that it came from this heap, with this size and alignment.

@@ -464,7 +464,7 @@ fn every_call_may_fail() {
                         Op::Reclaim { blocks: 8 },
                         Op::Write { region: 1, offset: 0, value: 3 },
                         Op::DropRegion { region: 1 },
-                        // With a grain that the engine chooses, by page at first.
+                        // The engine chooses the copy grain of this region, and begins with pages.
                         Op::Create { blocks: 3, with: 5 },
                         Op::Write { region: 1, offset: 3, value: 4 },
                         Op::Fork { region: 1, with: 5 },

@@ -221,7 +221,8 @@ impl<S: Sys> Captured<S> {
         record.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed).unwrap_or_default()
     }
 
-    /// Sets the bits `bits` to `to` in those records that have any bit of `of`. This only loads where none has.
+    /// Sets the bits `bits` to `to` in those records that have any bit of `of`. A record without these bits is only
+    /// read.
     fn clear(&self, entries: Range<usize>, of: u32, bits: u32, to: u32) {
         for index in entries.start..entries.end.min(self.records.len()) {
             if self.record(EntryIndex(index)) & of != 0 {
@@ -302,7 +303,8 @@ impl<S: Sys> Captured<S> {
         self.record(index) & (MADE | OUTDATED) == MADE
     }
 
-    /// Notes that threads may write to these blocks, or have written. This only loads where nothing was captured.
+    /// Notes that threads may write to these blocks, or have written. Records of blocks without a current set are only
+    /// read.
     pub(crate) fn may_change(&self, entries: Range<usize>) {
         self.clear(entries, CURRENT, CURRENT, 0);
     }
@@ -353,7 +355,7 @@ impl<S: Sys> Captured<S> {
     }
 
     /// Notes that private pages of these blocks are dropped, so that their sets say nothing about later private pages.
-    /// The caller holds the locks of their windows, or the region lock. This only loads where nothing was captured.
+    /// The caller holds the locks of their windows, or the region lock. Records of blocks without a set are only read.
     pub(crate) fn outdate(&self, entries: Range<usize>) {
         if !seeded!("set-keeps-pages-that-were-dropped") {
             self.clear(entries, SET, CURRENT | OUTDATED, OUTDATED);

@@ -48,9 +48,9 @@ use crate::sys::{Merging, Sys};
 /// pages are.
 ///
 /// # What it costs
-/// * It costs nothing while no task waits for memory: there is no timer and no wake-up. With `CAP_SYS_RESOURCE` the
-///   kernel
-///   runs a thread of its own for it (`psimon`), which sleeps too; without it the kernel reports up to 2 s later.
+/// * It costs nothing while no task waits for memory: there is no timer and no wake-up. If the process has
+///   `CAP_SYS_RESOURCE`, the kernel runs a thread of its own for the watch (`psimon`), which sleeps too. Otherwise the
+///   kernel reports up to 2 s later.
 /// * A block whose memory was given back gets new memory at its next first write, and the kernel clears it then. That
 ///   holds for [`Commit::Upfront`](crate::Commit) and [`Reserve::Full`](crate::Reserve) too, so a write to such a block
 ///   may find the machine out of memory.

@@ -143,8 +143,8 @@ impl<S: Sys> RegionCore<S> {
         self.captured.last(index).filter(|last| is_told && Some(last.base) == entry.block())
     }
 
-    /// Marks those of `cow_mappings` that have private pages; where sets describe the pages with a mark, those with
-    /// other pages.
+    /// Marks those of `cow_mappings` that may differ: those with private pages, or with unmarked pages if sets describe
+    /// the pages with a mark (`are_told`).
     fn mark_patched(&self, cow_mappings: Range<usize>, are_told: bool, marks: &mut Marks) {
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
         let mut at_once = RUNS_AT_ONCE;

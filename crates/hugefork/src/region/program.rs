@@ -1,7 +1,7 @@
 //! The memory of a program that knows nothing of hugefork. All of it is writable at all times, writes to it never fault
 //! into the engine, and `fork(2)` children inherit it. The methods here change the states of blocks, so they belong to
 //! the engine. The crate hugefork-program knows which bytes the program uses, and calls these methods through seam.rs.
-//! ```text
+//!
 //! ```text
 //!          open                 share, before a fork(2)
 //!   Zero ────────▶ Private ──────────────────────────────▶ CowMapped: the kernel copies pages, here and in the child

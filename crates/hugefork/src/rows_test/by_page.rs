@@ -23,7 +23,7 @@ fn a_discard_drops_private_pages_and_shows_zeros() {
         assert_eq!((region.entry(0), region.read(100), world.free()), (Entry::Zero, Some(0), free));
         region.write(100, 8);
         assert_eq!((region.read(100), region.kept()), (Some(8), vec![G::PAGES..3 * G::PAGES]), "nothing comes back");
-        // Of a block that is discarded in part, the other private pages stay.
+        // A discard of a part of a block keeps the block's other private pages.
         region.discard(G::BLOCK..G::BLOCK + BASE_PAGE).unwrap();
         let seen = [G::BLOCK + 100, G::BLOCK + BASE_PAGE + 100].map(|at| region.read(at));
         assert_eq!((seen, region.kept()), ([Some(0), Some(7)], vec![G::PAGES + 1..3 * G::PAGES]));
@@ -286,7 +286,8 @@ fn where_nobody_can_be_held_writers_are_kept_off_by_protection() {
         let snapshots: Vec<_> = (1..6)
             .map(|round| {
                 region.write(100, round);
-                // Of the write-back ahead of the snapshot, and of the one in the pause.
+                // In turn, the kernel refuses the hold of the write-back ahead of the snapshot, and the hold of the one
+                // in the pause.
                 sys.fail((round > 2).then_some((Call::Hold, round as usize % 2)));
                 let protected = sys.calls(Call::Protect);
                 let snapshot = region.snapshot();

@@ -209,7 +209,7 @@ fn a_region_is_at_the_snapshot_that_was_taken_last_or_that_it_came_from() {
         let second = region.snapshot();
         assert_eq!((second.from.get(), at(&fork), at(&region)), (first.id, first.id, second.id));
         assert!(first.id < second.id);
-        // As after a snapshot whose options could not be met.
+        // The program does not get the snapshot, as if its options could not be met.
         region.forget(&second);
         assert_eq!(at(&region), first.id);
         region.forget(&second);

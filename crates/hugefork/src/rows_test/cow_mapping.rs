@@ -166,7 +166,8 @@ fn pages_go_back_into_their_block_if_nobody_else_holds_it() {
     where_pages_are_copied!(row, 4);
 }
 
-/// So the next write finds the whole region in one state, and makes all of it writable at once.
+/// The write-back for a snapshot leaves CoW mappings in place. So the next write finds the whole region in one state,
+/// and makes all of it writable at once.
 #[test]
 fn cow_mappings_stay_where_their_pages_went_into_blocks_for_a_snapshot() {
     fn row<G: Ground>(world: &World<G>) {

@@ -286,7 +286,7 @@ fn a_fork_takes_what_it_wrote_away_from_its_own_snapshots() {
     everywhere!(row, 4);
 }
 
-/// This holds for blocks that the fork wrote itself, and for those that its parent has left to it.
+/// The fork takes back blocks that it wrote itself, and blocks that its parent has left to it.
 #[test]
 fn a_fork_takes_blocks_back_from_its_own_snapshots_and_forks_once_nobody_else_has_them() {
     fn row<G: Ground>(world: &World<G>) {

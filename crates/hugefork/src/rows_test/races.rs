@@ -173,7 +173,7 @@ fn waits(thread: i32) -> bool {
     asleep(thread).is_some_and(|asleep| asleep.call == libc::SYS_futex)
 }
 
-/// As soon as a region has operations, every cut has all or nothing of each.
+/// As soon as a region has operations, every cut contains all writes of an operation or none.
 #[test]
 fn cuts_that_began_before_a_region_had_operations_have_no_half_of_one() {
     fn row<G: Ground>(world: &World<G>) {

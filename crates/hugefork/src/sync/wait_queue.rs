@@ -5,7 +5,6 @@
 //! (`SCHED_IDLE`, while the sleeper is real-time). If it spun or yielded instead, it would wait for ever.
 //!
 //! A thread that is about to sleep may miss a ring. So each sleep lasts only a moment, and then the thread looks again.
-//! looking again.
 
 use core::time::Duration;
 

@@ -195,8 +195,9 @@ pub(crate) trait Sys: Send + Sync + Sized + 'static {
     /// read. After a failure the part shows the same as before, and no thread waits.
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError>;
 
-    /// Shows at `part`, which is held, the memory at `parked`, and with the right to write if `parked` has that: no
-    /// thread finds it there without. If the kernel refuses, the process aborts with a line.
+    /// Shows the memory at `parked` at `part`, which is held. If `parked` has the right to write, `part` has it from
+    /// the first moment on, so no thread finds the memory there without it. If the kernel refuses, the process aborts
+    /// with a line.
     fn unpark(&self, part: Part<'_>, parked: Part<'_>);
 
     /// Wakes the threads that wait for `part`, after all of it shows something. `parked` then shows nothing again. If

@@ -135,7 +135,7 @@ struct State {
     stores: Vec<(usize, u8)>,
     /// Stores by other threads of the program when the engine has looked for an unmarked private page.
     stores_when_looked: Vec<(usize, u8)>,
-    /// Stores of other threads for when a new CoW mapping is shown.
+    /// Stores by other threads of the program at the moment when a new CoW mapping is shown.
     stores_when_shown: Vec<(usize, u8)>,
     /// How many calls have failed. Every other mapping call that fails does its work all the same.
     failures: usize,

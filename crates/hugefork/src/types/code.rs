@@ -38,8 +38,8 @@ use crate::units::SizeError;
 /// | 1013 | `another_pool` | `EINVAL` | A snapshot of another pool. |
 /// | 1014 | `another_length` | `EINVAL` | A snapshot of another length. |
 /// | 1015 | `bad_extents` | `EINVAL` | Text that lists no extents of a snapshot. |
-/// | 1016 | `not_an_export` | `EINVAL` | A descriptor that is not of an export, or of another. |
-/// | 1017 | `another_operations` | `EINVAL` | Operations that are not those of the region, or of others in its cut. |
+/// | 1016 | `not_an_export` | `EINVAL` | A descriptor that belongs to no export, or to another one. |
+/// | 1017 | `another_operations` | `EINVAL` | Operations other than those of the region, or of others in its cut. |
 /// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
 /// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
 /// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
@@ -101,9 +101,9 @@ pub enum ErrorCode {
     AnotherLength = 1014,
     /// Text that lists no extents of a snapshot.
     BadExtents = 1015,
-    /// A descriptor that is not of an export, or of another.
+    /// A descriptor that belongs to no export, or to another one.
     NotAnExport = 1016,
-    /// Operations that are not those of the region, or of others in its cut.
+    /// Operations other than those of the region, or of others in its cut.
     AnotherOperations = 1017,
     /// More memory than the machine or container has.
     BeyondTheMachine = 1101,

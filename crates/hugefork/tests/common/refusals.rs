@@ -118,7 +118,8 @@ impl Refusals {
         self.0.is_armed.store(true, Ordering::Release);
     }
 
-    /// From now on refuses the calls that show a block, and those that would look what the refused one has left.
+    /// From now on refuses the calls that show a block, and the calls with which the engine inspects the result of a
+    /// refused one.
     pub(crate) fn arm_blocks(&self) {
         self.0.only_blocks.store(true, Ordering::Relaxed);
         self.arm(1, &[Kind::Remap, Kind::Look]);
@@ -213,7 +214,7 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 struct Supervisor {
     shared: Arc<Shared>,
     random: Random,
-    /// For each thread, the calls that are granted next.
+    /// For each thread, the number of its next calls that are granted.
     spared: HashMap<u32, Spared>,
     program: Range<u64>,
 }
@@ -226,10 +227,10 @@ struct Spared {
     replaced: u64,
 }
 
-/// Calls that repair one refused before it had done anything.
+/// The number of calls that a repair takes if the refused call had changed nothing.
 const MAKES_UP: u32 = 12;
 
-/// Calls that repair one refused after another had replaced the earlier mapping: some for each block.
+/// The number of calls that a repair takes if an earlier call had replaced the old mapping: some for each block.
 const MAKES_UP_FOR_ALL: u32 = 5000;
 
 impl Supervisor {
@@ -267,7 +268,7 @@ impl Supervisor {
         shared.asked[kind as usize].fetch_add(1, Ordering::Relaxed);
         let Spared { calls, replaced } = self.spared.remove(&asked.pid).unwrap_or_default();
         let is_torn = kind == Kind::Protect && replaced == asked.data.args[0];
-        // Another look does no harm, so looks are never spared.
+        // Looks are refused even while a repair is granted its calls: the engine can repair without them.
         let is_spared = calls > 0 && kind != Kind::Look;
         // An `mremap` that shows a block duplicates a mapping: its old size is zero.
         let is_other = kind == Kind::Remap && asked.data.args[1] != 0 && shared.only_blocks.load(Ordering::Relaxed);
@@ -288,8 +289,8 @@ impl Supervisor {
         Some(self.errno(kind))
     }
 
-    /// The kind of a call; `None` if the engine does not make it, or if it must not be refused: the engine cannot do
-    /// without memory for its own tables, as any program.
+    /// The kind of a call. `None` if the engine does not make it, or for its own memory: like any program, the engine
+    /// cannot do without that.
     fn kind(&self, data: &libc::seccomp_data) -> Option<Kind> {
         let is_ours = self.program.contains(&data.instruction_pointer);
         let (call, arguments) = (c_long::from(data.nr), data.args);

@@ -394,7 +394,8 @@ fn a_process_that_may_have_few_descriptors_has_pools_too() {
     .well();
 }
 
-/// Closes one descriptor at a time, so that of descriptors that belong together only some are open.
+/// Closes one descriptor at a time. Some descriptors belong together, so the others of such a group are still open
+/// then.
 #[test]
 fn any_one_descriptor_may_be_closed() {
     alone(|| {

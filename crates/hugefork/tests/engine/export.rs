@@ -357,13 +357,13 @@ fn nothing_is_taken_away_from_an_export_and_nobody_loses_a_block_in_vain() {
     let refused = region.prepare_write(0..1).unwrap_err();
     assert!(matches!(refused, RegionError::PoolFull { .. }), "{refused}");
     assert!(!snapshot.is_revoked() && !fork.is_revoked() && is_whole());
-    // A fork cannot take it back either, nor can a fork of the fork.
+    // Neither a fork nor a fork of the fork can take the exported block back.
     assert!(fork.fork_with(by_block()).unwrap().prepare_write(0..1).is_err());
     assert!(is_whole() && !snapshot.is_revoked());
     drop((imported, export));
     region.as_mut_slice().fill(2);
     assert!(snapshot.is_revoked() && fork.is_revoked());
-    // By page a write works, because it takes no block.
+    // A write by page succeeds, because it takes no block.
     drop((snapshot, fork, region));
     if pool.has_page_grain() {
         let mut region = pool.region(4 * BLOCK).unwrap();

@@ -34,7 +34,8 @@ fn captured(pool: &Pool) -> (Region, [hugefork::Snapshot; 2]) {
     (region, [first, second])
 }
 
-/// The kernel shows blocks with pages written beside a snapshot through private mappings.
+/// A block whose pages were written beside a snapshot is shown through a private mapping, for which the kernel refuses
+/// some advice.
 #[test]
 fn what_the_kernel_refuses_of_private_mappings_harms_nothing() {
     alone(|| {
@@ -67,7 +68,7 @@ fn what_only_says_how_memory_is_used_harms_nothing() {
     .well();
 }
 
-/// A debug build checks for them at the next snapshot.
+/// If the program drops pages by `madvise`, a debug build notices that at the next snapshot.
 #[test]
 fn dropped_pages_are_found_in_a_debug_build() {
     if !cfg!(debug_assertions) {

@@ -242,8 +242,8 @@ impl Layout {
         seen
     }
 
-    /// Checks that the companion's part of a cut is one cut with the region's, as far as that is known, and returns
-    /// what it shows.
+    /// Checks that the snapshot of the companion and that of the region are one cut, as far as the values tell. Returns
+    /// the values of the companion.
     fn check_companion(&self, seen: &[Option<u64>], read: impl Fn(usize) -> Option<u64>) -> Vec<Option<u64>> {
         let relay: Vec<Option<u64>> = (0..WRITERS).map(|writer| read(self.second_relay(writer))).collect();
         let first = last_of(&seen[seen.len() - WRITERS..]);

@@ -160,7 +160,7 @@ impl<'a> Stage<'a> {
         let is_torn = later != stamp(who, two / 8, count) && earlier == stamp(who, one / 8, count);
         let is_one_reset = self.begun.load(Ordering::SeqCst) <= before.0 + 1;
         if is_torn && is_one_reset && !self.was(&[(two, later), (one, earlier)]) {
-            // Only a reset with refused calls may do this.
+            // A write may outlive a later one only if the kernel refused a call of the reset.
             let is_refused = self.failed.load(Ordering::SeqCst) != failed;
             assert!(is_refused, "of {who}, {two} is gone and {one} is not");
         }

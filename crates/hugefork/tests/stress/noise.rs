@@ -1,5 +1,5 @@
-//! What else a program does while it uses regions: signals whose handler touches regions, `fork(2)`, `exec`, and
-//! mappings that come and go.
+//! Noise, the other activities of a program while it uses regions: signals whose handler touches regions, `fork(2)`,
+//! `exec`, and mappings that come and go.
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
@@ -227,7 +227,7 @@ fn map(plan: &Plan, over: &AtomicBool, counts: &Counts) {
     }
 }
 
-/// Makes all of it at once, until the round is over.
+/// Makes all kinds of noise at once, until the round is over.
 pub(crate) fn make(region: &Region, of_handler: &Region, plan: &Plan, over: &AtomicBool, counts: &Counts) {
     std::thread::scope(|scope| {
         scope.spawn(|| ring(region, of_handler, plan, over, counts));

@@ -153,7 +153,7 @@ fn rounds(backing: Backing, grain: CopyGrain, at: &AtomicUsize, moved: &AtomicUs
 
 #[test]
 fn looks_find_what_was_written_while_the_kernel_swaps_migrates_and_merges() {
-    // In the process of the harness, so that they are restored whatever becomes of the test's process.
+    // The harness's process changes the settings, so it also restores them if the test's own process dies.
     let settings = if is_alone() { None } else { Some((Swap::on(), Merging::on())) };
     if let Some((Err(error), _) | (_, Err(error))) = &settings {
         return println!("skipped: no swap file or no ksmd here: {error}");

@@ -104,7 +104,7 @@ fn all() {
 
 #[test]
 fn pages_that_are_swapped_out_are_written_back_and_nothing_else_is() {
-    // In the process of the harness, so that it goes whatever becomes of the test's process.
+    // The harness's process adds the swap file, so it also removes the file if the test's own process dies.
     let swap = if is_alone() { None } else { Some(Swap::on()) };
     if let Some(Err(error)) = &swap {
         println!("skipped: no swap file here: {error}");

@@ -39,7 +39,7 @@ use crate::results::stats::{nearest_rank, sorted};
 /// programs put on a shared cache changes within milliseconds.
 const PHASES: usize = 5;
 
-/// The number of walks in a phase that count.
+/// The number of counted walks in each phase.
 const WALKS: usize = 3;
 
 /// A cache line.

@@ -1,6 +1,6 @@
-//! `reset`: some pages of a populated area are written to, and then the area is put back to its
-//! earlier state, again and again, as by a fuzzer between two inputs. The pages are random: the
-//! same pages in each round, or other pages (`pages`).
+//! `reset`: a program writes to some pages of a populated area and puts the area back to its earlier state, again and
+//! again, as a fuzzer does between two inputs. The pages are random: the same pages in each round, or other pages
+//! (`pages`).
 //!
 //! `reset` is the time for putting the area back: the median of the rounds of a sample. `cpu` is
 //! the CPU time of a round, with the writes and their page faults.
@@ -12,8 +12,8 @@
 //! | `pagemap-scan` | copies of the pages that the kernel has marked, which are then protected again |
 //! | `known-pages` | copies of the pages that the program knows it has written |
 //!
-//! Each sample is a process of its own (`hugefork reset-program`): the bench has a thread that waits for signals, and
-//! beside another thread a reset of hugefork takes some 20 us more.
+//! Each sample is a process of its own (`hugefork reset-program`): the bench has a thread that waits for signals, and a
+//! reset of hugefork in a process with another thread takes some 20 us more.
 
 mod rounds;
 mod subjects;
@@ -145,8 +145,7 @@ impl ResetProgram {
     }
 }
 
-/// Takes the sample that `words` describe, which are the arguments that the case gives to its command. Returns the line
-/// to print.
+/// Takes one sample. `words` are the arguments that the case gives to its command. Returns the line to print.
 ///
 /// # Errors
 /// Any error of the sample, or wrong arguments.

@@ -128,7 +128,7 @@ pub(super) fn measure(
     Ok(Figures { reset: nearest_rank(&sorted(resets), 0.5), cpu })
 }
 
-/// Draws the pages of a round, in order.
+/// Draws the pages of a round at random. Returns them in ascending order.
 fn draw(setup: ResetSetup, random: &mut Random) -> Vec<usize> {
     let mut pages = BTreeSet::new();
     while pages.len() < setup.count {

@@ -16,7 +16,7 @@ use hugefork_report::figure;
 
 use crate::output::aligned;
 
-/// Parameters that say how a subject did the work. The others tell works apart.
+/// Parameters that say how a subject did the work. All other parameters say what the work was.
 const HOW: [&str; 5] = ["backing", "kernel", "order", "near", "window"];
 
 /// The tables of all works of `report`.

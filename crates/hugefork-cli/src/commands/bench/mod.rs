@@ -24,7 +24,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     let mut watcher = Watcher::new(json, args.quiet)?;
     let tuning = if args.tune { Some(Tuning::apply(&plan)?) } else { None };
     if tuning.is_some() {
-        // The record describes the machine as it is now, for the subjects run on that.
+        // The settings have changed, and the record must describe the machine on which the subjects run.
         host = Host::read();
     }
     plan.settle(&host, if tuning.is_some() { Settings::Lent } else { Settings::Fixed });
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode, Failure> {
     // A run of named cases has figures that people want to see.
     let is_short = args.cases.is_empty();
     if watcher.json.as_ref().is_some_and(Sink::is_stdout) {
-        // It is no failure if nobody reads it.
+        // A failed write is ignored: perhaps nobody reads standard error.
         let _ = stderr().write_all(answer::render(&report, is_short, columns(&stderr())).as_bytes());
     } else {
         print(&answer::render(&report, is_short, columns(&stdout())))?;

@@ -34,7 +34,7 @@ impl Watcher {
     pub(super) fn new(json: Option<Sink>, is_quiet: bool) -> Result<Self, Failure> {
         let (signal, is_second) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         for number in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order, since the shutdown has to look at the flag before the same signal sets it.
+            // The order matters: the first handler checks the flag, and the second sets it for the next signal.
             flag::register_conditional_shutdown(number, 128 + number, Arc::clone(&is_second))?;
             flag::register(number, Arc::clone(&is_second))?;
             flag::register_usize(number, Arc::clone(&signal), number as usize)?;

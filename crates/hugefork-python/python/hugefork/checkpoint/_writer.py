@@ -92,8 +92,8 @@ class Save:
     ) -> None:
         self.path = path
         """The directory."""
-        # First: if the process can open no more files, nothing is begun. The thread is never joined, because Python
-        # considers a thread ended if a signal interrupts its `join`.
+        # This comes first: if the process can open no more files, the save begins nothing. The thread is never joined,
+        # because Python considers a thread ended if a signal interrupts its `join`.
         self._over = _Over()
         in_pools = {name: array for name, array in arrays.items() if holder_of(array) is not None}
         places = {name: place_of(array) for name, array in in_pools.items()}
@@ -252,7 +252,8 @@ class Save:
             for name, (older, entries) in found.items():
                 found[name] = older, self._linked(data, name, number, since.path, entries, made)
         except OSError:
-            # Another file system, or one without links, or with too many of them.
+            # The other directory is in another file system, or its file system has no links, or the files have too
+            # many.
             return {}
         # If the checkpoint was replaced meanwhile, these may be files of the next one.
         return found if manifest_or_none(since.path) == manifest else {}
@@ -376,8 +377,8 @@ def save(
         Anything that `json` takes, for `manifest.json`, as it is now. Keys become text.
     copy_ahead
         For state that is soon overwritten completely, in arrays with ``copy_grain="block"``: before the background
-        thread writes, it copies their blocks, so that most first writes need not. It stops when the pool has few free
-        blocks left. No effect on other arrays.
+        thread writes, it copies their blocks, so that most first writes of the program need no copy. It stops when the
+        pool has few free blocks left. No effect on other arrays.
     at_most
         Maximum number of bytes to write per second, such as ``"500 MiB"``. An unlimited writer uses memory and disk
         bandwidth that the program may need.

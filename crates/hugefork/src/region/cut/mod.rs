@@ -57,7 +57,7 @@ const FULL_POOL_TRIES: usize = 16;
 /// The use of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// The program gets it, and may ask for its place in the tree of snapshots.
+    /// The program gets the snapshot, and may ask for its place in the tree of snapshots.
     Snapshot,
     /// It becomes a fork at once.
     Fork,
@@ -89,7 +89,8 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Takes that back, for a snapshot that the program does not get.
+    /// Moves the region back to its earlier place in the tree of snapshots, because the program does not get this
+    /// snapshot.
     pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
         self.accounts.origin.go_back(frozen.id, frozen.from.get());
     }

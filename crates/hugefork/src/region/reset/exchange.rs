@@ -60,7 +60,7 @@ enum Step {
 }
 
 impl Step {
-    /// The step that the entry `by` places further has to need, to join the run that begins with this one.
+    /// The step that the entry `by` places further must need, so that it joins the run that this step begins.
     fn along(self, by: usize) -> Step {
         match self {
             Step::Exchange { block, origin, by_page } => Step::Exchange { block: block.offset(by), origin, by_page },

@@ -163,8 +163,8 @@ impl DirtyList {
         self.kept == 0 && self.pages.iter().any(|page| !page.is_wanted)
     }
 
-    /// Removes the pages that have marks by now from the list. True if that are more than `most` pages, counted over
-    /// all calls since the last one that returned true.
+    /// Removes the pages that have marks by now from the list. True if these are more than `most` pages, summed over
+    /// all calls since the last call that returned true.
     pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
         let count = self.pages.len();
         self.pages.retain(|page| !self.told[block_of(page.number)]);

@@ -1,4 +1,4 @@
-//! The places of the calling thread at the gates of operations.
+//! The seats of the calling thread at the gates of operations (sync/gate.rs).
 
 use std::cell::{Cell, RefCell};
 use std::ptr::{self, NonNull};
@@ -7,11 +7,11 @@ use super::operations::{HeldOperations, OperationsCore, ThreadSeat};
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::sys::linux::owner;
 
-/// The places of a thread at gates.
+/// The seats of a thread.
 struct Seats(RefCell<EngineVec<(EngineArc<OperationsCore>, NonNull<ThreadSeat>)>>);
 
 thread_local! {
-    /// The operations that the thread has entered last, and its place there, which is one of `SEATS`.
+    /// The operations that the thread has entered last, and its seat there, which is also in `SEATS`.
     static LAST: Cell<(*const OperationsCore, Option<NonNull<ThreadSeat>>)> = const { Cell::new((ptr::null(), None)) };
     static SEATS: Seats = const { Seats(RefCell::new(EngineVec::new_in(Own))) };
 }
@@ -20,7 +20,7 @@ impl Drop for Seats {
     fn drop(&mut self) {
         LAST.set((ptr::null(), None));
         for (operations, seat) in self.0.get_mut().drain(..) {
-            // SAFETY: a place lives as long as its operations.
+            // SAFETY: a seat lives as long as its operations.
             operations.vacate(unsafe { seat.as_ref() });
         }
     }
@@ -30,14 +30,14 @@ impl HeldOperations {
     /// Whether the calling thread is inside any operation.
     pub(crate) fn is_this_thread_inside() -> bool {
         let is_inside = SEATS.try_with(|seats| {
-            // SAFETY: a place lives as long as its operations.
+            // SAFETY: a seat lives as long as its operations.
             seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())
         });
         // When the thread's locals are dropped, it is inside none any more.
         is_inside == Ok(true)
     }
 
-    /// The calling thread's place; `None` in a child of `fork(2)`.
+    /// The calling thread's seat; `None` in a child of `fork(2)`.
     #[inline]
     pub(crate) fn seat(&self) -> Option<NonNull<ThreadSeat>> {
         let (last, seat) = LAST.get();
@@ -46,7 +46,7 @@ impl HeldOperations {
 
     #[cold]
     fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
-        // In a fork(2) child, a missing thread may hold the lock of the places.
+        // In a fork(2) child, a missing thread may hold the lock of the seats.
         if owner::is_forked_child() {
             return None;
         }

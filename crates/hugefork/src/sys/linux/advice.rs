@@ -12,9 +12,9 @@ use super::named;
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
-/// Makes one huge page of the 2 MiB at `start` (`MADV_COLLAPSE`, Linux 6.1), whose contents stay: plain memory, or
-/// memory of a file such as a memfd. For threads that may wait: other threads that want to change the address space
-/// never wait long for this call, above all not one in `fork(2)`.
+/// Makes one huge page of the 2 MiB at `start` (`MADV_COLLAPSE`, Linux 6.1), and keeps the contents. The memory may be
+/// plain, or that of a file such as a memfd. Call it from a thread that can afford to wait. Another thread that changes
+/// the address space meanwhile, for example in `fork(2)`, never waits long for this call.
 ///
 /// It takes some 0.3 ms where a processor is idle, tens of milliseconds where others want all of them. `errno` is left
 /// alone.

@@ -183,9 +183,9 @@ impl Arena {
 /// Whether children keep the holes, because no pointer of theirs leads into them.
 static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 
-/// Leaves holes in children from now on. A program that knows nothing of regions has itself unmapped what was there,
-/// and may ask the kernel whether the addresses are free. The free parts of the arena become holes, too, so that a
-/// child that limits its addresses (`RLIMIT_AS`) has none that it does not know of.
+/// Leaves holes in children from now on. A program that knows nothing of regions has unmapped this memory by calls of
+/// its own, and may ask the kernel whether the addresses are free. The free parts of the arena become holes, too: a
+/// child that limits its addresses (`RLIMIT_AS`) must have no addresses that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
     if let Some(Range { start, end }) = Arena::get().map(|arena| arena.reserved.clone()) {

@@ -85,7 +85,8 @@ impl CowMappings {
         let leave_out_of_forks = || advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)");
         map()?;
         leave_out_of_forks()?;
-        // Checks whether the kernel lets the process write to as much. The charge for this check goes with the mapping.
+        // Checks whether the kernel allows a writable private mapping of this size. The next `map` replaces the
+        // mapping, and ends the charge for it.
         // SAFETY: our own range, where no code writes.
         let may_write = unsafe { mprotect(pointer(at), capacity, MprotectFlags::READ | MprotectFlags::WRITE) };
         named("mprotect of the pool, private", may_write).map_err(NoPageGrain::TooMuchData)?;
@@ -249,7 +250,7 @@ impl CowMappings {
         }
     }
 
-    /// The userfaultfd that tracks writes, if it was asked for and the kernel can.
+    /// The userfaultfd that tracks writes, if one was opened and the kernel can track writes.
     fn tracker(&self) -> Option<&Userfaultfd> {
         match self.tracker.get() {
             Some(Some(tracker)) => Some(tracker),
@@ -282,7 +283,7 @@ impl CowMappings {
         opened
     }
 
-    /// Moves a part of the template there. The template stays as it is.
+    /// Moves a part of the template to `at`. The template stays as it is.
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         match self.move_once(at, len, offset) {
             // As in `make_ready`, if the kernel does not say where mappings end.

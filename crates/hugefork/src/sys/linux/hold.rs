@@ -89,8 +89,8 @@ impl Holder {
     pub(super) fn wake(&self, part: Part<'_>) {
         match self.0.wake(&(part.at()..part.at() + part.len())) {
             Ok(()) => {}
-            // If the process went on, the threads would sleep for ever. Or the program, which does not know of the
-            // descriptor, has closed it meanwhile: then no thread was held, and writes made since are lost.
+            // The process must not go on. Either the threads that wait would sleep for ever. Or the program, which does
+            // not know of the descriptor, has closed it: then no thread was held, and writes made since are lost.
             Err(errno) => abort(part, errno),
         }
     }

@@ -46,7 +46,7 @@ impl Mappings {
         }
     }
 
-    /// The same for a shared mapping, as far as the kernel tells.
+    /// As [`Mappings::is_one`], for a shared mapping, as far as the kernel tells.
     pub(super) fn is_one_shared(&self, at: usize, len: usize) -> bool {
         let Some(maps) = &self.0 else { return true };
         maps.at_or_behind(at).is_ok_and(|found| {

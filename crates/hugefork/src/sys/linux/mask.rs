@@ -1,8 +1,8 @@
 //! Keeps the program's signal handlers from running while this thread holds locks of the engine.
 //!
-//! Faults need not be kept from happening: memory that is written under a lock of the fault handler never lies in a
-//! region (`own`). Other work under an engine's lock, such as naming a pool in an error, may write to a heap that lies
-//! in a region.
+//! It does not have to prevent faults: memory that is written under a lock of the fault handler never lies in a region
+//! (`own`). Other work under an engine's lock, such as naming a pool in an error, may write to a heap that lies in a
+//! region.
 
 use core::cell::Cell;
 use core::marker::PhantomData;

@@ -309,7 +309,7 @@ impl Linux {
         self.advise(offset, len, Advice::LinuxPopulateWrite, "madvise(MADV_POPULATE_WRITE)")
     }
 
-    /// Makes one huge page of the 2 MiB at `offset`, whose contents stay. At least one of its base pages must have
+    /// Makes one huge page of the 2 MiB at `offset`, and keeps the contents. At least one of its base pages must have
     /// memory, or the kernel refuses. For a range that covers no whole 2 MiB, the kernel returns 0 and does nothing.
     /// Returns false if the kernel refused.
     pub(super) fn collapse(&self, offset: usize) -> bool {

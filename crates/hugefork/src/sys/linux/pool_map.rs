@@ -8,8 +8,8 @@
 //! is only read. The kernel does not touch pages without access (`PROT_NONE`). So a piece is closed until the pool
 //! allocates memory for it or shows it, and is closed again when its memory goes back to the system.
 //!
-//! Most pools allocate memory for one piece after the other. So together with a piece that follows open ones, as many
-//! pieces behind it are opened as are open before it, up to 16 MiB: one call instead of several.
+//! Most pools allocate memory for one piece after the other. So the call that opens a piece behind open ones also opens
+//! the next pieces: as many as are open before it, up to 16 MiB. That is one call instead of several.
 //!
 //! Open neighbours are one mapping. When there would be too many mappings, the pieces between two open runs are opened
 //! as well.

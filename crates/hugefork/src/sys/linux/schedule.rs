@@ -20,9 +20,10 @@ pub(crate) fn page_faults() -> u64 {
 /// As [`page_faults`], of all threads but the calling one, including ended ones. If the program has no other thread,
 /// this is always the same number.
 ///
-/// A thread that waited in its fault writes only after that was counted. But a third thread may write to the same page
-/// a moment before the count, so this is `None` if the program has two others. It is also `None` on processors that may
-/// show a write before the count, if no barrier prevents that.
+/// The kernel counts a fault before the faulting thread writes. But with two other threads, one could write to a page
+/// that the fault of the other has just made writable, a moment before the kernel counts that fault. So this is `None`
+/// if the program has two or more other threads. It is also `None` on processors that may show a write before the
+/// count, if no barrier prevents that.
 pub(crate) fn faults_of_others() -> Option<u64> {
     match threads::others()? {
         0 => Some(u64::MAX),

@@ -155,8 +155,8 @@ pub(crate) fn guarantees_of(fd: BorrowedFd<'_>) -> Result<Option<Guarantees>, Sy
     let hugetlb = (system == HUGETLBFS).then_some(file.st_blksize as usize);
     let may_shrink = !seals.contains(SealFlags::SHRINK);
     let is_sealed = !may_shrink && seals.contains(SealFlags::WRITE);
-    // A file that cannot be sealed has the seal against further seals, and no other. A memfd that its owner has sealed,
-    // but not against shrinking, is no pool's file.
+    // A file that cannot be sealed has only one seal, that against further seals. A memfd that its owner has sealed,
+    // but not against shrinking, is not the file of a pool.
     let is_pool = !may_shrink || system == TMPFS && seals == SealFlags::SEAL;
     // `st_blocks` counts units of 512 bytes, for any file.
     let (len, memory) = (file.st_size.cast_unsigned(), file.st_blocks.cast_unsigned() * 512);

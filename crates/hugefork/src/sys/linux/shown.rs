@@ -71,8 +71,8 @@ impl Linux {
     /// Duplicates a part of `of`, a mapping of the pool.
     fn duplicate(&self, part: Part<'_>, of: *mut c_void, offset: usize) -> Result<(), SystemError> {
         let flags = MremapFlags::MAYMOVE;
-        // This checks the limit of addresses first. Linux before 6.17 notices that it is reached only after it has
-        // unmapped the old mapping.
+        // This checks the process's limit of addresses first. Linux before 6.17 checks it only after it has unmapped
+        // the old mapping.
         may_map()?;
         // SAFETY: `offset` lies in the pool, and `of` stays as it is with an old size of zero; the new range is the
         // caller's.
@@ -222,7 +222,7 @@ mod tests {
         }
         memory.tidy();
         assert_eq!(parked.in_use(), 0);
-        // The page tables of less would move one by one.
+        // The page tables of less than a GiB would move one by one, so they are not parked.
         show(extent.part(0, LEN / 2), blocks);
         show(extent.part(0, LEN / 2), pages);
         assert_eq!(parked.in_use(), 0);

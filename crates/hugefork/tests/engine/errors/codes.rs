@@ -117,7 +117,7 @@ impl<'ast> Visit<'ast> for Wildcards {
     }
 }
 
-/// So the compiler asks for a code for each new error.
+/// Without a wildcard, the compiler demands a code for each new error.
 #[test]
 fn no_code_is_given_by_a_wildcard() {
     let source = source();

@@ -62,7 +62,7 @@ fn used_of(size: usize, faults: impl FnOnce() + Send) -> Used {
             assert_eq!(unsafe { libc::sigaltstack(&new, std::ptr::null_mut()) }, 0);
             let own = own_stack();
             memory.fill(PAINT);
-            // SAFETY: no thread is in the handler that would have it.
+            // SAFETY: this is the stack of the handler, and no thread is in the handler.
             own.clone().for_each(|at| unsafe { std::ptr::without_provenance_mut::<u8>(at).write_volatile(PAINT) });
             faults();
             let disable = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
@@ -154,9 +154,9 @@ fn reserving_pool() {
     assert_eq!((region.as_mut_slice()[0], fork.as_mut_slice()[0], pool.stats().blocks_reserved), (1, 2, 0));
 }
 
-/// The stack use of writes to blocks whose pages the kernel copies: one that shows a block so, one after another
-/// snapshot, one that copies the block after all, and one that writes the pages back into a block that nobody else
-/// holds any more.
+/// The stack use of four writes to blocks whose pages the kernel copies: the first shows a block through a private
+/// mapping; the second makes such a mapping writable again after a snapshot; the third copies the block after all; the
+/// fourth writes the pages back into a block that nobody else holds any more.
 fn by_page(pool: &Pool) -> [Used; 4] {
     let size = pool.block_size().bytes();
     let mut region = pool.region(8 << 20).unwrap();

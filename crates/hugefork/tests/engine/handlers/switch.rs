@@ -148,7 +148,7 @@ fn they_wait_too_where_another_handler_has_called_this_one() {
         let handler: Handler = unsafe { core::mem::transmute(EARLIER.load(Ordering::Relaxed)) };
         let before = blocked_now();
         handler(signal, info, context);
-        // They were delivered by now: nothing else was blocked here.
+        // Both signals must have been delivered by now, because the caller had blocked only `SIGSEGV`.
         if CAME.load(Ordering::Relaxed) != 2 || before != 1 << SIGSEGV || blocked_now() != before {
             give_up("the mask is another\n");
         }
