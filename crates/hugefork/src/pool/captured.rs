@@ -28,9 +28,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use allocator_api2::unsize_box;
 
+use super::core::PoolCore;
 use super::frames::Frames;
 use super::page_set::PageSet;
-use super::unheld::{Captures, Keeper};
+use super::unheld::{Captures, Keeper, UNHELD, USELESS};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
@@ -70,12 +71,6 @@ const SET: u32 = PAGES | CURRENT | OUTDATED | BEGUN | MADE;
 /// written pages cannot be counted.
 const TRIED_AFTER_SNAPSHOTS: usize = 32;
 
-/// A kind of set to drop: sets that are of no use to the region.
-const USELESS: u32 = 1;
-
-/// A kind of set to drop: sets that no snapshot has.
-const UNHELD: u32 = 2;
-
 /// The set that was captured of a block.
 struct Block<S: Sys> {
     set: EngineArc<PageSet<S>>,
@@ -84,26 +79,25 @@ struct Block<S: Sys> {
 }
 
 /// A region's turn. While a thread has it, no other thread takes a snapshot or fork of the region, or resets it.
-pub(crate) struct Turn<'a> {
+pub(crate) struct Turn<'a, S: Sys> {
     number: usize,
-    captured: &'a dyn Keeper,
-    pool: (&'a Captures, &'a Frames),
+    captured: &'a Captured<S>,
+    pool: &'a PoolCore<S>,
     guard: Option<WordGuard<'a>>,
 }
 
-impl Turn<'_> {
+impl<S: Sys> Turn<'_, S> {
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 }
 
-impl Drop for Turn<'_> {
+impl<S: Sys> Drop for Turn<'_, S> {
     fn drop(&mut self) {
-        let (captures, frames) = self.pool;
         drop(self.guard.take());
         // This turn may have made new sets, and it has kept other threads from dropping old ones.
-        captures.note_unheld();
-        self.captured.settle(frames);
+        self.pool.captures.note_unheld();
+        self.captured.settle_for(0, &self.pool.frames);
     }
 }
 
@@ -332,7 +326,7 @@ impl<S: Sys> Captured<S> {
 
     /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
-        self.lock().are_any()
+        !self.lock().blocks.is_empty()
     }
 
     /// Whether a block was write-protected when it was captured, and has not been made writable since. The caller holds
@@ -455,6 +449,30 @@ impl<S: Sys> Captured<S> {
             drop(replaced);
         }
     }
+
+    /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
+    /// region. Waits for no operation.
+    pub(crate) fn take_turn<'a>(&'a self, pool: &'a PoolCore<S>) -> Turn<'a, S> {
+        let guard = self.freezing.lock();
+        let number = self.turns.fetch_add(1, Ordering::Relaxed);
+        Turn { number, captured: self, pool, guard: Some(guard) }
+    }
+
+    /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
+    /// is not counted: a cut that waits for operations need not look again after it.
+    pub(crate) fn try_take_turn<'a>(&'a self, pool: &'a PoolCore<S>) -> Option<Turn<'a, S>> {
+        let guard = self.freezing.try_lock()?;
+        let number = self.turns.load(Ordering::Relaxed);
+        Some(Turn { number, captured: self, pool, guard: Some(guard) })
+    }
+
+    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
+    /// outdated sets. If another thread has the turn, that thread drops them at its end.
+    pub(crate) fn drop_useless(&self, frames: &Frames) {
+        if self.has_room.load(Ordering::Relaxed) {
+            self.settle_for(USELESS, frames);
+        }
+    }
 }
 
 impl<S: Sys> EngineArc<Captured<S>> {
@@ -469,30 +487,6 @@ impl<S: Sys> EngineArc<Captured<S>> {
         let _turn = self.freezing.lock();
         self.lock().blocks = EngineVec::new_in(Own);
         self.clear(0..self.records.len(), SET, SET, 0);
-    }
-
-    /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
-    /// region. Waits for no operation.
-    pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
-        let guard = self.freezing.lock();
-        let number = self.turns.fetch_add(1, Ordering::Relaxed);
-        Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) }
-    }
-
-    /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
-    /// is not counted: a cut that waits for operations need not look again after it.
-    pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
-        let guard = self.freezing.try_lock()?;
-        let number = self.turns.load(Ordering::Relaxed);
-        Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard) })
-    }
-
-    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
-    /// outdated sets. If another thread has the turn, that thread drops them at its end.
-    pub(crate) fn drop_useless(&self, frames: &Frames) {
-        if self.has_room() {
-            self.settle_for(USELESS, frames);
-        }
     }
 }
 
@@ -509,16 +503,8 @@ impl<S: Sys> Keeper for EngineArc<Captured<S>> {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    fn drop_unheld(&self, frames: &Frames) -> bool {
-        self.settle_for(UNHELD, frames)
-    }
-
-    fn drop_useless(&self, frames: &Frames) {
-        EngineArc::<Captured<S>>::drop_useless(self, frames);
-    }
-
-    fn settle(&self, frames: &Frames) {
-        self.settle_for(0, frames);
+    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
+        Captured::settle_for(self, wanted, frames)
     }
 }
 
@@ -527,11 +513,6 @@ impl<S: Sys> Sets<S> {
         if self.blocks.is_empty() {
             self.blocks.resize_with(count, || None);
         }
-    }
-
-    /// Whether the region has had any set so far.
-    pub(crate) fn are_any(&self) -> bool {
-        !self.blocks.is_empty()
     }
 
     /// The set of a block over `base`, if it was captured for this cut.

@@ -14,6 +14,12 @@ use super::frames::Frames;
 use crate::mem::{EngineBox, EngineVec, Own};
 use crate::sync::{WaitQueue, WordLock};
 
+/// A kind of set to drop: sets that are of no use to the region.
+pub(super) const USELESS: u32 = 1;
+
+/// A kind of set to drop: sets that no snapshot has.
+pub(super) const UNHELD: u32 = 2;
+
 /// An owner of the sets of one region, on any [`Sys`](crate::sys::Sys).
 pub(super) trait Keeper: Send + Sync {
     /// An address that distinguishes the region's sets from others.
@@ -25,16 +31,9 @@ pub(super) trait Keeper: Send + Sync {
     /// Whether there may be sets. Takes no lock.
     fn has_room(&self) -> bool;
 
-    /// Drops the sets that no snapshot has. If another thread has the region's turn, returns false: that thread drops
+    /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
     /// them at the end of its turn.
-    fn drop_unheld(&self, frames: &Frames) -> bool;
-
-    /// Drops the sets that are of no use to the region. If another thread has the region's turn, that thread drops them
-    /// at the end of its turn.
-    fn drop_useless(&self, frames: &Frames);
-
-    /// Drops the sets that other threads wanted to drop during the caller's turn.
-    fn settle(&self, frames: &Frames);
+    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool;
 }
 
 /// The sets of all regions of a pool.
@@ -60,11 +59,6 @@ pub(super) struct Shortage {
 }
 
 impl Shortage {
-    /// Notes that there may be sets that no snapshot has.
-    pub(super) fn note_unheld(&self) {
-        self.may_be_unheld.store(true, Ordering::SeqCst);
-    }
-
     /// Asks the pool's thread to drop sets that no snapshot has, and waits for its answer. Returns false if there were
     /// no such sets, or no thread to answer. The fault handler calls this, and holds no lock.
     pub(super) fn ask(&self, wake: impl FnOnce()) -> bool {
@@ -138,7 +132,7 @@ impl Captures {
 
     /// Notes that a snapshot has given up its sets, so that some may belong to no snapshot now.
     pub(crate) fn note_unheld(&self) {
-        self.shortage.note_unheld();
+        self.shortage.may_be_unheld.store(true, Ordering::SeqCst);
     }
 
     /// Drops the sets that no snapshot has.
@@ -146,7 +140,7 @@ impl Captures {
         let _dropping = self.shortage.dropping.lock();
         if self.shortage.may_be_unheld.swap(false, Ordering::SeqCst) {
             self.each(|captured| {
-                if !captured.drop_unheld(frames) {
+                if !captured.settle_for(UNHELD, frames) {
                     self.note_unheld();
                 }
             });
@@ -155,6 +149,6 @@ impl Captures {
 
     /// Drops the sets that are of no use to their regions.
     pub(super) fn drop_useless(&self, frames: &Frames) {
-        self.each(|captured| captured.drop_useless(frames));
+        self.each(|captured| _ = captured.settle_for(USELESS, frames));
     }
 }

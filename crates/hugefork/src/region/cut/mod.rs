@@ -125,7 +125,7 @@ fn cut<S: Sys>(
     }
     regions.iter().for_each(|region| region.captured.forget_some_density());
     let take_turns = || {
-        let mut turns: EngineVec<Turn<'_>> = EngineVec::with_capacity_in(regions.len(), Own);
+        let mut turns: EngineVec<Turn<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         turns.extend(regions.iter().map(|region| region.take_turn()));
         turns
     };

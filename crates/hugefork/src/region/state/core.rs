@@ -125,13 +125,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// Takes the region's turn: while a thread has it, no other thread takes a snapshot or a fork of the region, or
     /// resets it. This does not wait for the program's operations.
-    pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
-        self.captured.take_turn(&self.pool().captures, &self.pool().frames)
+    pub(in crate::region) fn take_turn(&self) -> Turn<'_, S> {
+        self.captured.take_turn(self.pool())
     }
 
     /// As [`RegionCore::take_turn`], for a thread that only reads. `None` if another thread has the turn.
-    pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_>> {
-        self.captured.try_take_turn(&self.pool().captures, &self.pool().frames)
+    pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_, S>> {
+        self.captured.try_take_turn(self.pool())
     }
 
     /// Makes all later cuts wait for `operations`, unless the region has operations already. Returns those that cuts
