@@ -115,7 +115,7 @@ impl<S: Sys> PoolCore<S> {
             obtain(at)?;
         }
         let mut ready = 0;
-        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_fresh(block)) {
+        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_if(block, Content::Fresh)) {
             // Meanwhile a holder may have used the block, or a trim may have taken its memory. So this asks again,
             // which takes a microsecond if the memory is there.
             let is_there = self.sys.obtain(self.offset(block), self.block_size.bytes(), 0).is_ok();

@@ -10,12 +10,13 @@
 //! * `Revoked`: the region has taken the block away.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::pages::LockedPages;
 use super::view::View;
 use crate::mem::pinned::{Known, PinnedBox};
-use crate::mem::{self, EngineArc, EngineBox};
+use crate::mem::EngineArc;
+use crate::pool::bits::Bits;
 use crate::pool::captured::Captured;
 use crate::pool::core::PoolCore;
 use crate::pool::holders::Seat;
@@ -28,40 +29,14 @@ use crate::types::error::RegionError;
 use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
 
-/// A set of entries of a snapshot, one bit for each entry.
-pub(super) struct EntrySet(EngineBox<[AtomicU64]>);
-
-impl EntrySet {
-    /// The empty set, for `count` entries.
-    fn new(count: usize) -> EntrySet {
-        EntrySet(mem::zeroed(count.div_ceil(64)))
-    }
-
-    pub(super) fn add(&self, index: EntryIndex) {
-        self.0[index.0 / 64].fetch_or(1 << (index.0 % 64), Ordering::Relaxed);
-    }
-
-    pub(super) fn has(&self, index: EntryIndex) -> bool {
-        self.0[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1
-    }
-
-    /// The entries of the set, in order.
-    pub(super) fn each(&self) -> impl Iterator<Item = EntryIndex> {
-        let words = self.0.iter().enumerate().map(|(at, word)| (at, word.load(Ordering::Relaxed)));
-        words.filter(|(_, word)| *word != 0).flat_map(|(at, word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| EntryIndex(64 * at + bit))
-        })
-    }
-}
-
 /// The blocks of a region at one moment. The pool and the fault handler hold the address of this struct.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     pub(crate) entries: Entries,
     /// Entries whose blocks the region wrote. The region is charged for them while only forks and snapshots hold them.
-    own: EntrySet,
+    own: Bits,
     /// Entries that have or have had a block of zeros.
-    pub(super) zeros: EntrySet,
+    pub(super) zeros: Bits,
     /// How many entries have a block of zeros now. A search for free blocks asks thousands of snapshots, most of which
     /// have none.
     pub(super) zeros_held: AtomicUsize,
@@ -108,8 +83,8 @@ impl<S: Sys> SnapshotCore<S> {
         let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
             entries: Entries::new(count),
-            own: EntrySet::new(count),
-            zeros: EntrySet::new(count),
+            own: Bits::none(count),
+            zeros: Bits::none(count),
             zeros_held: AtomicUsize::new(0),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
@@ -167,12 +142,12 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Notes that the snapshot's region wrote the block at `index`.
     pub(crate) fn note_own(&self, index: EntryIndex) {
-        self.own.add(index);
+        self.own.put(index.0, Ordering::Relaxed);
     }
 
     /// The writer of the block at `index`, seen from the region `id`: that region itself, or another.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
-        if self.own.has(index) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
+        if self.own.has(index.0) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
     }
 
     /// Gives up all blocks. They must not be mapped yet.

@@ -21,7 +21,7 @@ impl<S: Sys> SnapshotCore<S> {
     /// Gives up the block at `index`: the entry becomes `Revoked`, or `Zero` if the block has only zeros. The addresses
     /// change first. False if the kernel refuses; then nothing has changed.
     pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
-        let is_zeros = self.zeros.has(index);
+        let is_zeros = self.zeros.has(index.0);
         let store = || {
             if is_zeros {
                 self.zeros_held.fetch_sub(1, Ordering::Relaxed);

@@ -24,14 +24,14 @@ impl<S: Sys> SnapshotCore<S> {
     /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
         let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
-        is_plain && !self.zeros.has(index)
+        is_plain && !self.zeros.has(index.0)
     }
 
     /// Stores a block of zeros, and takes over one reference to it.
     pub(crate) fn take_zeros(&self, _locked: Locked<'_>, index: EntryIndex, block: BlockId) {
         self.entries.set(index, Entry::Shared(block, Origin::Parent));
         self.note_own(index);
-        self.zeros.add(index);
+        self.zeros.put(index.0, Ordering::Relaxed);
         self.zeros_held.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -42,7 +42,7 @@ impl<S: Sys> SnapshotCore<S> {
             return 0;
         }
         let (alone, mut dropped) = (self.lock.exclusive(), 0);
-        for index in self.zeros.each() {
+        for index in self.zeros.each().map(EntryIndex) {
             let Some(block) = self.entries.get(index).block() else { continue };
             // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
             let is_alone = self.pool().frames.references(block) == 1 || seeded!("zeros-taken-from-two");
