@@ -115,7 +115,7 @@ impl<S: Sys> PoolCore<S> {
     /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
         let shortage = &self.captures.shortage;
-        if !shortage.ask(|| self.maintenance.wake()) {
+        if !shortage.ask(|| self.maintenance.parker.wake()) {
             return Found::None;
         }
         match self.frames.available() {

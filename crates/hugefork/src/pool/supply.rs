@@ -32,7 +32,7 @@ impl<S: Sys> PoolCore<S> {
             return;
         }
         let mut spared = self.block_size.count((ahead.spare)());
-        while self.frames.ready() < wanted && !self.maintenance.is_over() {
+        while self.frames.ready() < wanted && !self.maintenance.parker.is_over() {
             match self.get_one_ahead(spared) {
                 Got::Blocks(got) => spared = spared.saturating_sub(got),
                 Got::Nothing | Got::HeldBack => return,
