@@ -1,5 +1,7 @@
 //! Takes slots (slots.rs) that have memory, for pages that are about to be captured.
 
+use allocator_api2::vec::IntoIter;
+
 use super::core::PoolCore;
 use super::frames::{Content, Wanted};
 use super::slots::Slot;
@@ -57,7 +59,7 @@ const MAX_TAKEN_SLOTS: usize = 4096;
 /// Free slots for pages that are about to be captured. The drop gives unused slots back.
 pub(crate) struct FreeSlots<'a, S: Sys> {
     pool: &'a PoolCore<S>,
-    taken: EngineVec<Slot>,
+    taken: IntoIter<Slot, Own>,
     /// How many more slots the caller may need.
     wanted: usize,
 }
@@ -65,24 +67,21 @@ pub(crate) struct FreeSlots<'a, S: Sys> {
 impl<'a, S: Sys> FreeSlots<'a, S> {
     /// Provides slots for `pages` pages, or somewhat more.
     pub(crate) fn new(pool: &'a PoolCore<S>, pages: usize) -> FreeSlots<'a, S> {
-        FreeSlots { pool, taken: EngineVec::new_in(Own), wanted: pages }
+        FreeSlots { pool, taken: EngineVec::new_in(Own).into_iter(), wanted: pages }
     }
 
     /// The next free slot, if the pool has one.
     pub(crate) fn next(&mut self) -> Option<Slot> {
-        if self.taken.is_empty() {
-            self.taken = self.pool.take_slots(self.wanted.clamp(1, MAX_TAKEN_SLOTS));
+        self.taken.next().or_else(|| {
+            self.taken = self.pool.take_slots(self.wanted.clamp(1, MAX_TAKEN_SLOTS)).into_iter();
             self.wanted = self.wanted.saturating_sub(self.taken.len());
-            // `pop` takes from the end, so the slots are reversed to come out in ascending order, and neighbours lie in
-            // a row.
-            self.taken.reverse();
-        }
-        self.taken.pop()
+            self.taken.next()
+        })
     }
 }
 
 impl<S: Sys> Drop for FreeSlots<'_, S> {
     fn drop(&mut self) {
-        self.pool.give_up_slots(self.taken.drain(..));
+        self.pool.give_up_slots(self.taken.by_ref());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::core::PoolCore;
 use super::frames::Content;
 use super::shortage::Idle;
+use crate::ranges::runs;
 use crate::stats::counters::count;
 use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -79,25 +80,15 @@ impl<S: Sys> PoolCore<S> {
         }
         let started = self.sys.cpu_time();
         self.make_huge(piece.start);
-        let mut got = Got::Blocks(0);
-        let mut next = piece.start;
-        while let (Got::Blocks(before), Some(run)) = (got, self.next_fresh(next..piece.end)) {
-            next = run.end;
-            got = self.obtain_free(run).map_or_else(|other| other, |more| Got::Blocks(before + more));
-        }
+        let mut fresh = runs(piece, |index| self.frames.is_free_and_fresh(index));
+        let got = fresh.try_fold(0, |got, run| Ok(got + self.obtain_free(run)?));
+        let got = got.map_or_else(|other| other, Got::Blocks);
         count(&self.ahead.nanoseconds, self.sys.cpu_time().saturating_sub(started));
         if let Got::Blocks(blocks) = got {
             self.ahead.has_some.store(true, Ordering::Relaxed);
             count(&self.ahead.blocks, blocks as u64);
         }
         got
-    }
-
-    /// The first run of free fresh blocks in `blocks`.
-    fn next_fresh(&self, mut blocks: Range<usize>) -> Option<Range<usize>> {
-        let is_fresh = |index: &usize| self.frames.is_free_and_fresh(*index);
-        let start = blocks.find(is_fresh)?;
-        Some(start..blocks.find(|index| !is_fresh(index)).unwrap_or(blocks.end))
     }
 
     /// Allocates memory for a run of blocks while they are free and fresh. Returns how many have memory then.
@@ -115,7 +106,8 @@ impl<S: Sys> PoolCore<S> {
             obtain(at)?;
         }
         let mut ready = 0;
-        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_if(block, Content::Fresh)) {
+        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_if(block, Content::Fresh))
+        {
             // Meanwhile a holder may have used the block, or a trim may have taken its memory. So this asks again,
             // which takes a microsecond if the memory is there.
             let is_there = self.sys.obtain(self.offset(block), self.block_size.bytes(), 0).is_ok();

@@ -67,23 +67,10 @@ impl Waiting {
     /// place.
     pub(crate) fn enter(&self, windows: Range<usize>, mark: u32) {
         let _links = self.links.lock();
-        let (mut first, mut last) = (self.line.first.load(Ordering::Relaxed), self.line.last.load(Ordering::Relaxed));
-        for (at, waits) in windows.clone().zip(&self.marks[windows]) {
-            if waits.load(Ordering::Relaxed) != 0 {
-                continue;
-            }
-            waits.store(mark, Ordering::Relaxed);
-            let link = at as u32 + 1;
-            if first == 0 {
-                first = link;
-            } else {
-                self.next[last as usize - 1].store(link, Ordering::Relaxed);
-            }
-            last = link;
+        for window in windows.filter(|window| !self.is_waiting(*window)) {
+            self.marks[window].store(mark, Ordering::Relaxed);
+            self.push(&self.line, window);
         }
-        // A window outside of the queues has link 0: `take` clears it, and the last in line never has one.
-        self.line.first.store(first, Ordering::Relaxed);
-        self.line.last.store(last, Ordering::Relaxed);
     }
 
     /// Gives the caller alone the right to take windows out of the line. Waits while another thread still visits some.
@@ -118,12 +105,10 @@ impl Waiting {
     /// Puts a window that was taken back at the front of the line.
     pub(crate) fn put_back(&self, window: usize) {
         let _links = self.links.lock();
-        let first = self.line.first.load(Ordering::Relaxed);
+        let first = self.line.first.swap(window as u32 + 1, Ordering::Relaxed);
+        self.next[window].store(first, Ordering::Relaxed);
         if first == 0 {
-            self.push(&self.line, window);
-        } else {
-            self.next[window].store(first, Ordering::Relaxed);
-            self.line.first.store(window as u32 + 1, Ordering::Relaxed);
+            self.line.last.store(window as u32 + 1, Ordering::Relaxed);
         }
     }
 
