@@ -345,7 +345,7 @@ impl World {
                 assert_eq!(self.pool.frames.free(), before + dropped.blocks);
             }
             Op::Trim => {
-                let _ = self.pool.trim();
+                let _ = self.pool.trim(usize::MAX);
             }
             Op::GetAhead => {
                 let (free, ready) = (self.pool.frames.free(), self.pool.frames.ready());

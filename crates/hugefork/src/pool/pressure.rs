@@ -258,7 +258,7 @@ impl<S: Sys> PoolCore<S> {
     /// is dropped.
     fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
         let trim = |bytes: usize| {
-            let trimmed = self.trim_some(bytes)?;
+            let trimmed = self.trim(bytes)?;
             count(&counters.bytes_trimmed, trimmed as u64);
             Ok(trimmed)
         };

@@ -111,6 +111,13 @@ impl<S: Sys> PoolCore<S> {
         self.slots.given_back().wrapping_sub(before)
     }
 
+    /// Makes room for a call that found no block: drops lazily freed blocks, or pages that were captured for snapshots
+    /// that are gone. Returns false if there are none. Not for fault handlers.
+    pub(crate) fn make_room(&self) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.drop_some_lazy() != Found::None || self.drop_unheld() > 0
+    }
+
     /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
     /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
@@ -146,16 +153,23 @@ impl<S: Sys> PoolCore<S> {
     fn drop_in_line(&self, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut done = Dropped::default();
         while done.bytes < bytes && *look > 0 {
-            let Some((oldest, until)) = self.oldest_lazy(what) else { break };
             let visit = self.holders.visit();
+            // The region with the oldest contents, and the number of the `lazy_free` call of the next region's.
+            let (mut oldest, mut until) = (None, u32::MAX);
             for holder in visit.family.regions().filter_map(Holder::lazy) {
-                if holder.oldest_lazy(what) == Some(oldest) {
-                    let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
-                    done.blocks += dropped.blocks;
-                    done.bytes += dropped.bytes;
-                    break;
+                let Some(mark) = holder.oldest_lazy(what) else { continue };
+                match oldest {
+                    Some((first, _)) if first < mark => until = until.min(mark),
+                    _ => {
+                        until = oldest.map_or(u32::MAX, |(first, _)| first);
+                        oldest = Some((mark, holder));
+                    }
                 }
             }
+            let Some((_, holder)) = oldest else { break };
+            let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
+            done.blocks += dropped.blocks;
+            done.bytes += dropped.bytes;
             // The search for the next region inspects each region. Their number is subtracted only after a drop, so
             // that each call makes progress: a caller whose limit is used up searches again, and must find fewer
             // candidates then.
@@ -172,29 +186,10 @@ impl<S: Sys> PoolCore<S> {
         recalled
     }
 
-    /// The number of the `lazy_free` call of the oldest region's oldest contents, and that of the next region's.
-    fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
-        let mut oldest = None;
-        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
-            oldest = match (oldest, holder.oldest_lazy(what)) {
-                (None, Some(first)) => Some((first, u32::MAX)),
-                (Some((first, _)), Some(other)) if other < first => Some((other, first)),
-                (Some((first, until)), Some(other)) => Some((first, until.min(other))),
-                (oldest, None) => oldest,
-            };
-        }
-        oldest
-    }
-
-    /// Gives the memory of all free blocks back to the system, as [`PoolCore::trim_some`] does.
-    pub(crate) fn trim(&self) -> Result<usize, SystemError> {
-        self.trim_some(usize::MAX)
-    }
-
     /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more. Returns the
     /// number of bytes. hugetlb pages are set aside for the pool and stay, because others might have them when the pool
     /// needs them again.
-    pub(crate) fn trim_some(&self, bytes: usize) -> Result<usize, SystemError> {
+    pub(crate) fn trim(&self, bytes: usize) -> Result<usize, SystemError> {
         if self.sys.merging() == Merging::Separate {
             return Ok(0);
         }

@@ -162,7 +162,7 @@ fn trimmed_blocks_get_huge_pages_again() {
     let space = region(&pool);
     (0..2 * HUGE_PAGE).step_by(64 << 10).for_each(|offset| write(&space, offset));
     drop(space);
-    assert_eq!(pool.trim(), Ok(2 * HUGE_PAGE));
+    assert_eq!(pool.trim(usize::MAX), Ok(2 * HUGE_PAGE));
     assert_eq!(pieces(&pool), [NOTHING; 2]);
     write(&region(&pool), 0);
     assert_eq!(pieces(&pool), [HUGE, NOTHING]);
@@ -197,7 +197,7 @@ fn memory_for_captures_is_ready_at_the_end_of_the_pool_up_to_a_limit() {
 fn nothing_is_allocated_ahead_after_a_trim_until_the_next_cut() {
     let pool = pool(2 * MIB, 32, 64 * MIB);
     assert_eq!(got(&pool, 8), 8);
-    assert_eq!(pool.trim(), Ok(8 * HUGE_PAGE));
+    assert_eq!(pool.trim(usize::MAX), Ok(8 * HUGE_PAGE));
     assert_eq!((got(&pool, 8), pool.frames.fresh()), (0, 32));
     pool.ahead.note_cut();
     assert_eq!(got(&pool, 8), 8);
@@ -307,7 +307,7 @@ fn a_ready_block_has_memory_whatever_other_threads_do() {
                 let space = region(&pool);
                 (2 * HUGE_PAGE..4 * HUGE_PAGE).step_by(64 << 10).for_each(|offset| write(&space, offset));
                 drop(space);
-                pool.trim().unwrap();
+                pool.trim(usize::MAX).unwrap();
             }
         });
         while !writer.is_finished() {

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::pages::LockedPages;
 use super::view::View;
-use crate::mem::pinned::{Known, PinnedBox};
 use crate::mem::EngineArc;
+use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::bits::Bits;
 use crate::pool::captured::Captured;
 use crate::pool::core::PoolCore;
@@ -147,13 +147,13 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// The writer of the block at `index`, seen from the region `id`: that region itself, or another.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
-        if self.own.has(index.0) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
+        if self.own.has(index.0) && self.parent.account.id() == id { Origin::Own } else { Origin::Parent }
     }
 
     /// Gives up all blocks. They must not be mapped yet.
     pub(crate) fn give_up_all(&self, locked: Locked<'_>) {
         for block in self.entries.iter().filter_map(Entry::block) {
-            self.parent.freed(usize::from(self.pool.release(block)));
+            self.parent.account.freed(usize::from(self.pool.release(block)));
         }
         self.forget_all(locked);
     }
@@ -226,7 +226,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {
             let changes = pool.frames.changes();
-            self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
+            self.parent.account.freed(blocks.filter(|&block| pool.release(block)).count());
             self.pages.give_up(&pool);
             if pool.frames.changes() != changes {
                 self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));

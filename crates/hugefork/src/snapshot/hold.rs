@@ -83,7 +83,7 @@ impl<S: Sys> Drop for HeldBlock<'_, S> {
     fn drop(&mut self) {
         if self.frozen.pool().release(self.block) {
             // All other holders have let go of it meanwhile, and counted this guard as a remaining holder.
-            self.frozen.parent.freed(1);
+            self.frozen.parent.account.freed(1);
         }
     }
 }

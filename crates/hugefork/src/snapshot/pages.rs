@@ -17,7 +17,6 @@ use crate::mapping::edges::Shown;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::{PoolCore, Shortage};
 use crate::pool::page_set::PageSet;
-use crate::pool::shortage::Found;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Shows, Sys};
 use crate::table::{Entry, Locked, Origin, Reserved};
@@ -131,58 +130,40 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Replaces the block at `index` by a block of its own, if there are pages over it.
     pub(crate) fn complete_at(&self, index: EntryIndex) -> Result<(), RegionError> {
-        while let Some(set) = self.pages_at(index) {
-            match self.try_to_complete(index, &set)? {
+        while self.pages_at(index).is_some() {
+            match self.try_to_complete(index)? {
                 Ok(()) => {}
                 Err(Shortage::Memory(source)) => {
                     return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
                 }
-                Err(Shortage::Blocks) => {
-                    let _signals = SignalsBlocked::new();
-                    if self.pool().drop_some_lazy() == Found::None && self.pool().drop_unheld() == 0 {
-                        return Err(self.pool().full());
-                    }
-                }
+                Err(Shortage::Blocks) if self.pool().make_room() => {}
+                Err(Shortage::Blocks) => return Err(self.pool().full()),
             }
         }
         Ok(())
     }
 
     /// Copies the block and the pages over it into a new block, and swaps that in unless another thread was faster.
-    fn try_to_complete(&self, index: EntryIndex, set: &PageSet<S>) -> Result<Result<(), Shortage>, RegionError> {
+    fn try_to_complete(&self, index: EntryIndex) -> Result<Result<(), Shortage>, RegionError> {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
-        let Some(base) = self.hold_base(index)? else { return Ok(Ok(())) };
-        let copied = pool.copy_of(base, Reserved::No);
-        if let Ok(own) = copied {
-            for (at, page) in set.pages() {
-                // SAFETY: `own` is ours alone, and the page lies in it.
-                unsafe { pool.direct(own).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
-            }
-            let exchanged = self.exchange(index, base, own);
-            let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
-            self.parent.freed(usize::from(pool.release(unused)));
-            self.parent.freed(usize::from(pool.release(base)));
-            // No lock is held.
-            return exchanged
-                .map(drop)
-                .inspect(|()| pool.captures.note_unheld())
-                .map(Ok)
-                .map_err(|refused| self.refused(refused));
+        let Some(held) = self.hold(index)? else { return Ok(Ok(())) };
+        let Some(set) = held.pages() else { return Ok(Ok(())) };
+        let base = held.id();
+        let own = match pool.copy_of(base, Reserved::No) {
+            Ok(own) => own,
+            Err(shortage) => return Ok(Err(shortage)),
+        };
+        for (at, page) in set.pages() {
+            // SAFETY: `own` is ours alone, and the page lies in it.
+            unsafe { pool.direct(own).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
         }
-        self.parent.freed(usize::from(pool.release(base)));
-        Ok(copied.map(drop))
-    }
-
-    /// Takes a reference to the block at `index` if it has pages over it, and returns it.
-    fn hold_base(&self, index: EntryIndex) -> Result<Option<BlockId>, RegionError> {
-        let _looking = self.lock.shared();
-        let entry = self.entries.get(index);
-        if entry == Entry::Revoked {
-            return Err(RegionError::Revoked);
-        }
-        let base = entry.block().filter(|_| self.pages_at(index).is_some());
-        base.inspect(|base| self.pool().frames.add_reference(*base));
-        Ok(base)
+        let exchanged = self.exchange(index, base, own);
+        let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
+        self.parent.account.freed(usize::from(pool.release(unused)));
+        drop((held, exchanged.map_err(|refused| self.refused(refused))?));
+        // No lock is held.
+        pool.captures.note_unheld();
+        Ok(Ok(()))
     }
 
     /// Stores `own` in place of `base` and the pages over it, and returns these pages; `None` if another thread was
@@ -210,7 +191,7 @@ impl<S: Sys> SnapshotCore<S> {
             remapped.published(Recount { before, after: shown.edges(only) });
         }
         self.note_own(index);
-        self.parent.keeps_alone();
+        self.parent.account.left();
         Ok(pages[index.0].take())
     }
 

@@ -23,7 +23,7 @@ impl<S: Sys> SnapshotCore<S> {
     /// Whether the region `id` may give this snapshot a block of zeros at `index`. The snapshot must be one of that
     /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
-        let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
+        let is_plain = self.parent.account.id() == id && !self.is_irrevocable() && self.view.get().is_none();
         is_plain && !self.zeros.has(index.0)
     }
 
@@ -47,7 +47,7 @@ impl<S: Sys> SnapshotCore<S> {
             // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
             let is_alone = self.pool().frames.references(block) == 1 || seeded!("zeros-taken-from-two");
             if is_alone && self.let_go(Locked::alone(&alone), index) {
-                self.parent.freed(usize::from(self.pool().release(block)));
+                self.parent.account.freed(usize::from(self.pool().release(block)));
                 dropped += 1;
             }
         }

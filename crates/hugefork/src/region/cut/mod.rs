@@ -39,7 +39,6 @@ use self::part::Keeps;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
-use crate::pool::shortage::Found;
 use crate::region::private::Quiesced;
 use crate::region::state::operations;
 use crate::region::state::{RegionCore, Turn, Unresolved};
@@ -90,11 +89,6 @@ impl<S: Sys> RegionCore<S> {
     /// Takes that back, for a snapshot that the program does not get.
     pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
         self.accounts.origin.go_back(frozen.id, frozen.from.get());
-    }
-
-    fn drops_some_lazy(&self) -> bool {
-        let _signals = SignalsBlocked::new();
-        self.pool().drop_some_lazy() != Found::None || self.pool().drop_unheld() > 0
     }
 }
 
@@ -199,7 +193,7 @@ fn cut<S: Sys>(
             // all.
             Err(_) if stay_writable => may_stay_writable = false,
             // Pinned blocks are copied, and the copies take blocks.
-            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
+            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.pool().make_room()) => {}
             // CoW mappings that have got private pages since they were written back are copied, too. To write them back
             // ahead makes room.
             Err(RegionError::PoolFull { .. })

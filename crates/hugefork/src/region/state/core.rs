@@ -288,11 +288,11 @@ impl<S: Sys> Known for RegionCore<S> {
 impl<S: Sys> Drop for RegionCore<S> {
     fn drop(&mut self) {
         let pool = self.pool().clone();
-        pool.unreserve_all(&self.table);
+        pool.frames.unreserve(self.table.reserved());
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
             let freed = entries.filter(|&index| self.give_back(index)).count();
-            self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
+            self.accounts.parent.iter().for_each(|parent| parent.account.freed(freed));
         } else {
             // The blocks may still be mapped, so no other holder may get them.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
