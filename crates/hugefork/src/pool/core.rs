@@ -16,7 +16,7 @@ use super::stock::Stock;
 use super::unheld::Captures;
 use crate::mem::EngineArc;
 use crate::ranges::Ranges;
-use crate::stats::counters::Registry;
+use crate::stats::counters::{Registry, count};
 use crate::sys::{Sys, SystemError};
 use crate::table::Reserved;
 use crate::types::error::RegionError;
@@ -147,7 +147,7 @@ impl<S: Sys> PoolCore<S> {
             part.clone().for_each(|index| self.frames.set_content(BlockId(index as u32), Content::Clean));
             next = part.end;
         }
-        self.ahead.note_late(run.count);
+        count(&self.ahead.late, run.count as u64);
         Ok(())
     }
 

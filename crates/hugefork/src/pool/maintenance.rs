@@ -180,7 +180,7 @@ impl<S: Sys> PoolCore<S> {
             self.decide_pace();
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
                 at_cut = faults;
-                self.ahead.note_cut();
+                self.ahead.rests.store(false, Ordering::Relaxed);
             }
             // Each fault since the last cut gives the next cut at most one page to capture.
             let pages = faults.wrapping_sub(at_cut) as usize;

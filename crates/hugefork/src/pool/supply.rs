@@ -29,7 +29,7 @@ impl<S: Sys> PoolCore<S> {
     /// spare it.
     pub(super) fn get_ahead(&self, blocks: usize) {
         let (ahead, wanted) = (&self.ahead, blocks.min(self.ahead.most));
-        if self.frames.ready() >= wanted || ahead.rests() {
+        if self.frames.ready() >= wanted || ahead.rests.load(Ordering::Relaxed) {
             return;
         }
         let mut spared = self.block_size.count((ahead.spare)());

@@ -199,7 +199,7 @@ fn nothing_is_allocated_ahead_after_a_trim_until_the_next_cut() {
     assert_eq!(got(&pool, 8), 8);
     assert_eq!(pool.trim(usize::MAX), Ok(8 * HUGE_PAGE));
     assert_eq!((got(&pool, 8), pool.frames.fresh()), (0, 32));
-    pool.ahead.note_cut();
+    pool.ahead.rests.store(false, Ordering::Relaxed);
     assert_eq!(got(&pool, 8), 8);
     // While a cut holds its writers, nothing is allocated ahead.
     let held_back = pool.ahead.hold_back();
@@ -229,7 +229,7 @@ fn unused_memory_goes_back_and_used_memory_stays() {
         assert_eq!([60 * HUGE_PAGE + 4096, 56 * HUGE_PAGE + 4096, 20 * HUGE_PAGE].map(read), [1, 0, 0]);
         // Memory is allocated again after the next cut.
         assert_eq!(got(&pool, 1000), 0);
-        pool.ahead.note_cut();
+        pool.ahead.rests.store(false, Ordering::Relaxed);
         assert!(got(&pool, 1000) > 0);
     }
 }
@@ -283,7 +283,7 @@ fn a_machine_without_spare_memory_is_left_alone_and_a_refusal_loses_no_block() {
     let pool = self::pool(2 * MIB, 8, 16 * MIB);
     pool.sys.fail(Some((Call::Obtain, 0)));
     assert_eq!((got(&pool, 4), got(&pool, 4), pool.ahead.stats().stopped), (0, 0, 1));
-    pool.ahead.note_cut();
+    pool.ahead.rests.store(false, Ordering::Relaxed);
     assert_eq!(got(&pool, 4), 4);
 }
 
@@ -311,7 +311,7 @@ fn a_ready_block_has_memory_whatever_other_threads_do() {
             }
         });
         while !writer.is_finished() {
-            pool.ahead.note_cut();
+            pool.ahead.rests.store(false, Ordering::Relaxed);
             pool.get_ahead(128);
         }
     });

@@ -62,18 +62,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// A snapshot without blocks.
+    /// A snapshot without blocks. `source` is the original if `parent` is a clone.
     pub(crate) fn empty(
-        pool: &EngineArc<PoolCore<S>>,
-        count: usize,
-        parent: Derived,
-        id: Option<SnapshotId>,
-    ) -> PinnedBox<SnapshotCore<S>> {
-        SnapshotCore::new(pool, count, parent, None, id)
-    }
-
-    /// `source` is the original if `parent` is a clone.
-    fn new(
         pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
@@ -191,7 +181,7 @@ impl<S: Sys> SnapshotCore<S> {
     pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
         let (count, parent) = (self.entries.len(), self.parent.clone());
         let source = Some(&self.parent);
-        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id);
+        let copy = SnapshotCore::empty(&self.pool, count, parent, source, self.id);
         copy.from.set(self.from.get());
         self.captured.get().into_iter().for_each(|captured| copy.keep_captured(captured));
         if self.has_room_for_pages() {

@@ -210,7 +210,7 @@ fn cut<S: Sys>(
 /// region's turn.
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
-    let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
+    let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), None, id);
     frozen.keep_captured(&region.captured);
     if region.captured.are_any() || region.accounts.has_cow_mappings() {
         frozen.make_room_for_pages();
