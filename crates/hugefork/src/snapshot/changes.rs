@@ -217,15 +217,7 @@ pub(crate) struct Found<'a, S: Sys, N: ?Sized> {
 impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
     /// Both sides belong to one pool and have the same length.
     pub(crate) fn new(newer: &'a N, older: &'a SnapshotCore<S>, precision: Precision) -> Found<'a, S, N> {
-        Found {
-            newer,
-            older,
-            precision,
-            next: 0,
-            candidates: VecDeque::new(),
-            found: VecDeque::new(),
-            failed: None,
-        }
+        Found { newer, older, precision, next: 0, candidates: VecDeque::new(), found: VecDeque::new(), failed: None }
     }
 
     /// Ends the iteration with an error, unless it is over.

@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::pages::LockedPages;
+use super::pages::PageSets;
 use super::view::View;
 use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
@@ -51,8 +51,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) id: Option<SnapshotId>,
     /// The snapshot at which the region was when this one was taken.
     pub(crate) from: Place,
-    /// The pages over blocks that others hold too. They change under `lock`; empty if there never were any.
-    pub(super) pages: LockedPages<S>,
+    /// The pages over blocks that others hold too, if there is room for any. They change under `lock`.
+    pub(super) pages: OnceLock<PageSets<S>>,
     /// The page sets captured for the snapshots of its region.
     pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
     /// Keeps this part of the pool set aside, so that the next region is placed elsewhere.
@@ -83,7 +83,7 @@ impl<S: Sys> SnapshotCore<S> {
             parent,
             id,
             from: Place::default(),
-            pages: LockedPages::default(),
+            pages: OnceLock::new(),
             captured: OnceLock::new(),
             placement: OnceLock::new(),
             seat: Seat::default(),
@@ -217,7 +217,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         if closed.is_ok() {
             let changes = pool.frames.changes();
             self.parent.account.freed(blocks.filter(|&block| pool.release(block)).count());
-            self.pages.give_up(&pool);
+            self.give_up_pages();
             if pool.frames.changes() != changes {
                 self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
                 // Some holder may hold a block alone now.

@@ -7,7 +7,6 @@
 
 use std::hint::black_box;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::SnapshotCore;
@@ -15,7 +14,7 @@ use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Refused, Site};
 use crate::mapping::edges::Shown;
 use crate::mem::{EngineArc, EngineVec, Own};
-use crate::pool::core::{PoolCore, Shortage};
+use crate::pool::core::Shortage;
 use crate::pool::page_set::PageSet;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Shows, Sys};
@@ -42,85 +41,59 @@ impl Contents {
 
 /// The page sets of a snapshot, one place for each block. The caller blocks the program's signals while it uses them: a
 /// signal handler could wait for the snapshot's lock, whose holder uses the sets too.
-pub(super) struct LockedPages<S: Sys> {
-    sets: Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>,
-    /// Whether `sets` ever had places.
-    has_room: AtomicBool,
-}
-
-impl<S: Sys> Default for LockedPages<S> {
-    fn default() -> LockedPages<S> {
-        LockedPages { sets: Mutex::new(EngineVec::new_in(Own)), has_room: AtomicBool::new(false) }
-    }
-}
-
-impl<S: Sys> LockedPages<S> {
-    fn lock(&self) -> MutexGuard<'_, EngineVec<Option<EngineArc<PageSet<S>>>>> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed)
-    }
-}
-
-impl<S: Sys> LockedPages<S> {
-    /// Drops all sets.
-    pub(super) fn give_up(&mut self, pool: &PoolCore<S>) {
-        if self.has_room() {
-            *self = LockedPages::default();
-            pool.captures.note_unheld();
-        }
-    }
-}
-
-impl<S: Sys> Drop for LockedPages<S> {
-    /// First reads the count of owners of each set. The counts lie all over the heap: the processor fetches several at
-    /// once for reads, but only one at a time for the subtractions that follow.
-    fn drop(&mut self) {
-        let sets = self.sets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
-    }
-}
+pub(super) type PageSets<S> = Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Makes room for the pages of all blocks. Allocates; only the caller may know of the snapshot yet.
     pub(crate) fn make_room_for_pages(&self) {
-        let count = self.entries.len();
-        self.pages.lock().resize_with(count, || None);
-        self.pages.has_room.store(true, Ordering::Relaxed);
+        let mut sets = EngineVec::new_in(Own);
+        sets.resize_with(self.entries.len(), || None);
+        let _ = self.pages.set(Mutex::new(sets));
+    }
+
+    /// The page sets, if there is room for any.
+    fn sets(&self) -> Option<MutexGuard<'_, EngineVec<Option<EngineArc<PageSet<S>>>>>> {
+        Some(self.pages.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Drops all sets.
+    pub(super) fn give_up_pages(&mut self) {
+        let Some(mut pages) = self.pages.take() else { return };
+        let sets = pages.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // First reads the count of owners of each set. The counts lie all over the heap: the processor fetches several
+        // at once for reads, but only one at a time for the subtractions that follow.
+        black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
+        drop(pages);
+        self.pool().captures.note_unheld();
     }
 
     /// Stores the pages over the block at `index`, or none. The snapshot is still being filled and has room for them.
     pub(crate) fn set_pages(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
-        if let Some(place) = self.pages.lock().get_mut(index.0) {
-            *place = set;
+        if let Some(mut sets) = self.sets() {
+            sets[index.0] = set;
         }
     }
 
     /// The entry at `index`, and the pages over its block.
     pub(super) fn contents(&self, index: EntryIndex) -> Contents {
-        if !self.pages.has_room() {
+        if !self.has_room_for_pages() {
             return Contents::of::<S>(self.entries.get(index), None);
         }
         let _signals = SignalsBlocked::new();
         let _looking = self.lock.shared();
-        let sets = self.pages.lock();
-        Contents::of(self.entries.get(index), sets.get(index.0).and_then(Option::as_deref))
+        let sets = self.sets();
+        Contents::of(self.entries.get(index), sets.as_ref().and_then(|sets| sets[index.0].as_deref()))
     }
 
     /// The pages over the block at `index`.
     pub(crate) fn pages_at(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
-        if !self.pages.has_room() {
-            return None;
-        }
-        let _signals = SignalsBlocked::new();
-        self.pages.lock().get(index.0)?.clone()
+        let _signals = self.has_room_for_pages().then(SignalsBlocked::new)?;
+        self.set_over(index)
     }
 
     /// As [`SnapshotCore::pages_at`], for a caller that has blocked the program's signals.
     pub(crate) fn set_over(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
-        self.pages.lock().get(index.0)?.clone()
+        self.sets()?[index.0].clone()
     }
 
     /// Replaces each block with pages over it by a block of its own.
@@ -175,7 +148,7 @@ impl<S: Sys> SnapshotCore<S> {
         own: BlockId,
     ) -> Result<Option<EngineArc<PageSet<S>>>, Refused> {
         let alone = self.lock.exclusive();
-        let mut pages = self.pages.lock();
+        let Some(mut pages) = self.sets() else { return Ok(None) };
         if self.entries.get(index).block() != Some(base) || pages[index.0].is_none() {
             return Ok(None);
         }
@@ -204,17 +177,17 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Whether any block has pages over it.
     pub(crate) fn has_pages(&self) -> bool {
-        self.pages.has_room() && self.blocks_with_pages() > 0
+        self.blocks_with_pages() > 0
     }
 
     /// How many blocks have pages over them.
     pub(super) fn blocks_with_pages(&self) -> usize {
-        let _signals = SignalsBlocked::new();
-        self.pages.lock().iter().flatten().count()
+        let _signals = self.has_room_for_pages().then(SignalsBlocked::new);
+        self.sets().map_or(0, |sets| sets.iter().flatten().count())
     }
 
     /// Whether there is room for pages: without it, no block has any.
     pub(crate) fn has_room_for_pages(&self) -> bool {
-        self.pages.has_room()
+        self.pages.get().is_some()
     }
 }
