@@ -297,7 +297,7 @@ impl<S: Sys> PoolCore<S> {
     fn visit_cow_mapped<T>(&self, id: RegionId, visit: impl FnOnce(&dyn CowMappingHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
         let held = self.holders.visit();
-        let region = held.family.region(id)?;
+        let region = held.region(id)?;
         region.with_cow_mappings().map(visit)
     }
 
@@ -309,7 +309,7 @@ impl<S: Sys> PoolCore<S> {
         iter::from_fn(move || {
             let _signals = SignalsBlocked::new();
             let visit = self.holders.visit();
-            let ids = visit.family.regions().filter(has_cow_mappings).filter_map(Holder::id);
+            let ids = visit.regions().filter(has_cow_mappings).filter_map(Holder::id);
             last = Some(ids.filter(|id| Some(*id) > last).min()?);
             last
         })

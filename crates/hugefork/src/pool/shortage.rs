@@ -100,7 +100,7 @@ impl<S: Sys> PoolCore<S> {
     /// number of blocks. The caller has blocked signals and holds no lock.
     pub(crate) fn drop_zeros(&self) -> usize {
         let visit = self.holders.visit();
-        visit.family.members().map(Holder::drop_zeros).sum()
+        visit.members().map(Holder::drop_zeros).sum()
     }
 
     /// Drops pages that were captured for snapshots that are gone. Returns how many blocks came back. Not for fault
@@ -126,7 +126,8 @@ impl<S: Sys> PoolCore<S> {
             return Found::None;
         }
         match self.frames.available() {
-            0 if shortage.may_be_unheld() => Found::LookAgain,
+            // Another thread had the turn of a region whose sets may belong to no snapshot.
+            0 if shortage.may_be_unheld.load(Ordering::SeqCst) => Found::LookAgain,
             0 => Found::None,
             1.. => Found::Some,
         }
@@ -156,7 +157,7 @@ impl<S: Sys> PoolCore<S> {
             let visit = self.holders.visit();
             // The region with the oldest contents, and the number of the `lazy_free` call of the next region's.
             let (mut oldest, mut until) = (None, u32::MAX);
-            for holder in visit.family.regions().filter_map(Holder::lazy) {
+            for holder in visit.regions().filter_map(Holder::lazy) {
                 let Some(mark) = holder.oldest_lazy(what) else { continue };
                 match oldest {
                     Some((first, _)) if first < mark => until = until.min(mark),
@@ -173,14 +174,14 @@ impl<S: Sys> PoolCore<S> {
             // The search for the next region inspects each region. Their number is subtracted only after a drop, so
             // that each call makes progress: a caller whose limit is used up searches again, and must find fewer
             // candidates then.
-            *look = look.saturating_sub(visit.family.regions().count());
+            *look = look.saturating_sub(visit.regions().count());
         }
         done
     }
 
     fn recall_lazy(&self, changes: u64) -> bool {
         let mut recalled = false;
-        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
+        for holder in self.holders.visit().regions().filter_map(Holder::lazy) {
             recalled |= holder.recall_lazy(changes);
         }
         recalled

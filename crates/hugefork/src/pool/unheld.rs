@@ -46,7 +46,7 @@ pub(crate) struct Captures {
 #[derive(Default)]
 pub(super) struct Shortage {
     /// Whether there may be sets that no snapshot has.
-    may_be_unheld: AtomicBool,
+    pub(super) may_be_unheld: AtomicBool,
     /// Held while a thread drops them.
     dropping: WordLock,
     asked: AtomicU32,
@@ -71,11 +71,6 @@ impl Shortage {
         let is_answered = || self.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
         self.answers.until(|| (is_answered() || !self.is_served.load(Ordering::SeqCst)).then_some(()));
         true
-    }
-
-    /// Whether there may still be sets that no snapshot has, because another thread had the turn of their region.
-    pub(super) fn may_be_unheld(&self) -> bool {
-        self.may_be_unheld.load(Ordering::SeqCst)
     }
 
     /// Calls `drop_them` if a fault waits for that.
@@ -116,11 +111,7 @@ impl Captures {
     }
 
     pub(super) fn remove(&self, captured: &dyn Keeper) {
-        let mut regions = self.lock();
-        let at = regions.iter().rposition(|other| other.address() == captured.address());
-        let removed = at.map(|at| regions.swap_remove(at));
-        drop(regions);
-        drop(removed);
+        self.lock().retain(|other| other.address() != captured.address());
     }
 
     /// Calls `each` for all regions that may have sets. Holds no lock meanwhile.

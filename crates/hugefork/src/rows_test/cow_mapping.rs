@@ -354,7 +354,8 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
-        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
+        let frozen =
+            SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
         let parts = [Part::new(&region, frozen, true, None)];
         fill(&parts, None, || {}).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);

@@ -81,8 +81,8 @@ impl<S: Sys> RegionCore<S> {
         let _window = self.table.lock(index);
         let Some(block) = self.shared_block(index) else { return (Asked::Changed, false) };
         let id = self.accounts.cow.id();
-        let others = || visit.family.members().filter(|holder| holder.id() != Some(id));
-        let is_of_here = self.table.get(index).is_owner() || visit.family.is_all_of(id, index, block);
+        let others = || visit.members().filter(|holder| holder.id() != Some(id));
+        let is_of_here = self.table.get(index).is_owner() || visit.is_all_of(id, index, block);
         if !is_of_here || others().any(|holder| holder.keeps(index, block)) {
             return (Asked::Strangers, false);
         }
