@@ -23,34 +23,24 @@ use crate::units::BlockId;
 
 /// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Content {
     /// Never touched since the kernel gave it: it may have no memory yet, and it reads as zeros once it has.
-    Fresh,
+    Fresh = 0,
     /// The block has memory, which is zero.
-    Clean,
+    Clean = 1,
     /// The block has memory that still holds the last holder's data, which the next holder must never see.
-    Used,
+    Used = 2,
 }
 
 const CONTENT_MASK: u32 = 0b11;
 const ONE_REFERENCE: u32 = 1 << 2;
-const FRESH: u32 = 0;
-const CLEAN: u32 = 1;
-const USED: u32 = 2;
 
 impl Content {
-    fn encode(self) -> u32 {
-        match self {
-            Content::Fresh => FRESH,
-            Content::Clean => CLEAN,
-            Content::Used => USED,
-        }
-    }
-
     fn decode(word: u32) -> Content {
         match word & CONTENT_MASK {
-            CLEAN => Content::Clean,
-            USED => Content::Used,
+            1 => Content::Clean,
+            2 => Content::Used,
             _ => Content::Fresh,
         }
     }
@@ -281,7 +271,7 @@ impl Frames {
     /// Puts a block with its new content back into the free list, after a call took it out while it still counted as
     /// available.
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
-        self.words[block.index()].store(content.encode(), Ordering::Relaxed);
+        self.words[block.index()].store(content as u32, Ordering::Relaxed);
         self.set_free(block, content);
         self.given_back.ring();
     }
@@ -289,7 +279,7 @@ impl Frames {
     /// Whether the block at `index` seems to be free and fresh. Another thread may take it at any time.
     pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
         // The word of a fresh block without references is zero.
-        self.words[index].load(Ordering::Relaxed) == FRESH && self.free.has(index)
+        self.words[index].load(Ordering::Relaxed) == Content::Fresh as u32 && self.free.has(index)
     }
 
     /// The last free block that has memory. Other threads may take it at any time.
@@ -324,7 +314,7 @@ impl Frames {
 
     /// Sets the content of a block that the caller alone holds.
     pub(crate) fn set_content(&self, block: BlockId, content: Content) {
-        self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
+        self.words[block.index()].store(ONE_REFERENCE | content as u32, Ordering::Relaxed);
     }
 
     /// Marks all blocks clean: they have memory, which is zero. No thread may hold a block yet.

@@ -104,11 +104,6 @@ impl Stock {
         }
     }
 
-    /// Whether the program asked for zeroed blocks.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.high > 0
-    }
-
     /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones were
     /// taken. While the thread is awake, or if there is none, this is a single load.
     pub(crate) fn nudge(&self, frames: &Frames) {

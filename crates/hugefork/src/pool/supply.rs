@@ -49,7 +49,7 @@ impl<S: Sys> PoolCore<S> {
     /// pages stay, because they are set aside for the pool. A zeroed stock stays, because the program asked for it.
     pub(crate) fn give_back_unused(&self) {
         let has_some = self.ahead.has_some.swap(false, Ordering::Relaxed);
-        if !has_some || self.sys.merging() == Merging::Separate || self.stock.is_wanted() {
+        if !has_some || self.sys.merging() == Merging::Separate || self.stock.high > 0 {
             return;
         }
         self.ahead.rest();

@@ -6,8 +6,8 @@ use super::entry::{Origin, State};
 use super::pins::Pinned;
 use super::transition::{
     Event, Goal, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnReset, OnRevoke, OnShare,
-    OnWrite, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
-    on_reclaim, on_reset, on_revoke, on_share, on_write, on_write_protect,
+    OnWrite, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed, on_reclaim,
+    on_reset, on_revoke, on_share, on_write, on_write_protect,
 };
 use crate::sys::Merging;
 use crate::types::options::Reserve;
@@ -58,7 +58,7 @@ pub(crate) fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
     let is_split = matches!(state, State::Split);
     match event {
         Event::Write => both!(Write, on_write(state, facts.held, facts.grain)),
-        Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
+        Event::Read => (state, if state == State::Revoked { Work::Refuse } else { Work::Nothing }),
         Event::Snapshot | Event::Fork => both!(Share, on_share(state, facts.pinned)),
         Event::Discard => both!(Discard, on_discard(state, facts.pinned)),
         Event::LazyFree => both!(LazyFree, on_lazy_free(state, facts.held, facts.pinned)),

@@ -234,14 +234,6 @@ pub(crate) const fn on_write_protect(state: State) -> State {
     }
 }
 
-/// Whether a read by address works in this state.
-pub(crate) const fn is_readable(state: State) -> bool {
-    match state {
-        State::Zero | State::Private | State::Shared | State::Lazy | State::Split | State::CowMapped(_) => true,
-        State::Revoked => false,
-    }
-}
-
 /// A fork or snapshot of the region.
 pub(crate) const fn on_share(state: State, pinned: Pinned) -> (State, OnShare) {
     match (state, pinned) {
