@@ -45,12 +45,12 @@ pub struct SupplyStats {
 }
 
 /// The memory that a pool allocates ahead. If `most` is 0, it allocates none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ahead {
     /// The most blocks that are allocated ahead.
     pub(super) most: usize,
     /// Asks the machine how many bytes it can spare.
-    pub(super) spare: fn() -> usize,
+    pub(super) spare: Option<fn() -> usize>,
     /// Nothing is allocated ahead before the next cut, because memory was refused or given back.
     pub(super) rests: AtomicBool,
     /// Some memory that was allocated ahead may be unused.
@@ -77,19 +77,7 @@ impl Drop for HeldBack<'_> {
 impl Ahead {
     /// Allocates at most `most` bytes ahead, and no more than the machine can `spare`.
     pub(crate) fn new(most: usize, block_size: BlockSize, spare: fn() -> usize) -> Ahead {
-        Ahead {
-            most: block_size.count(most),
-            spare,
-            rests: AtomicBool::new(false),
-            has_some: AtomicBool::new(false),
-            cuts: AtomicUsize::new(0),
-            running: AtomicBool::new(false),
-            blocks: AtomicU64::new(0),
-            nanoseconds: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            stopped: AtomicU64::new(0),
-            given_back: AtomicU64::new(0),
-        }
+        Ahead { most: block_size.count(most), spare: Some(spare), ..Ahead::default() }
     }
 
     /// Stops the thread from allocating memory while the guard lives.

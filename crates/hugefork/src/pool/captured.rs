@@ -80,16 +80,11 @@ struct Block<S: Sys> {
 
 /// A region's turn. While a thread has it, no other thread takes a snapshot or fork of the region, or resets it.
 pub(crate) struct Turn<'a, S: Sys> {
-    number: usize,
+    /// Rises with each turn, and with each drop of sets.
+    pub(crate) number: usize,
     captured: &'a Captured<S>,
     pool: &'a PoolCore<S>,
     guard: Option<WordGuard<'a>>,
-}
-
-impl<S: Sys> Turn<'_, S> {
-    pub(crate) fn number(&self) -> usize {
-        self.number
-    }
 }
 
 impl<S: Sys> Drop for Turn<'_, S> {
@@ -185,17 +180,22 @@ impl<S: Sys> Captured<S> {
         let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
             wanted & USELESS != 0 && is_useless(index, set) || wanted & UNHELD != 0 && set.owners() == 1
         };
-        let (mut sets, mut are_any) = (self.lock(), false);
+        if self.drop_each(&mut self.lock(), is_wanted) {
+            // A cut that waits for the end of operations must look again.
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops each set that `is_wanted` accepts. Returns true if there were any.
+    fn drop_each(&self, sets: &mut Sets<S>, is_wanted: impl Fn(EntryIndex, &EngineArc<PageSet<S>>) -> bool) -> bool {
+        let mut are_any = false;
         for (index, of) in sets.blocks.iter_mut().enumerate() {
             if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
                 (*of, are_any) = (None, true);
                 self.set_record(EntryIndex(index), SET, 0);
             }
         }
-        if are_any {
-            // A cut that waits for the end of operations must look again.
-            self.turns.fetch_add(1, Ordering::Relaxed);
-        }
+        are_any
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
@@ -363,14 +363,7 @@ impl<S: Sys> Captured<S> {
         self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
         sets.cut += 1;
-        for (index, of) in sets.blocks.iter_mut().enumerate() {
-            let index = EntryIndex(index);
-            let is_old = |base| self.is_outdated(index) || block_of(index) != Some(base);
-            if of.as_ref().is_some_and(|of| is_old(of.set.base)) {
-                *of = None;
-                self.set_record(index, SET, 0);
-            }
-        }
+        self.drop_each(&mut sets, |index, set| self.is_outdated(index) || block_of(index) != Some(set.base));
     }
 
     /// Forgets the set of a block.

@@ -64,7 +64,7 @@ impl<S: Sys> PoolCore<S> {
             kernels,
             registry: Registry::default(),
             stock,
-            ahead: Ahead::new(0, block_size, || usize::MAX),
+            ahead: Ahead::default(),
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),

@@ -69,12 +69,6 @@ impl Default for Slots {
 }
 
 impl SlotBlock {
-    fn new(size: BlockSize) -> SlotBlock {
-        let mut holders = EngineVec::new_in(Own);
-        holders.resize(size.bytes() / BASE_PAGE, 0);
-        SlotBlock { holders, used: 0, next: 0 }
-    }
-
     /// Gives out free slots until there are `count`, or until none is left. `first` is the number of the block's first
     /// slot.
     fn give(&mut self, first: usize, taken: &mut EngineVec<Slot>, count: usize) {
@@ -97,9 +91,11 @@ impl SlotBlocks {
     }
 
     fn add(&mut self, block: BlockId, size: BlockSize) {
+        let mut holders = EngineVec::new_in(Own);
+        holders.resize(size.bytes() / BASE_PAGE, 0);
         let count = self.all.len().max(block.index() + 1);
         self.all.resize_with(count, || None);
-        self.all[block.index()] = Some(EngineBox::new_in(SlotBlock::new(size), Own));
+        self.all[block.index()] = Some(EngineBox::new_in(SlotBlock { holders, used: 0, next: 0 }, Own));
         self.open(block.index());
     }
 

@@ -32,7 +32,7 @@ impl<S: Sys> PoolCore<S> {
         if self.frames.ready() >= wanted || ahead.rests.load(Ordering::Relaxed) {
             return;
         }
-        let mut spared = self.block_size.count((ahead.spare)());
+        let mut spared = self.block_size.count(ahead.spare.map_or(usize::MAX, |spare| spare()));
         while self.frames.ready() < wanted && !self.maintenance.parker.is_over() {
             match self.get_one_ahead(spared) {
                 Got::Blocks(got) => spared = spared.saturating_sub(got),

@@ -199,7 +199,7 @@ fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_th
         assert!(region.are_alike(0) && is_cow_mapped(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
-        let turn = || region.captured.take_turn(&world.pool).number();
+        let turn = || region.captured.take_turn(&world.pool).number;
         let before = turn();
         assert!(!region.are_alike(0));
         assert_eq!(turn(), before + 2, "a cut that waits for operations is to look again");

@@ -150,11 +150,7 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Forgets all blocks, because their references now belong to other holders.
     pub(crate) fn forget_all(&self, _locked: Locked<'_>) {
-        for index in (0..self.entries.len()).map(EntryIndex) {
-            if self.entries.get(index) != Entry::Zero {
-                self.entries.set(index, Entry::Zero);
-            }
-        }
+        self.entries.set_alike(0..self.entries.len(), Entry::Zero);
     }
 
     /// Guarantees that from now on no block is taken away. Returns an error if one already was.

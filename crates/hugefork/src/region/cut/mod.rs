@@ -155,12 +155,12 @@ fn cut<S: Sys>(
         } else {
             // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
-            next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
+            next.extend(turns.iter().map(|turn| turn.number.wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
-            let are_others = !turns.iter().map(Turn::number).eq(next);
+            let are_others = !turns.iter().map(|turn| turn.number).eq(next);
             for part in &mut parts {
                 if are_others {
                     // Other threads may have taken snapshots, whose ids are greater.
