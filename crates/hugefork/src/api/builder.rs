@@ -231,7 +231,8 @@ impl PoolBuilder {
             Merging::Merge => spare,
         };
         let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
-        let core = PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock).with_ahead(ahead);
+        let core =
+            PoolCore { ahead, ..PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock) };
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }

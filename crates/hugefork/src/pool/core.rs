@@ -47,7 +47,7 @@ pub(crate) struct PoolCore<S: Sys> {
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// A pool of `blocks` fresh blocks that clears and copies with `kernels`.
+    /// A pool of `blocks` fresh blocks that clears and copies with `kernels`, and allocates nothing ahead.
     pub(crate) fn new(
         sys: S,
         name: String,
@@ -74,11 +74,6 @@ impl<S: Sys> PoolCore<S> {
             captures: Captures::default(),
             pages_in_views: AtomicUsize::new(0),
         }
-    }
-
-    /// The same pool, with the limits of `ahead` for memory that is allocated before cuts.
-    pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
-        PoolCore { ahead, ..self }
     }
 
     /// The offset of a block in the pool's memory.

@@ -380,17 +380,9 @@ impl Frames {
     /// Earmarks up to `most` available blocks: the caller may then clear that many free bits. Returns `None` if fewer
     /// than `least` blocks are available.
     pub(super) fn earmark(&self, least: usize, most: usize) -> Option<usize> {
-        let mut seen = self.available.load(Ordering::SeqCst);
-        loop {
-            if seen < least {
-                return None;
-            }
-            let granted = seen.min(most);
-            match self.available.compare_exchange_weak(seen, seen - granted, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return Some(granted),
-                Err(now) => seen = now,
-            }
-        }
+        let rest = |available: usize| (available >= least).then(|| available - available.min(most));
+        let before = self.available.fetch_update(Ordering::SeqCst, Ordering::SeqCst, rest).ok()?;
+        Some(before.min(most))
     }
 
     /// Repeats `try_once` until it succeeds, or until it fails while no thread is taking a run. A thread that takes a

@@ -455,7 +455,7 @@ mod tests {
     impl Holder for Relative {
         fn id(&self) -> Option<RegionId> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            self.seat.is_none().then(|| self.account.id())
+            self.seat.is_none().then(|| self.account.id)
         }
 
         fn seat(&self) -> Option<&Seat> {
@@ -490,7 +490,7 @@ mod tests {
         }
         // SAFETY: the holders outlive the list.
         chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
-        let of = |nth: usize| chain[nth].account.id();
+        let of = |nth: usize| chain[nth].account.id;
         let asked = || chain.iter().map(|holder| holder.asked.load(Ordering::Relaxed)).sum::<usize>();
         let before = asked();
         assert!(holders.visit().is_all_of(of(0), EntryIndex(0), BlockId(0)), "all are forks of the first");
@@ -503,7 +503,7 @@ mod tests {
     /// Whether `relative` descends from the region `id`: follows the links from parent to parent.
     fn comes_from(all: &[Box<Relative>], relative: &Relative, id: RegionId) -> bool {
         let parent = relative.tie.as_ref().and_then(Derived::parent);
-        let of = |parent: RegionId| all.iter().find(|other| other.account.id() == parent);
+        let of = |parent: RegionId| all.iter().find(|other| other.account.id == parent);
         parent.is_some_and(|parent| parent == id || of(parent).is_some_and(|parent| comes_from(all, parent, id)))
     }
 
@@ -527,8 +527,8 @@ mod tests {
                 let gone = all.swap_remove(below(all.len()));
                 holders.remove(&*gone);
             }
-            let of = all[below(all.len())].account.id();
-            let ids = all.iter().map(|relative| relative.account.id());
+            let of = all[below(all.len())].account.id;
+            let ids = all.iter().map(|relative| relative.account.id);
             let expected = all.iter().zip(ids).all(|(relative, id)| id == of || comes_from(&all, relative, of));
             assert_eq!(holders.visit().is_all_of(of, EntryIndex(0), BlockId(0)), expected);
             let visit = holders.visit();
@@ -564,7 +564,7 @@ mod tests {
             expected.sort_unstable();
             assert_eq!((listed, visit.regions().count()), (expected, regions));
         };
-        let is_all_of = |region: &Relative| holders.visit().is_all_of(region.account.id(), EntryIndex(0), BlockId(0));
+        let is_all_of = |region: &Relative| holders.visit().is_all_of(region.account.id, EntryIndex(0), BlockId(0));
         check(&snapshots, 2);
         for at in [0, 11, 5, 26, 1, 20] {
             holders.remove(&*snapshots.swap_remove(at));

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The account of one region.
 #[derive(Debug)]
 pub(crate) struct CowAccount {
-    /// Distinguishes the region from all others that ever lived.
-    id: RegionId,
+    /// The region whose account this is.
+    pub(crate) id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
 }
@@ -36,11 +36,6 @@ impl Default for CowAccount {
 }
 
 impl CowAccount {
-    /// The region whose account this is.
-    pub(crate) fn id(&self) -> RegionId {
-        self.id
-    }
-
     /// Whether the region has more than one fork or snapshot.
     pub(crate) fn has_several(&self) -> bool {
         self.derived.load(Ordering::Relaxed) > 1

@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use crate::mem::EngineArc;
 use crate::ranges::Ranges;
 use crate::sync::SignalsBlocked;
-use crate::units::{BlockId, BlockSize, HUGE_PAGE};
+use crate::units::{BlockSize, HUGE_PAGE};
 
 /// A range of blocks that a region prefers. No other region can claim it until this is dropped.
 pub(crate) struct Placement {
     /// The ranges that are no region's placement.
     free: EngineArc<Mutex<Ranges>>,
-    blocks: Range<usize>,
+    pub(crate) blocks: Range<usize>,
 }
 
 impl Placement {
@@ -25,10 +25,6 @@ impl Placement {
         let align = (HUGE_PAGE / size.bytes()).max(1);
         let blocks = free.lock().unwrap_or_else(PoisonError::into_inner).take(count, align)?;
         Some(Placement { free: free.clone(), blocks })
-    }
-
-    pub(crate) fn first(&self) -> BlockId {
-        BlockId(self.blocks.start as u32)
     }
 }
 

@@ -95,15 +95,14 @@ impl<S: Sys> PoolCore<S> {
     fn obtain_free(&self, run: Range<usize>) -> Result<usize, Got> {
         let (from, to) = (self.block_size.len_of(run.start), self.block_size.len_of(run.end));
         // The memory is allocated in steps, because no mapping of the process can change during one.
-        let obtain = |at: usize| match self.ahead.is_held_back() {
-            true => Err(Got::HeldBack),
-            false => self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused),
-        };
         for at in (from..to).step_by(HUGE_PAGE) {
             if !self.frames.is_free_and_fresh(self.block_size.count(at)) {
                 break;
             }
-            obtain(at)?;
+            if self.ahead.is_held_back() {
+                return Err(Got::HeldBack);
+            }
+            self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused)?;
         }
         let mut ready = 0;
         for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_if(block, Content::Fresh))

@@ -26,7 +26,7 @@ fn pool(block: usize, pieces: usize, most: usize) -> EngineArc<PoolCore<SoftMmu>
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
     let (blocks, kernels) = (size.count(pieces * HUGE_PAGE), Kernels::default_for_this_cpu());
     let core = PoolCore::new(mmu, "test".to_owned(), size, blocks, kernels, Stock::default());
-    EngineArc::new(core.with_ahead(Ahead::new(most, size, PLENTY)))
+    EngineArc::new(PoolCore { ahead: Ahead::new(most, size, PLENTY), ..core })
 }
 
 fn region(pool: &EngineArc<PoolCore<SoftMmu>>) -> PinnedBox<RegionCore<SoftMmu>> {
@@ -257,7 +257,7 @@ fn memory_that_the_program_asked_for_stays() {
     ] {
         let mmu = SoftMmu::new(64 * HUGE_PAGE, merging, 1000);
         let pool = PoolCore::new(mmu, "test".to_owned(), size, 64, kernels(), stock);
-        let pool = pool.with_ahead(Ahead::new(16 * MIB, size, PLENTY));
+        let pool = PoolCore { ahead: Ahead::new(16 * MIB, size, PLENTY), ..pool };
         assert_eq!(got(&pool, 8), 8);
         pool.give_back_unused();
         assert_eq!(pool.frames.zeroed() == 8, stays);

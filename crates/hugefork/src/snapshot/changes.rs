@@ -173,7 +173,7 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
                     differing.add(page);
                 }
             };
-            if blocks[0].map(HeldBlock::id) != blocks[1].map(HeldBlock::id) {
+            if blocks[0].map(|block| block.block) != blocks[1].map(|block| block.block) {
                 piece.pages().for_each(|(at, page)| compare(at, page));
                 continue;
             }

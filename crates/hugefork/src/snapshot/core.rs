@@ -137,7 +137,7 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// The writer of the block at `index`, seen from the region `id`: that region itself, or another.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
-        if self.own.has(index.0) && self.parent.account.id() == id { Origin::Own } else { Origin::Parent }
+        if self.own.has(index.0) && self.parent.account.id == id { Origin::Own } else { Origin::Parent }
     }
 
     /// Gives up all blocks. They must not be mapped yet.

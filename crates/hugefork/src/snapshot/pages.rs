@@ -98,19 +98,16 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Replaces each block with pages over it by a block of its own.
     pub(crate) fn complete(&self) -> Result<(), RegionError> {
-        (0..self.entries.len()).map(EntryIndex).try_for_each(|index| self.complete_at(index))
-    }
-
-    /// Replaces the block at `index` by a block of its own, if there are pages over it.
-    pub(crate) fn complete_at(&self, index: EntryIndex) -> Result<(), RegionError> {
-        while self.pages_at(index).is_some() {
-            match self.try_to_complete(index)? {
-                Ok(()) => {}
-                Err(Shortage::Memory(source)) => {
-                    return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
+        for index in (0..self.entries.len()).map(EntryIndex) {
+            while self.pages_at(index).is_some() {
+                match self.try_to_complete(index)? {
+                    Ok(()) => {}
+                    Err(Shortage::Memory(source)) => {
+                        return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
+                    }
+                    Err(Shortage::Blocks) if self.pool().make_room() => {}
+                    Err(Shortage::Blocks) => return Err(self.pool().full()),
                 }
-                Err(Shortage::Blocks) if self.pool().make_room() => {}
-                Err(Shortage::Blocks) => return Err(self.pool().full()),
             }
         }
         Ok(())
@@ -121,7 +118,7 @@ impl<S: Sys> SnapshotCore<S> {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
         let Some(held) = self.hold(index)? else { return Ok(Ok(())) };
         let Some(set) = held.pages() else { return Ok(Ok(())) };
-        let base = held.id();
+        let base = held.block;
         let own = match pool.copy_of(base, Reserved::No) {
             Ok(own) => own,
             Err(shortage) => return Ok(Err(shortage)),

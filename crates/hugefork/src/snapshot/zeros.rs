@@ -23,7 +23,7 @@ impl<S: Sys> SnapshotCore<S> {
     /// Whether the region `id` may give this snapshot a block of zeros at `index`. The snapshot must be one of that
     /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
-        let is_plain = self.parent.account.id() == id && !self.is_irrevocable() && self.view.get().is_none();
+        let is_plain = self.parent.account.id == id && !self.is_irrevocable() && self.view.get().is_none();
         is_plain && !self.zeros.has(index.0)
     }
 

@@ -137,10 +137,7 @@ impl Table {
 
     /// The state of a page of a split block.
     pub(crate) fn page(&self, index: EntryIndex, page: usize) -> SplitPage {
-        match self.split(index) {
-            Some(split) => split.get(page),
-            None => SplitPage::Readable,
-        }
+        self.split(index).map_or(SplitPage::Readable, |split| split.get(page))
     }
 
     /// Whether any block was ever split.

@@ -98,7 +98,7 @@ pub(crate) fn freeze_all<S: Sys>(
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
     by_age.extend(0..regions.len());
-    by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id());
+    by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id);
     let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
     ordered.extend(by_age.iter().map(|nth| regions[*nth]));
     let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
