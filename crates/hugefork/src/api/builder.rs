@@ -231,8 +231,7 @@ impl PoolBuilder {
             Merging::Merge => spare,
         };
         let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
-        let core =
-            PoolCore { ahead, ..PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock) };
+        let core = PoolCore { ahead, ..PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock) };
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }

@@ -95,7 +95,8 @@ impl World {
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
-        let pool = EngineArc::new(PoolCore { ahead: Ahead::new(shape.block * shape.blocks, size, || usize::MAX), ..core });
+        let pool =
+            EngineArc::new(PoolCore { ahead: Ahead::new(shape.block * shape.blocks, size, || usize::MAX), ..core });
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 

@@ -22,16 +22,13 @@
 //! captures them anew.
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use allocator_api2::unsize_box;
 
 use super::core::PoolCore;
 use super::frames::Frames;
 use super::page_set::PageSet;
-use super::unheld::{Captures, Keeper, UNHELD, USELESS};
+use super::unheld::{UNHELD, USELESS};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{WordGuard, WordLock};
 use crate::sys::Sys;
@@ -91,8 +88,8 @@ impl<S: Sys> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         drop(self.guard.take());
         // This turn may have made new sets, and it has kept other threads from dropping old ones.
-        self.pool.captures.note_unheld();
-        self.captured.settle_for(0, &self.pool.frames);
+        self.pool.unheld.note();
+        self.captured.drop_sets(0, &self.pool.frames);
     }
 }
 
@@ -161,7 +158,10 @@ impl<S: Sys> Captured<S> {
 
     /// Adds `wanted` to the kinds of sets to drop, and drops them. If another thread has the turn, returns false: that
     /// thread drops them at the end of its turn.
-    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
+    pub(crate) fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
+        if !self.has_room.load(Ordering::Relaxed) {
+            return true;
+        }
         self.wanted.fetch_or(wanted, Ordering::SeqCst);
         // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
         fence(Ordering::SeqCst);
@@ -174,7 +174,8 @@ impl<S: Sys> Captured<S> {
         true
     }
 
-    /// Drops the sets of the `wanted` kinds. The caller has the turn.
+    /// Drops the sets of the `wanted` kinds. Those of no use are the sets whose pages can go back into their blocks,
+    /// because only the region holds those blocks, and outdated sets. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
         let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
@@ -459,45 +460,11 @@ impl<S: Sys> Captured<S> {
         Some(Turn { number, captured: self, pool, guard: Some(guard) })
     }
 
-    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
-    /// outdated sets. If another thread has the turn, that thread drops them at its end.
-    pub(crate) fn drop_useless(&self, frames: &Frames) {
-        if self.has_room.load(Ordering::Relaxed) {
-            self.settle_for(USELESS, frames);
-        }
-    }
-}
-
-impl<S: Sys> EngineArc<Captured<S>> {
-    /// Adds the region's sets to those that the pool drops when it is short of blocks and no snapshot has them.
-    pub(crate) fn share_with(&self, captures: &Captures) {
-        captures.add(self.another());
-    }
-
     /// Drops all sets, because the region goes.
-    pub(crate) fn withdraw_from(&self, captures: &Captures) {
-        captures.remove(self);
+    pub(crate) fn withdraw(&self) {
         let _turn = self.freezing.lock();
         self.lock().blocks = EngineVec::new_in(Own);
         self.clear(0..self.records.len(), SET, SET, 0);
-    }
-}
-
-impl<S: Sys> Keeper for EngineArc<Captured<S>> {
-    fn address(&self) -> usize {
-        ptr::from_ref::<Captured<S>>(self).addr()
-    }
-
-    fn another(&self) -> EngineBox<dyn Keeper> {
-        unsize_box!(EngineBox::new_in(self.clone(), Own))
-    }
-
-    fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed)
-    }
-
-    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
-        Captured::settle_for(self, wanted, frames)
     }
 }
 

@@ -13,7 +13,7 @@ use super::holders::Holders;
 use super::maintenance::Maintenance;
 use super::slots::Slots;
 use super::stock::Stock;
-use super::unheld::Captures;
+use super::unheld::Unheld;
 use crate::mem::EngineArc;
 use crate::ranges::Ranges;
 use crate::stats::counters::{Registry, count};
@@ -41,7 +41,7 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) placements: EngineArc<Mutex<Ranges>>,
     pub(crate) maintenance: Maintenance,
     pub(crate) slots: Slots,
-    pub(crate) captures: Captures,
+    pub(crate) unheld: Unheld,
     /// Snapshot pages that the process holds copies of, so that programs can read snapshots by address.
     pub(crate) pages_in_views: AtomicUsize,
 }
@@ -71,7 +71,7 @@ impl<S: Sys> PoolCore<S> {
             placements: EngineArc::new(Mutex::new(Ranges::new(blocks))),
             maintenance: Maintenance::default(),
             slots: Slots::default(),
-            captures: Captures::default(),
+            unheld: Unheld::default(),
             pages_in_views: AtomicUsize::new(0),
         }
     }

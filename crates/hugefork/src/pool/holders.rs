@@ -59,6 +59,12 @@ pub(crate) trait Holder: Sync {
     /// Gives up `block` at `index`. From then on, an access there is an error. The caller holds the lock of a window.
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
 
+    /// Drops the captured page sets of the kinds `wanted` (captured.rs). If another thread has the region's turn, returns
+    /// false: that thread drops them at the end of its turn. The caller has blocked signals and is in no fault handler.
+    fn drop_sets(&self, _wanted: u32) -> bool {
+        true
+    }
+
     /// Gives back blocks of zeros that no one else holds and without which the holder's bytes are still zeros. Returns
     /// the number of blocks. The caller has blocked signals.
     fn drop_zeros(&self) -> usize {

@@ -20,6 +20,7 @@ use std::{io, iter};
 use super::core::PoolCore;
 use super::holders::{CowMappingHolder, Holder};
 use super::lineage::RegionId;
+use super::unheld::USELESS;
 use super::worker::{Parker, Worker};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
@@ -159,11 +160,11 @@ impl<S: Sys> PoolCore<S> {
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let (mut looked, mut at_cut) = (seen, seen);
         *self.observed_from() = Moment { time: self.sys.now(), faults: seen, sleeps: self.sys.sleeps() };
-        self.captures.shortage.set_served(true);
+        self.unheld.set_served(true);
         while !maintenance.parker.is_over() {
             self.answer_shortage();
             if maintenance.cow_mappings() == 0 {
-                let is_work = || maintenance.cow_mappings() > 0 || self.captures.shortage.is_asked();
+                let is_work = || maintenance.cow_mappings() > 0 || self.unheld.is_asked();
                 self.sleep(is_work);
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 (looked, at_cut) = (seen, seen);
@@ -188,7 +189,7 @@ impl<S: Sys> PoolCore<S> {
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             if is_nudged {
-                self.captures.drop_useless(&self.frames);
+                self.drop_sets(USELESS);
             }
             let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
@@ -204,7 +205,7 @@ impl<S: Sys> PoolCore<S> {
             }
             last = self.sys.minor_faults();
         }
-        self.captures.shortage.set_served(false);
+        self.unheld.set_served(false);
     }
 
     /// Sleeps until there is work. If memory that was allocated ahead stays unused for long, gives it back first.

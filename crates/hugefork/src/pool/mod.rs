@@ -42,6 +42,6 @@ pub(crate) mod shortage;
 pub(crate) mod slots;
 pub(crate) mod stock;
 pub(crate) mod supply;
-mod unheld;
+pub(crate) mod unheld;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::core::PoolCore;
 use super::frames::Content;
 use super::holders::{Droppable, Dropped, Holder};
+use super::unheld::UNHELD;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys, SystemError};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -106,9 +107,18 @@ impl<S: Sys> PoolCore<S> {
     /// Drops pages that were captured for snapshots that are gone. Returns how many blocks came back. Not for fault
     /// handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
-        let before = self.slots.given_back();
-        self.captures.drop_unheld(&self.frames);
+        let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
+        if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {
+            self.unheld.note();
+        }
         self.slots.given_back().wrapping_sub(before)
+    }
+
+    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region: that
+    /// thread drops the region's sets at the end of its turn. Not for fault handlers.
+    pub(super) fn drop_sets(&self, wanted: u32) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.holders.visit().regions().filter(|region| !region.drop_sets(wanted)).count() == 0
     }
 
     /// Makes room for a call that found no block: drops lazily freed blocks, or pages that were captured for snapshots
@@ -121,13 +131,13 @@ impl<S: Sys> PoolCore<S> {
     /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
     /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
-        let shortage = &self.captures.shortage;
+        let shortage = &self.unheld;
         if !shortage.ask(|| self.maintenance.parker.wake()) {
             return Found::None;
         }
         match self.frames.available() {
             // Another thread had the turn of a region whose sets may belong to no snapshot.
-            0 if shortage.may_be_unheld.load(Ordering::SeqCst) => Found::LookAgain,
+            0 if shortage.may_be_any.load(Ordering::SeqCst) => Found::LookAgain,
             0 => Found::None,
             1.. => Found::Some,
         }
@@ -135,19 +145,19 @@ impl<S: Sys> PoolCore<S> {
 
     /// Counts the caller as a write that has found no block, until the guard is dropped.
     pub(crate) fn note_writer_short_of_blocks(&self) -> ShortOfBlocks<'_> {
-        self.captures.shortage.writers.fetch_add(1, Ordering::SeqCst);
-        ShortOfBlocks(&self.captures.shortage.writers)
+        self.unheld.writers.fetch_add(1, Ordering::SeqCst);
+        ShortOfBlocks(&self.unheld.writers)
     }
 
     /// Whether there are writes that look for a block and have found none. Other threads should then take none without
     /// need.
     pub(crate) fn are_writers_short_of_blocks(&self) -> bool {
-        self.captures.shortage.writers.load(Ordering::SeqCst) > 0
+        self.unheld.writers.load(Ordering::SeqCst) > 0
     }
 
     /// Drops sets if faults wait for that. The pool's thread calls this.
     pub(super) fn answer_shortage(&self) {
-        self.captures.shortage.answer(|| self.captures.drop_unheld(&self.frames));
+        self.unheld.answer(|| _ = self.drop_unheld());
     }
 
     /// Drops lazily freed contents, beginning with the region that has the oldest.

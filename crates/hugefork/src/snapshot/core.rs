@@ -22,6 +22,7 @@ use crate::pool::core::PoolCore;
 use crate::pool::holders::Seat;
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
+use crate::pool::unheld::USELESS;
 use crate::sync::{RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin};
@@ -215,7 +216,7 @@ impl<S: Sys> Drop for SnapshotCore<S> {
             self.parent.account.freed(blocks.filter(|&block| pool.release(block)).count());
             self.give_up_pages();
             if pool.frames.changes() != changes {
-                self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
+                self.captured.get().into_iter().for_each(|captured| _ = captured.drop_sets(USELESS, &pool.frames));
                 // Some holder may hold a block alone now.
                 pool.maintenance.nudge();
             }

@@ -64,7 +64,7 @@ impl<S: Sys> SnapshotCore<S> {
         // at once for reads, but only one at a time for the subtractions that follow.
         black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
         drop(pages);
-        self.pool().captures.note_unheld();
+        self.pool().unheld.note();
     }
 
     /// Stores the pages over the block at `index`, or none. The snapshot is still being filled and has room for them.
@@ -132,7 +132,7 @@ impl<S: Sys> SnapshotCore<S> {
         self.parent.account.freed(usize::from(pool.release(unused)));
         drop((held, exchanged.map_err(|refused| self.refused(refused))?));
         // No lock is held.
-        pool.captures.note_unheld();
+        pool.unheld.note();
         Ok(Ok(()))
     }
 

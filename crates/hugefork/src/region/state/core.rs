@@ -31,6 +31,7 @@ use crate::pool::captured::{Captured, Turn};
 use crate::pool::core::PoolCore;
 use crate::pool::density;
 use crate::pool::lineage::Derived;
+use crate::pool::unheld::USELESS;
 use crate::stats::counters::Counters;
 use crate::sync::{RegionLock, WordLock};
 use crate::sys::{PageRun, Shows, Sys};
@@ -112,7 +113,6 @@ impl<S: Sys> RegionCore<S> {
         });
         // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list.
         unsafe { pool.holders.add(&*region, parent) };
-        region.captured.share_with(&pool.captures);
         region
     }
 
@@ -298,8 +298,8 @@ impl<S: Sys> Drop for RegionCore<S> {
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
         // Snapshots of the region may outlive it, and keep `captured` alive.
-        self.captured.withdraw_from(&pool.captures);
-        self.captured_of_parent.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
+        self.captured.withdraw();
+        self.captured_of_parent.get().into_iter().for_each(|captured| _ = captured.drop_sets(USELESS, &pool.frames));
         pool.maintenance.count(-self.accounts.cow_mappings.load(Ordering::Relaxed).cast_signed());
         pool.maintenance.nudge();
         pool.registry.retire(&self.counters);
