@@ -176,9 +176,8 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// A second snapshot of the same blocks.
     pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        let (count, parent) = (self.entries.len(), self.parent.clone());
-        let source = Some(&self.parent);
-        let copy = SnapshotCore::empty(&self.pool, count, parent, source, self.id);
+        let (count, source) = (self.entries.len(), &self.parent);
+        let copy = SnapshotCore::empty(&self.pool, count, source.clone(), Some(source), self.id);
         copy.from.set(self.from.get());
         self.captured.get().into_iter().for_each(|captured| copy.keep_captured(captured));
         if self.has_room_for_pages() {

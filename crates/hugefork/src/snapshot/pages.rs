@@ -10,14 +10,12 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::SnapshotCore;
-use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Refused, Site};
-use crate::mapping::edges::Shown;
+use crate::mapping::change::Refused;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::Shortage;
 use crate::pool::page_set::PageSet;
 use crate::sync::SignalsBlocked;
-use crate::sys::{Access, Shows, Sys};
+use crate::sys::Sys;
 use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
@@ -149,17 +147,7 @@ impl<S: Sys> SnapshotCore<S> {
         if self.entries.get(index).block() != Some(base) || pages[index.0].is_none() {
             return Ok(None);
         }
-        let only = index.0..index.0 + 1;
-        let shown = Shown::of_snapshot(self.pool(), &self.entries);
-        let before = shown.edges(only.clone());
-        let site =
-            self.view.get().map(|view| Site { addresses: &view.addresses, shown, observer: None, place: Place::Own });
-        let shows = Shows::Memory { start: own, access: Access::Read };
-        let remapped = site.as_ref().map(|site| site.remap(Locked::alone(&alone), &only, shows)).transpose()?;
-        self.entries.set(index, Entry::Shared(own, Origin::Parent));
-        if let Some(remapped) = remapped {
-            remapped.published(Recount { before, after: shown.edges(only) });
-        }
+        self.store(Locked::alone(&alone), index, Entry::Shared(own, Origin::Parent), || {})?;
         self.note_own(index);
         self.parent.account.left();
         Ok(pages[index.0].take())
