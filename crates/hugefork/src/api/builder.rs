@@ -9,7 +9,7 @@ use crate::mem::EngineArc;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
-use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
+use crate::pool::pressure::{PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
 use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
@@ -246,8 +246,7 @@ impl PoolBuilder {
             .unwrap_or_else(|error| goes_without("writes pages back only at snapshots", error));
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
-            let say =
-                |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
+            let say = |why: &_| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
         Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, maintainer], watcher }) })
