@@ -164,8 +164,11 @@ impl<S: Sys> PoolCore<S> {
         while !maintenance.parker.is_over() {
             self.answer_shortage();
             if maintenance.cow_mappings() == 0 {
-                let is_work = || maintenance.cow_mappings() > 0 || self.unheld.is_asked();
-                self.sleep(is_work);
+                // Memory that was allocated ahead and stays unused for long goes back first.
+                let time = self.ahead.has_some.load(Ordering::Relaxed).then_some(UNUSED_GOES_BACK_AFTER);
+                if maintenance.parker.sleep(time, || maintenance.cow_mappings() > 0 || self.unheld.is_asked()) {
+                    self.give_back_unused();
+                }
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 (looked, at_cut) = (seen, seen);
             } else if quiet > QUIET_LOOKS {
@@ -206,14 +209,6 @@ impl<S: Sys> PoolCore<S> {
             last = self.sys.minor_faults();
         }
         self.unheld.set_served(false);
-    }
-
-    /// Sleeps until there is work. If memory that was allocated ahead stays unused for long, gives it back first.
-    fn sleep(&self, is_work: impl Fn() -> bool) {
-        let time = self.ahead.has_some.load(Ordering::Relaxed).then_some(UNUSED_GOES_BACK_AFTER);
-        if self.maintenance.parker.sleep(time, is_work) {
-            self.give_back_unused();
-        }
     }
 
     fn observed_from(&self) -> MutexGuard<'_, Moment> {

@@ -128,16 +128,23 @@ impl<S: Sys> PoolCore<S> {
         self.drop_some_lazy() != Found::None || self.drop_unheld() > 0
     }
 
-    /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
-    /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
+    /// Asks the pool's thread to drop such pages, for a fault that holds no lock, and waits for its answer. If another
+    /// thread has the turn of a region, the fault must search again, because the sets of that region are dropped at the
+    /// end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
-        let shortage = &self.unheld;
-        if !shortage.ask(|| self.maintenance.parker.wake()) {
+        let unheld = &self.unheld;
+        let may_be_any = || unheld.may_be_any.load(Ordering::SeqCst);
+        let is_served = || unheld.is_served.load(Ordering::SeqCst);
+        if !may_be_any() && !unheld.dropping.is_taken() || !is_served() {
             return Found::None;
         }
+        let ticket = unheld.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        self.maintenance.parker.wake();
+        let is_answered = || unheld.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
+        unheld.answers.until(|| (is_answered() || !is_served()).then_some(()));
         match self.frames.available() {
             // Another thread had the turn of a region whose sets may belong to no snapshot.
-            0 if shortage.may_be_any.load(Ordering::SeqCst) => Found::LookAgain,
+            0 if may_be_any() => Found::LookAgain,
             0 => Found::None,
             1.. => Found::Some,
         }
@@ -157,7 +164,12 @@ impl<S: Sys> PoolCore<S> {
 
     /// Drops sets if faults wait for that. The pool's thread calls this.
     pub(super) fn answer_shortage(&self) {
-        self.unheld.answer(|| _ = self.drop_unheld());
+        if self.unheld.is_asked() {
+            let until = self.unheld.asked.load(Ordering::SeqCst);
+            self.drop_unheld();
+            self.unheld.answered.store(until, Ordering::SeqCst);
+            self.unheld.answers.ring();
+        }
     }
 
     /// Drops lazily freed contents, beginning with the region that has the oldest.

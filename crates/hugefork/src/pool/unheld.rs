@@ -25,43 +25,19 @@ pub(crate) struct Unheld {
     pub(super) may_be_any: AtomicBool,
     /// Held while a thread drops them.
     pub(super) dropping: WordLock,
-    asked: AtomicU32,
-    answered: AtomicU32,
-    answers: WaitQueue,
+    pub(super) asked: AtomicU32,
+    pub(super) answered: AtomicU32,
+    pub(super) answers: WaitQueue,
     /// The number of writes that have found no block and are looking for one.
     pub(super) writers: AtomicU32,
     /// Whether the pool's thread runs and answers.
-    is_served: AtomicBool,
+    pub(super) is_served: AtomicBool,
 }
 
 impl Unheld {
     /// Notes that a snapshot has given up its sets, so that some may belong to no snapshot now.
     pub(crate) fn note(&self) {
         self.may_be_any.store(true, Ordering::SeqCst);
-    }
-
-    /// Asks the pool's thread to drop sets that no snapshot has, and waits for its answer. Returns false if there were
-    /// no such sets, or no thread to answer. The fault handler calls this, and holds no lock.
-    pub(super) fn ask(&self, wake: impl FnOnce()) -> bool {
-        let are_none = !self.may_be_any.load(Ordering::SeqCst) && !self.dropping.is_taken();
-        if are_none || !self.is_served.load(Ordering::SeqCst) {
-            return false;
-        }
-        let ticket = self.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
-        wake();
-        let is_answered = || self.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
-        self.answers.until(|| (is_answered() || !self.is_served.load(Ordering::SeqCst)).then_some(()));
-        true
-    }
-
-    /// Calls `drop_them` if a fault waits for that.
-    pub(super) fn answer(&self, drop_them: impl FnOnce()) {
-        if self.is_asked() {
-            let until = self.asked.load(Ordering::SeqCst);
-            drop_them();
-            self.answered.store(until, Ordering::SeqCst);
-            self.answers.ring();
-        }
     }
 
     /// Whether a fault waits for the pool's thread.
