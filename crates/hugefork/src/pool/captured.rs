@@ -203,6 +203,16 @@ impl<S: Sys> Captured<S> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the sets, and makes room for one of each block.
+    fn lock_with_room(&self) -> MutexGuard<'_, Sets<S>> {
+        let mut sets = self.lock();
+        self.has_room.store(true, Ordering::Relaxed);
+        if sets.blocks.is_empty() {
+            sets.blocks.resize_with(self.records.len(), || None);
+        }
+        sets
+    }
+
     /// The record of a block; 0 if it has none.
     fn record(&self, index: EntryIndex) -> u32 {
         self.records.get(index.0).map_or(0, |record| record.load(Ordering::Relaxed))
@@ -398,9 +408,7 @@ impl<S: Sys> Captured<S> {
         base: Option<BlockId>,
         change: impl FnOnce(&mut EngineArc<PageSet<S>>) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let mut sets = self.lock();
-        self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(self.records.len());
+        let mut sets = self.lock_with_room();
         let Sets { blocks, cut, .. } = &mut *sets;
         let last = blocks[index.0].take().filter(|of| Some(of.set.base) == base);
         let mut set = last.map_or_else(|| EngineArc::new(empty()), |of| of.set);
@@ -416,9 +424,7 @@ impl<S: Sys> Captured<S> {
 
     /// Allocates the room that [`Captured::replace`] needs to replace each set once.
     pub(crate) fn make_room(&self) {
-        let (mut sets, count) = (self.lock(), self.records.len());
-        self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(count);
+        let (mut sets, count) = (self.lock_with_room(), self.records.len());
         if sets.replaced.capacity() < count {
             sets.replaced = EngineVec::with_capacity_in(count, Own);
         }
@@ -469,12 +475,6 @@ impl<S: Sys> Captured<S> {
 }
 
 impl<S: Sys> Sets<S> {
-    fn make_room(&mut self, count: usize) {
-        if self.blocks.is_empty() {
-            self.blocks.resize_with(count, || None);
-        }
-    }
-
     /// The set of a block over `base`, if it was captured for this cut.
     pub(crate) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;

@@ -70,7 +70,7 @@ impl<S: Sys> PoolCore<S> {
             marks: AtomicU32::new(0),
             placements: EngineArc::new(Mutex::new(Ranges::new(blocks))),
             maintenance: Maintenance::default(),
-            slots: Slots::default(),
+            slots: Slots::new(block_size),
             unheld: Unheld::default(),
             pages_in_views: AtomicUsize::new(0),
         }
@@ -264,9 +264,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// Gives back blocks that the caller took but did not use.
     pub(crate) fn give_back(&self, taken: Taken) {
-        taken.blocks().for_each(|block| {
-            self.release_and(block, taken.reserved);
-        });
+        taken.blocks().for_each(|block| _ = self.release_and(block, taken.reserved));
     }
 
     /// The error of a call that found no free block.

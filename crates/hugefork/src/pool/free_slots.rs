@@ -13,7 +13,7 @@ use crate::units::{BASE_PAGE, BlockId};
 impl<S: Sys> PoolCore<S> {
     /// Takes `count` free slots that have memory, or as many as there are.
     pub(crate) fn take_slots(&self, count: usize) -> EngineVec<Slot> {
-        self.slots.take(count, self.block_size, || self.block_for_slots())
+        self.slots.take(count, || self.block_for_slots())
     }
 
     /// Allocates memory for `count` slots, as far as the free blocks with memory do not suffice.
@@ -25,9 +25,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// Gives slots back, which either belonged to a piece of a set or were never used.
     pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
-        self.slots.give_up(slots, self.block_size, |block| {
-            self.release(block);
-        });
+        self.slots.give_up(slots, |block| _ = self.release(block));
     }
 
     /// Takes a block with memory and any content, to divide it into slots.
