@@ -27,6 +27,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::PoolCore;
 use super::frames::Frames;
+use super::holders::SetHolder;
 use super::page_set::PageSet;
 use super::unheld::{UNHELD, USELESS};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
@@ -154,24 +155,6 @@ impl<S: Sys> Captured<S> {
         let guard = self.freezing.try_lock()?;
         self.turns.fetch_add(1, Ordering::Relaxed);
         Some(guard)
-    }
-
-    /// Adds `wanted` to the kinds of sets to drop, and drops them. If another thread has the turn, returns false: that
-    /// thread drops them at the end of its turn.
-    pub(crate) fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
-        if !self.has_room.load(Ordering::Relaxed) {
-            return true;
-        }
-        self.wanted.fetch_or(wanted, Ordering::SeqCst);
-        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
-        fence(Ordering::SeqCst);
-        while self.wanted.load(Ordering::SeqCst) != 0 {
-            let Some(turn) = self.freezing.try_lock() else { return false };
-            self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
-            drop(turn);
-            fence(Ordering::SeqCst);
-        }
-        true
     }
 
     /// Drops the sets of the `wanted` kinds. Those of no use are the sets whose pages can go back into their blocks,
@@ -471,6 +454,25 @@ impl<S: Sys> Captured<S> {
         let _turn = self.freezing.lock();
         self.lock().blocks = EngineVec::new_in(Own);
         self.clear(0..self.records.len(), SET, SET, 0);
+    }
+}
+
+impl<S: Sys> SetHolder for Captured<S> {
+    /// Adds `wanted` to the kinds of sets to drop, and drops them.
+    fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
+        if !self.has_room.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.wanted.fetch_or(wanted, Ordering::SeqCst);
+        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
+        fence(Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) != 0 {
+            let Some(turn) = self.freezing.try_lock() else { return false };
+            self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
+            drop(turn);
+            fence(Ordering::SeqCst);
+        }
+        true
     }
 }
 

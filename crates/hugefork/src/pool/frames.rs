@@ -418,7 +418,8 @@ impl Frames {
     }
 
     /// As [`Frames::take_exactly`], if the content is `wanted`. The content is checked again after the block was taken:
-    /// since the first check, another thread may have used the block and returned it, or given its memory to the system.
+    /// since the first check, another thread may have used the block and returned it, or given its memory to the
+    /// system.
     pub(crate) fn take_if(&self, block: BlockId, wanted: Content) -> bool {
         if self.content(block) != wanted || !self.take_exactly(block) {
             return false;

@@ -14,6 +14,7 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::frames::Frames;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
@@ -58,12 +59,6 @@ pub(crate) trait Holder: Sync {
 
     /// Gives up `block` at `index`. From then on, an access there is an error. The caller holds the lock of a window.
     fn give_up(&self, index: EntryIndex, block: BlockId) -> Answer;
-
-    /// Drops the captured page sets of the kinds `wanted` (captured.rs). If another thread has the region's turn, returns
-    /// false: that thread drops them at the end of its turn. The caller has blocked signals and is in no fault handler.
-    fn drop_sets(&self, _wanted: u32) -> bool {
-        true
-    }
 
     /// Gives back blocks of zeros that no one else holds and without which the holder's bytes are still zeros. Returns
     /// the number of blocks. The caller has blocked signals.
@@ -115,6 +110,14 @@ pub(crate) trait CowMappingHolder {
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
+/// The page sets captured of a region (captured.rs). They are no part of the [`Holder`], because their drop is not for
+/// fault handlers.
+pub(crate) trait SetHolder: Sync {
+    /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
+    /// them at the end of its turn. The caller has blocked signals.
+    fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool;
+}
+
 /// The contents that a search may drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Droppable {
@@ -158,6 +161,7 @@ struct List {
 /// A region in the list.
 struct Member {
     holder: NonNull<dyn Holder>,
+    sets: Option<NonNull<dyn SetHolder>>,
     id: RegionId,
     /// How many of its ancestors are still alive.
     depth: usize,
@@ -246,11 +250,17 @@ unsafe impl Sync for Holders {}
 
 impl Holders {
     /// Adds a holder; a region is placed right after its parent. Its link to its parent is new, or a clone of `source`,
-    /// which is the link of a listed holder. To add a snapshot takes time in proportion to the number of regions.
+    /// which is the link of a listed holder. Only a region has `sets`. To add a snapshot takes time in proportion to
+    /// the number of regions.
     ///
     /// # Safety
-    /// The holder stays in place until it is removed.
-    pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
+    /// The holder and the sets stay in place until the holder is removed.
+    pub(crate) unsafe fn add(
+        &self,
+        holder: &(dyn Holder + 'static),
+        source: Option<&Derived>,
+        sets: Option<&(dyn SetHolder + 'static)>,
+    ) {
         let parent = || {
             if let (Some(tie), Some(source)) = (holder.parent(), source) {
                 tie.catch_up(source);
@@ -267,7 +277,8 @@ impl Holders {
                 None => (list.regions.len(), 0),
             };
             let snapshots = Snapshots(EngineVec::new_in(Own));
-            list.regions.insert(at, Member { holder: NonNull::from(holder), id, depth, snapshots });
+            let (holder, sets) = (NonNull::from(holder), sets.map(NonNull::from));
+            list.regions.insert(at, Member { holder, sets, id, depth, snapshots });
         };
         self.change(|list| (&mut list.regions, 1), add);
     }
@@ -364,6 +375,12 @@ impl Visit<'_> {
         self.list.regions.iter().map(Member::holder)
     }
 
+    /// The page sets of all regions.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
+        // SAFETY: they stay in place until their region is removed from the list, and it is still in the list.
+        self.list.regions.iter().filter_map(|member| Some(unsafe { member.sets?.as_ref() }))
+    }
+
     /// The region `id`, if it is still alive.
     pub(crate) fn region(&self, id: RegionId) -> Option<&dyn Holder> {
         self.list.region_at(Some(id)).map(|at| self.list.regions[at].holder())
@@ -430,7 +447,7 @@ mod tests {
         let holders = Holders::default();
         let all: Vec<_> = (0..40).map(|_| Box::<Counting>::default()).collect();
         // SAFETY: the holders outlive the list.
-        all.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
+        all.iter().for_each(|holder| unsafe { holders.add(&**holder, None, None) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
         holders.visit().members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
         let visits: Vec<_> = all.iter().map(|holder| holder.0.load(Ordering::Relaxed)).collect();
@@ -495,7 +512,7 @@ mod tests {
             chain.push(Relative::of(chain.last().map(|last| &**last)));
         }
         // SAFETY: the holders outlive the list.
-        chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
+        chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None, None) });
         let of = |nth: usize| chain[nth].account.id;
         let asked = || chain.iter().map(|holder| holder.asked.load(Ordering::Relaxed)).sum::<usize>();
         let before = asked();
@@ -527,7 +544,7 @@ mod tests {
                 let parent = below(all.len() + 1);
                 let new = Relative::of(all.get(parent).map(|parent| &**parent));
                 // SAFETY: the holder is removed below, or outlives the list.
-                unsafe { holders.add(&*new, None) };
+                unsafe { holders.add(&*new, None, None) };
                 all.push(new);
             } else {
                 let gone = all.swap_remove(below(all.len()));
@@ -556,9 +573,9 @@ mod tests {
         let mut snapshots: Vec<_> = (0..30).map(|nth| Relative::snapshot_of(region_of(nth))).collect();
         // SAFETY: the holders are removed below, or outlive the list.
         unsafe {
-            holders.add(&*first, None);
-            holders.add(&*second, None);
-            snapshots.iter().for_each(|snapshot| holders.add(&**snapshot, None));
+            holders.add(&*first, None, None);
+            holders.add(&*second, None, None);
+            snapshots.iter().for_each(|snapshot| holders.add(&**snapshot, None, None));
         }
         let check = |snapshots: &[Box<Relative>], regions: usize| {
             let visit = holders.visit();
@@ -605,7 +622,10 @@ mod tests {
                             all.extend([Relative::snapshot_of(&region), Relative::snapshot_of(&fork)]);
                         }
                         // SAFETY: all holders are removed below.
-                        [&region, &fork].into_iter().chain(&all).for_each(|one| unsafe { holders.add(&**one, None) });
+                        [&region, &fork]
+                            .into_iter()
+                            .chain(&all)
+                            .for_each(|one| unsafe { holders.add(&**one, None, None) });
                         all.insert(nth % all.len(), region);
                         all.insert((3 * nth) % all.len(), fork);
                         let here = |one: &Relative| {
@@ -633,7 +653,7 @@ mod tests {
                     for _ in 0..500 {
                         let holder = Box::<Counting>::default();
                         // SAFETY: the holder is removed below.
-                        unsafe { holders.add(&*holder, None) };
+                        unsafe { holders.add(&*holder, None, None) };
                         let visit = holders.visit();
                         visit.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
                         drop(visit);

@@ -1,7 +1,7 @@
 //! Reclaim makes room in a full pool, and trim gives memory of free blocks back to the system.
 //!
 //! ```text
-//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (unheld.rs)
+//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (captured.rs)
 //!   drop_zeros    blocks of zeros that only a snapshot holds        ─▶ free blocks
 //!   drop_lazy     lazily freed blocks of all regions, oldest first  ─▶ free blocks (region/free/reclaim.rs)
 //!   trim          free blocks                                       ─▶ memory of the system
@@ -114,11 +114,11 @@ impl<S: Sys> PoolCore<S> {
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region: that
-    /// thread drops the region's sets at the end of its turn. Not for fault handlers.
+    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region:
+    /// that thread drops the region's sets at the end of its turn. Not for fault handlers.
     pub(super) fn drop_sets(&self, wanted: u32) -> bool {
         let _signals = SignalsBlocked::new();
-        self.holders.visit().regions().filter(|region| !region.drop_sets(wanted)).count() == 0
+        self.holders.visit().sets().filter(|sets| !sets.drop_sets(wanted, &self.frames)).count() == 0
     }
 
     /// Makes room for a call that found no block: drops lazily freed blocks, or pages that were captured for snapshots

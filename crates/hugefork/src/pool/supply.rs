@@ -80,8 +80,8 @@ impl<S: Sys> PoolCore<S> {
         }
         let started = self.sys.cpu_time();
         self.make_huge(piece.start);
-        let mut fresh = runs(piece, |index| self.frames.is_free_and_fresh(index));
-        let got = fresh.try_fold(0, |got, run| Ok(got + self.obtain_free(run)?));
+        let fresh = runs(piece, |index| self.frames.is_free_and_fresh(index));
+        let got: Result<usize, Got> = fresh.map(|run| self.obtain_free(run)).sum();
         let got = got.map_or_else(|other| other, Got::Blocks);
         count(&self.ahead.nanoseconds, self.sys.cpu_time().saturating_sub(started));
         if let Got::Blocks(blocks) = got {

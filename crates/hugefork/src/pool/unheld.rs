@@ -17,8 +17,8 @@ pub(crate) const USELESS: u32 = 1;
 /// A kind of set to drop: sets that no snapshot has.
 pub(super) const UNHELD: u32 = 2;
 
-/// Whether a pool may have sets that no snapshot has, and how a fault that finds no block asks the pool's thread to drop
-/// them.
+/// Whether a pool may have sets that no snapshot has, and how a fault that finds no block asks the pool's thread to
+/// drop them.
 #[derive(Default)]
 pub(crate) struct Unheld {
     /// Whether there may be such sets.

@@ -19,7 +19,7 @@ use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::bits::Bits;
 use crate::pool::captured::Captured;
 use crate::pool::core::PoolCore;
-use crate::pool::holders::Seat;
+use crate::pool::holders::{Seat, SetHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
 use crate::pool::unheld::USELESS;
@@ -90,7 +90,7 @@ impl<S: Sys> SnapshotCore<S> {
             seat: Seat::default(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*frozen, source) };
+        unsafe { pool.holders.add(&*frozen, source, None) };
         frozen
     }
 

@@ -30,6 +30,7 @@ use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::captured::{Captured, Turn};
 use crate::pool::core::PoolCore;
 use crate::pool::density;
+use crate::pool::holders::SetHolder;
 use crate::pool::lineage::Derived;
 use crate::pool::unheld::USELESS;
 use crate::stats::counters::Counters;
@@ -111,8 +112,9 @@ impl<S: Sys> RegionCore<S> {
             operations: OnceLock::new(),
             placement: PlacementHint::new(&pool, count),
         });
-        // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*region, parent) };
+        // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list. The region
+        // owns its sets until then.
+        unsafe { pool.holders.add(&*region, parent, Some(&*region.captured)) };
         region
     }
 

@@ -159,10 +159,6 @@ impl<S: Sys> Holder for RegionCore<S> {
         Some(self)
     }
 
-    fn drop_sets(&self, wanted: u32) -> bool {
-        self.captured.drop_sets(wanted, &self.pool().frames)
-    }
-
     fn holds(&self, index: EntryIndex, block: BlockId) -> bool {
         index.0 < self.table.len() && self.table.get(index).block() == Some(block)
     }
