@@ -79,7 +79,8 @@ impl Taken {
 pub(crate) struct Frames {
     words: EngineBox<[AtomicU32]>,
     free: FreeBits,
-    zeroed: Bits,
+    /// The free blocks that are zero and have memory. Other threads may take them at any time.
+    pub(super) zeroed: Bits,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
@@ -150,11 +151,6 @@ impl Frames {
     /// Free blocks that are zero and have memory.
     pub(crate) fn zeroed(&self) -> usize {
         self.zeroed_count.load(Ordering::SeqCst)
-    }
-
-    /// The first free block from `from` on that is zero and has memory. Other threads may take it at any time.
-    pub(super) fn next_zeroed(&self, from: usize) -> Option<BlockId> {
-        self.zeroed.next(from..self.len()).map(|index| BlockId(index as u32))
     }
 
     /// Free blocks that need clearing. Blocks that are changing hands may be missed or counted twice.

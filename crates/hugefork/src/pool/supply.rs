@@ -54,8 +54,8 @@ impl<S: Sys> PoolCore<S> {
         }
         self.ahead.rest();
         let mut next = 0;
-        while let Some(block) = self.frames.next_zeroed(next) {
-            let piece = self.piece_of(block.index());
+        while let Some(index) = self.frames.zeroed.next(next..self.frames.len()) {
+            let piece = self.piece_of(index);
             next = piece.end;
             if !self.take_idle(piece.clone(), Idle::Unused) {
                 continue;

@@ -9,8 +9,8 @@
 //! * `CowMapped`: a block with the snapshot's own pages over it, once the bytes have an address (view.rs).
 //! * `Revoked`: the region has taken the block away.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use super::pages::PageSets;
 use super::view::View;
@@ -53,7 +53,7 @@ pub(crate) struct SnapshotCore<S: Sys> {
     /// The snapshot at which the region was when this one was taken.
     pub(crate) from: Place,
     /// The pages over blocks that others hold too, if there is room for any. They change under `lock`.
-    pub(super) pages: OnceLock<PageSets<S>>,
+    pub(super) pages: OnceLock<Mutex<PageSets<S>>>,
     /// The page sets captured for the snapshots of its region.
     pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
     /// Keeps this part of the pool set aside, so that the next region is placed elsewhere.

@@ -39,7 +39,7 @@ impl Contents {
 
 /// The page sets of a snapshot, one place for each block. The caller blocks the program's signals while it uses them: a
 /// signal handler could wait for the snapshot's lock, whose holder uses the sets too.
-pub(super) type PageSets<S> = Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>;
+pub(super) type PageSets<S> = EngineVec<Option<EngineArc<PageSet<S>>>>;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Makes room for the pages of all blocks. Allocates; only the caller may know of the snapshot yet.
@@ -50,7 +50,7 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// The page sets, if there is room for any.
-    fn sets(&self) -> Option<MutexGuard<'_, EngineVec<Option<EngineArc<PageSet<S>>>>>> {
+    fn sets(&self) -> Option<MutexGuard<'_, PageSets<S>>> {
         Some(self.pages.get()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -128,7 +128,11 @@ impl<S: Sys> SnapshotCore<S> {
         let exchanged = self.exchange(index, base, own);
         let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
         self.parent.account.freed(usize::from(pool.release(unused)));
-        drop((held, exchanged.map_err(|refused| self.refused(refused))?));
+        let error = |refused| match refused {
+            Refused::Call(error) => RegionError::System(error),
+            Refused::TooManyMappings => RegionError::too_many_mappings(2, pool.sys.budget()),
+        };
+        drop((held, exchanged.map_err(error)?));
         // No lock is held.
         pool.unheld.note();
         Ok(Ok(()))
@@ -151,13 +155,6 @@ impl<S: Sys> SnapshotCore<S> {
         self.note_own(index);
         self.parent.account.left();
         Ok(pages[index.0].take())
-    }
-
-    fn refused(&self, refused: Refused) -> RegionError {
-        match refused {
-            Refused::Call(error) => RegionError::System(error),
-            Refused::TooManyMappings => RegionError::too_many_mappings(2, self.pool().sys.budget()),
-        }
     }
 
     /// Whether any block has pages over it.
