@@ -23,14 +23,18 @@ impl Ranges {
             let aligned = start.next_multiple_of(align);
             (aligned.checked_add(len)? <= end).then_some((start..end, aligned))
         })?;
-        self.free.remove(&free.start);
-        if free.start < start {
-            self.free.insert(free.start, start);
-        }
-        if start + len < free.end {
-            self.free.insert(start + len, free.end);
-        }
+        self.take_from(free, start..start + len);
         Some(start..start + len)
+    }
+
+    /// Takes a part of a free range.
+    fn take_from(&mut self, free: Range<usize>, taken: Range<usize>) {
+        self.free.remove(&free.start);
+        for (start, end) in [(free.start, taken.start), (taken.end, free.end)] {
+            if start < end {
+                self.free.insert(start, end);
+            }
+        }
     }
 
     /// Takes exactly this place. False if it is not free.
@@ -38,12 +42,7 @@ impl Ranges {
         let Some((&start, &end)) = self.free.range(..=place).next_back().filter(|(_, end)| **end > place) else {
             return false;
         };
-        self.free.remove(&start);
-        for (start, end) in [(start, place), (place + 1, end)] {
-            if start < end {
-                self.free.insert(start, end);
-            }
-        }
+        self.take_from(start..end, place..place + 1);
         true
     }
 

@@ -40,7 +40,7 @@ const DYNAMIC: [(&str, &str); 10] = [
     ("hugefork::sys::linux::handlers::pass_on", "an earlier handler of the program: the fault is not hugefork's"),
     ("core::fmt::", "what formats, and the line: they count where their addresses are taken"),
     ("hugefork::types::observer::Changing", "the program's `Observer`, which has to keep the same rules"),
-    ("hugefork::pool::holders::Family", "`Holder`, a root"),
+    ("hugefork::pool::holders::Visit", "`Holder`, a root"),
     ("hugefork::pool::shortage::", "`Holder` and `LazyHolder`, roots"),
     ("hugefork::region::write::revoke::", "`Holder`, a root"),
     ("hugefork_kernels::kernel::Kernel::run", "`yield_now`, a root"),

@@ -9,7 +9,7 @@ use crate::mem::EngineArc;
 use crate::pool::ahead::{self, Ahead};
 use crate::pool::core::PoolCore;
 use crate::pool::kernels;
-use crate::pool::pressure::{NotWatched, PressureWatch, Watcher};
+use crate::pool::pressure::{PressureWatch, Watcher};
 use crate::pool::stock::{Stock, ZeroedStock};
 use crate::region::children::PoolChildren;
 use crate::sys::linux::memory::{Exports, Linux};
@@ -245,7 +245,7 @@ impl PoolBuilder {
             Merging::Merge => spare,
         };
         let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
-        let core = PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock).with_ahead(ahead);
+        let core = PoolCore { ahead, ..PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock) };
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
@@ -260,8 +260,7 @@ impl PoolBuilder {
             .unwrap_or_else(|error| goes_without("writes pages back only at snapshots", error));
         let watcher = self.pressure.and_then(|watch| {
             let started = Watcher::start(&core, &watch);
-            let say =
-                |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
+            let say = |why: &_| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
         let (children, follower) = match self.children {

@@ -134,7 +134,7 @@ impl Region {
 pub(super) fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
     let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::new_in(Own);
     cores.extend(regions.map(Region::core));
-    cores.sort_unstable_by_key(|core| core.accounts.cow.id());
+    cores.sort_unstable_by_key(|core| core.accounts.cow.id);
     cores.windows(2).any(|pair| std::ptr::eq(pair[0], pair[1]))
 }
 

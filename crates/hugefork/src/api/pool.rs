@@ -139,7 +139,7 @@ impl Pool {
     /// [`RegionError::System`]: some memory may have been returned by then. [`RegionError::ForkedChild`].
     pub fn trim(&self) -> Result<usize, RegionError> {
         check_owner()?;
-        Ok(self.core.trim()?)
+        Ok(self.core.trim(usize::MAX)?)
     }
 
     /// Statistics of the pool. The kernel counts [`PoolStats::bytes_huge`] for the call: that takes 0.04 ms for each

@@ -89,7 +89,7 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
         Ok(_) => {}
         Err(reason) => raise(region.pool(), fault, reason),
     }
-    region.counters.record_handler(now().saturating_sub(started));
+    region.counters.handler.record(now().saturating_sub(started));
     true
 }
 

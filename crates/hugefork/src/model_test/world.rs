@@ -95,7 +95,8 @@ impl World {
         let size = BlockSize::new(shape.block).unwrap();
         let kernels = Kernels::default_for_this_cpu();
         let core = PoolCore::new(mmu, "model".to_owned(), size, shape.blocks, kernels, Stock::default());
-        let pool = EngineArc::new(core.with_ahead(Ahead::new(shape.block * shape.blocks, size, || usize::MAX)));
+        let pool =
+            EngineArc::new(PoolCore { ahead: Ahead::new(shape.block * shape.blocks, size, || usize::MAX), ..core });
         World { shape, pool, regions: Vec::new(), snapshots: Vec::new() }
     }
 
@@ -345,7 +346,7 @@ impl World {
                 assert_eq!(self.pool.frames.free(), before + dropped.blocks);
             }
             Op::Trim => {
-                let _ = self.pool.trim();
+                let _ = self.pool.trim(usize::MAX);
             }
             Op::GetAhead => {
                 let (free, ready) = (self.pool.frames.free(), self.pool.frames.ready());

@@ -7,7 +7,6 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::stats::counters::count;
 use crate::units::BlockSize;
 
 /// The most bytes that are allocated ahead, unless the builder says otherwise. The program has not asked for this
@@ -46,14 +45,14 @@ pub struct SupplyStats {
 }
 
 /// The memory that a pool allocates ahead. If `most` is 0, it allocates none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ahead {
     /// The most blocks that are allocated ahead.
     pub(super) most: usize,
     /// Asks the machine how many bytes it can spare.
-    pub(super) spare: fn() -> usize,
+    pub(super) spare: Option<fn() -> usize>,
     /// Nothing is allocated ahead before the next cut, because memory was refused or given back.
-    rests: AtomicBool,
+    pub(super) rests: AtomicBool,
     /// Some memory that was allocated ahead may be unused.
     pub(super) has_some: AtomicBool,
     /// The number of cuts that hold their writers at this moment.
@@ -61,7 +60,7 @@ pub(crate) struct Ahead {
     pub(super) running: AtomicBool,
     pub(super) blocks: AtomicU64,
     pub(super) nanoseconds: AtomicU64,
-    late: AtomicU64,
+    pub(super) late: AtomicU64,
     pub(super) stopped: AtomicU64,
     pub(super) given_back: AtomicU64,
 }
@@ -78,24 +77,7 @@ impl Drop for HeldBack<'_> {
 impl Ahead {
     /// Allocates at most `most` bytes ahead, and no more than the machine can `spare`.
     pub(crate) fn new(most: usize, block_size: BlockSize, spare: fn() -> usize) -> Ahead {
-        Ahead {
-            most: block_size.count(most),
-            spare,
-            rests: AtomicBool::new(false),
-            has_some: AtomicBool::new(false),
-            cuts: AtomicUsize::new(0),
-            running: AtomicBool::new(false),
-            blocks: AtomicU64::new(0),
-            nanoseconds: AtomicU64::new(0),
-            late: AtomicU64::new(0),
-            stopped: AtomicU64::new(0),
-            given_back: AtomicU64::new(0),
-        }
-    }
-
-    /// Counts blocks that got their memory only when they were used.
-    pub(crate) fn note_late(&self, blocks: usize) {
-        count(&self.late, blocks as u64);
+        Ahead { most: block_size.count(most), spare: Some(spare), ..Ahead::default() }
     }
 
     /// Stops the thread from allocating memory while the guard lives.
@@ -111,15 +93,6 @@ impl Ahead {
     /// Stops allocating ahead until the next cut.
     pub(crate) fn rest(&self) {
         self.rests.store(true, Ordering::Relaxed);
-    }
-
-    /// Notes that a cut has captured all pages, so that memory may be allocated ahead again.
-    pub(super) fn note_cut(&self) {
-        self.rests.store(false, Ordering::Relaxed);
-    }
-
-    pub(super) fn rests(&self) -> bool {
-        self.rests.load(Ordering::Relaxed)
     }
 
     pub(crate) fn stats(&self) -> SupplyStats {

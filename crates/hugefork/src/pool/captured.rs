@@ -22,15 +22,14 @@
 //! captures them anew.
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use allocator_api2::unsize_box;
-
+use super::core::PoolCore;
 use super::frames::Frames;
+use super::holders::SetHolder;
 use super::page_set::PageSet;
-use super::unheld::{Captures, Keeper};
+use super::unheld::{UNHELD, USELESS};
 use crate::mem::{self, EngineArc, EngineBox, EngineVec, Own};
 use crate::sync::{Engaged, WordGuard, WordLock};
 use crate::sys::Sys;
@@ -70,12 +69,6 @@ const SET: u32 = PAGES | CURRENT | OUTDATED | BEGUN | MADE;
 /// written pages cannot be counted.
 const TRIED_AFTER_SNAPSHOTS: usize = 32;
 
-/// A kind of set to drop: sets that are of no use to the region.
-const USELESS: u32 = 1;
-
-/// A kind of set to drop: sets that no snapshot has.
-const UNHELD: u32 = 2;
-
 /// The set that was captured of a block.
 struct Block<S: Sys> {
     set: EngineArc<PageSet<S>>,
@@ -84,27 +77,21 @@ struct Block<S: Sys> {
 }
 
 /// A region's turn. While a thread has it, no other thread takes a snapshot or fork of the region, or resets it.
-pub(crate) struct Turn<'a> {
-    number: usize,
-    captured: &'a dyn Keeper,
-    pool: (&'a Captures, &'a Frames),
+pub(crate) struct Turn<'a, S: Sys> {
+    /// Rises with each turn, and with each drop of sets.
+    pub(crate) number: usize,
+    captured: &'a Captured<S>,
+    pool: &'a PoolCore<S>,
     guard: Option<WordGuard<'a>>,
     _engaged: Engaged,
 }
 
-impl Turn<'_> {
-    pub(crate) fn number(&self) -> usize {
-        self.number
-    }
-}
-
-impl Drop for Turn<'_> {
+impl<S: Sys> Drop for Turn<'_, S> {
     fn drop(&mut self) {
-        let (captures, frames) = self.pool;
         drop(self.guard.take());
         // This turn may have made new sets, and it has kept other threads from dropping old ones.
-        captures.note_unheld();
-        self.captured.settle(frames);
+        self.pool.unheld.note();
+        self.captured.drop_sets(0, &self.pool.frames);
     }
 }
 
@@ -171,42 +158,43 @@ impl<S: Sys> Captured<S> {
         Some(guard)
     }
 
-    /// Adds `wanted` to the kinds of sets to drop, and drops them. If another thread has the turn, returns false: that
-    /// thread drops them at the end of its turn.
-    fn settle_for(&self, wanted: u32, frames: &Frames) -> bool {
-        self.wanted.fetch_or(wanted, Ordering::SeqCst);
-        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
-        fence(Ordering::SeqCst);
-        while self.wanted.load(Ordering::SeqCst) != 0 {
-            let Some(turn) = self.freezing.try_lock() else { return false };
-            self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
-            drop(turn);
-            fence(Ordering::SeqCst);
-        }
-        true
-    }
-
-    /// Drops the sets of the `wanted` kinds. The caller has the turn.
+    /// Drops the sets of the `wanted` kinds. Those of no use are the sets whose pages can go back into their blocks,
+    /// because only the region holds those blocks, and outdated sets. The caller has the turn.
     fn drop_wanted(&self, wanted: u32, frames: &Frames) {
         let is_useless = |index, set: &PageSet<S>| frames.references(set.base) <= 1 || self.is_outdated(index);
         let is_wanted = |index, set: &EngineArc<PageSet<S>>| {
             wanted & USELESS != 0 && is_useless(index, set) || wanted & UNHELD != 0 && set.owners() == 1
         };
-        let (mut sets, mut are_any) = (self.lock(), false);
+        if self.drop_each(&mut self.lock(), is_wanted) {
+            // A cut that waits for the end of operations must look again.
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops each set that `is_wanted` accepts. Returns true if there were any.
+    fn drop_each(&self, sets: &mut Sets<S>, is_wanted: impl Fn(EntryIndex, &EngineArc<PageSet<S>>) -> bool) -> bool {
+        let mut are_any = false;
         for (index, of) in sets.blocks.iter_mut().enumerate() {
             if of.as_ref().is_some_and(|of| is_wanted(EntryIndex(index), &of.set)) {
                 (*of, are_any) = (None, true);
                 self.set_record(EntryIndex(index), SET, 0);
             }
         }
-        if are_any {
-            // A cut that waits for the end of operations must look again.
-            self.turns.fetch_add(1, Ordering::Relaxed);
-        }
+        are_any
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Sets<S>> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the sets, and makes room for one of each block.
+    fn lock_with_room(&self) -> MutexGuard<'_, Sets<S>> {
+        let mut sets = self.lock();
+        self.has_room.store(true, Ordering::Relaxed);
+        if sets.blocks.is_empty() {
+            sets.blocks.resize_with(self.records.len(), || None);
+        }
+        sets
     }
 
     /// The record of a block; 0 if it has none.
@@ -335,7 +323,7 @@ impl<S: Sys> Captured<S> {
 
     /// Whether the region has had any set so far.
     pub(crate) fn are_any(&self) -> bool {
-        self.lock().are_any()
+        !self.lock().blocks.is_empty()
     }
 
     /// Whether a block was write-protected when it was captured, and has not been made writable since. The caller holds
@@ -372,14 +360,7 @@ impl<S: Sys> Captured<S> {
         self.copies_left.store(MAX_COPIES, Ordering::Relaxed);
         let mut sets = self.lock();
         sets.cut += 1;
-        for (index, of) in sets.blocks.iter_mut().enumerate() {
-            let index = EntryIndex(index);
-            let is_old = |base| self.is_outdated(index) || block_of(index) != Some(base);
-            if of.as_ref().is_some_and(|of| is_old(of.set.base)) {
-                *of = None;
-                self.set_record(index, SET, 0);
-            }
-        }
+        self.drop_each(&mut sets, |index, set| self.is_outdated(index) || block_of(index) != Some(set.base));
     }
 
     /// Forgets the set of a block.
@@ -413,9 +394,7 @@ impl<S: Sys> Captured<S> {
         base: Option<BlockId>,
         change: impl FnOnce(&mut EngineArc<PageSet<S>>) -> Result<bool, E>,
     ) -> Result<bool, E> {
-        let mut sets = self.lock();
-        self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(self.records.len());
+        let mut sets = self.lock_with_room();
         let Sets { blocks, cut, .. } = &mut *sets;
         let last = blocks[index.0].take().filter(|of| Some(of.set.base) == base);
         let mut set = last.map_or_else(|| EngineArc::new(empty()), |of| of.set);
@@ -431,9 +410,7 @@ impl<S: Sys> Captured<S> {
 
     /// Allocates the room that [`Captured::replace`] needs to replace each set once.
     pub(crate) fn make_room(&self) {
-        let (mut sets, count) = (self.lock(), self.records.len());
-        self.has_room.store(true, Ordering::Relaxed);
-        sets.make_room(count);
+        let (mut sets, count) = (self.lock_with_room(), self.records.len());
         if sets.replaced.capacity() < count {
             sets.replaced = EngineVec::with_capacity_in(count, Own);
         }
@@ -458,87 +435,53 @@ impl<S: Sys> Captured<S> {
             drop(replaced);
         }
     }
-}
-
-impl<S: Sys> EngineArc<Captured<S>> {
-    /// Adds the region's sets to those that the pool drops when it is short of blocks and no snapshot has them.
-    pub(crate) fn share_with(&self, captures: &Captures) {
-        captures.add(self.another());
-    }
-
-    /// Drops all sets, because the region goes.
-    pub(crate) fn withdraw_from(&self, captures: &Captures) {
-        captures.remove(self);
-        let _turn = self.freezing.lock();
-        self.lock().blocks = EngineVec::new_in(Own);
-        self.clear(0..self.records.len(), SET, SET, 0);
-    }
 
     /// Takes the region's turn, and waits for it if necessary. No other thread can then snapshot, fork or reset the
     /// region. Waits for no operation.
-    pub(crate) fn take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Turn<'a> {
+    pub(crate) fn take_turn<'a>(&'a self, pool: &'a PoolCore<S>) -> Turn<'a, S> {
         let engaged = Engaged::new();
         let guard = self.freezing.lock();
         let number = self.turns.fetch_add(1, Ordering::Relaxed);
-        Turn { number, captured: self, pool: (captures, frames), guard: Some(guard), _engaged: engaged }
+        Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged }
     }
 
     /// As `take_turn`, for a thread that only reads, but fails if another thread has the turn. Such a turn
     /// is not counted: a cut that waits for operations need not look again after it.
-    pub(crate) fn try_take_turn<'a>(&'a self, captures: &'a Captures, frames: &'a Frames) -> Option<Turn<'a>> {
+    pub(crate) fn try_take_turn<'a>(&'a self, pool: &'a PoolCore<S>) -> Option<Turn<'a, S>> {
         let engaged = Engaged::new();
         let guard = self.freezing.try_lock()?;
         let number = self.turns.load(Ordering::Relaxed);
-        Some(Turn { number, captured: self, pool: (captures, frames), guard: Some(guard), _engaged: engaged })
+        Some(Turn { number, captured: self, pool, guard: Some(guard), _engaged: engaged })
     }
 
-    /// Drops the sets whose pages can go back into their blocks, because only the region holds those blocks, and
-    /// outdated sets. If another thread has the turn, that thread drops them at its end.
-    pub(crate) fn drop_useless(&self, frames: &Frames) {
-        if self.has_room() {
-            self.settle_for(USELESS, frames);
-        }
+    /// Drops all sets, because the region goes.
+    pub(crate) fn withdraw(&self) {
+        let _turn = self.freezing.lock();
+        self.lock().blocks = EngineVec::new_in(Own);
+        self.clear(0..self.records.len(), SET, SET, 0);
     }
 }
 
-impl<S: Sys> Keeper for EngineArc<Captured<S>> {
-    fn address(&self) -> usize {
-        ptr::from_ref::<Captured<S>>(self).addr()
-    }
-
-    fn another(&self) -> EngineBox<dyn Keeper> {
-        unsize_box!(EngineBox::new_in(self.clone(), Own))
-    }
-
-    fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed)
-    }
-
-    fn drop_unheld(&self, frames: &Frames) -> bool {
-        self.settle_for(UNHELD, frames)
-    }
-
-    fn drop_useless(&self, frames: &Frames) {
-        EngineArc::<Captured<S>>::drop_useless(self, frames);
-    }
-
-    fn settle(&self, frames: &Frames) {
-        self.settle_for(0, frames);
+impl<S: Sys> SetHolder for Captured<S> {
+    /// Adds `wanted` to the kinds of sets to drop, and drops them.
+    fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool {
+        if !self.has_room.load(Ordering::Relaxed) {
+            return true;
+        }
+        self.wanted.fetch_or(wanted, Ordering::SeqCst);
+        // With this fence, either the thread that ends its turn sees the new kinds, or this thread finds the turn free.
+        fence(Ordering::SeqCst);
+        while self.wanted.load(Ordering::SeqCst) != 0 {
+            let Some(turn) = self.freezing.try_lock() else { return false };
+            self.drop_wanted(self.wanted.swap(0, Ordering::SeqCst), frames);
+            drop(turn);
+            fence(Ordering::SeqCst);
+        }
+        true
     }
 }
 
 impl<S: Sys> Sets<S> {
-    fn make_room(&mut self, count: usize) {
-        if self.blocks.is_empty() {
-            self.blocks.resize_with(count, || None);
-        }
-    }
-
-    /// Whether the region has had any set so far.
-    pub(crate) fn are_any(&self) -> bool {
-        !self.blocks.is_empty()
-    }
-
     /// The set of a block over `base`, if it was captured for this cut.
     pub(crate) fn of_this_cut(&self, index: EntryIndex, base: BlockId) -> Option<EngineArc<PageSet<S>>> {
         let of = self.blocks.get(index.0)?.as_ref()?;

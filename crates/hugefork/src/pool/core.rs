@@ -2,6 +2,7 @@
 //! them.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use hugefork_kernels::{Kernel, Kernels, Side, Target, Use, Work};
@@ -10,12 +11,12 @@ use super::ahead::Ahead;
 use super::frames::{Content, Frames, Taken, Wanted};
 use super::holders::Holders;
 use super::maintenance::Maintenance;
-use super::placements::Placements;
 use super::slots::Slots;
 use super::stock::Stock;
-use super::unheld::Captures;
+use super::unheld::Unheld;
 use crate::mem::EngineArc;
-use crate::stats::counters::Registry;
+use crate::ranges::Ranges;
+use crate::stats::counters::{Registry, count};
 use crate::sys::{Sys, SystemError};
 use crate::table::Reserved;
 use crate::types::error::RegionError;
@@ -36,16 +37,17 @@ pub(crate) struct PoolCore<S: Sys> {
     pub(crate) holders: Holders,
     /// Numbers the calls of `lazy_free`, so that the contents that were freed first are dropped first.
     pub(crate) marks: AtomicU32,
-    pub(crate) placements: EngineArc<Placements>,
+    /// The ranges that are no region's placement.
+    pub(crate) placements: EngineArc<Mutex<Ranges>>,
     pub(crate) maintenance: Maintenance,
     pub(crate) slots: Slots,
-    pub(crate) captures: Captures,
+    pub(crate) unheld: Unheld,
     /// Snapshot pages that the process holds copies of, so that programs can read snapshots by address.
     pub(crate) pages_in_views: AtomicUsize,
 }
 
 impl<S: Sys> PoolCore<S> {
-    /// A pool of `blocks` fresh blocks that clears and copies with `kernels`.
+    /// A pool of `blocks` fresh blocks that clears and copies with `kernels`, and allocates nothing ahead.
     pub(crate) fn new(
         sys: S,
         name: String,
@@ -62,21 +64,16 @@ impl<S: Sys> PoolCore<S> {
             kernels,
             registry: Registry::default(),
             stock,
-            ahead: Ahead::new(0, block_size, || usize::MAX),
+            ahead: Ahead::default(),
             leaked: AtomicUsize::new(0),
             holders: Holders::default(),
             marks: AtomicU32::new(0),
-            placements: EngineArc::new(Placements::new(blocks)),
+            placements: EngineArc::new(Mutex::new(Ranges::new(blocks))),
             maintenance: Maintenance::default(),
-            slots: Slots::default(),
-            captures: Captures::default(),
+            slots: Slots::new(block_size),
+            unheld: Unheld::default(),
             pages_in_views: AtomicUsize::new(0),
         }
-    }
-
-    /// The same pool, with the limits of `ahead` for memory that is allocated before cuts.
-    pub(crate) fn with_ahead(self, ahead: Ahead) -> Self {
-        PoolCore { ahead, ..self }
     }
 
     /// The offset of a block in the pool's memory.
@@ -145,7 +142,7 @@ impl<S: Sys> PoolCore<S> {
             part.clone().for_each(|index| self.frames.set_content(BlockId(index as u32), Content::Clean));
             next = part.end;
         }
-        self.ahead.note_late(run.count);
+        count(&self.ahead.late, run.count as u64);
         Ok(())
     }
 
@@ -153,55 +150,39 @@ impl<S: Sys> PoolCore<S> {
     /// caller has a reservation to use for it. Other threads may write to `block` meanwhile only if it is pinned; the
     /// copy then contains any part of their writes.
     pub(crate) fn copy_of(&self, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
-        self.copy_near(block, block, Wanted::Any, reserved)
+        self.copy_near(block, block, reserved)
     }
 
-    /// As [`PoolCore::copy_of`], but takes the block `wish` if that is free and has the wanted content.
-    pub(crate) fn copy_near(
-        &self,
-        wish: BlockId,
-        block: BlockId,
-        wanted: Wanted,
-        reserved: Reserved,
-    ) -> Result<BlockId, Shortage> {
-        let taken = self.frames.take(wish, 0, 0, wanted, reserved).ok_or(Shortage::Blocks)?;
+    /// As [`PoolCore::copy_of`], but takes the block `wish` if that is free.
+    pub(crate) fn copy_near(&self, wish: BlockId, block: BlockId, reserved: Reserved) -> Result<BlockId, Shortage> {
+        let taken = self.frames.take(wish, 0, 0, Wanted::Any, reserved).ok_or(Shortage::Blocks)?;
         self.stock.nudge(&self.frames);
-        let (new, len) = (taken.first, self.block_size.bytes());
-        if !self.is_all_there(block) {
-            return self.copy_parts(taken, block);
-        }
-        if self.frames.content(new) == Content::Fresh
-            && let Err(error) = self.obtain(taken, 0)
-        {
+        let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
+        // The system may not know of holes.
+        let is_all_there = self.sys.next_memory(bytes.clone()).as_ref() == Some(&bytes);
+        let copied = if is_all_there { self.copy_whole(taken, block) } else { self.copy_parts(taken, &bytes) };
+        copied.map(|()| taken.first).map_err(|error| {
             self.give_back(taken);
-            return Err(Shortage::Memory(error));
+            Shortage::Memory(error)
+        })
+    }
+
+    /// Copies a block to one that was just taken.
+    fn copy_whole(&self, taken: Taken, block: BlockId) -> Result<(), SystemError> {
+        let (new, len) = (taken.first, self.block_size.bytes());
+        if self.frames.content(new) == Content::Fresh {
+            self.obtain(taken, 0)?;
         }
         self.frames.set_content(new, Content::Used);
-        // SAFETY: both blocks lie in the direct map and are page-aligned; only this call holds `new`, and the caller
-        // holds `block`.
+        // SAFETY: both blocks lie in the direct map and are page-aligned; only the caller holds `new`, and it holds
+        // `block`.
         unsafe { self.kernels.copy(len, Use::Whole).copy(self.direct(new), self.direct(block), len, Target::Unknown) };
-        Ok(new)
+        Ok(())
     }
 
-    /// Whether all of a block has memory, as far as the system can tell.
-    fn is_all_there(&self, block: BlockId) -> bool {
-        let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
-        self.sys.next_memory(bytes.clone()) == Some(bytes)
-    }
-
-    /// Copies a block to one that was just taken. Only those parts get memory that have memory in `block`.
-    fn copy_parts(&self, taken: Taken, block: BlockId) -> Result<BlockId, Shortage> {
-        let bytes = self.offset(block)..self.offset(block) + self.block_size.bytes();
-        match self.copy_each_part(taken, &bytes) {
-            Ok(()) => Ok(taken.first),
-            Err(error) => {
-                self.give_back(taken);
-                Err(Shortage::Memory(error))
-            }
-        }
-    }
-
-    fn copy_each_part(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
+    /// Copies the block at these bytes of the pool to one that was just taken. Only those parts get memory that have
+    /// memory in the source.
+    fn copy_parts(&self, taken: Taken, from: &Range<usize>) -> Result<(), SystemError> {
         let (new, to) = (taken.first, self.offset(taken.first));
         if self.frames.content(new) != Content::Fresh {
             // SAFETY: only this call holds the new block, and no region or snapshot maps it.
@@ -283,9 +264,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// Gives back blocks that the caller took but did not use.
     pub(crate) fn give_back(&self, taken: Taken) {
-        taken.blocks().for_each(|block| {
-            self.release_and(block, taken.reserved);
-        });
+        taken.blocks().for_each(|block| _ = self.release_and(block, taken.reserved));
     }
 
     /// The error of a call that found no free block.

@@ -14,7 +14,7 @@
 //! Free blocks are either available or reserved for an entry of a region with a reservation. A reservation is only a
 //! number; it names no block. `available + reserved` is the number of free bits, except while blocks change hands.
 
-use super::bits::{FreeBits, low_bits, place};
+use super::bits::{Bits, FreeBits};
 use crate::mem::{self, EngineBox};
 use crate::sync::WaitQueue;
 use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -23,34 +23,24 @@ use crate::units::BlockId;
 
 /// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub(crate) enum Content {
     /// Never touched since the kernel gave it: it may have no memory yet, and it reads as zeros once it has.
-    Fresh,
+    Fresh = 0,
     /// The block has memory, which is zero.
-    Clean,
+    Clean = 1,
     /// The block has memory that still holds the last holder's data, which the next holder must never see.
-    Used,
+    Used = 2,
 }
 
 const CONTENT_MASK: u32 = 0b11;
 const ONE_REFERENCE: u32 = 1 << 2;
-const FRESH: u32 = 0;
-const CLEAN: u32 = 1;
-const USED: u32 = 2;
 
 impl Content {
-    fn encode(self) -> u32 {
-        match self {
-            Content::Fresh => FRESH,
-            Content::Clean => CLEAN,
-            Content::Used => USED,
-        }
-    }
-
     fn decode(word: u32) -> Content {
         match word & CONTENT_MASK {
-            CLEAN => Content::Clean,
-            USED => Content::Used,
+            1 => Content::Clean,
+            2 => Content::Used,
             _ => Content::Fresh,
         }
     }
@@ -89,7 +79,8 @@ impl Taken {
 pub(crate) struct Frames {
     words: EngineBox<[AtomicU32]>,
     free: FreeBits,
-    zeroed: EngineBox<[AtomicU64]>,
+    /// The free blocks that are zero and have memory. Other threads may take them at any time.
+    pub(super) zeroed: Bits,
     /// Free blocks that are zero and have memory.
     zeroed_count: AtomicUsize,
     /// Free blocks that were never used.
@@ -115,7 +106,7 @@ impl Frames {
         Frames {
             // A zero word means: no references, fresh.
             words: mem::zeroed(count),
-            zeroed: mem::zeroed(count.div_ceil(64)),
+            zeroed: Bits::none(count),
             free: FreeBits::all(count),
             zeroed_count: AtomicUsize::new(0),
             fresh_count: AtomicUsize::new(count),
@@ -162,20 +153,6 @@ impl Frames {
         self.zeroed_count.load(Ordering::SeqCst)
     }
 
-    /// The first free block from `from` on that is zero and has memory. Other threads may take it at any time.
-    pub(super) fn next_zeroed(&self, from: usize) -> Option<BlockId> {
-        let (first, bit) = place(from);
-        let mut below = bit.wrapping_sub(1);
-        for (at, word) in self.zeroed.iter().enumerate().skip(first) {
-            let left = word.load(Ordering::Relaxed) & !below;
-            if left != 0 {
-                return Some(BlockId((at * 64 + left.trailing_zeros() as usize) as u32));
-            }
-            below = 0;
-        }
-        None
-    }
-
     /// Free blocks that need clearing. Blocks that are changing hands may be missed or counted twice.
     pub(crate) fn used_and_free(&self) -> usize {
         self.ready().saturating_sub(self.zeroed())
@@ -193,7 +170,7 @@ impl Frames {
 
     /// Bytes of metadata.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.words) + size_of_val(&*self.zeroed) + self.free.bytes()
+        size_of_val(&*self.words) + self.zeroed.bytes() + self.free.bytes()
     }
 
     /// Takes the block `near` if it is free, or else the next free block after it. Also takes free neighbours without a
@@ -228,11 +205,11 @@ impl Frames {
         };
         let (mut first, mut last) = (wanted, wanted);
         let mut left = neighbours;
-        while left > 0 && last.0 - wanted.0 < after as u32 && self.claim(last.offset(1)) {
+        while left > 0 && last.0 - wanted.0 < after as u32 && self.take_exactly(last.offset(1)) {
             last = last.offset(1);
             left -= 1;
         }
-        while left > 0 && wanted.0 - first.0 < before as u32 && first.0 > 0 && self.claim(BlockId(first.0 - 1)) {
+        while left > 0 && wanted.0 - first.0 < before as u32 && first.0 > 0 && self.take_exactly(BlockId(first.0 - 1)) {
             first = BlockId(first.0 - 1);
             left -= 1;
         }
@@ -266,62 +243,39 @@ impl Frames {
     /// mapping for good, and costs small blocks their huge page. That is a fair price for a saved clear, but not for
     /// the memory that a fresh `near` still lacks.
     fn take_zeroed(&self, near: BlockId) -> Option<BlockId> {
-        const WORDS: usize = 16;
+        const SEARCHED_BLOCKS: usize = 1024;
         if self.zeroed() == 0 || self.is_free_and_fresh(near.index()) {
             return None;
         }
-        let first = near.index() / 64;
-        let found = |(at, word): (usize, &AtomicU64)| {
-            let skipped = if at == first { low_bits(near.index() % 64) } else { 0 };
-            let bits = word.load(Ordering::Relaxed) & !skipped;
-            let block = BlockId((at * 64) as u32 + bits.trailing_zeros());
-            (bits != 0 && self.claim(block)).then_some(block)
-        };
-        self.zeroed.iter().enumerate().skip(first).take(WORDS).find_map(found)
+        let (mut from, end) = (near.index(), near.index() + SEARCHED_BLOCKS);
+        while let Some(index) = self.zeroed.next(from..end) {
+            if self.take_exactly(BlockId(index as u32)) {
+                return Some(BlockId(index as u32));
+            }
+            from = index + 1;
+        }
+        None
     }
 
     /// Takes a free block that needs clearing out of the free list, the first from `from` on. The block still counts as
     /// available: a thread that needs it meanwhile waits for [`Frames::put_back`].
     pub(crate) fn take_used(&self, from: usize) -> Option<BlockId> {
-        if self.used_and_free() == 0 {
-            return None;
-        }
-        for start in [from, 0] {
-            let mut at = start;
-            while let Some(block) = self.next_free(at) {
-                if self.claim_if(block, Content::Used) {
-                    return Some(block);
-                }
-                at = block.index() + 1;
-            }
-        }
-        None
-    }
-
-    /// Takes exactly `block` out of the free list. Returns false if it is not free. The block still counts as
-    /// available, as with [`Frames::take_used`].
-    pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
-        self.claim(block)
+        let take = |from| self.take_first(from, |block| self.take_if(block, Content::Used));
+        take(from).or_else(|| take(0))
     }
 
     /// Puts a block with its new content back into the free list, after a call took it out while it still counted as
     /// available.
     pub(crate) fn put_back(&self, block: BlockId, content: Content) {
-        self.words[block.index()].store(content.encode(), Ordering::Relaxed);
+        self.words[block.index()].store(content as u32, Ordering::Relaxed);
         self.set_free(block, content);
         self.given_back.ring();
-    }
-
-    /// Takes `block` out of the free list if it is free and fresh. It still counts as available, as with
-    /// [`Frames::take_used`].
-    pub(crate) fn take_fresh(&self, block: BlockId) -> bool {
-        self.claim_if(block, Content::Fresh)
     }
 
     /// Whether the block at `index` seems to be free and fresh. Another thread may take it at any time.
     pub(crate) fn is_free_and_fresh(&self, index: usize) -> bool {
         // The word of a fresh block without references is zero.
-        self.words[index].load(Ordering::Relaxed) == FRESH && self.free.has(index)
+        self.words[index].load(Ordering::Relaxed) == Content::Fresh as u32 && self.free.has(index)
     }
 
     /// The last free block that has memory. Other threads may take it at any time.
@@ -334,16 +288,17 @@ impl Frames {
     /// threads take and give back blocks during the search, or the zeroing thread is clearing the only one. In these
     /// cases the call waits.
     fn take_one(&self, near: BlockId) -> BlockId {
-        self.given_back.until(|| self.claim_from(near.index()).or_else(|| self.claim_from(0)))
+        let take = |from| self.take_first(from, |block| self.take_exactly(block));
+        self.given_back.until(|| take(near.index()).or_else(|| take(0)))
     }
 
-    /// Takes the first free block from `from` on.
-    fn claim_from(&self, mut from: usize) -> Option<BlockId> {
-        while let Some(candidate) = self.next_free(from) {
-            if self.claim(candidate) {
-                return Some(candidate);
+    /// The first free block from `from` on that `take` takes. Other threads may take it at any time.
+    fn take_first(&self, mut from: usize, take: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        while let Some(index) = self.free.next(from) {
+            if take(BlockId(index as u32)) {
+                return Some(BlockId(index as u32));
             }
-            from = candidate.index() + 1;
+            from = index + 1;
         }
         None
     }
@@ -355,18 +310,16 @@ impl Frames {
 
     /// Sets the content of a block that the caller alone holds.
     pub(crate) fn set_content(&self, block: BlockId, content: Content) {
-        self.words[block.index()].store(ONE_REFERENCE | content.encode(), Ordering::Relaxed);
+        self.words[block.index()].store(ONE_REFERENCE | content as u32, Ordering::Relaxed);
     }
 
     /// Marks all blocks clean: they have memory, which is zero. No thread may hold a block yet.
     pub(crate) fn mark_all_zeroed(&self) {
-        debug_assert_eq!(self.available(), self.len());
-        self.words.iter().for_each(|word| word.store(CLEAN, Ordering::Relaxed));
-        for (at, zeroed) in self.zeroed.iter().enumerate() {
-            zeroed.store(low_bits(self.len() - at * 64), Ordering::Relaxed);
+        for block in (0..self.len()).map(|index| BlockId(index as u32)) {
+            let is_free = self.take_exactly(block);
+            debug_assert!(is_free);
+            self.put_back(block, Content::Clean);
         }
-        self.zeroed_count.store(self.len(), Ordering::SeqCst);
-        self.fresh_count.store(0, Ordering::Relaxed);
     }
 
     /// The number of holders.
@@ -407,10 +360,9 @@ impl Frames {
 
     /// Puts a block without references back into the free list.
     fn set_free(&self, block: BlockId, content: Content) {
-        let (word, bit) = place(block.index());
         match content {
             Content::Clean => {
-                self.zeroed[word].fetch_or(bit, Ordering::Relaxed);
+                self.zeroed.put(block.index(), Ordering::Relaxed);
                 self.zeroed_count.fetch_add(1, Ordering::SeqCst);
             }
             Content::Fresh => {
@@ -424,17 +376,9 @@ impl Frames {
     /// Earmarks up to `most` available blocks: the caller may then clear that many free bits. Returns `None` if fewer
     /// than `least` blocks are available.
     pub(super) fn earmark(&self, least: usize, most: usize) -> Option<usize> {
-        let mut seen = self.available.load(Ordering::SeqCst);
-        loop {
-            if seen < least {
-                return None;
-            }
-            let granted = seen.min(most);
-            match self.available.compare_exchange_weak(seen, seen - granted, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return Some(granted),
-                Err(now) => seen = now,
-            }
-        }
+        let rest = |available: usize| (available >= least).then(|| available - available.min(most));
+        let before = self.available.fetch_update(Ordering::SeqCst, Ordering::SeqCst, rest).ok()?;
+        Some(before.min(most))
     }
 
     /// Repeats `try_once` until it succeeds, or until it fails while no thread is taking a run. A thread that takes a
@@ -448,16 +392,16 @@ impl Frames {
         })
     }
 
-    /// Takes exactly `block`, with one reference, if it exists and is free.
-    fn claim(&self, block: BlockId) -> bool {
+    /// Takes exactly `block` out of the free list, with one reference. Returns false if it does not exist or is not
+    /// free. The block still counts as available, unless the caller has earmarked it.
+    pub(crate) fn take_exactly(&self, block: BlockId) -> bool {
         if !self.free.take(block.index()) {
             return false;
         }
         let content = self.content(block);
         match content {
             Content::Clean => {
-                let (word, bit) = place(block.index());
-                self.zeroed[word].fetch_and(!bit, Ordering::Relaxed);
+                self.zeroed.take(block.index(), Ordering::Relaxed);
                 self.zeroed_count.fetch_sub(1, Ordering::SeqCst);
             }
             Content::Fresh => {
@@ -469,10 +413,11 @@ impl Frames {
         true
     }
 
-    /// As [`Frames::claim`], if the content is `wanted`. The content is checked again after the claim: since the first
-    /// check, another thread may have used the block and returned it, or given its memory to the system.
-    fn claim_if(&self, block: BlockId, wanted: Content) -> bool {
-        if self.content(block) != wanted || !self.claim(block) {
+    /// As [`Frames::take_exactly`], if the content is `wanted`. The content is checked again after the block was taken:
+    /// since the first check, another thread may have used the block and returned it, or given its memory to the
+    /// system.
+    pub(crate) fn take_if(&self, block: BlockId, wanted: Content) -> bool {
+        if self.content(block) != wanted || !self.take_exactly(block) {
             return false;
         }
         let content = if seeded!("taken-as-it-looked") { wanted } else { self.content(block) };
@@ -480,10 +425,5 @@ impl Frames {
             self.put_back(block, content);
         }
         content == wanted
-    }
-
-    /// The first free block from `from` on. Other threads may take it at any time.
-    fn next_free(&self, from: usize) -> Option<BlockId> {
-        self.free.next(from).map(|index| BlockId(index as u32))
     }
 }

@@ -1,5 +1,7 @@
 //! Takes slots (slots.rs) that have memory, for pages that are about to be captured.
 
+use allocator_api2::vec::IntoIter;
+
 use super::core::PoolCore;
 use super::frames::{Content, Wanted};
 use super::slots::Slot;
@@ -11,7 +13,7 @@ use crate::units::{BASE_PAGE, BlockId};
 impl<S: Sys> PoolCore<S> {
     /// Takes `count` free slots that have memory, or as many as there are.
     pub(crate) fn take_slots(&self, count: usize) -> EngineVec<Slot> {
-        self.slots.take(count, self.block_size, || self.block_for_slots())
+        self.slots.take(count, || self.block_for_slots())
     }
 
     /// Allocates memory for `count` slots, as far as the free blocks with memory do not suffice.
@@ -23,9 +25,7 @@ impl<S: Sys> PoolCore<S> {
 
     /// Gives slots back, which either belonged to a piece of a set or were never used.
     pub(crate) fn give_up_slots(&self, slots: impl Iterator<Item = Slot>) {
-        self.slots.give_up(slots, self.block_size, |block| {
-            self.release(block);
-        });
+        self.slots.give_up(slots, |block| _ = self.release(block));
     }
 
     /// Takes a block with memory and any content, to divide it into slots.
@@ -57,7 +57,7 @@ const MAX_TAKEN_SLOTS: usize = 4096;
 /// Free slots for pages that are about to be captured. The drop gives unused slots back.
 pub(crate) struct FreeSlots<'a, S: Sys> {
     pool: &'a PoolCore<S>,
-    taken: EngineVec<Slot>,
+    taken: IntoIter<Slot, Own>,
     /// How many more slots the caller may need.
     wanted: usize,
 }
@@ -65,24 +65,21 @@ pub(crate) struct FreeSlots<'a, S: Sys> {
 impl<'a, S: Sys> FreeSlots<'a, S> {
     /// Provides slots for `pages` pages, or somewhat more.
     pub(crate) fn new(pool: &'a PoolCore<S>, pages: usize) -> FreeSlots<'a, S> {
-        FreeSlots { pool, taken: EngineVec::new_in(Own), wanted: pages }
+        FreeSlots { pool, taken: EngineVec::new_in(Own).into_iter(), wanted: pages }
     }
 
     /// The next free slot, if the pool has one.
     pub(crate) fn next(&mut self) -> Option<Slot> {
-        if self.taken.is_empty() {
-            self.taken = self.pool.take_slots(self.wanted.clamp(1, MAX_TAKEN_SLOTS));
+        self.taken.next().or_else(|| {
+            self.taken = self.pool.take_slots(self.wanted.clamp(1, MAX_TAKEN_SLOTS)).into_iter();
             self.wanted = self.wanted.saturating_sub(self.taken.len());
-            // `pop` takes from the end, so the slots are reversed to come out in ascending order, and neighbours lie in
-            // a row.
-            self.taken.reverse();
-        }
-        self.taken.pop()
+            self.taken.next()
+        })
     }
 }
 
 impl<S: Sys> Drop for FreeSlots<'_, S> {
     fn drop(&mut self) {
-        self.pool.give_up_slots(self.taken.drain(..));
+        self.pool.give_up_slots(self.taken.by_ref());
     }
 }

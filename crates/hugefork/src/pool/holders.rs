@@ -14,6 +14,7 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use super::frames::Frames;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::sync::{RegionLock, SharedGuard, SignalsBlocked};
@@ -109,6 +110,14 @@ pub(crate) trait CowMappingHolder {
     fn maintain(&self, from: usize) -> Option<usize>;
 }
 
+/// The page sets captured of a region (captured.rs). They are no part of the [`Holder`], because their drop is not for
+/// fault handlers.
+pub(crate) trait SetHolder: Sync {
+    /// Drops the sets of the kinds `wanted`. If another thread has the region's turn, returns false: that thread drops
+    /// them at the end of its turn. The caller has blocked signals.
+    fn drop_sets(&self, wanted: u32, frames: &Frames) -> bool;
+}
+
 /// The contents that a search may drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Droppable {
@@ -152,6 +161,7 @@ struct List {
 /// A region in the list.
 struct Member {
     holder: NonNull<dyn Holder>,
+    sets: Option<NonNull<dyn SetHolder>>,
     id: RegionId,
     /// How many of its ancestors are still alive.
     depth: usize,
@@ -192,16 +202,6 @@ impl Snapshots {
         let seat = unsafe { self.0[at].as_ref() }.seat();
         seat.into_iter().for_each(|seat| seat.0.store(at, Ordering::Relaxed));
     }
-}
-
-/// Whether a list has room for `more` elements, after it has taken the memory of `larger` if that helps.
-fn has_room<T>(list: &mut EngineVec<T>, more: usize, larger: &mut EngineVec<T>) -> bool {
-    let needed = list.len() + more;
-    if needed > list.capacity() && needed <= larger.capacity() {
-        larger.append(list);
-        mem::swap(list, larger);
-    }
-    needed <= list.capacity()
 }
 
 impl Member {
@@ -250,83 +250,96 @@ unsafe impl Sync for Holders {}
 
 impl Holders {
     /// Adds a holder; a region is placed right after its parent. Its link to its parent is new, or a clone of `source`,
-    /// which is the link of a listed holder. To add a snapshot takes time in proportion to the number of regions.
+    /// which is the link of a listed holder. Only a region has `sets`. To add a snapshot takes time in proportion to
+    /// the number of regions.
     ///
     /// # Safety
-    /// The holder stays in place until it is removed.
-    pub(crate) unsafe fn add(&self, holder: &(dyn Holder + 'static), source: Option<&Derived>) {
-        let _signals = SignalsBlocked::new();
-        let (mut regions, mut snapshots) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
-        loop {
-            let alone = self.lock.exclusive();
-            // SAFETY: the lock is held exclusively.
-            let list = unsafe { &mut *self.list.get() };
+    /// The holder and the sets stay in place until the holder is removed.
+    pub(crate) unsafe fn add(
+        &self,
+        holder: &(dyn Holder + 'static),
+        source: Option<&Derived>,
+        sets: Option<&(dyn SetHolder + 'static)>,
+    ) {
+        let parent = || {
             if let (Some(tie), Some(source)) = (holder.parent(), source) {
                 tie.catch_up(source);
             }
-            let parent = holder.parent().and_then(Derived::parent);
-            let needed = match holder.id() {
-                Some(id) if has_room(&mut list.regions, 1, &mut regions) => {
-                    let (at, depth) = match list.region_at(parent) {
-                        Some(parent) => (parent + 1, list.regions[parent].depth + 1),
-                        None => (list.regions.len(), 0),
-                    };
-                    let snapshots = Snapshots(EngineVec::new_in(Own));
-                    list.regions.insert(at, Member { holder: NonNull::from(holder), id, depth, snapshots });
-                    return;
-                }
-                Some(_) => list.regions.len() + 1,
-                None => {
-                    let of = list.snapshots_of(parent);
-                    if has_room(&mut of.0, 1, &mut snapshots) {
-                        of.add(NonNull::from(holder));
-                        return;
-                    }
-                    of.0.len() + 1
-                }
+            holder.parent().and_then(Derived::parent)
+        };
+        let Some(id) = holder.id() else {
+            let add = |list: &mut List| list.snapshots_of(parent()).add(NonNull::from(holder));
+            return self.change(|list| (&mut list.snapshots_of(parent()).0, 1), add);
+        };
+        let add = |list: &mut List| {
+            let (at, depth) = match list.region_at(parent()) {
+                Some(parent) => (parent + 1, list.regions[parent].depth + 1),
+                None => (list.regions.len(), 0),
             };
-            drop(alone);
-            match holder.id() {
-                Some(_) => regions.reserve(2 * needed),
-                None => snapshots.reserve(2 * needed),
-            }
-        }
+            let snapshots = Snapshots(EngineVec::new_in(Own));
+            let (holder, sets) = (NonNull::from(holder), sets.map(NonNull::from));
+            list.regions.insert(at, Member { holder, sets, id, depth, snapshots });
+        };
+        self.change(|list| (&mut list.regions, 1), add);
     }
 
     /// Removes a holder. When this returns, no visitor uses it any more.
     pub(crate) fn remove(&self, holder: &(dyn Holder + 'static)) {
+        let parent = || holder.parent().and_then(Derived::parent);
+        let Some(id) = holder.id() else {
+            return self.change(|list| (&mut list.regions, 0), |list| list.snapshots_of(parent()).remove(holder));
+        };
+        let remove = |list: &mut List| {
+            let at = list.region_at(Some(id))?;
+            for region in list.descendants(at) {
+                list.regions[region].depth -= 1;
+                let tie = list.regions[region].holder().parent();
+                tie.into_iter().for_each(|tie| tie.outlive(id, parent()));
+            }
+            let gone = list.regions.remove(at);
+            let of_parent = list.snapshots_of(parent());
+            for (snapshot, holder) in gone.snapshots.0.iter().zip(gone.snapshots.holders()) {
+                holder.parent().into_iter().for_each(|tie| tie.outlive(id, parent()));
+                of_parent.add(*snapshot);
+            }
+            Some(gone)
+        };
+        let gone = self.change(
+            |list| {
+                let count = list.region_at(Some(id)).map_or(0, |at| list.regions[at].snapshots.0.len());
+                (&mut list.snapshots_of(parent()).0, count)
+            },
+            remove,
+        );
+        // The memory of the region's list of snapshots is freed after the lock is released.
+        drop(gone);
+    }
+
+    /// Calls `change` with the list. Before, makes room for more elements in the part of the list that `room` names
+    /// with their number, and allocates outside of the lock for that.
+    fn change<T, R>(
+        &self,
+        room: impl Fn(&mut List) -> (&mut EngineVec<T>, usize),
+        change: impl FnOnce(&mut List) -> R,
+    ) -> R {
         let _signals = SignalsBlocked::new();
         let mut larger = EngineVec::new_in(Own);
-        // The memory of a removed region's list of snapshots is freed after the lock is released.
-        let _left = loop {
+        loop {
             let alone = self.lock.exclusive();
             // SAFETY: the lock is held exclusively.
             let list = unsafe { &mut *self.list.get() };
-            let parent = holder.parent().and_then(Derived::parent);
-            let Some(id) = holder.id() else {
-                return list.snapshots_of(parent).remove(holder);
-            };
-            let Some(at) = list.region_at(Some(id)) else { return };
-            let count = list.regions[at].snapshots.0.len();
-            let of_parent = list.snapshots_of(parent);
-            if has_room(&mut of_parent.0, count, &mut larger) {
-                for region in list.descendants(at) {
-                    list.regions[region].depth -= 1;
-                    let tie = list.regions[region].holder().parent();
-                    tie.into_iter().for_each(|tie| tie.outlive(id, parent));
-                }
-                let gone = list.regions.remove(at);
-                let of_parent = list.snapshots_of(parent);
-                for (snapshot, holder) in gone.snapshots.0.iter().zip(gone.snapshots.holders()) {
-                    holder.parent().into_iter().for_each(|tie| tie.outlive(id, parent));
-                    of_parent.add(*snapshot);
-                }
-                break gone;
+            let (part, more) = room(list);
+            let needed = part.len() + more;
+            if needed > part.capacity() && needed <= larger.capacity() {
+                larger.append(part);
+                mem::swap(part, &mut larger);
             }
-            let needed = of_parent.0.len() + count;
+            if needed <= part.capacity() {
+                return change(list);
+            }
             drop(alone);
-            larger.reserve(needed);
-        };
+            larger.reserve(2 * needed);
+        }
     }
 
     /// Keeps visitors off, as adding or removing a holder does.
@@ -341,44 +354,45 @@ impl Holders {
     pub(crate) fn visit(&self) -> Visit<'_> {
         let inside = self.lock.shared();
         // SAFETY: the lock is held, shared with other readers.
-        let family = Family(unsafe { &*self.list.get() });
-        Visit { family, _inside: inside }
+        Visit { list: unsafe { &*self.list.get() }, _inside: inside }
     }
 }
 
 /// A visit to all holders of a pool.
 pub(crate) struct Visit<'a> {
-    pub(crate) family: Family<'a>,
+    list: &'a List,
     _inside: SharedGuard<'a>,
 }
 
-/// All holders of a pool, during a visit.
-#[derive(Clone, Copy)]
-pub(crate) struct Family<'a>(&'a List);
-
-impl<'a> Family<'a> {
+impl Visit<'_> {
     /// All regions and snapshots.
-    pub(crate) fn members(self) -> impl Iterator<Item = &'a dyn Holder> {
-        self.0.regions.iter().flat_map(Member::holders).chain(self.0.orphans.holders())
+    pub(crate) fn members(&self) -> impl Iterator<Item = &dyn Holder> {
+        self.list.regions.iter().flat_map(Member::holders).chain(self.list.orphans.holders())
     }
 
     /// All regions.
-    pub(crate) fn regions(self) -> impl Iterator<Item = &'a dyn Holder> {
-        self.0.regions.iter().map(Member::holder)
+    pub(crate) fn regions(&self) -> impl Iterator<Item = &dyn Holder> {
+        self.list.regions.iter().map(Member::holder)
+    }
+
+    /// The page sets of all regions.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &dyn SetHolder> {
+        // SAFETY: they stay in place until their region is removed from the list, and it is still in the list.
+        self.list.regions.iter().filter_map(|member| Some(unsafe { member.sets?.as_ref() }))
     }
 
     /// The region `id`, if it is still alive.
-    pub(crate) fn region(self, id: RegionId) -> Option<&'a dyn Holder> {
-        self.0.region_at(Some(id)).map(|at| self.0.regions[at].holder())
+    pub(crate) fn region(&self, id: RegionId) -> Option<&dyn Holder> {
+        self.list.region_at(Some(id)).map(|at| self.list.regions[at].holder())
     }
 
     /// Whether every holder of `block` at `index` is the region `id` or descends from it, so that the region may take
     /// the block away from the others. This takes time in proportion to the number of holders.
-    pub(crate) fn is_all_of(self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
+    pub(crate) fn is_all_of(&self, id: RegionId, index: EntryIndex, block: BlockId) -> bool {
         let holds = |holder: &dyn Holder| holder.holds(index, block);
         // The depth of the region `id`, while the loop passes its descendants.
         let mut own = None;
-        for member in &self.0.regions {
+        for member in &self.list.regions {
             if own.is_some_and(|depth| member.depth > depth) {
                 continue;
             }
@@ -387,7 +401,7 @@ impl<'a> Family<'a> {
                 return false;
             }
         }
-        !self.0.orphans.holders().any(holds)
+        !self.list.orphans.holders().any(holds)
     }
 }
 
@@ -433,9 +447,9 @@ mod tests {
         let holders = Holders::default();
         let all: Vec<_> = (0..40).map(|_| Box::<Counting>::default()).collect();
         // SAFETY: the holders outlive the list.
-        all.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
+        all.iter().for_each(|holder| unsafe { holders.add(&**holder, None, None) });
         all[..10].iter().for_each(|holder| holders.remove(&**holder));
-        holders.visit().family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
+        holders.visit().members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
         let visits: Vec<_> = all.iter().map(|holder| holder.0.load(Ordering::Relaxed)).collect();
         assert_eq!(visits, [[0; 10].as_slice(), &[1; 30]].concat());
     }
@@ -464,7 +478,7 @@ mod tests {
     impl Holder for Relative {
         fn id(&self) -> Option<RegionId> {
             self.asked.fetch_add(1, Ordering::Relaxed);
-            self.seat.is_none().then(|| self.account.id())
+            self.seat.is_none().then(|| self.account.id)
         }
 
         fn seat(&self) -> Option<&Seat> {
@@ -498,21 +512,21 @@ mod tests {
             chain.push(Relative::of(chain.last().map(|last| &**last)));
         }
         // SAFETY: the holders outlive the list.
-        chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None) });
-        let of = |nth: usize| chain[nth].account.id();
+        chain.iter().for_each(|holder| unsafe { holders.add(&**holder, None, None) });
+        let of = |nth: usize| chain[nth].account.id;
         let asked = || chain.iter().map(|holder| holder.asked.load(Ordering::Relaxed)).sum::<usize>();
         let before = asked();
-        assert!(holders.visit().family.is_all_of(of(0), EntryIndex(0), BlockId(0)), "all are forks of the first");
+        assert!(holders.visit().is_all_of(of(0), EntryIndex(0), BlockId(0)), "all are forks of the first");
         assert!(asked() - before <= 3 * LEN, "{} questions to {LEN} holders", asked() - before);
-        assert!(!holders.visit().family.is_all_of(of(1), EntryIndex(0), BlockId(0)), "the first is not its fork");
+        assert!(!holders.visit().is_all_of(of(1), EntryIndex(0), BlockId(0)), "the first is not its fork");
         holders.remove(&*chain[0]);
-        assert!(holders.visit().family.is_all_of(of(1), EntryIndex(0), BlockId(0)));
+        assert!(holders.visit().is_all_of(of(1), EntryIndex(0), BlockId(0)));
     }
 
     /// Whether `relative` descends from the region `id`: follows the links from parent to parent.
     fn comes_from(all: &[Box<Relative>], relative: &Relative, id: RegionId) -> bool {
         let parent = relative.tie.as_ref().and_then(Derived::parent);
-        let of = |parent: RegionId| all.iter().find(|other| other.account.id() == parent);
+        let of = |parent: RegionId| all.iter().find(|other| other.account.id == parent);
         parent.is_some_and(|parent| parent == id || of(parent).is_some_and(|parent| comes_from(all, parent, id)))
     }
 
@@ -530,24 +544,24 @@ mod tests {
                 let parent = below(all.len() + 1);
                 let new = Relative::of(all.get(parent).map(|parent| &**parent));
                 // SAFETY: the holder is removed below, or outlives the list.
-                unsafe { holders.add(&*new, None) };
+                unsafe { holders.add(&*new, None, None) };
                 all.push(new);
             } else {
                 let gone = all.swap_remove(below(all.len()));
                 holders.remove(&*gone);
             }
-            let of = all[below(all.len())].account.id();
-            let ids = all.iter().map(|relative| relative.account.id());
+            let of = all[below(all.len())].account.id;
+            let ids = all.iter().map(|relative| relative.account.id);
             let expected = all.iter().zip(ids).all(|(relative, id)| id == of || comes_from(&all, relative, of));
-            assert_eq!(holders.visit().family.is_all_of(of, EntryIndex(0), BlockId(0)), expected);
+            assert_eq!(holders.visit().is_all_of(of, EntryIndex(0), BlockId(0)), expected);
             let visit = holders.visit();
-            for (at, member) in visit.family.0.regions.iter().enumerate() {
+            for (at, member) in visit.list.regions.iter().enumerate() {
                 let expected = all.iter().filter(|relative| comes_from(&all, relative, member.id)).count();
-                assert_eq!(visit.family.0.descendants(at).len(), expected);
+                assert_eq!(visit.list.descendants(at).len(), expected);
             }
         }
         all.iter().for_each(|relative| holders.remove(&**relative));
-        assert_eq!(holders.visit().family.members().count(), 0);
+        assert_eq!(holders.visit().members().count(), 0);
     }
 
     #[test]
@@ -559,23 +573,21 @@ mod tests {
         let mut snapshots: Vec<_> = (0..30).map(|nth| Relative::snapshot_of(region_of(nth))).collect();
         // SAFETY: the holders are removed below, or outlive the list.
         unsafe {
-            holders.add(&*first, None);
-            holders.add(&*second, None);
-            snapshots.iter().for_each(|snapshot| holders.add(&**snapshot, None));
+            holders.add(&*first, None, None);
+            holders.add(&*second, None, None);
+            snapshots.iter().for_each(|snapshot| holders.add(&**snapshot, None, None));
         }
         let check = |snapshots: &[Box<Relative>], regions: usize| {
             let visit = holders.visit();
             let addresses = |holder: &dyn Holder| core::ptr::from_ref(holder).addr();
-            let mut listed: Vec<_> =
-                visit.family.members().filter(|holder| holder.id().is_none()).map(addresses).collect();
+            let mut listed: Vec<_> = visit.members().filter(|holder| holder.id().is_none()).map(addresses).collect();
             let mut expected: Vec<_> =
                 snapshots.iter().map(|snapshot| core::ptr::from_ref(&**snapshot).addr()).collect();
             listed.sort_unstable();
             expected.sort_unstable();
-            assert_eq!((listed, visit.family.regions().count()), (expected, regions));
+            assert_eq!((listed, visit.regions().count()), (expected, regions));
         };
-        let is_all_of =
-            |region: &Relative| holders.visit().family.is_all_of(region.account.id(), EntryIndex(0), BlockId(0));
+        let is_all_of = |region: &Relative| holders.visit().is_all_of(region.account.id, EntryIndex(0), BlockId(0));
         check(&snapshots, 2);
         for at in [0, 11, 5, 26, 1, 20] {
             holders.remove(&*snapshots.swap_remove(at));
@@ -610,12 +622,15 @@ mod tests {
                             all.extend([Relative::snapshot_of(&region), Relative::snapshot_of(&fork)]);
                         }
                         // SAFETY: all holders are removed below.
-                        [&region, &fork].into_iter().chain(&all).for_each(|one| unsafe { holders.add(&**one, None) });
+                        [&region, &fork]
+                            .into_iter()
+                            .chain(&all)
+                            .for_each(|one| unsafe { holders.add(&**one, None, None) });
                         all.insert(nth % all.len(), region);
                         all.insert((3 * nth) % all.len(), fork);
                         let here = |one: &Relative| {
                             let visit = holders.visit();
-                            visit.family.members().any(|member| ptr::addr_eq(member, one))
+                            visit.members().any(|member| ptr::addr_eq(member, one))
                         };
                         all.iter().for_each(|one| assert!(here(one)));
                         for nth in 0..all.len() {
@@ -626,7 +641,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(holders.visit().family.members().count(), 0, "all are gone");
+        assert_eq!(holders.visit().members().count(), 0, "all are gone");
     }
 
     #[test]
@@ -638,9 +653,9 @@ mod tests {
                     for _ in 0..500 {
                         let holder = Box::<Counting>::default();
                         // SAFETY: the holder is removed below.
-                        unsafe { holders.add(&*holder, None) };
+                        unsafe { holders.add(&*holder, None, None) };
                         let visit = holders.visit();
-                        visit.family.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
+                        visit.members().for_each(|holder| _ = holder.holds(EntryIndex(0), BlockId(0)));
                         drop(visit);
                         assert!(holder.0.load(Ordering::Relaxed) > 0);
                         holders.remove(&*holder);
@@ -648,6 +663,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(holders.visit().family.members().count(), 0, "all are gone");
+        assert_eq!(holders.visit().members().count(), 0, "all are gone");
     }
 }

@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The account of one region.
 #[derive(Debug)]
 pub(crate) struct CowAccount {
-    /// Distinguishes the region from all others that ever lived.
-    id: RegionId,
+    /// The region whose account this is.
+    pub(crate) id: RegionId,
     blocks: AtomicUsize,
     derived: AtomicUsize,
 }
@@ -36,11 +36,6 @@ impl Default for CowAccount {
 }
 
 impl CowAccount {
-    /// The region whose account this is.
-    pub(crate) fn id(&self) -> RegionId {
-        self.id
-    }
-
     /// Whether the region has more than one fork or snapshot.
     pub(crate) fn has_several(&self) -> bool {
         self.derived.load(Ordering::Relaxed) > 1
@@ -59,19 +54,16 @@ impl CowAccount {
     /// Subtracts blocks that their last holder has given up.
     pub(crate) fn freed(&self, count: usize) {
         if count > 0 {
-            self.ease(|blocks| blocks.saturating_sub(count));
+            let less = |blocks: usize| Some(blocks.saturating_sub(count));
+            let _ = self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
-    }
-
-    fn ease(&self, change: impl Fn(usize) -> usize) {
-        let _ = self.blocks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |blocks| Some(change(blocks)));
     }
 }
 
 /// The link of a fork or snapshot to its parent: a share in an account, and the identity of the parent.
 #[derive(Debug)]
 pub(crate) struct Derived {
-    account: EngineArc<CowAccount>,
+    pub(crate) account: EngineArc<CowAccount>,
     /// The parent or, once that is gone, the parent's parent, and so on; 0 if no ancestor is alive.
     parent: AtomicU64,
 }
@@ -84,21 +76,6 @@ impl Derived {
     fn with_parent(account: &EngineArc<CowAccount>, parent: u64) -> Derived {
         account.derived.fetch_add(1, Ordering::Relaxed);
         Derived { account: account.clone(), parent: AtomicU64::new(parent) }
-    }
-
-    /// Whether this is a share in the account of `region`.
-    pub(crate) fn is_share_of(&self, region: RegionId) -> bool {
-        self.account.id == region
-    }
-
-    /// Subtracts blocks that their last holder has given up.
-    pub(crate) fn freed(&self, count: usize) {
-        self.account.freed(count);
-    }
-
-    /// Counts a block that only a fork or snapshot still holds.
-    pub(crate) fn keeps_alone(&self) {
-        self.account.left();
     }
 
     /// The nearest ancestor that is still alive.
@@ -133,7 +110,7 @@ impl Clone for Derived {
 impl Drop for Derived {
     fn drop(&mut self) {
         if self.account.derived.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.account.ease(|_| 0);
+            self.account.blocks.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -147,7 +124,7 @@ mod tests {
         let account = EngineArc::new(CowAccount::default());
         let (first, second) = (Derived::of(&account), Derived::of(&account));
         (0..5).for_each(|_| account.left());
-        first.freed(2);
+        first.account.freed(2);
         assert_eq!(account.blocks(), 3);
         drop(first.clone());
         drop(first);

@@ -12,14 +12,16 @@
 //! best by short waits: its writes are copied by page, and this thread promotes the blocks. Then the thread uses at
 //! most a third of a processor, and rests often, because a writer that wakes on the same processor would wait for it.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{io, iter};
 
 use super::core::PoolCore;
 use super::holders::{CowMappingHolder, Holder};
 use super::lineage::RegionId;
-use super::worker::{Parker, Slept, Worker};
+use super::unheld::USELESS;
+use super::worker::{Parker, Worker};
 use crate::mem::EngineArc;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
@@ -63,7 +65,7 @@ const OBSERVED_NS: u64 = 4_000_000;
 /// The state that the thread shares with faults and calls.
 #[derive(Debug, Default)]
 pub(crate) struct Maintenance {
-    parker: Parker,
+    pub(super) parker: Parker,
     cow_mappings: AtomicUsize,
     /// A holder has let go of blocks, or memory is short.
     nudged: AtomicBool,
@@ -74,15 +76,15 @@ pub(crate) struct Maintenance {
     /// A cut has captured all pages that were private.
     is_cut: AtomicBool,
     /// The start of the present observation of the program's pace.
-    observed_from: Moment,
+    observed_from: Mutex<Moment>,
 }
 
 /// A moment: its time in nanoseconds, the process's faults until then, and how often its threads had gone to sleep.
 #[derive(Debug, Default)]
 struct Moment {
-    time: AtomicU64,
-    faults: AtomicU64,
-    sleeps: AtomicU64,
+    time: u64,
+    faults: u64,
+    sleeps: u64,
 }
 
 impl Maintenance {
@@ -90,7 +92,7 @@ impl Maintenance {
     pub(crate) fn count(&self, more: isize) {
         // Adding a wrapped negative number subtracts.
         self.cow_mappings.fetch_add(more.cast_unsigned(), Ordering::SeqCst);
-        if more > 0 && self.parker.is_asleep() {
+        if more > 0 {
             self.parker.wake();
         }
     }
@@ -99,15 +101,6 @@ impl Maintenance {
     pub(crate) fn nudge(&self) {
         if self.cow_mappings() > 0 {
             self.nudged.store(true, Ordering::SeqCst);
-            if self.parker.is_asleep() {
-                self.parker.wake();
-            }
-        }
-    }
-
-    /// Wakes the thread, because another thread waits for it. The fault handler calls this.
-    pub(super) fn wake(&self) {
-        if self.parker.is_asleep() {
             self.parker.wake();
         }
     }
@@ -142,11 +135,6 @@ impl Maintenance {
         self.is_paced.store(is_paced, Ordering::Relaxed);
     }
 
-    /// Whether the thread must end.
-    pub(super) fn is_over(&self) -> bool {
-        self.parker.is_over()
-    }
-
     /// How many CoW mappings there are.
     pub(super) fn cow_mappings(&self) -> usize {
         self.cow_mappings.load(Ordering::SeqCst)
@@ -171,20 +159,23 @@ impl<S: Sys> PoolCore<S> {
         let maintenance = &self.maintenance;
         let (mut seen, mut last, mut quiet) = (self.sys.minor_faults(), 0, 0);
         let (mut looked, mut at_cut) = (seen, seen);
-        self.observe_from(self.sys.now(), seen, self.sys.sleeps());
-        self.captures.shortage.set_served(true);
+        *self.observed_from() = Moment { time: self.sys.now(), faults: seen, sleeps: self.sys.sleeps() };
+        self.unheld.set_served(true);
         while !maintenance.parker.is_over() {
             self.answer_shortage();
             if maintenance.cow_mappings() == 0 {
-                let is_work = || maintenance.cow_mappings() > 0 || self.captures.shortage.is_asked();
-                self.sleep(is_work);
+                // Memory that was allocated ahead and stays unused for long goes back first.
+                let time = self.ahead.has_some.load(Ordering::Relaxed).then_some(UNUSED_GOES_BACK_AFTER);
+                if maintenance.parker.sleep(time, || maintenance.cow_mappings() > 0 || self.unheld.is_asked()) {
+                    self.give_back_unused();
+                }
                 (seen, quiet) = (self.sys.minor_faults(), 0);
                 (looked, at_cut) = (seen, seen);
             } else if quiet > QUIET_LOOKS {
                 if quiet == UNUSED_LOOKS {
                     self.give_back_unused();
                 }
-                maintenance.parker.rest(QUIET_LOOK_EVERY);
+                maintenance.parker.sleep(Some(QUIET_LOOK_EVERY), || false);
             } else {
                 maintenance.parker.pause(LOOK_EVERY);
             }
@@ -193,7 +184,7 @@ impl<S: Sys> PoolCore<S> {
             self.decide_pace();
             if maintenance.is_cut.swap(false, Ordering::Relaxed) {
                 at_cut = faults;
-                self.ahead.note_cut();
+                self.ahead.rests.store(false, Ordering::Relaxed);
             }
             // Each fault since the last cut gives the next cut at most one page to capture.
             let pages = faults.wrapping_sub(at_cut) as usize;
@@ -201,7 +192,7 @@ impl<S: Sys> PoolCore<S> {
             let due_faults = LEAST_FAULTS.max(FAULTS_A_COW_MAPPING * maintenance.cow_mappings() as u64);
             let is_nudged = maintenance.nudged.swap(false, Ordering::SeqCst);
             if is_nudged {
-                self.captures.drop_useless(&self.frames);
+                self.drop_sets(USELESS);
             }
             let is_due = is_nudged || faults.wrapping_sub(seen) >= due_faults;
             quiet = if faults == last { quiet + 1 } else { 0 };
@@ -217,35 +208,25 @@ impl<S: Sys> PoolCore<S> {
             }
             last = self.sys.minor_faults();
         }
-        self.captures.shortage.set_served(false);
+        self.unheld.set_served(false);
     }
 
-    /// Sleeps until there is work. If memory that was allocated ahead stays unused for long, gives it back first.
-    fn sleep(&self, is_work: impl Fn() -> bool) {
-        let parker = &self.maintenance.parker;
-        if self.ahead.has_some.load(Ordering::Relaxed)
-            && parker.sleep_at_most(UNUSED_GOES_BACK_AFTER, &is_work) == Slept::ToTheEnd
-        {
-            self.give_back_unused();
-        } else {
-            parker.sleep_unless(is_work);
-        }
+    fn observed_from(&self) -> MutexGuard<'_, Moment> {
+        self.maintenance.observed_from.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decides whether the program is paced, by its faults and sleeps since the last decision, if these are enough.
     fn decide_pace(&self) {
-        let Maintenance { observed_from, is_paced, .. } = &self.maintenance;
-        let since = |earlier: &AtomicU64, now: u64| now.saturating_sub(earlier.load(Ordering::Relaxed));
-        let now = self.sys.now();
-        let time = since(&observed_from.time, now);
+        let (mut from, is_paced, now) = (self.observed_from(), &self.maintenance.is_paced, self.sys.now());
+        let time = now.saturating_sub(from.time);
         if time < OBSERVED_NS {
             return;
         }
         // This comes late because it takes longer than a read of the clock: the kernel adds up the counts of all
         // threads.
         let (faults, sleeps) = (self.sys.minor_faults(), self.sys.sleeps());
-        let (faults_of, sleeps_of) = (since(&observed_from.faults, faults), since(&observed_from.sleeps, sleeps));
-        self.observe_from(now, faults, sleeps);
+        let (faults_of, sleeps_of) = (faults.saturating_sub(from.faults), sleeps.saturating_sub(from.sleeps));
+        *from = Moment { time: now, faults, sleeps };
         if faults_of < LEAST_FAULTS {
             return;
         }
@@ -259,14 +240,6 @@ impl<S: Sys> PoolCore<S> {
         } else if sleeps_of >= milliseconds * PACED_SLEEPS_A_MS.0 && self.most_are_cow_mapped() {
             is_paced.store(true, Ordering::Relaxed);
         }
-    }
-
-    /// Starts a new observation of the pace.
-    fn observe_from(&self, now: u64, faults: u64, sleeps: u64) {
-        let observed_from = &self.maintenance.observed_from;
-        observed_from.time.store(now, Ordering::Relaxed);
-        observed_from.faults.store(faults, Ordering::Relaxed);
-        observed_from.sleeps.store(sleeps, Ordering::Relaxed);
     }
 
     /// Does a piece of work. In a paced program, the thread rests afterwards.
@@ -287,22 +260,16 @@ impl<S: Sys> PoolCore<S> {
     /// Whether at least half of the blocks that writers may have to copy are CoW mappings, in the regions that have
     /// some.
     fn most_are_cow_mapped(&self) -> bool {
-        let (mut region, mut blocks) = (self.next_cow_mapped(None), 0);
-        while let Some(id) = region {
-            blocks += self.visit_cow_mapped(id, |region| region.waited_for()).unwrap_or(0);
-            region = self.next_cow_mapped(Some(id));
-        }
+        let blocks_of = |id| self.visit_cow_mapped(id, |region| region.waited_for());
+        let blocks: usize = self.cow_mapped_regions().filter_map(blocks_of).sum();
         blocks > 0 && 2 * self.maintenance.cow_mappings() >= blocks
     }
 
     /// Whether the CoW mappings of each region are alike, and not dense.
     fn are_alike(&self, mean: usize) -> bool {
-        let (mut region, mut are_alike) = (self.next_cow_mapped(None), true);
-        while let Some(id) = region {
-            are_alike &= self.visit_cow_mapped(id, |region| region.are_alike(mean)).unwrap_or(true);
-            region = self.next_cow_mapped(Some(id));
-        }
-        are_alike
+        let is_unlike = |id: &RegionId| self.visit_cow_mapped(*id, |region| region.are_alike(mean)) == Some(false);
+        // All regions are asked, because the question makes writers copy the blocks of dense ones.
+        self.cow_mapped_regions().filter(is_unlike).count() == 0
     }
 
     /// Inspects each CoW mapping of the pool once, and takes back blocks of zeros that only snapshots still hold.
@@ -311,36 +278,36 @@ impl<S: Sys> PoolCore<S> {
             let _signals = SignalsBlocked::new();
             self.drop_zeros();
         }
-        let mut region = self.next_cow_mapped(None);
-        while let Some(id) = region {
+        for id in self.cow_mapped_regions() {
+            // Each part is a visit of its own, because a thread that adds or removes a holder waits for the end of the
+            // visit.
+            let maintain = |from| self.visit_cow_mapped(id, |region| region.maintain(from)).flatten();
             let mut from = Some(0);
             while let Some(start) = from.filter(|_| !self.maintenance.parker.is_over()) {
-                from = self.work_and_rest(|| self.maintain_part(id, start));
+                from = self.work_and_rest(|| maintain(start));
             }
-            region = self.next_cow_mapped(Some(id));
         }
-    }
-
-    /// Inspects some CoW mappings of a region, if it is still alive. Each part is a visit of its own, because a thread
-    /// that adds or removes a holder waits for the end of the visit.
-    fn maintain_part(&self, id: RegionId, from: usize) -> Option<usize> {
-        self.visit_cow_mapped(id, |region| region.maintain(from))?
     }
 
     /// Visits a region, if it is still alive.
     fn visit_cow_mapped<T>(&self, id: RegionId, visit: impl FnOnce(&dyn CowMappingHolder) -> T) -> Option<T> {
         let _signals = SignalsBlocked::new();
         let held = self.holders.visit();
-        let region = held.family.region(id)?;
+        let region = held.region(id)?;
         region.with_cow_mappings().map(visit)
     }
 
-    /// The region with CoW mappings that has the next higher id.
-    fn next_cow_mapped(&self, after: Option<RegionId>) -> Option<RegionId> {
-        let _signals = SignalsBlocked::new();
-        let visit = self.holders.visit();
+    /// The regions with CoW mappings, oldest first. Each is looked for only when it is asked for.
+    fn cow_mapped_regions(&self) -> impl Iterator<Item = RegionId> {
         let has_cow_mappings =
             |holder: &&dyn Holder| holder.with_cow_mappings().is_some_and(CowMappingHolder::has_cow_mappings);
-        visit.family.regions().filter(has_cow_mappings).filter_map(Holder::id).filter(|id| Some(*id) > after).min()
+        let mut last = None;
+        iter::from_fn(move || {
+            let _signals = SignalsBlocked::new();
+            let visit = self.holders.visit();
+            let ids = visit.regions().filter(has_cow_mappings).filter_map(Holder::id);
+            last = Some(ids.filter(|id| Some(*id) > last).min()?);
+            last
+        })
     }
 }

@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ahead`, `supply` | how much memory a pool allocates before it is needed, and the steps that allocate it |
-//! | `bits` | a bitmap that finds free blocks without a scan of all blocks |
+//! | `bits` | sets as bitmaps, and one that finds free blocks without a scan of all blocks |
 //! | `captured`, `unheld` | one record a block of its private pages; the sets of pages for snapshots, and their drop |
 //! | `density` | the numbers of private pages from which a block is copied as a whole |
 //! | `core` | a pool's blocks and their memory, on any `Sys` |
@@ -22,7 +22,7 @@
 //! | `worker` | how a pool's threads start, sleep and end |
 
 pub(crate) mod ahead;
-mod bits;
+pub(crate) mod bits;
 pub(crate) mod captured;
 pub(crate) mod core;
 pub(crate) mod density;
@@ -42,6 +42,6 @@ pub(crate) mod shortage;
 pub(crate) mod slots;
 pub(crate) mod stock;
 pub(crate) mod supply;
-mod unheld;
+pub(crate) mod unheld;
 pub(crate) mod worker;
 pub(crate) mod zeroing;

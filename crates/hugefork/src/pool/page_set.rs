@@ -34,7 +34,7 @@ impl<S: Sys> Piece<S> {
 
 impl<S: Sys> Clone for Piece<S> {
     fn clone(&self) -> Piece<S> {
-        self.pool.slots.hold(self.each().filter(|_| !seeded!("shared-slot-is-not-held")), self.pool.block_size);
+        self.pool.slots.hold(self.each().filter(|_| !seeded!("shared-slot-is-not-held")));
         Piece { pool: self.pool.clone(), slots: self.slots }
     }
 }

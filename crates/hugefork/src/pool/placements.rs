@@ -1,30 +1,18 @@
 //! Placements: ranges of a pool that regions prefer for their blocks.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use crate::mem::EngineArc;
 use crate::ranges::Ranges;
 use crate::sync::SignalsBlocked;
-use crate::units::{BlockId, BlockSize, HUGE_PAGE};
-
-/// The ranges that are no region's placement.
-pub(crate) struct Placements(Mutex<Ranges>);
-
-impl Placements {
-    pub(crate) fn new(blocks: usize) -> Placements {
-        Placements(Mutex::new(Ranges::new(blocks)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ranges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+use crate::units::{BlockSize, HUGE_PAGE};
 
 /// A range of blocks that a region prefers. No other region can claim it until this is dropped.
 pub(crate) struct Placement {
-    placements: EngineArc<Placements>,
-    blocks: Range<usize>,
+    /// The ranges that are no region's placement.
+    free: EngineArc<Mutex<Ranges>>,
+    pub(crate) blocks: Range<usize>,
 }
 
 impl Placement {
@@ -32,20 +20,17 @@ impl Placement {
     /// pool, and their mappings merge. A placement is only a preference: other regions may take blocks in it, and there
     /// may be no free range for one. A placement of small blocks starts at a multiple of 2 MiB. If they do so in the
     /// region, too, a huge page can map 2 MiB of them.
-    pub(crate) fn claim(placements: &EngineArc<Placements>, count: usize, size: BlockSize) -> Option<Placement> {
+    pub(crate) fn claim(free: &EngineArc<Mutex<Ranges>>, count: usize, size: BlockSize) -> Option<Placement> {
         let _signals = SignalsBlocked::new();
-        let blocks = placements.lock().take(count, (HUGE_PAGE / size.bytes()).max(1))?;
-        Some(Placement { placements: placements.clone(), blocks })
-    }
-
-    pub(crate) fn first(&self) -> BlockId {
-        BlockId(self.blocks.start as u32)
+        let align = (HUGE_PAGE / size.bytes()).max(1);
+        let blocks = free.lock().unwrap_or_else(PoisonError::into_inner).take(count, align)?;
+        Some(Placement { free: free.clone(), blocks })
     }
 }
 
 impl Drop for Placement {
     fn drop(&mut self) {
         let _signals = SignalsBlocked::new();
-        self.placements.lock().give_back(self.blocks.clone());
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.blocks.clone());
     }
 }

@@ -17,13 +17,11 @@
 //! rise when clean page cache is replaced at the limit, though no task waits. A group full of cache does that all day.
 //! A group that is slowed down at `memory.high` shows in PSI too. `memory.pressure_level` exists only in version 1.
 
-use std::io;
+use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-
-use thiserror::Error;
 
 use super::core::PoolCore;
 use super::holders::Droppable;
@@ -155,17 +153,6 @@ struct Counters {
     bytes_trimmed: AtomicU64,
 }
 
-/// Why a pool has no watcher.
-#[derive(Debug, Error)]
-pub(crate) enum NotWatched {
-    #[error("its hugetlb pages are set aside for the pool, so other programs could not use them")]
-    HugetlbPages,
-    #[error(transparent)]
-    NoFile(#[from] PressureError),
-    #[error("the watching thread did not start: {0}")]
-    NoThread(io::Error),
-}
-
 /// The thread of one pool.
 pub(crate) struct Watcher {
     counters: Arc<Counters>,
@@ -174,9 +161,12 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Starts the thread. The error says why there is none.
-    pub(crate) fn start<S: Sys>(core: &EngineArc<PoolCore<S>>, watch: &PressureWatch) -> Result<Watcher, NotWatched> {
+    pub(crate) fn start<S: Sys>(
+        core: &EngineArc<PoolCore<S>>,
+        watch: &PressureWatch,
+    ) -> Result<Watcher, Box<dyn Error>> {
         if core.sys.merging() == Merging::Separate {
-            return Err(NotWatched::HugetlbPages);
+            return Err("its hugetlb pages are set aside for the pool, so other programs could not use them".into());
         }
         let file = Arc::new(PressureFile::open(watch.file.as_deref(), watch.stall, watch.window)?);
         let counters = Arc::new(Counters { running: AtomicBool::new(true), ..Counters::default() });
@@ -186,7 +176,7 @@ impl Watcher {
             move || watch_for_pressure(&core, step, &counters, |ask| file.answer(ask))
         };
         let worker = Worker::start("hugefork-press", work, move || file.stop());
-        let worker = worker.map_err(NotWatched::NoThread)?;
+        let worker = worker.map_err(|error| format!("the watching thread did not start: {error}"))?;
         Ok(Watcher { counters, _worker: worker })
     }
 
@@ -258,7 +248,7 @@ impl<S: Sys> PoolCore<S> {
     /// is dropped.
     fn relieve(&self, step: usize, counters: &Counters) -> Result<usize, SystemError> {
         let trim = |bytes: usize| {
-            let trimmed = self.trim_some(bytes)?;
+            let trimmed = self.trim(bytes)?;
             count(&counters.bytes_trimmed, trimmed as u64);
             Ok(trimmed)
         };

@@ -8,8 +8,6 @@
 use std::ops::Range;
 
 use super::core::PoolCore;
-use super::shortage::Found;
-use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::table::{Entries, Reserved};
 use crate::types::error::RegionError;
@@ -43,30 +41,16 @@ impl<S: Sys> PoolCore<S> {
         if reserve == Reserve::None {
             return Ok(Unassigned(0));
         }
-        if self.try_to_reserve(count) {
-            return Ok(Unassigned(count));
-        }
-        // The error allocates, so signals must not be blocked.
-        Err(RegionError::NotReservable {
-            pool: self.name.clone(),
-            wanted: count,
-            available: self.frames.available(),
-            block_size: self.block_size,
-        })
-    }
-
-    fn try_to_reserve(&self, count: usize) -> bool {
-        let _signals = SignalsBlocked::new();
         while self.frames.reserve(count).is_none() {
-            if self.drop_some_lazy() == Found::None && self.drop_unheld() == 0 {
-                return false;
+            if !self.make_room() {
+                return Err(RegionError::NotReservable {
+                    pool: self.name.clone(),
+                    wanted: count,
+                    available: self.frames.available(),
+                    block_size: self.block_size,
+                });
             }
         }
-        true
-    }
-
-    /// Gives up all reservations of a region or snapshot that is being dropped.
-    pub(crate) fn unreserve_all(&self, entries: &Entries) {
-        self.frames.unreserve(entries.reserved());
+        Ok(Unassigned(count))
     }
 }

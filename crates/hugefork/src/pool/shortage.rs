@@ -1,7 +1,7 @@
 //! Reclaim makes room in a full pool, and trim gives memory of free blocks back to the system.
 //!
 //! ```text
-//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (unheld.rs)
+//!   drop_unheld   pages captured for snapshots that are gone        ─▶ free blocks (captured.rs)
 //!   drop_zeros    blocks of zeros that only a snapshot holds        ─▶ free blocks
 //!   drop_lazy     lazily freed blocks of all regions, oldest first  ─▶ free blocks (region/free/reclaim.rs)
 //!   trim          free blocks                                       ─▶ memory of the system
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::core::PoolCore;
 use super::frames::Content;
 use super::holders::{Droppable, Dropped, Holder};
+use super::unheld::UNHELD;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys, SystemError};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -100,26 +101,50 @@ impl<S: Sys> PoolCore<S> {
     /// number of blocks. The caller has blocked signals and holds no lock.
     pub(crate) fn drop_zeros(&self) -> usize {
         let visit = self.holders.visit();
-        visit.family.members().map(Holder::drop_zeros).sum()
+        visit.members().map(Holder::drop_zeros).sum()
     }
 
     /// Drops pages that were captured for snapshots that are gone. Returns how many blocks came back. Not for fault
     /// handlers.
     pub(crate) fn drop_unheld(&self) -> usize {
-        let before = self.slots.given_back();
-        self.captures.drop_unheld(&self.frames);
+        let (before, _dropping) = (self.slots.given_back(), self.unheld.dropping.lock());
+        if self.unheld.may_be_any.swap(false, Ordering::SeqCst) && !self.drop_sets(UNHELD) {
+            self.unheld.note();
+        }
         self.slots.given_back().wrapping_sub(before)
     }
 
-    /// Asks the pool's thread to drop such pages, for a fault that holds no lock. If another thread has the turn of a
-    /// region, the fault must search again, because the sets of that region are dropped at the end of the turn.
+    /// Drops the captured page sets of the kinds `wanted`. Returns false if another thread has the turn of a region:
+    /// that thread drops the region's sets at the end of its turn. Not for fault handlers.
+    pub(super) fn drop_sets(&self, wanted: u32) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.holders.visit().sets().filter(|sets| !sets.drop_sets(wanted, &self.frames)).count() == 0
+    }
+
+    /// Makes room for a call that found no block: drops lazily freed blocks, or pages that were captured for snapshots
+    /// that are gone. Returns false if there are none. Not for fault handlers.
+    pub(crate) fn make_room(&self) -> bool {
+        let _signals = SignalsBlocked::new();
+        self.drop_some_lazy() != Found::None || self.drop_unheld() > 0
+    }
+
+    /// Asks the pool's thread to drop such pages, for a fault that holds no lock, and waits for its answer. If another
+    /// thread has the turn of a region, the fault must search again, because the sets of that region are dropped at the
+    /// end of the turn.
     pub(crate) fn have_unheld_dropped(&self) -> Found {
-        let shortage = &self.captures.shortage;
-        if !shortage.ask(|| self.maintenance.wake()) {
+        let unheld = &self.unheld;
+        let may_be_any = || unheld.may_be_any.load(Ordering::SeqCst);
+        let is_served = || unheld.is_served.load(Ordering::SeqCst);
+        if !may_be_any() && !unheld.dropping.is_taken() || !is_served() {
             return Found::None;
         }
+        let ticket = unheld.asked.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        self.maintenance.parker.wake();
+        let is_answered = || unheld.answered.load(Ordering::SeqCst).wrapping_sub(ticket).cast_signed() >= 0;
+        unheld.answers.until(|| (is_answered() || !is_served()).then_some(()));
         match self.frames.available() {
-            0 if shortage.may_be_unheld() => Found::LookAgain,
+            // Another thread had the turn of a region whose sets may belong to no snapshot.
+            0 if may_be_any() => Found::LookAgain,
             0 => Found::None,
             1.. => Found::Some,
         }
@@ -127,74 +152,67 @@ impl<S: Sys> PoolCore<S> {
 
     /// Counts the caller as a write that has found no block, until the guard is dropped.
     pub(crate) fn note_writer_short_of_blocks(&self) -> ShortOfBlocks<'_> {
-        self.captures.shortage.writers.fetch_add(1, Ordering::SeqCst);
-        ShortOfBlocks(&self.captures.shortage.writers)
+        self.unheld.writers.fetch_add(1, Ordering::SeqCst);
+        ShortOfBlocks(&self.unheld.writers)
     }
 
     /// Whether there are writes that look for a block and have found none. Other threads should then take none without
     /// need.
     pub(crate) fn are_writers_short_of_blocks(&self) -> bool {
-        self.captures.shortage.writers.load(Ordering::SeqCst) > 0
+        self.unheld.writers.load(Ordering::SeqCst) > 0
     }
 
     /// Drops sets if faults wait for that. The pool's thread calls this.
     pub(super) fn answer_shortage(&self) {
-        self.captures.shortage.answer(|| self.captures.drop_unheld(&self.frames));
+        if self.unheld.is_asked() {
+            let until = self.unheld.asked.load(Ordering::SeqCst);
+            self.drop_unheld();
+            self.unheld.answered.store(until, Ordering::SeqCst);
+            self.unheld.answers.ring();
+        }
     }
 
     /// Drops lazily freed contents, beginning with the region that has the oldest.
     fn drop_in_line(&self, bytes: usize, what: Droppable, look: &mut usize) -> Dropped {
         let mut done = Dropped::default();
         while done.bytes < bytes && *look > 0 {
-            let Some((oldest, until)) = self.oldest_lazy(what) else { break };
             let visit = self.holders.visit();
-            for holder in visit.family.regions().filter_map(Holder::lazy) {
-                if holder.oldest_lazy(what) == Some(oldest) {
-                    let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
-                    done.blocks += dropped.blocks;
-                    done.bytes += dropped.bytes;
-                    break;
+            // The region with the oldest contents, and the number of the `lazy_free` call of the next region's.
+            let (mut oldest, mut until) = (None, u32::MAX);
+            for holder in visit.regions().filter_map(Holder::lazy) {
+                let Some(mark) = holder.oldest_lazy(what) else { continue };
+                match oldest {
+                    Some((first, _)) if first < mark => until = until.min(mark),
+                    _ => {
+                        until = oldest.map_or(u32::MAX, |(first, _)| first);
+                        oldest = Some((mark, holder));
+                    }
                 }
             }
+            let Some((_, holder)) = oldest else { break };
+            let dropped = holder.drop_lazy(until, bytes - done.bytes, what, look);
+            done.blocks += dropped.blocks;
+            done.bytes += dropped.bytes;
             // The search for the next region inspects each region. Their number is subtracted only after a drop, so
             // that each call makes progress: a caller whose limit is used up searches again, and must find fewer
             // candidates then.
-            *look = look.saturating_sub(visit.family.regions().count());
+            *look = look.saturating_sub(visit.regions().count());
         }
         done
     }
 
     fn recall_lazy(&self, changes: u64) -> bool {
         let mut recalled = false;
-        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
+        for holder in self.holders.visit().regions().filter_map(Holder::lazy) {
             recalled |= holder.recall_lazy(changes);
         }
         recalled
     }
 
-    /// The number of the `lazy_free` call of the oldest region's oldest contents, and that of the next region's.
-    fn oldest_lazy(&self, what: Droppable) -> Option<(u32, u32)> {
-        let mut oldest = None;
-        for holder in self.holders.visit().family.regions().filter_map(Holder::lazy) {
-            oldest = match (oldest, holder.oldest_lazy(what)) {
-                (None, Some(first)) => Some((first, u32::MAX)),
-                (Some((first, _)), Some(other)) if other < first => Some((other, first)),
-                (Some((first, until)), Some(other)) => Some((first, until.min(other))),
-                (oldest, None) => oldest,
-            };
-        }
-        oldest
-    }
-
-    /// Gives the memory of all free blocks back to the system, as [`PoolCore::trim_some`] does.
-    pub(crate) fn trim(&self) -> Result<usize, SystemError> {
-        self.trim_some(usize::MAX)
-    }
-
     /// Gives the memory of free blocks back to the system until `bytes` are reached, or a little more. Returns the
     /// number of bytes. hugetlb pages are set aside for the pool and stay, because others might have them when the pool
     /// needs them again.
-    pub(crate) fn trim_some(&self, bytes: usize) -> Result<usize, SystemError> {
+    pub(crate) fn trim(&self, bytes: usize) -> Result<usize, SystemError> {
         if self.sys.merging() == Merging::Separate {
             return Ok(0);
         }

@@ -59,22 +59,11 @@ struct SlotBlocks {
     all: EngineVec<Option<EngineBox<SlotBlock>>>,
     /// The blocks with free slots, in ascending order.
     open: EngineVec<u32>,
-}
-
-impl Default for Slots {
-    fn default() -> Slots {
-        let blocks = SlotBlocks { all: EngineVec::new_in(Own), open: EngineVec::new_in(Own) };
-        Slots { blocks: Mutex::new(blocks), given_back: AtomicUsize::new(0) }
-    }
+    /// The number of slots of each block.
+    per_block: usize,
 }
 
 impl SlotBlock {
-    fn new(size: BlockSize) -> SlotBlock {
-        let mut holders = EngineVec::new_in(Own);
-        holders.resize(size.bytes() / BASE_PAGE, 0);
-        SlotBlock { holders, used: 0, next: 0 }
-    }
-
     /// Gives out free slots until there are `count`, or until none is left. `first` is the number of the block's first
     /// slot.
     fn give(&mut self, first: usize, taken: &mut EngineVec<Slot>, count: usize) {
@@ -90,16 +79,18 @@ impl SlotBlock {
 }
 
 impl SlotBlocks {
-    /// The block that a slot lies in, and the slot's index in it. Each block has `per_block` slots.
-    fn place(&mut self, slot: Slot, per_block: usize) -> (&mut SlotBlock, usize) {
-        let of = self.all[slot.number() / per_block].as_mut();
-        (of.expect("a block with slots that are held"), slot.number() % per_block)
+    /// The block that a slot lies in, and the slot's index in it.
+    fn place(&mut self, slot: Slot) -> (&mut SlotBlock, usize) {
+        let of = self.all[slot.number() / self.per_block].as_mut();
+        (of.expect("a block with slots that are held"), slot.number() % self.per_block)
     }
 
-    fn add(&mut self, block: BlockId, size: BlockSize) {
+    fn add(&mut self, block: BlockId) {
+        let mut holders = EngineVec::new_in(Own);
+        holders.resize(self.per_block, 0);
         let count = self.all.len().max(block.index() + 1);
         self.all.resize_with(count, || None);
-        self.all[block.index()] = Some(EngineBox::new_in(SlotBlock::new(size), Own));
+        self.all[block.index()] = Some(EngineBox::new_in(SlotBlock { holders, used: 0, next: 0 }, Own));
         self.open(block.index());
     }
 
@@ -119,25 +110,26 @@ impl SlotBlocks {
 }
 
 impl Slots {
+    /// No slots, for a pool with blocks of size `size`.
+    pub(super) fn new(size: BlockSize) -> Slots {
+        let (all, open) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+        let blocks = SlotBlocks { all, open, per_block: size.bytes() / BASE_PAGE };
+        Slots { blocks: Mutex::new(blocks), given_back: AtomicUsize::new(0) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, SlotBlocks> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `count` free slots, or as many as there are. If too few are free, `more` provides further blocks of size
-    /// `size`.
-    pub(super) fn take(
-        &self,
-        count: usize,
-        size: BlockSize,
-        mut more: impl FnMut() -> Option<BlockId>,
-    ) -> EngineVec<Slot> {
+    /// Takes `count` free slots, or as many as there are. If too few are free, `more` provides further blocks.
+    pub(super) fn take(&self, count: usize, mut more: impl FnMut() -> Option<BlockId>) -> EngineVec<Slot> {
         let mut taken = EngineVec::with_capacity_in(count, Own);
         let _signals = SignalsBlocked::new();
         let mut blocks = self.lock();
         while taken.len() < count {
             let Some(block) = blocks.open.first().map(|block| *block as usize) else {
                 let Some(block) = more() else { break };
-                blocks.add(block, size);
+                blocks.add(block);
                 continue;
             };
             let of = blocks.all[block].as_mut().expect("a block with free slots");
@@ -151,21 +143,22 @@ impl Slots {
     }
 
     /// Counts one more piece for each of these slots, which some piece already has.
-    pub(super) fn hold(&self, slots: impl Iterator<Item = Slot>, size: BlockSize) {
+    pub(super) fn hold(&self, slots: impl Iterator<Item = Slot>) {
         let _signals = SignalsBlocked::new();
-        let (mut blocks, per_block) = (self.lock(), size.bytes() / BASE_PAGE);
+        let mut blocks = self.lock();
         for slot in slots {
-            let (of, at) = blocks.place(slot, per_block);
+            let (of, at) = blocks.place(slot);
             of.holders[at] += 1;
         }
     }
 
     /// Counts one piece less for each of these slots. Blocks whose last slot becomes free go to `release`.
-    pub(super) fn give_up(&self, slots: impl Iterator<Item = Slot>, size: BlockSize, mut release: impl FnMut(BlockId)) {
+    pub(super) fn give_up(&self, slots: impl Iterator<Item = Slot>, mut release: impl FnMut(BlockId)) {
         let _signals = SignalsBlocked::new();
-        let (mut blocks, per_block) = (self.lock(), size.bytes() / BASE_PAGE);
+        let mut blocks = self.lock();
+        let per_block = blocks.per_block;
         for slot in slots {
-            let (of, at) = blocks.place(slot, per_block);
+            let (of, at) = blocks.place(slot);
             of.holders[at] -= 1;
             if of.holders[at] > 0 {
                 continue;

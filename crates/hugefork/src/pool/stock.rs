@@ -104,30 +104,18 @@ impl Stock {
         }
     }
 
-    /// Whether the program asked for zeroed blocks.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.high > 0
-    }
-
     /// Wakes the zeroing thread if it has work. The fault handler calls this when blocks came back or zeroed ones were
     /// taken. While the thread is awake, or if there is none, this is a single load.
     pub(crate) fn nudge(&self, frames: &Frames) {
-        if self.parker.is_asleep() && self.is_low(frames) {
+        if self.parker.is_asleep() && self.is_filling(frames, false) {
             self.parker.wake();
         }
     }
 
-    pub(super) fn is_low(&self, frames: &Frames) -> bool {
-        frames.zeroed() < self.low && may_take_used(frames)
-    }
-
-    /// Whether to start clearing or, if `was_filling`, to go on.
+    /// Whether to start clearing or, if `was_filling`, to go on: zeroed blocks are wanted, and there are free blocks
+    /// that need clearing, besides those that the thread leaves alone.
     pub(super) fn is_filling(&self, frames: &Frames, was_filling: bool) -> bool {
-        frames.zeroed() < if was_filling { self.high } else { self.low }
+        let wanted = if was_filling { self.high } else { self.low };
+        frames.zeroed() < wanted && frames.used_and_free() > 0 && frames.free() > LEFT_ALONE_BLOCKS
     }
-}
-
-/// Whether there are free blocks that need clearing, besides those that the thread leaves alone.
-pub(super) fn may_take_used(frames: &Frames) -> bool {
-    frames.used_and_free() > 0 && frames.free() > LEFT_ALONE_BLOCKS
 }

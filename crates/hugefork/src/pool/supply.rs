@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use super::core::PoolCore;
 use super::frames::Content;
 use super::shortage::Idle;
+use crate::ranges::runs;
 use crate::stats::counters::count;
 use crate::sys::{Merging, Sys};
 use crate::units::{BlockId, HUGE_PAGE};
@@ -28,11 +29,11 @@ impl<S: Sys> PoolCore<S> {
     /// spare it.
     pub(super) fn get_ahead(&self, blocks: usize) {
         let (ahead, wanted) = (&self.ahead, blocks.min(self.ahead.most));
-        if self.frames.ready() >= wanted || ahead.rests() {
+        if self.frames.ready() >= wanted || ahead.rests.load(Ordering::Relaxed) {
             return;
         }
-        let mut spared = self.block_size.count((ahead.spare)());
-        while self.frames.ready() < wanted && !self.maintenance.is_over() {
+        let mut spared = self.block_size.count(ahead.spare.map_or(usize::MAX, |spare| spare()));
+        while self.frames.ready() < wanted && !self.maintenance.parker.is_over() {
             match self.get_one_ahead(spared) {
                 Got::Blocks(got) => spared = spared.saturating_sub(got),
                 Got::Nothing | Got::HeldBack => return,
@@ -48,13 +49,13 @@ impl<S: Sys> PoolCore<S> {
     /// pages stay, because they are set aside for the pool. A zeroed stock stays, because the program asked for it.
     pub(crate) fn give_back_unused(&self) {
         let has_some = self.ahead.has_some.swap(false, Ordering::Relaxed);
-        if !has_some || self.sys.merging() == Merging::Separate || self.stock.is_wanted() {
+        if !has_some || self.sys.merging() == Merging::Separate || self.stock.high > 0 {
             return;
         }
         self.ahead.rest();
         let mut next = 0;
-        while let Some(block) = self.frames.next_zeroed(next) {
-            let piece = self.piece_of(block.index());
+        while let Some(index) = self.frames.zeroed.next(next..self.frames.len()) {
+            let piece = self.piece_of(index);
             next = piece.end;
             if !self.take_idle(piece.clone(), Idle::Unused) {
                 continue;
@@ -79,12 +80,9 @@ impl<S: Sys> PoolCore<S> {
         }
         let started = self.sys.cpu_time();
         self.make_huge(piece.start);
-        let mut got = Got::Blocks(0);
-        let mut next = piece.start;
-        while let (Got::Blocks(before), Some(run)) = (got, self.next_fresh(next..piece.end)) {
-            next = run.end;
-            got = self.obtain_free(run).map_or_else(|other| other, |more| Got::Blocks(before + more));
-        }
+        let fresh = runs(piece, |index| self.frames.is_free_and_fresh(index));
+        let got: Result<usize, Got> = fresh.map(|run| self.obtain_free(run)).sum();
+        let got = got.map_or_else(|other| other, Got::Blocks);
         count(&self.ahead.nanoseconds, self.sys.cpu_time().saturating_sub(started));
         if let Got::Blocks(blocks) = got {
             self.ahead.has_some.store(true, Ordering::Relaxed);
@@ -93,29 +91,22 @@ impl<S: Sys> PoolCore<S> {
         got
     }
 
-    /// The first run of free fresh blocks in `blocks`.
-    fn next_fresh(&self, mut blocks: Range<usize>) -> Option<Range<usize>> {
-        let is_fresh = |index: &usize| self.frames.is_free_and_fresh(*index);
-        let start = blocks.find(is_fresh)?;
-        Some(start..blocks.find(|index| !is_fresh(index)).unwrap_or(blocks.end))
-    }
-
     /// Allocates memory for a run of blocks while they are free and fresh. Returns how many have memory then.
     fn obtain_free(&self, run: Range<usize>) -> Result<usize, Got> {
         let (from, to) = (self.block_size.len_of(run.start), self.block_size.len_of(run.end));
         // The memory is allocated in steps, because no mapping of the process can change during one.
-        let obtain = |at: usize| match self.ahead.is_held_back() {
-            true => Err(Got::HeldBack),
-            false => self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused),
-        };
         for at in (from..to).step_by(HUGE_PAGE) {
             if !self.frames.is_free_and_fresh(self.block_size.count(at)) {
                 break;
             }
-            obtain(at)?;
+            if self.ahead.is_held_back() {
+                return Err(Got::HeldBack);
+            }
+            self.sys.obtain(at, HUGE_PAGE.min(to - at), 0).map_err(|_| Got::Refused)?;
         }
         let mut ready = 0;
-        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_fresh(block)) {
+        for block in run.map(|index| BlockId(index as u32)).filter(|&block| self.frames.take_if(block, Content::Fresh))
+        {
             // Meanwhile a holder may have used the block, or a trim may have taken its memory. So this asks again,
             // which takes a microsecond if the memory is there.
             let is_there = self.sys.obtain(self.offset(block), self.block_size.bytes(), 0).is_ok();

@@ -26,7 +26,7 @@ fn pool(block: usize, pieces: usize, most: usize) -> EngineArc<PoolCore<SoftMmu>
     let mmu = SoftMmu::new(pieces * HUGE_PAGE, Merging::Merge, 1000);
     let (blocks, kernels) = (size.count(pieces * HUGE_PAGE), Kernels::default_for_this_cpu());
     let core = PoolCore::new(mmu, "test".to_owned(), size, blocks, kernels, Stock::default());
-    EngineArc::new(core.with_ahead(Ahead::new(most, size, PLENTY)))
+    EngineArc::new(PoolCore { ahead: Ahead::new(most, size, PLENTY), ..core })
 }
 
 fn region(pool: &EngineArc<PoolCore<SoftMmu>>) -> PinnedBox<RegionCore<SoftMmu>> {
@@ -162,7 +162,7 @@ fn trimmed_blocks_get_huge_pages_again() {
     let space = region(&pool);
     (0..2 * HUGE_PAGE).step_by(64 << 10).for_each(|offset| write(&space, offset));
     drop(space);
-    assert_eq!(pool.trim(), Ok(2 * HUGE_PAGE));
+    assert_eq!(pool.trim(usize::MAX), Ok(2 * HUGE_PAGE));
     assert_eq!(pieces(&pool), [NOTHING; 2]);
     write(&region(&pool), 0);
     assert_eq!(pieces(&pool), [HUGE, NOTHING]);
@@ -197,9 +197,9 @@ fn memory_for_captures_is_ready_at_the_end_of_the_pool_up_to_a_limit() {
 fn nothing_is_allocated_ahead_after_a_trim_until_the_next_cut() {
     let pool = pool(2 * MIB, 32, 64 * MIB);
     assert_eq!(got(&pool, 8), 8);
-    assert_eq!(pool.trim(), Ok(8 * HUGE_PAGE));
+    assert_eq!(pool.trim(usize::MAX), Ok(8 * HUGE_PAGE));
     assert_eq!((got(&pool, 8), pool.frames.fresh()), (0, 32));
-    pool.ahead.note_cut();
+    pool.ahead.rests.store(false, Ordering::Relaxed);
     assert_eq!(got(&pool, 8), 8);
     // While a cut holds its writers, nothing is allocated ahead.
     let held_back = pool.ahead.hold_back();
@@ -229,7 +229,7 @@ fn unused_memory_goes_back_and_used_memory_stays() {
         assert_eq!([60 * HUGE_PAGE + 4096, 56 * HUGE_PAGE + 4096, 20 * HUGE_PAGE].map(read), [1, 0, 0]);
         // Memory is allocated again after the next cut.
         assert_eq!(got(&pool, 1000), 0);
-        pool.ahead.note_cut();
+        pool.ahead.rests.store(false, Ordering::Relaxed);
         assert!(got(&pool, 1000) > 0);
     }
 }
@@ -257,7 +257,7 @@ fn memory_that_the_program_asked_for_stays() {
     ] {
         let mmu = SoftMmu::new(64 * HUGE_PAGE, merging, 1000);
         let pool = PoolCore::new(mmu, "test".to_owned(), size, 64, kernels(), stock);
-        let pool = pool.with_ahead(Ahead::new(16 * MIB, size, PLENTY));
+        let pool = PoolCore { ahead: Ahead::new(16 * MIB, size, PLENTY), ..pool };
         assert_eq!(got(&pool, 8), 8);
         pool.give_back_unused();
         assert_eq!(pool.frames.zeroed() == 8, stays);
@@ -283,7 +283,7 @@ fn a_machine_without_spare_memory_is_left_alone_and_a_refusal_loses_no_block() {
     let pool = self::pool(2 * MIB, 8, 16 * MIB);
     pool.sys.fail(Some((Call::Obtain, 0)));
     assert_eq!((got(&pool, 4), got(&pool, 4), pool.ahead.stats().stopped), (0, 0, 1));
-    pool.ahead.note_cut();
+    pool.ahead.rests.store(false, Ordering::Relaxed);
     assert_eq!(got(&pool, 4), 4);
 }
 
@@ -307,11 +307,11 @@ fn a_ready_block_has_memory_whatever_other_threads_do() {
                 let space = region(&pool);
                 (2 * HUGE_PAGE..4 * HUGE_PAGE).step_by(64 << 10).for_each(|offset| write(&space, offset));
                 drop(space);
-                pool.trim().unwrap();
+                pool.trim(usize::MAX).unwrap();
             }
         });
         while !writer.is_finished() {
-            pool.ahead.note_cut();
+            pool.ahead.rests.store(false, Ordering::Relaxed);
             pool.get_ahead(128);
         }
     });

@@ -37,15 +37,6 @@ impl Drop for Worker {
     }
 }
 
-/// The reason why a sleep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slept {
-    /// Another thread woke it, or there was work at once.
-    UntilWoken,
-    /// The time was over.
-    ToTheEnd,
-}
-
 /// A place where a thread sleeps until there is work.
 #[derive(Debug, Default)]
 pub(crate) struct Parker {
@@ -75,49 +66,31 @@ impl Parker {
         self.asleep.load(Ordering::SeqCst) == 1
     }
 
-    /// Wakes the thread, unless another thread has just done so.
+    /// Wakes the thread, unless it is awake, which takes a single load, or another thread has just done so. The fault
+    /// handler calls this.
     pub(crate) fn wake(&self) {
-        if self.asleep.swap(0, Ordering::SeqCst) == 1 {
+        if self.is_asleep() && self.asleep.swap(0, Ordering::SeqCst) == 1 {
             sync::wake(&self.asleep, 1);
         }
     }
 
-    /// Sleeps until another thread wakes it or tells it to end. Does not sleep if there is work now.
-    pub(crate) fn sleep_unless(&self, is_work: impl FnOnce() -> bool) {
+    /// Sleeps until another thread wakes it or tells it to end, but no longer than `time` if that is given. Does not
+    /// sleep if there is work now. True if no other thread ended the sleep.
+    pub(crate) fn sleep(&self, time: Option<Duration>, is_work: impl FnOnce() -> bool) -> bool {
         self.asleep.store(1, Ordering::SeqCst);
         // A thread that made work before the line above did not see this thread asleep, so this thread checks for work
         // itself.
         if is_work() || self.is_over() {
             self.asleep.store(0, Ordering::SeqCst);
             std::thread::yield_now();
-        } else {
-            sync::wait(&self.asleep, 1);
+            return false;
         }
-    }
-
-    /// As [`Parker::sleep_unless`], but for at most `time`.
-    pub(crate) fn sleep_at_most(&self, time: Duration, is_work: impl FnOnce() -> bool) -> Slept {
-        self.asleep.store(1, Ordering::SeqCst);
-        if is_work() || self.is_over() {
-            self.asleep.store(0, Ordering::SeqCst);
-            std::thread::yield_now();
-            return Slept::UntilWoken;
+        match time {
+            Some(time) => sync::wait_at_most(&self.asleep, 1, time),
+            None => sync::wait(&self.asleep, 1),
         }
-        sync::wait_at_most(&self.asleep, 1, time);
         // A thread that wakes this one stores 0 first.
-        match self.asleep.swap(0, Ordering::SeqCst) {
-            0 => Slept::UntilWoken,
-            _ => Slept::ToTheEnd,
-        }
-    }
-
-    /// Sleeps for `time`, or until another thread wakes it or tells it to end.
-    pub(crate) fn rest(&self, time: Duration) {
-        self.asleep.store(1, Ordering::SeqCst);
-        if !self.is_over() {
-            sync::wait_at_most(&self.asleep, 1, time);
-        }
-        self.asleep.store(0, Ordering::SeqCst);
+        self.asleep.swap(0, Ordering::SeqCst) == 1
     }
 
     /// Sleeps for `time`, or until another thread tells it to end. [`Parker::wake`] does not end this sleep.

@@ -8,7 +8,6 @@ use hugefork_kernels::{Target, Use};
 
 use super::core::PoolCore;
 use super::frames::Content;
-use super::stock::may_take_used;
 use super::worker::Worker;
 use crate::mem::EngineArc;
 use crate::stats::counters::count;
@@ -38,14 +37,13 @@ impl<S: Sys> PoolCore<S> {
         let (mut filling, mut from) = (false, 0);
         while !stock.parker.is_over() {
             filling = stock.is_filling(&self.frames, filling);
-            let block = if filling && may_take_used(&self.frames) { self.frames.take_used(from) } else { None };
-            if let Some(block) = block {
+            if let Some(block) = filling.then(|| self.frames.take_used(from)).flatten() {
                 from = block.index() + 1;
                 self.clear_for_stock(block);
                 continue;
             }
             (filling, from) = (false, 0);
-            stock.parker.sleep_unless(|| stock.is_low(&self.frames));
+            stock.parker.sleep(None, || stock.is_filling(&self.frames, false));
         }
     }
 

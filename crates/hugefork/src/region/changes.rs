@@ -191,7 +191,7 @@ struct Looked<'a, S: Sys> {
 impl<S: Sys> Looked<'_, S> {
     fn compare(&self, differing: &mut Pages) -> Result<(), RegionError> {
         let entry = self.region.table.get(self.piece.index);
-        let is_the_same = entry.block() == self.old.map(HeldBlock::id);
+        let is_the_same = entry.block() == self.old.map(|old| old.block);
         let below = match entry.block() {
             _ if is_the_same => Showing::TheSame,
             Some(block) => Showing::Block(block),

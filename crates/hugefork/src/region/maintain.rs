@@ -15,7 +15,6 @@ use std::ops::Range;
 
 use crate::mapping::addresses::Place;
 use crate::pool::density;
-use crate::pool::frames::Wanted;
 use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
 use crate::region::state::RegionCore;
@@ -255,7 +254,7 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         let Some((below, origin)) = self.hold_below(index) else { return };
-        let own = pool.copy_near(self.placement.hint(index, pool.frames.len()), below, Wanted::Any, Reserved::No);
+        let own = pool.copy_near(self.placement.hint(index, pool.frames.len()), below, Reserved::No);
         // The thread yields here, without a lock: a thread that holds one should not lose the processor.
         yield_now();
         let promoted = own.is_ok_and(|own| self.exchange(index, below, own) || !pool.release(own));
@@ -265,7 +264,7 @@ impl<S: Sys> RegionCore<S> {
         if pool.release(below) {
             // All other holders have released the block meanwhile, and took this reference for one of another holder.
             match (origin, &self.accounts.parent) {
-                (Origin::Parent, Some(parent)) => parent.freed(1),
+                (Origin::Parent, Some(parent)) => parent.account.freed(1),
                 (Origin::Own, _) | (Origin::Parent, None) => self.accounts.cow.freed(1),
             }
         }

@@ -422,7 +422,8 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             region.write(at(2), 2);
             region.prepare_snapshot().unwrap();
             let free = world.free();
-            let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
+            let frozen =
+                SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
             frozen.make_room_for_pages();
             if is_written {
                 region.write(at(3), 3);
@@ -666,7 +667,8 @@ fn a_snapshot_that_cannot_capture_behind_its_pause_is_given_up() {
     run_by_page::<Soft>(8, |world| {
         let (region, held) = history(world, 3);
         let others = world.pool.take_slots(Soft::PAGES - slots(world));
-        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
+        let frozen =
+            SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
         frozen.make_room_for_pages();
         region.write(at(3), 77);
         let filler = world.fill();

@@ -116,7 +116,7 @@ fn what_was_written_since_a_snapshot_with_pages_is_found_by_marks_and_sets() {
         }
         // The thread compares and writes nothing, so a cut that waits for operations need not scan again because of its
         // turn.
-        let turn = || region.captured.take_turn(&world.pool.captures, &world.pool.frames).number();
+        let turn = || region.captured.take_turn(&world.pool).number;
         let before = turn();
         assert_eq!((pages(&*region, &held[3]), turn()), (vec![2..3, 7..8], before.wrapping_add(1)));
         // A snapshot or a reset of another thread is under way: meanwhile a comparison cannot use marks and sets.

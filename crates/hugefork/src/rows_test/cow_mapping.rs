@@ -200,7 +200,7 @@ fn cow_mappings_that_are_dense_all_over_are_left_to_writers_and_copied_beside_th
         assert!(region.are_alike(0) && is_cow_mapped(&region, BLOCKS - 1), "sparse");
         assert!(!region.are_alike(1), "more faults than the pages of most: somebody has to look");
         (0..BLOCKS).for_each(|block| pages.clone().for_each(|page| region.write(at(block, page), 7)));
-        let turn = || region.captured.take_turn(&world.pool.captures, &world.pool.frames).number();
+        let turn = || region.captured.take_turn(&world.pool).number;
         let before = turn();
         assert!(!region.are_alike(0));
         assert_eq!(turn(), before + 2, "a cut that waits for operations is to look again");
@@ -355,7 +355,8 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
         let region = written_by_choice(world, 2);
         let earlier = region.snapshot();
         region.write(BASE_PAGE + 100, 7);
-        let frozen = SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None);
+        let frozen =
+            SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
         let parts = [Part::new(&region, frozen, true, None)];
         fill(&parts, None, || {}).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);

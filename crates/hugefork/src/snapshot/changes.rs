@@ -173,7 +173,7 @@ impl<S: Sys> Newer<S> for SnapshotCore<S> {
                     differing.add(page);
                 }
             };
-            if blocks[0].map(HeldBlock::id) != blocks[1].map(HeldBlock::id) {
+            if blocks[0].map(|block| block.block) != blocks[1].map(|block| block.block) {
                 piece.pages().for_each(|(at, page)| compare(at, page));
                 continue;
             }
@@ -209,26 +209,15 @@ pub(crate) struct Found<'a, S: Sys, N: ?Sized> {
     next: usize,
     /// Byte ranges of candidates that were not compared yet.
     candidates: VecDeque<Range<usize>>,
-    /// Byte ranges that differ, not yet merged or returned.
+    /// Byte ranges that differ, not yet returned. The next one found may continue the last of them.
     found: VecDeque<Range<usize>>,
-    /// The last range found; the next one may continue it.
-    open: Option<Range<usize>>,
     failed: Option<RegionError>,
 }
 
 impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
     /// Both sides belong to one pool and have the same length.
     pub(crate) fn new(newer: &'a N, older: &'a SnapshotCore<S>, precision: Precision) -> Found<'a, S, N> {
-        Found {
-            newer,
-            older,
-            precision,
-            next: 0,
-            candidates: VecDeque::new(),
-            found: VecDeque::new(),
-            open: None,
-            failed: None,
-        }
+        Found { newer, older, precision, next: 0, candidates: VecDeque::new(), found: VecDeque::new(), failed: None }
     }
 
     /// Ends the iteration with an error, unless it is over.
@@ -248,7 +237,7 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
             }
             // `compare` returns the pages by value, so it writes to no memory of the program under its locks.
             let differing = self.newer.compare(self.older, stretch, self.precision)?;
-            self.found.extend(differing.runs().map(|run| start + run.start..start + run.end));
+            differing.runs().for_each(|run| append(&mut self.found, start + run.start..start + run.end));
             return Ok(true);
         }
         let (size, len) = (self.older.pool().block_size, self.older.entries.len());
@@ -262,14 +251,16 @@ impl<'a, S: Sys, N: Newer<S> + ?Sized> Found<'a, S, N> {
             Precision::Block => &mut self.found,
             Precision::Written | Precision::Page => &mut self.candidates,
         };
-        for index in candidates {
-            let bytes = size.len_of(index)..size.len_of(index + 1);
-            match to.back_mut().filter(|last| last.end == bytes.start) {
-                Some(last) => last.end = bytes.end,
-                None => to.push_back(bytes),
-            }
-        }
+        candidates.into_iter().for_each(|index| append(to, size.len_of(index)..size.len_of(index + 1)));
         Ok(true)
+    }
+}
+
+/// Adds a range behind the others, or to the last one if that ends there.
+fn append(ranges: &mut VecDeque<Range<usize>>, range: Range<usize>) {
+    match ranges.back_mut().filter(|last| last.end == range.start) {
+        Some(last) => last.end = range.end,
+        None => ranges.push_back(range),
     }
 }
 
@@ -277,29 +268,19 @@ impl<S: Sys, N: Newer<S> + ?Sized> Iterator for Found<'_, S, N> {
     type Item = Result<Range<usize>, RegionError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            while let Some(found) = self.found.pop_front() {
-                match &mut self.open {
-                    Some(open) if open.end == found.start => open.end = found.end,
-                    open => {
-                        if let Some(whole) = open.replace(found) {
-                            return Some(Ok(whole));
-                        }
-                    }
-                }
-            }
-            let is_over = self.failed.is_some()
-                || !self.find().unwrap_or_else(|error| {
-                    self.failed = Some(error);
-                    true
-                });
-            if is_over || self.failed.is_some() {
+        while self.found.len() < 2 && self.next != NO_MORE_ENTRIES {
+            let found = if self.failed.is_some() { Ok(false) } else { self.find() };
+            let goes_on = found.unwrap_or_else(|error| {
+                self.failed = Some(error);
+                false
+            });
+            if !goes_on {
                 // The iteration ends after an error.
                 self.next = NO_MORE_ENTRIES;
                 self.candidates.clear();
-                return self.open.take().map(Ok).or_else(|| self.failed.take().map(Err));
             }
         }
+        self.found.pop_front().map(Ok).or_else(|| self.failed.take().map(Err))
     }
 }
 

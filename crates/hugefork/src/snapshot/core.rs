@@ -9,18 +9,20 @@
 //! * `CowMapped`: a block with the snapshot's own pages over it, once the bytes have an address (view.rs).
 //! * `Revoked`: the region has taken the block away.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-use super::pages::LockedPages;
+use super::pages::PageSets;
 use super::view::View;
+use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
-use crate::mem::{self, EngineArc, EngineBox};
+use crate::pool::bits::Bits;
 use crate::pool::captured::Captured;
 use crate::pool::core::PoolCore;
-use crate::pool::holders::Seat;
+use crate::pool::holders::{Seat, SetHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::placements::Placement;
+use crate::pool::unheld::USELESS;
 use crate::sync::{Engaged, RegionLock, SignalsBlocked};
 use crate::sys::Sys;
 use crate::table::{Entries, Entry, Locked, Origin};
@@ -28,40 +30,14 @@ use crate::types::error::RegionError;
 use crate::types::snapshot_id::{Place, SnapshotId};
 use crate::units::EntryIndex;
 
-/// A set of entries of a snapshot, one bit for each entry.
-pub(super) struct EntrySet(EngineBox<[AtomicU64]>);
-
-impl EntrySet {
-    /// The empty set, for `count` entries.
-    fn new(count: usize) -> EntrySet {
-        EntrySet(mem::zeroed(count.div_ceil(64)))
-    }
-
-    pub(super) fn add(&self, index: EntryIndex) {
-        self.0[index.0 / 64].fetch_or(1 << (index.0 % 64), Ordering::Relaxed);
-    }
-
-    pub(super) fn has(&self, index: EntryIndex) -> bool {
-        self.0[index.0 / 64].load(Ordering::Relaxed) >> (index.0 % 64) & 1 == 1
-    }
-
-    /// The entries of the set, in order.
-    pub(super) fn each(&self) -> impl Iterator<Item = EntryIndex> {
-        let words = self.0.iter().enumerate().map(|(at, word)| (at, word.load(Ordering::Relaxed)));
-        words.filter(|(_, word)| *word != 0).flat_map(|(at, word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| EntryIndex(64 * at + bit))
-        })
-    }
-}
-
 /// The blocks of a region at one moment. The pool and the fault handler hold the address of this struct.
 pub(crate) struct SnapshotCore<S: Sys> {
     pool: EngineArc<PoolCore<S>>,
     pub(crate) entries: Entries,
     /// Entries whose blocks the region wrote. The region is charged for them while only forks and snapshots hold them.
-    own: EntrySet,
+    own: Bits,
     /// Entries that have or have had a block of zeros.
-    pub(super) zeros: EntrySet,
+    pub(super) zeros: Bits,
     /// How many entries have a block of zeros now. A search for free blocks asks thousands of snapshots, most of which
     /// have none.
     pub(super) zeros_held: AtomicUsize,
@@ -76,8 +52,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
     pub(crate) id: Option<SnapshotId>,
     /// The snapshot at which the region was when this one was taken.
     pub(crate) from: Place,
-    /// The pages over blocks that others hold too. They change under `lock`; empty if there never were any.
-    pub(super) pages: LockedPages<S>,
+    /// The pages over blocks that others hold too, if there is room for any. They change under `lock`.
+    pub(super) pages: OnceLock<Mutex<PageSets<S>>>,
     /// The page sets captured for the snapshots of its region.
     pub(crate) captured: OnceLock<EngineArc<Captured<S>>>,
     /// Keeps this part of the pool set aside, so that the next region is placed elsewhere.
@@ -87,18 +63,8 @@ pub(crate) struct SnapshotCore<S: Sys> {
 }
 
 impl<S: Sys> SnapshotCore<S> {
-    /// A snapshot without blocks.
+    /// A snapshot without blocks. `source` is the original if `parent` is a clone.
     pub(crate) fn empty(
-        pool: &EngineArc<PoolCore<S>>,
-        count: usize,
-        parent: Derived,
-        id: Option<SnapshotId>,
-    ) -> PinnedBox<SnapshotCore<S>> {
-        SnapshotCore::new(pool, count, parent, None, id)
-    }
-
-    /// `source` is the original if `parent` is a clone.
-    fn new(
         pool: &EngineArc<PoolCore<S>>,
         count: usize,
         parent: Derived,
@@ -108,8 +74,8 @@ impl<S: Sys> SnapshotCore<S> {
         let frozen = PinnedBox::new(SnapshotCore {
             pool: pool.clone(),
             entries: Entries::new(count),
-            own: EntrySet::new(count),
-            zeros: EntrySet::new(count),
+            own: Bits::none(count),
+            zeros: Bits::none(count),
             zeros_held: AtomicUsize::new(0),
             lock: RegionLock::default(),
             revoked: AtomicUsize::new(0),
@@ -118,13 +84,13 @@ impl<S: Sys> SnapshotCore<S> {
             parent,
             id,
             from: Place::default(),
-            pages: LockedPages::default(),
+            pages: OnceLock::new(),
             captured: OnceLock::new(),
             placement: OnceLock::new(),
             seat: Seat::default(),
         });
         // SAFETY: it stays in place until it has been withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*frozen, source) };
+        unsafe { pool.holders.add(&*frozen, source, None) };
         frozen
     }
 
@@ -167,29 +133,25 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// Notes that the snapshot's region wrote the block at `index`.
     pub(crate) fn note_own(&self, index: EntryIndex) {
-        self.own.add(index);
+        self.own.put(index.0, Ordering::Relaxed);
     }
 
     /// The writer of the block at `index`, seen from the region `id`: that region itself, or another.
     pub(crate) fn origin(&self, index: EntryIndex, id: RegionId) -> Origin {
-        if self.own.has(index) && self.parent.is_share_of(id) { Origin::Own } else { Origin::Parent }
+        if self.own.has(index.0) && self.parent.account.id == id { Origin::Own } else { Origin::Parent }
     }
 
     /// Gives up all blocks. They must not be mapped yet.
     pub(crate) fn give_up_all(&self, locked: Locked<'_>) {
         for block in self.entries.iter().filter_map(Entry::block) {
-            self.parent.freed(usize::from(self.pool.release(block)));
+            self.parent.account.freed(usize::from(self.pool.release(block)));
         }
         self.forget_all(locked);
     }
 
     /// Forgets all blocks, because their references now belong to other holders.
     pub(crate) fn forget_all(&self, _locked: Locked<'_>) {
-        for index in (0..self.entries.len()).map(EntryIndex) {
-            if self.entries.get(index) != Entry::Zero {
-                self.entries.set(index, Entry::Zero);
-            }
-        }
+        self.entries.set_alike(0..self.entries.len(), Entry::Zero);
     }
 
     /// Guarantees that from now on no block is taken away. Returns an error if one already was.
@@ -214,9 +176,8 @@ impl<S: Sys> SnapshotCore<S> {
 
     /// A second snapshot of the same blocks.
     pub(crate) fn duplicate(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        let (count, parent) = (self.entries.len(), self.parent.clone());
-        let source = Some(&self.parent);
-        let copy = SnapshotCore::new(&self.pool, count, parent, source, self.id);
+        let (count, source) = (self.entries.len(), &self.parent);
+        let copy = SnapshotCore::empty(&self.pool, count, source.clone(), Some(source), self.id);
         copy.from.set(self.from.get());
         self.captured.get().into_iter().for_each(|captured| copy.keep_captured(captured));
         if self.has_room_for_pages() {
@@ -251,10 +212,10 @@ impl<S: Sys> Drop for SnapshotCore<S> {
         let blocks = self.entries.iter().filter_map(Entry::block);
         if closed.is_ok() {
             let changes = pool.frames.changes();
-            self.parent.freed(blocks.filter(|&block| pool.release(block)).count());
-            self.pages.give_up(&pool);
+            self.parent.account.freed(blocks.filter(|&block| pool.release(block)).count());
+            self.give_up_pages();
             if pool.frames.changes() != changes {
-                self.captured.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
+                self.captured.get().into_iter().for_each(|captured| _ = captured.drop_sets(USELESS, &pool.frames));
                 // Some holder may hold a block alone now.
                 pool.maintenance.nudge();
             }

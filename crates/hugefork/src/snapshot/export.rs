@@ -8,6 +8,7 @@
 use super::core::SnapshotCore;
 use super::read::Destination;
 use crate::mem::EngineVec;
+use crate::ranges::runs;
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
 use crate::sys::linux::children::Piece;
@@ -105,18 +106,11 @@ fn write_some(
     start: usize,
     write: &mut impl FnMut(&[u8], usize) -> Result<(), RegionError>,
 ) -> Result<bool, RegionError> {
-    let (mut run, mut any) = (None, false);
-    // The place past the end closes the last run.
-    for at in (0..=bytes.len()).step_by(BASE_PAGE) {
-        let is_data = bytes.get(at..at + BASE_PAGE).is_some_and(|page| *page != ZERO_PAGE);
-        match run {
-            None if is_data => run = Some(at),
-            Some(first) if !is_data => {
-                write(&bytes[first..at], start + first)?;
-                (run, any) = (None, true);
-            }
-            None | Some(_) => {}
-        }
+    let (pages, _) = bytes.as_chunks::<BASE_PAGE>();
+    let mut any = false;
+    for run in runs(0..pages.len(), |page| pages[page] != ZERO_PAGE) {
+        write(pages[run.clone()].as_flattened(), start + run.start * BASE_PAGE)?;
+        any = true;
     }
     Ok(any)
 }

@@ -17,7 +17,7 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 /// because a signal handler could wait for this block.
 pub(crate) struct HeldBlock<'a, S: Sys> {
     frozen: &'a SnapshotCore<S>,
-    block: BlockId,
+    pub(crate) block: BlockId,
     /// The snapshot's pages that replace pages of the block.
     pages: Option<EngineArc<PageSet<S>>>,
 }
@@ -43,11 +43,6 @@ impl<S: Sys> SnapshotCore<S> {
 }
 
 impl<S: Sys> HeldBlock<'_, S> {
-    /// The number of the block.
-    pub(crate) fn id(&self) -> BlockId {
-        self.block
-    }
-
     /// The snapshot's pages that replace pages of the block.
     pub(crate) fn pages(&self) -> Option<&PageSet<S>> {
         self.pages.as_deref()
@@ -83,7 +78,7 @@ impl<S: Sys> Drop for HeldBlock<'_, S> {
     fn drop(&mut self) {
         if self.frozen.pool().release(self.block) {
             // All other holders have let go of it meanwhile, and counted this guard as a remaining holder.
-            self.frozen.parent.freed(1);
+            self.frozen.parent.account.freed(1);
         }
     }
 }

@@ -28,17 +28,15 @@ impl<S: Sys> SnapshotCore<S> {
         let alone = self.lock.exclusive();
         let with_pages = self.note_cow_mappings(&mut view.sets);
         let shown = self.check().and_then(|()| Ok(view.show_frozen(&self.entries, with_pages)?));
-        // Dropped after the lock is released, since a drop may allocate.
-        let unused = match shown {
-            Ok(()) => {
-                enter(base);
-                self.view.set(view).err()
-            }
-            Err(_) => Some(view),
-        };
-        drop(alone);
-        unused.map(|mut view| view.close());
-        shown.map(|()| base)
+        if let Err(error) = shown {
+            // The view is closed after the lock is released, since a drop may allocate.
+            drop(alone);
+            let _ = view.close();
+            return Err(error);
+        }
+        enter(base);
+        let _ = self.view.set(view);
+        Ok(base)
     }
 
     /// Sets the entries of blocks with pages to `CowMapped`, stores these pages in `sets`, and returns how many blocks

@@ -7,19 +7,15 @@
 
 use std::hint::black_box;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::core::SnapshotCore;
-use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Refused, Site};
-use crate::mapping::edges::Shown;
+use crate::mapping::change::Refused;
 use crate::mem::{EngineArc, EngineVec, Own};
-use crate::pool::core::{PoolCore, Shortage};
+use crate::pool::core::Shortage;
 use crate::pool::page_set::PageSet;
-use crate::pool::shortage::Found;
 use crate::sync::SignalsBlocked;
-use crate::sys::{Access, Shows, Sys};
+use crate::sys::Sys;
 use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::error::RegionError;
 use crate::units::{BlockId, EntryIndex};
@@ -43,105 +39,72 @@ impl Contents {
 
 /// The page sets of a snapshot, one place for each block. The caller blocks the program's signals while it uses them: a
 /// signal handler could wait for the snapshot's lock, whose holder uses the sets too.
-pub(super) struct LockedPages<S: Sys> {
-    sets: Mutex<EngineVec<Option<EngineArc<PageSet<S>>>>>,
-    /// Whether `sets` ever had places.
-    has_room: AtomicBool,
-}
-
-impl<S: Sys> Default for LockedPages<S> {
-    fn default() -> LockedPages<S> {
-        LockedPages { sets: Mutex::new(EngineVec::new_in(Own)), has_room: AtomicBool::new(false) }
-    }
-}
-
-impl<S: Sys> LockedPages<S> {
-    fn lock(&self) -> MutexGuard<'_, EngineVec<Option<EngineArc<PageSet<S>>>>> {
-        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_room(&self) -> bool {
-        self.has_room.load(Ordering::Relaxed)
-    }
-}
-
-impl<S: Sys> LockedPages<S> {
-    /// Drops all sets.
-    pub(super) fn give_up(&mut self, pool: &PoolCore<S>) {
-        if self.has_room() {
-            *self = LockedPages::default();
-            pool.captures.note_unheld();
-        }
-    }
-}
-
-impl<S: Sys> Drop for LockedPages<S> {
-    /// First reads the count of owners of each set. The counts lie all over the heap: the processor fetches several at
-    /// once for reads, but only one at a time for the subtractions that follow.
-    fn drop(&mut self) {
-        let sets = self.sets.get_mut().unwrap_or_else(PoisonError::into_inner);
-        black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
-    }
-}
+pub(super) type PageSets<S> = EngineVec<Option<EngineArc<PageSet<S>>>>;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Makes room for the pages of all blocks. Allocates; only the caller may know of the snapshot yet.
     pub(crate) fn make_room_for_pages(&self) {
-        let count = self.entries.len();
-        self.pages.lock().resize_with(count, || None);
-        self.pages.has_room.store(true, Ordering::Relaxed);
+        let mut sets = EngineVec::new_in(Own);
+        sets.resize_with(self.entries.len(), || None);
+        let _ = self.pages.set(Mutex::new(sets));
+    }
+
+    /// The page sets, if there is room for any.
+    fn sets(&self) -> Option<MutexGuard<'_, PageSets<S>>> {
+        Some(self.pages.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Drops all sets.
+    pub(super) fn give_up_pages(&mut self) {
+        let Some(mut pages) = self.pages.take() else { return };
+        let sets = pages.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // First reads the count of owners of each set. The counts lie all over the heap: the processor fetches several
+        // at once for reads, but only one at a time for the subtractions that follow.
+        black_box(sets.iter().flatten().map(EngineArc::owners).sum::<usize>());
+        drop(pages);
+        self.pool().unheld.note();
     }
 
     /// Stores the pages over the block at `index`, or none. The snapshot is still being filled and has room for them.
     pub(crate) fn set_pages(&self, index: EntryIndex, set: Option<EngineArc<PageSet<S>>>) {
-        if let Some(place) = self.pages.lock().get_mut(index.0) {
-            *place = set;
+        if let Some(mut sets) = self.sets() {
+            sets[index.0] = set;
         }
     }
 
     /// The entry at `index`, and the pages over its block.
     pub(super) fn contents(&self, index: EntryIndex) -> Contents {
-        if !self.pages.has_room() {
+        if !self.has_room_for_pages() {
             return Contents::of::<S>(self.entries.get(index), None);
         }
         let _signals = SignalsBlocked::new();
         let _looking = self.lock.shared();
-        let sets = self.pages.lock();
-        Contents::of(self.entries.get(index), sets.get(index.0).and_then(Option::as_deref))
+        let sets = self.sets();
+        Contents::of(self.entries.get(index), sets.as_ref().and_then(|sets| sets[index.0].as_deref()))
     }
 
     /// The pages over the block at `index`.
     pub(crate) fn pages_at(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
-        if !self.pages.has_room() {
-            return None;
-        }
-        let _signals = SignalsBlocked::new();
-        self.pages.lock().get(index.0)?.clone()
+        let _signals = self.has_room_for_pages().then(SignalsBlocked::new)?;
+        self.set_over(index)
     }
 
     /// As [`SnapshotCore::pages_at`], for a caller that has blocked the program's signals.
     pub(crate) fn set_over(&self, index: EntryIndex) -> Option<EngineArc<PageSet<S>>> {
-        self.pages.lock().get(index.0)?.clone()
+        self.sets()?[index.0].clone()
     }
 
     /// Replaces each block with pages over it by a block of its own.
     pub(crate) fn complete(&self) -> Result<(), RegionError> {
-        (0..self.entries.len()).map(EntryIndex).try_for_each(|index| self.complete_at(index))
-    }
-
-    /// Replaces the block at `index` by a block of its own, if there are pages over it.
-    pub(crate) fn complete_at(&self, index: EntryIndex) -> Result<(), RegionError> {
-        while let Some(set) = self.pages_at(index) {
-            match self.try_to_complete(index, &set)? {
-                Ok(()) => {}
-                Err(Shortage::Memory(source)) => {
-                    return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
-                }
-                Err(Shortage::Blocks) => {
-                    let _signals = SignalsBlocked::new();
-                    if self.pool().drop_some_lazy() == Found::None && self.pool().drop_unheld() == 0 {
-                        return Err(self.pool().full());
+        for index in (0..self.entries.len()).map(EntryIndex) {
+            while self.pages_at(index).is_some() {
+                match self.try_to_complete(index)? {
+                    Ok(()) => {}
+                    Err(Shortage::Memory(source)) => {
+                        return Err(RegionError::OutOfMemory { pool: self.pool().name.clone(), source });
                     }
+                    Err(Shortage::Blocks) if self.pool().make_room() => {}
+                    Err(Shortage::Blocks) => return Err(self.pool().full()),
                 }
             }
         }
@@ -149,40 +112,30 @@ impl<S: Sys> SnapshotCore<S> {
     }
 
     /// Copies the block and the pages over it into a new block, and swaps that in unless another thread was faster.
-    fn try_to_complete(&self, index: EntryIndex, set: &PageSet<S>) -> Result<Result<(), Shortage>, RegionError> {
+    fn try_to_complete(&self, index: EntryIndex) -> Result<Result<(), Shortage>, RegionError> {
         let (pool, _signals) = (self.pool(), SignalsBlocked::new());
-        let Some(base) = self.hold_base(index)? else { return Ok(Ok(())) };
-        let copied = pool.copy_of(base, Reserved::No);
-        if let Ok(own) = copied {
-            for (at, page) in set.pages() {
-                // SAFETY: `own` is ours alone, and the page lies in it.
-                unsafe { pool.direct(own).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
-            }
-            let exchanged = self.exchange(index, base, own);
-            let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
-            self.parent.freed(usize::from(pool.release(unused)));
-            self.parent.freed(usize::from(pool.release(base)));
-            // No lock is held.
-            return exchanged
-                .map(drop)
-                .inspect(|()| pool.captures.note_unheld())
-                .map(Ok)
-                .map_err(|refused| self.refused(refused));
+        let Some(held) = self.hold(index)? else { return Ok(Ok(())) };
+        let Some(set) = held.pages() else { return Ok(Ok(())) };
+        let base = held.block;
+        let own = match pool.copy_of(base, Reserved::No) {
+            Ok(own) => own,
+            Err(shortage) => return Ok(Err(shortage)),
+        };
+        for (at, page) in set.pages() {
+            // SAFETY: `own` is ours alone, and the page lies in it.
+            unsafe { pool.direct(own).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
         }
-        self.parent.freed(usize::from(pool.release(base)));
-        Ok(copied.map(drop))
-    }
-
-    /// Takes a reference to the block at `index` if it has pages over it, and returns it.
-    fn hold_base(&self, index: EntryIndex) -> Result<Option<BlockId>, RegionError> {
-        let _looking = self.lock.shared();
-        let entry = self.entries.get(index);
-        if entry == Entry::Revoked {
-            return Err(RegionError::Revoked);
-        }
-        let base = entry.block().filter(|_| self.pages_at(index).is_some());
-        base.inspect(|base| self.pool().frames.add_reference(*base));
-        Ok(base)
+        let exchanged = self.exchange(index, base, own);
+        let unused = if matches!(exchanged, Ok(Some(_))) { base } else { own };
+        self.parent.account.freed(usize::from(pool.release(unused)));
+        let error = |refused| match refused {
+            Refused::Call(error) => RegionError::System(error),
+            Refused::TooManyMappings => RegionError::too_many_mappings(2, pool.sys.budget()),
+        };
+        drop((held, exchanged.map_err(error)?));
+        // No lock is held.
+        pool.unheld.note();
+        Ok(Ok(()))
     }
 
     /// Stores `own` in place of `base` and the pages over it, and returns these pages; `None` if another thread was
@@ -194,46 +147,29 @@ impl<S: Sys> SnapshotCore<S> {
         own: BlockId,
     ) -> Result<Option<EngineArc<PageSet<S>>>, Refused> {
         let alone = self.lock.exclusive();
-        let mut pages = self.pages.lock();
+        let Some(mut pages) = self.sets() else { return Ok(None) };
         if self.entries.get(index).block() != Some(base) || pages[index.0].is_none() {
             return Ok(None);
         }
-        let only = index.0..index.0 + 1;
-        let shown = Shown::of_snapshot(self.pool(), &self.entries);
-        let before = shown.edges(only.clone());
-        let site =
-            self.view.get().map(|view| Site { addresses: &view.addresses, shown, observer: None, place: Place::Own });
-        let shows = Shows::Memory { start: own, access: Access::Read };
-        let remapped = site.as_ref().map(|site| site.remap(Locked::alone(&alone), &only, shows)).transpose()?;
-        self.entries.set(index, Entry::Shared(own, Origin::Parent));
-        if let Some(remapped) = remapped {
-            remapped.published(Recount { before, after: shown.edges(only) });
-        }
+        self.store(Locked::alone(&alone), index, Entry::Shared(own, Origin::Parent), || {})?;
         self.note_own(index);
-        self.parent.keeps_alone();
+        self.parent.account.left();
         Ok(pages[index.0].take())
-    }
-
-    fn refused(&self, refused: Refused) -> RegionError {
-        match refused {
-            Refused::Call(error) => RegionError::System(error),
-            Refused::TooManyMappings => RegionError::too_many_mappings(2, self.pool().sys.budget()),
-        }
     }
 
     /// Whether any block has pages over it.
     pub(crate) fn has_pages(&self) -> bool {
-        self.pages.has_room() && self.blocks_with_pages() > 0
+        self.blocks_with_pages() > 0
     }
 
     /// How many blocks have pages over them.
     pub(super) fn blocks_with_pages(&self) -> usize {
-        let _signals = SignalsBlocked::new();
-        self.pages.lock().iter().flatten().count()
+        let _signals = self.has_room_for_pages().then(SignalsBlocked::new);
+        self.sets().map_or(0, |sets| sets.iter().flatten().count())
     }
 
     /// Whether there is room for pages: without it, no block has any.
     pub(crate) fn has_room_for_pages(&self) -> bool {
-        self.pages.has_room()
+        self.pages.get().is_some()
     }
 }

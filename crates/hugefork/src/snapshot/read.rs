@@ -26,24 +26,18 @@ const OVER_STACK_AT_ONCE_BYTES: usize = 8 << 10;
 
 impl<S: Sys> SnapshotCore<S> {
     /// Copies bytes out, through the direct map. `offset + to.len()` is at most [`SnapshotCore::len`].
-    pub(crate) fn read(&self, mut offset: usize, to: &mut [u8], kind: Destination) -> Result<(), RegionError> {
+    pub(crate) fn read(&self, mut offset: usize, mut to: &mut [u8], kind: Destination) -> Result<(), RegionError> {
         let most = if kind == Destination::Region { OVER_STACK_AT_ONCE_BYTES } else { HELD_AT_ONCE_BYTES };
-        for piece in to.chunks_mut(most.min(self.pool().block_size.bytes())) {
-            // A piece may lie in two blocks.
-            let (first, second) = piece.split_at_mut(piece.len().min(self.left_in_block(offset)));
-            for piece in [first, second].into_iter().filter(|piece| !piece.is_empty()) {
-                match kind {
-                    Destination::Region => self.read_over_stack(offset, piece)?,
-                    Destination::Elsewhere => self.read_piece(offset, piece)?,
-                }
-                offset += piece.len();
+        let size = self.pool().block_size;
+        while !to.is_empty() {
+            let (piece, rest) = to.split_at_mut(most.min(size.bytes() - size.within(offset)).min(to.len()));
+            match kind {
+                Destination::Region => self.read_over_stack(offset, piece)?,
+                Destination::Elsewhere => self.read_piece(offset, piece)?,
             }
+            (offset, to) = (offset + piece.len(), rest);
         }
         Ok(())
-    }
-
-    fn left_in_block(&self, offset: usize) -> usize {
-        self.pool().block_size.bytes() - self.pool().block_size.within(offset)
     }
 
     #[inline(never)] // Keeps the buffer out of the caller's stack frame.

@@ -7,11 +7,11 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::core::SnapshotCore;
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Site};
+use crate::mapping::change::{Recount, Refused, Site};
 use crate::mapping::edges::Shown;
 use crate::pool::holders::{Answer, Holder, Seat};
 use crate::pool::lineage::{Derived, RegionId};
-use crate::sys::{Shows, Sys};
+use crate::sys::Sys;
 use crate::table::transition::{OnRevoke, on_revoke};
 use crate::table::{Entry, Locked};
 use crate::types::options::Reserve;
@@ -21,28 +21,38 @@ impl<S: Sys> SnapshotCore<S> {
     /// Gives up the block at `index`: the entry becomes `Revoked`, or `Zero` if the block has only zeros. The addresses
     /// change first. False if the kernel refuses; then nothing has changed.
     pub(super) fn let_go(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
-        let is_zeros = self.zeros.has(index);
-        let store = || {
-            if is_zeros {
-                self.zeros_held.fetch_sub(1, Ordering::Relaxed);
-                return self.entries.set(index, Entry::Zero);
-            }
-            // The count rises before the entry changes, so a reader that sees the entry revoked also sees that count.
-            self.revoked.fetch_add(1, Ordering::Release);
-            self.entries.set(index, Entry::Revoked);
-        };
-        let Some(addresses) = self.view.get().map(|view| &view.addresses) else {
-            store();
-            return true;
-        };
+        if self.zeros.has(index.0) {
+            let count = || _ = self.zeros_held.fetch_sub(1, Ordering::Relaxed);
+            return self.store(locked, index, Entry::Zero, count).is_ok();
+        }
+        // The count rises before the entry changes, so a reader that sees the entry revoked also sees that count.
+        let count = || _ = self.revoked.fetch_add(1, Ordering::Release);
+        self.store(locked, index, Entry::Revoked, count).is_ok()
+    }
+
+    /// Stores an entry, after its addresses show the same, if the bytes have addresses. Calls `count` before. If the
+    /// kernel refuses, nothing has changed.
+    pub(super) fn store(
+        &self,
+        locked: Locked<'_>,
+        index: EntryIndex,
+        entry: Entry,
+        count: impl FnOnce(),
+    ) -> Result<(), Refused> {
         let (shown, only) = (Shown::of_snapshot(self.pool(), &self.entries), index.0..index.0 + 1);
-        let site = Site { addresses, shown, observer: None, place: Place::Own };
-        let shows = if is_zeros { Shows::Zeros } else { Shows::Hidden };
-        let Ok(remapped) = site.remap(locked, &only, shows) else { return false };
         let before = shown.edges(only.clone());
-        store();
-        remapped.published(Recount { before, after: shown.edges(only) });
-        true
+        let site =
+            self.view.get().map(|view| Site { addresses: &view.addresses, shown, observer: None, place: Place::Own });
+        let remapped = match (&site, entry.shows()) {
+            (Some(site), Some(shows)) => Some(site.remap(locked, &only, shows)?),
+            (None, _) | (_, None) => None,
+        };
+        count();
+        self.entries.set(index, entry);
+        if let Some(remapped) = remapped {
+            remapped.published(Recount { before, after: shown.edges(only) });
+        }
+        Ok(())
     }
 }
 

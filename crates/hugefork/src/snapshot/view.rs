@@ -70,10 +70,9 @@ impl<S: Sys> View<S> {
         let of_pages = View::mappings_of(pool, with_pages);
         let shown = Shown::of_snapshot(pool, entries).runs().count();
         let addresses = Addresses::claim(pool, len, shown + 2 * with_pages + of_pages)?;
-        let sets =
-            if with_pages > 0 { EngineVec::with_capacity_in(entries.len(), Own) } else { EngineVec::new_in(Own) };
-        let desk = if with_pages > 0 { Some(pool.sys.claim_staging(part, part)) } else { None };
-        let desk = desk.transpose().map_err(RegionError::System)?;
+        let sets = EngineVec::with_capacity_in(if with_pages > 0 { entries.len() } else { 0 }, Own);
+        let desk = (with_pages > 0).then(|| pool.sys.claim_staging(part, part)).transpose();
+        let desk = desk.map_err(RegionError::System)?;
         Ok(View {
             addresses,
             sets,

@@ -23,15 +23,15 @@ impl<S: Sys> SnapshotCore<S> {
     /// Whether the region `id` may give this snapshot a block of zeros at `index`. The snapshot must be one of that
     /// region, may not be irrevocable, and may have no address; the entry may never have had such a block.
     pub(crate) fn may_take_zeros_of(&self, id: RegionId, index: EntryIndex) -> bool {
-        let is_plain = self.parent.is_share_of(id) && !self.is_irrevocable() && self.view.get().is_none();
-        is_plain && !self.zeros.has(index)
+        let is_plain = self.parent.account.id == id && !self.is_irrevocable() && self.view.get().is_none();
+        is_plain && !self.zeros.has(index.0)
     }
 
     /// Stores a block of zeros, and takes over one reference to it.
     pub(crate) fn take_zeros(&self, _locked: Locked<'_>, index: EntryIndex, block: BlockId) {
         self.entries.set(index, Entry::Shared(block, Origin::Parent));
         self.note_own(index);
-        self.zeros.add(index);
+        self.zeros.put(index.0, Ordering::Relaxed);
         self.zeros_held.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -42,12 +42,12 @@ impl<S: Sys> SnapshotCore<S> {
             return 0;
         }
         let (alone, mut dropped) = (self.lock.exclusive(), 0);
-        for index in self.zeros.each() {
+        for index in self.zeros.each().map(EntryIndex) {
             let Some(block) = self.entries.get(index).block() else { continue };
             // A new holder takes its reference under this lock, so the count cannot rise meanwhile.
             let is_alone = self.pool().frames.references(block) == 1 || seeded!("zeros-taken-from-two");
             if is_alone && self.let_go(Locked::alone(&alone), index) {
-                self.parent.freed(usize::from(self.pool().release(block)));
+                self.parent.account.freed(usize::from(self.pool().release(block)));
                 dropped += 1;
             }
         }

@@ -23,7 +23,7 @@ macro_rules! counts {
             pub(crate) paused: AtomicU64,
             pub(crate) held_by_promotion: Recording,
             pub(crate) held_by_write_back: Recording,
-            handler: Recording,
+            pub(crate) handler: Recording,
         }
 
         impl Counters {
@@ -62,13 +62,6 @@ counts! {
 /// Adds `more` to a counter.
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
-}
-
-impl Counters {
-    /// Adds the time that one fault took, from the first line of the handler to the last.
-    pub(crate) fn record_handler(&self, nanoseconds: u64) {
-        self.handler.record(nanoseconds);
-    }
 }
 
 /// The counters of a pool's living regions, and the sum over those that were dropped.

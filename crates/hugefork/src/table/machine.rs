@@ -6,10 +6,10 @@ use super::entry::{Origin, State};
 use super::pins::Pinned;
 use super::transition::{
     Event, Goal, Grain, Held, OnCancel, OnDiscard, OnDrop, OnLazyFree, OnPin, OnReclaim, OnReset, OnRevoke, OnShare,
-    OnWrite, is_readable, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed,
-    on_reclaim, on_reset, on_revoke, on_share, on_write, on_write_protect,
+    OnWrite, on_cancel, on_discard, on_drop, on_lazy_free, on_lazy_free_part, on_pin, on_protect_failed, on_reclaim,
+    on_reset, on_revoke, on_share, on_write, on_write_protect,
 };
-use crate::sys::{Access, Merging};
+use crate::sys::Merging;
 use crate::types::options::Reserve;
 
 /// All facts that decide beside the state. Each event reads only some of them.
@@ -54,11 +54,11 @@ macro_rules! both {
 }
 
 /// The next state of an entry after `event`, and the work that leads there.
-pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
+pub(crate) fn step(event: Event, state: State, facts: Facts) -> (State, Work) {
     let is_split = matches!(state, State::Split);
     match event {
         Event::Write => both!(Write, on_write(state, facts.held, facts.grain)),
-        Event::Read => (state, if is_readable(state) { Work::Nothing } else { Work::Refuse }),
+        Event::Read => (state, if state == State::Revoked { Work::Refuse } else { Work::Nothing }),
         Event::Snapshot | Event::Fork => both!(Share, on_share(state, facts.pinned)),
         Event::Discard => both!(Discard, on_discard(state, facts.pinned)),
         Event::LazyFree => both!(LazyFree, on_lazy_free(state, facts.held, facts.pinned)),
@@ -80,81 +80,17 @@ pub(crate) const fn step(event: Event, state: State, facts: Facts) -> (State, Wo
 
 /// Whether `event` can lead from one state to another under any facts. A split block may become whole at any event,
 /// because its pages do.
-pub(crate) const fn allows(event: Event, from: State, to: State) -> bool {
-    let (from, to) = (number(from), number(to));
-    let next = NEXT[event as usize][from] | NEXT[Event::PagesWritable as usize][from];
-    let next = next | NEXT[Event::PagesLazy as usize][from] | NEXT[Event::PagesDropped as usize][from];
-    from == to || next >> to & 1 == 1
+pub(crate) fn allows(event: Event, from: State, to: State) -> bool {
+    let may = |event| (0..Facts::COUNT).map(Facts::nth).any(|facts| step(event, from, facts).0 == to);
+    from == to || [event, Event::PagesWritable, Event::PagesLazy, Event::PagesDropped].into_iter().any(may)
 }
-
-/// The index of a state in [`STATES`].
-const fn number(state: State) -> usize {
-    match state {
-        State::Zero => 0,
-        State::Private => 1,
-        State::Shared => 2,
-        State::Lazy => 3,
-        State::Split => 4,
-        State::CowMapped(Access::ReadWrite) => 5,
-        State::CowMapped(Access::Read) => 6,
-        State::Revoked => 7,
-    }
-}
-
-/// For each event and state, one bit for each state that may follow.
-static NEXT: [[u16; STATES.len()]; EVENTS.len()] = {
-    let mut next = [[0; STATES.len()]; EVENTS.len()];
-    let mut at = 0;
-    while at < EVENTS.len() * STATES.len() * Facts::COUNT {
-        let (event, state) = (at / Facts::COUNT / STATES.len(), at / Facts::COUNT % STATES.len());
-        let (to, _) = step(EVENTS[event], STATES[state], Facts::nth(at % Facts::COUNT));
-        next[event][state] |= 1 << number(to);
-        at += 1;
-    }
-    next
-};
-
-/// All states, ordered by number.
-pub(crate) const STATES: [State; 8] = [
-    State::Zero,
-    State::Private,
-    State::Shared,
-    State::Lazy,
-    State::Split,
-    State::CowMapped(Access::ReadWrite),
-    State::CowMapped(Access::Read),
-    State::Revoked,
-];
-
-/// All events, in the order of the enum.
-pub(crate) const EVENTS: [Event; 19] = [
-    Event::Write,
-    Event::Read,
-    Event::Snapshot,
-    Event::Fork,
-    Event::Discard,
-    Event::LazyFree,
-    Event::LazyFreePart,
-    Event::Cancel,
-    Event::Reclaim,
-    Event::Revoke,
-    Event::Pin,
-    Event::Unpin,
-    Event::Drop,
-    Event::PagesWritable,
-    Event::PagesLazy,
-    Event::PagesDropped,
-    Event::ProtectFailed,
-    Event::WriteProtect,
-    Event::Reset,
-];
 
 impl Facts {
     /// How many combinations there are.
     pub(crate) const COUNT: usize = 128;
 
     /// The combination number `bits`; each bit is one fact.
-    pub(crate) const fn nth(bits: usize) -> Facts {
+    pub(crate) fn nth(bits: usize) -> Facts {
         Facts {
             held: if bits & 1 != 0 { Held::Alone } else { Held::ByOthersToo },
             reserve: if bits & 2 != 0 { Reserve::Full } else { Reserve::None },

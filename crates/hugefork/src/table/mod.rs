@@ -28,11 +28,10 @@ pub(crate) use entry::{Entry, Origin, State};
 pub(crate) use locked::{Locked, WindowsGuard};
 
 use core::ops::{Deref, Range};
-use core::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
-use crate::mem::{self, EngineBox, Own, Zeroed};
-use crate::sync::WordLock;
+use crate::mem::{self, EngineBox, EngineVec, Own, Zeroed};
+use crate::sync::{SignalsBlocked, WordLock};
 use crate::units::{BASE_PAGE, BlockSize, EntryIndex, HUGE_PAGE};
 use split::{Split, SplitPage};
 use waiting::Waiting;
@@ -47,7 +46,7 @@ pub(crate) struct Table {
     /// Windows that have lazily freed pages.
     pub(crate) waiting: Waiting,
     /// The page states of split blocks: allocated at the first split, and kept until the region is dropped.
-    splits: OnceLock<EngineBox<[AtomicPtr<Split>]>>,
+    splits: OnceLock<EngineVec<OnceLock<EngineBox<Split>>>>,
     /// Entries in one window.
     window: usize,
 }
@@ -133,17 +132,12 @@ impl Table {
 
     /// The page states of a block that is or was split.
     pub(crate) fn split(&self, index: EntryIndex) -> Option<&Split> {
-        let split = self.splits.get()?[index.0].load(Ordering::Acquire);
-        // SAFETY: null, or a box that `prepare_split` stored here, which stays until the table is dropped.
-        unsafe { split.as_ref() }
+        self.splits.get()?[index.0].get().map(|split| &**split)
     }
 
     /// The state of a page of a split block.
     pub(crate) fn page(&self, index: EntryIndex, page: usize) -> SplitPage {
-        match self.split(index) {
-            Some(split) => split.get(page),
-            None => SplitPage::Readable,
-        }
+        self.split(index).map_or(SplitPage::Readable, |split| split.get(page))
     }
 
     /// Whether any block was ever split.
@@ -153,21 +147,17 @@ impl Table {
 
     /// Makes room for the page states of a block that is about to be split. Allocates, so the caller may hold no lock.
     pub(crate) fn prepare_split(&self, index: EntryIndex, block_size: BlockSize) -> &Split {
-        if self.split(index).is_none() {
-            self.leave(index, Split::new(block_size.bytes() / BASE_PAGE));
-        }
-        self.split(index).expect("just made")
-    }
-
-    /// Stores `pages`, unless another thread has stored some meanwhile.
-    fn leave(&self, index: EntryIndex, pages: Split) {
-        let slot = &self.splits.get_or_init(|| mem::zeroed(self.len()))[index.0];
-        let new = EngineBox::into_raw(EngineBox::new_in(pages, Own));
-        let null = core::ptr::null_mut();
-        if slot.compare_exchange(null, new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: `new` was made above from a box and was not stored anywhere.
-            drop(unsafe { EngineBox::from_raw_in(new, Own) });
-        }
+        self.split(index).unwrap_or_else(|| {
+            // A signal handler that does the same would wait for its own thread.
+            let _signals = SignalsBlocked::new();
+            let splits = self.splits.get_or_init(|| {
+                let mut splits = EngineVec::new_in(Own);
+                splits.resize_with(self.len(), OnceLock::new);
+                splits
+            });
+            let split = || EngineBox::new_in(Split::new(block_size.bytes() / BASE_PAGE), Own);
+            splits[index.0].get_or_init(split)
+        })
     }
 }
 
@@ -179,29 +169,16 @@ impl Deref for Table {
     }
 }
 
-impl Drop for Table {
-    fn drop(&mut self) {
-        for slot in self.splits.get().into_iter().flat_map(|splits| splits.iter()) {
-            let split = slot.load(Ordering::Relaxed);
-            if !split.is_null() {
-                // SAFETY: `prepare_split` made it from a box, and the table is ours alone now.
-                drop(unsafe { EngineBox::from_raw_in(split, Own) });
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pages_that_another_thread_has_left_meanwhile_stay() {
+    fn the_pages_of_a_split_block_stay() {
         let (table, index) = (Table::new(4, BlockSize::KIB_64), EntryIndex(2));
         assert!(table.split(index).is_none() && table.page(index, 3) == SplitPage::Readable);
         let first = table.prepare_split(index, BlockSize::KIB_64);
         first.set(3..4, SplitPage::Lazy);
-        table.leave(index, Split::new(16));
         let second = table.prepare_split(index, BlockSize::KIB_64);
         assert!(core::ptr::eq(first, second) && table.page(index, 3) == SplitPage::Lazy);
         assert!(table.has_splits() && table.split(EntryIndex(1)).is_none());

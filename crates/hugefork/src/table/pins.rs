@@ -72,13 +72,9 @@ impl Pins {
 
     /// The runs of `entries` without a pin, in order. The caller holds a lock that keeps pins as they are.
     pub(crate) fn runs_between(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
-        let mut next = entries.start;
-        std::iter::from_fn(move || {
-            let start = (next..entries.end).find(|&index| !self.has(EntryIndex(index)))?;
-            let is_end = |index: &usize| self.has(EntryIndex(*index));
-            next = if self.are_used() { (start..entries.end).find(is_end).unwrap_or(entries.end) } else { entries.end };
-            Some(start..next)
-        })
+        let unused = Some(entries.clone()).filter(|entries| !self.are_used() && !entries.is_empty());
+        let used = if self.are_used() { entries } else { 0..0 };
+        unused.into_iter().chain(runs(used, |index| !self.has(EntryIndex(index))))
     }
 
     /// The pinned entries of `entries`, in order. The caller holds a lock that keeps pins as they are.

@@ -23,8 +23,11 @@ pub(crate) struct Waiting {
     marks: EngineBox<[AtomicU32]>,
     /// For each window: the link to the next one in its queue.
     next: EngineBox<[AtomicU32]>,
-    line: Queue,
-    shelved: Queue,
+    /// The links to the first and the last window in line.
+    first: AtomicU32,
+    last: AtomicU32,
+    /// The link to the window that was shelved last. The link of each leads to the one that was shelved before it.
+    shelved: AtomicU32,
     /// Guards all of the above. The holder takes no other lock.
     links: WordLock,
     /// Held by the thread that visits windows taken from the line. Taken before the locks of windows and regions.
@@ -33,20 +36,15 @@ pub(crate) struct Waiting {
     recalled_at: AtomicU64,
 }
 
-#[derive(Default)]
-struct Queue {
-    first: AtomicU32,
-    last: AtomicU32,
-}
-
 impl Waiting {
     /// Empty queues for `windows` windows.
     pub(crate) fn new(windows: usize) -> Waiting {
         Waiting {
             marks: mem::zeroed(windows),
             next: mem::zeroed(windows),
-            line: Queue::default(),
-            shelved: Queue::default(),
+            first: AtomicU32::new(0),
+            last: AtomicU32::new(0),
+            shelved: AtomicU32::new(0),
             links: WordLock::default(),
             looking: WordLock::default(),
             recalled_at: AtomicU64::new(0),
@@ -67,23 +65,10 @@ impl Waiting {
     /// place.
     pub(crate) fn enter(&self, windows: Range<usize>, mark: u32) {
         let _links = self.links.lock();
-        let (mut first, mut last) = (self.line.first.load(Ordering::Relaxed), self.line.last.load(Ordering::Relaxed));
-        for (at, waits) in windows.clone().zip(&self.marks[windows]) {
-            if waits.load(Ordering::Relaxed) != 0 {
-                continue;
-            }
-            waits.store(mark, Ordering::Relaxed);
-            let link = at as u32 + 1;
-            if first == 0 {
-                first = link;
-            } else {
-                self.next[last as usize - 1].store(link, Ordering::Relaxed);
-            }
-            last = link;
+        for window in windows.filter(|window| !self.is_waiting(*window)) {
+            self.marks[window].store(mark, Ordering::Relaxed);
+            self.put_last(window);
         }
-        // A window outside of the queues has link 0: `take` clears it, and the last in line never has one.
-        self.line.first.store(first, Ordering::Relaxed);
-        self.line.last.store(last, Ordering::Relaxed);
     }
 
     /// Gives the caller alone the right to take windows out of the line. Waits while another thread still visits some.
@@ -94,7 +79,7 @@ impl Waiting {
     /// The call since which the first window in line waits.
     pub(crate) fn oldest(&self) -> Option<u32> {
         let _links = self.links.lock();
-        let first = self.line.first.load(Ordering::Relaxed).checked_sub(1)?;
+        let first = self.first.load(Ordering::Relaxed).checked_sub(1)?;
         Some(self.marks[first as usize].load(Ordering::Relaxed))
     }
 
@@ -102,14 +87,14 @@ impl Waiting {
     /// at most `most`, and none that waits since a call after `until`.
     pub(crate) fn take(&self, until: u32, most: usize) -> Option<Range<usize>> {
         let _links = self.links.lock();
-        let first = self.line.first.load(Ordering::Relaxed).checked_sub(1)? as usize;
+        let first = self.first.load(Ordering::Relaxed).checked_sub(1)? as usize;
         let mut end = first;
         while end - first < most
-            && self.line.first.load(Ordering::Relaxed) == end as u32 + 1
+            && self.first.load(Ordering::Relaxed) == end as u32 + 1
             && self.marks[end].load(Ordering::Relaxed) <= until
         {
             let behind = self.next[end].swap(0, Ordering::Relaxed);
-            self.line.first.store(behind, Ordering::Relaxed);
+            self.first.store(behind, Ordering::Relaxed);
             end += 1;
         }
         (end > first).then_some(first..end)
@@ -118,19 +103,13 @@ impl Waiting {
     /// Puts a window that was taken back at the front of the line.
     pub(crate) fn put_back(&self, window: usize) {
         let _links = self.links.lock();
-        let first = self.line.first.load(Ordering::Relaxed);
-        if first == 0 {
-            self.push(&self.line, window);
-        } else {
-            self.next[window].store(first, Ordering::Relaxed);
-            self.line.first.store(window as u32 + 1, Ordering::Relaxed);
-        }
+        self.put_first(window);
     }
 
     /// Shelves a window that was taken: none of its lazily freed blocks can be dropped now.
     pub(crate) fn shelve(&self, window: usize) {
         let _links = self.links.lock();
-        self.push(&self.shelved, window);
+        self.next[window].store(self.shelved.swap(window as u32 + 1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Ends the wait of a window that was taken.
@@ -142,32 +121,38 @@ impl Waiting {
     /// that no thread visits windows meanwhile.
     pub(crate) fn recall(&self, _looking: &WordGuard<'_>, change: u64) -> bool {
         let _links = self.links.lock();
-        let first = self.shelved.first.load(Ordering::Relaxed);
-        if first == 0 || self.recalled_at.swap(change, Ordering::Relaxed) == change {
+        let mut shelved = self.shelved.load(Ordering::Relaxed);
+        if shelved == 0 || self.recalled_at.swap(change, Ordering::Relaxed) == change {
             return false;
         }
-        let last = self.shelved.last.load(Ordering::Relaxed);
-        let line = self.line.first.load(Ordering::Relaxed);
-        self.next[last as usize - 1].store(line, Ordering::Relaxed);
-        self.line.first.store(first, Ordering::Relaxed);
-        if line == 0 {
-            self.line.last.store(last, Ordering::Relaxed);
+        // The last one that was shelved comes first here, so the first one is the first in line in the end.
+        while let Some(window) = shelved.checked_sub(1) {
+            shelved = self.next[window as usize].load(Ordering::Relaxed);
+            self.put_first(window as usize);
         }
-        self.shelved.first.store(0, Ordering::Relaxed);
+        self.shelved.store(0, Ordering::Relaxed);
         true
     }
 
-    /// Puts a window at the end of a queue. The caller holds `links`.
-    fn push(&self, queue: &Queue, window: usize) {
+    /// Puts a window at the front of the line. The caller holds `links`.
+    fn put_first(&self, window: usize) {
+        let first = self.first.swap(window as u32 + 1, Ordering::Relaxed);
+        self.next[window].store(first, Ordering::Relaxed);
+        if first == 0 {
+            self.last.store(window as u32 + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts a window at the end of the line. The caller holds `links`.
+    fn put_last(&self, window: usize) {
         let link = window as u32 + 1;
         self.next[window].store(0, Ordering::Relaxed);
-        if queue.first.load(Ordering::Relaxed) == 0 {
-            queue.first.store(link, Ordering::Relaxed);
+        let last = self.last.swap(link, Ordering::Relaxed);
+        if self.first.load(Ordering::Relaxed) == 0 {
+            self.first.store(link, Ordering::Relaxed);
         } else {
-            let last = queue.last.load(Ordering::Relaxed) as usize - 1;
-            self.next[last].store(link, Ordering::Relaxed);
+            self.next[last as usize - 1].store(link, Ordering::Relaxed);
         }
-        queue.last.store(link, Ordering::Relaxed);
     }
 }
 

@@ -270,7 +270,7 @@ impl<S: Sys> RegionCore<S> {
                 let copy = self.pool().copy_of(block, Reserved::No)?;
                 frozen.entries.set(index, Entry::Shared(copy, Origin::Parent));
                 frozen.note_own(index);
-                frozen.parent.keeps_alone();
+                frozen.parent.account.left();
             }
         }
         Ok(())

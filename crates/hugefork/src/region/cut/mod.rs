@@ -39,7 +39,6 @@ use self::part::Keeps;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::pool::lineage::Derived;
-use crate::pool::shortage::Found;
 use crate::region::private::Quiesced;
 use crate::region::state::operations;
 use crate::region::state::{RegionCore, Turn, Unresolved};
@@ -94,11 +93,6 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn forget(&self, frozen: &SnapshotCore<S>) {
         self.accounts.origin.go_back(frozen.id, frozen.from.get());
     }
-
-    fn drops_some_lazy(&self) -> bool {
-        let _signals = SignalsBlocked::new();
-        self.pool().drop_some_lazy() != Found::None || self.pool().drop_unheld() > 0
-    }
 }
 
 /// Makes snapshots of all regions as they are at one moment, in the order of `regions`. No region occurs twice.
@@ -122,7 +116,7 @@ fn freeze_all_as<S: Sys>(
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
     by_age.extend(0..regions.len());
-    by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id());
+    by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id);
     let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
     ordered.extend(by_age.iter().map(|nth| regions[*nth]));
     let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
@@ -143,7 +137,7 @@ fn cut<S: Sys>(
     }
     regions.iter().for_each(|region| region.captured.forget_some_density());
     let take_turns = || {
-        let mut turns: EngineVec<Turn<'_>> = EngineVec::with_capacity_in(regions.len(), Own);
+        let mut turns: EngineVec<Turn<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
         turns.extend(regions.iter().map(|region| region.take_turn()));
         turns
     };
@@ -179,12 +173,12 @@ fn cut<S: Sys>(
         } else {
             // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
             let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
-            next.extend(turns.iter().map(|turn| turn.number().wrapping_add(1)));
+            next.extend(turns.iter().map(|turn| turn.number.wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             began = regions.first().map(|region| region.pool().sys.now());
             hold_back();
-            let are_others = !turns.iter().map(Turn::number).eq(next);
+            let are_others = !turns.iter().map(|turn| turn.number).eq(next);
             for part in &mut parts {
                 if are_others {
                     // Other threads may have taken snapshots, whose ids are greater.
@@ -217,7 +211,7 @@ fn cut<S: Sys>(
             // all.
             Err(_) if stay_writable => may_stay_writable = false,
             // Pinned blocks are copied, and the copies take blocks.
-            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.drops_some_lazy()) => {}
+            Err(RegionError::PoolFull { .. }) if regions.iter().any(|region| region.pool().make_room()) => {}
             // CoW mappings that have got private pages since they were written back are copied, too. To write them back
             // ahead makes room.
             Err(RegionError::PoolFull { .. })
@@ -234,7 +228,7 @@ fn cut<S: Sys>(
 /// region's turn.
 fn begin<S: Sys>(region: &RegionCore<S>, purpose: Purpose) -> PinnedBox<SnapshotCore<S>> {
     let id = (purpose == Purpose::Snapshot).then(SnapshotId::next);
-    let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), id);
+    let frozen = SnapshotCore::empty(region.pool(), region.table.len(), Derived::of(&region.accounts.cow), None, id);
     frozen.keep_captured(&region.captured);
     if region.captured.are_any() || region.accounts.has_cow_mappings() {
         frozen.make_room_for_pages();

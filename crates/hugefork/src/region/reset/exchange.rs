@@ -96,7 +96,7 @@ impl<S: Sys> Reset<'_, S> {
             }),
             Entry::Shared(block, Origin::Parent) | Entry::CowMapped(block, Origin::Parent, Access::Read) => {
                 let goal = if entry.block() == Some(block) { Goal::Same } else { Goal::Other };
-                let origin = self.frozen.origin(index, region.accounts.cow.id());
+                let origin = self.frozen.origin(index, region.accounts.cow.id);
                 Ok(match on_reset(entry.state(), goal, pinned).1 {
                     OnReset::Nothing | OnReset::PutBack => Step::Nothing,
                     OnReset::Keep | OnReset::KeepPages => Step::Keep,
@@ -237,7 +237,7 @@ impl<S: Sys> Reset<'_, S> {
         let frames = &region.pool().frames;
         let are_few = FREE_ONE_IN * frames.available() < frames.len();
         let Some(frozen_locked) = self.frozen_locked else { return false };
-        if is_counted || are_few || !self.frozen.may_take_zeros_of(accounts.cow.id(), index) {
+        if is_counted || are_few || !self.frozen.may_take_zeros_of(accounts.cow.id, index) {
             return false;
         }
         let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };

@@ -63,7 +63,7 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
     }
     let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
     by_age.extend(0..pairs.len());
-    by_age.sort_unstable_by_key(|nth| pairs[*nth].0.accounts.cow.id());
+    by_age.sort_unstable_by_key(|nth| pairs[*nth].0.accounts.cow.id);
     let take_turns = || {
         let mut turns = EngineVec::with_capacity_in(pairs.len(), Own);
         turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));

@@ -30,7 +30,9 @@ use crate::mem::pinned::{Known, PinnedBox};
 use crate::pool::captured::{Captured, Turn};
 use crate::pool::core::PoolCore;
 use crate::pool::density;
+use crate::pool::holders::SetHolder;
 use crate::pool::lineage::Derived;
+use crate::pool::unheld::USELESS;
 use crate::stats::counters::Counters;
 use crate::sync::{RegionLock, WordLock};
 use crate::sys::{PageRun, Shows, Sys};
@@ -110,9 +112,9 @@ impl<S: Sys> RegionCore<S> {
             operations: OnceLock::new(),
             placement: PlacementHint::new(&pool, count),
         });
-        // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list.
-        unsafe { pool.holders.add(&*region, parent) };
-        region.captured.share_with(&pool.captures);
+        // SAFETY: the box keeps the region in place until it is withdrawn, which removes it from the list. The region
+        // owns its sets until then.
+        unsafe { pool.holders.add(&*region, parent, Some(&*region.captured)) };
         region
     }
 
@@ -125,13 +127,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// Takes the region's turn: while a thread has it, no other thread takes a snapshot or a fork of the region, or
     /// resets it. This does not wait for the program's operations.
-    pub(in crate::region) fn take_turn(&self) -> Turn<'_> {
-        self.captured.take_turn(&self.pool().captures, &self.pool().frames)
+    pub(in crate::region) fn take_turn(&self) -> Turn<'_, S> {
+        self.captured.take_turn(self.pool())
     }
 
     /// As [`RegionCore::take_turn`], for a thread that only reads. `None` if another thread has the turn.
-    pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_>> {
-        self.captured.try_take_turn(&self.pool().captures, &self.pool().frames)
+    pub(in crate::region) fn try_take_turn(&self) -> Option<Turn<'_, S>> {
+        self.captured.try_take_turn(self.pool())
     }
 
     /// Makes all later cuts wait for `operations`, unless the region has operations already. Returns those that cuts
@@ -288,18 +290,18 @@ impl<S: Sys> Known for RegionCore<S> {
 impl<S: Sys> Drop for RegionCore<S> {
     fn drop(&mut self) {
         let pool = self.pool().clone();
-        pool.unreserve_all(&self.table);
+        pool.frames.unreserve(self.table.reserved());
         let entries = (0..self.table.len()).map(EntryIndex);
         if self.addresses.close().is_ok() {
             let freed = entries.filter(|&index| self.give_back(index)).count();
-            self.accounts.parent.iter().for_each(|parent| parent.freed(freed));
+            self.accounts.parent.iter().for_each(|parent| parent.account.freed(freed));
         } else {
             // The blocks may still be mapped, so no other holder may get them.
             pool.leak(entries.filter(|&index| self.table.get(index).block().is_some()).count());
         }
         // Snapshots of the region may outlive it, and keep `captured` alive.
-        self.captured.withdraw_from(&pool.captures);
-        self.captured_of_parent.get().into_iter().for_each(|captured| captured.drop_useless(&pool.frames));
+        self.captured.withdraw();
+        self.captured_of_parent.get().into_iter().for_each(|captured| _ = captured.drop_sets(USELESS, &pool.frames));
         pool.maintenance.count(-self.accounts.cow_mappings.load(Ordering::Relaxed).cast_signed());
         pool.maintenance.nudge();
         pool.registry.retire(&self.counters);

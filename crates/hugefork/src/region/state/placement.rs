@@ -34,7 +34,7 @@ impl PlacementHint {
     /// old placement until the caller drops it. If there is no room for a new placement, the region keeps the old one.
     pub(in crate::region) fn move_on<S: Sys>(&self, pool: &PoolCore<S>, blocks: usize) -> Option<Placement> {
         let new = Placement::claim(&pool.placements, blocks, pool.block_size)?;
-        self.first.store(new.first().0, Ordering::Relaxed);
+        self.first.store(new.blocks.start as u32, Ordering::Relaxed);
         self.placement.lock().unwrap_or_else(PoisonError::into_inner).replace(new)
     }
 }

@@ -166,7 +166,7 @@ impl<S: Sys> RegionCore<S> {
             self.pool().maintenance.count(sums.cow_mappings);
         }
         if let Some(parent) = &accounts.parent {
-            parent.freed(sums.freed);
+            parent.account.freed(sums.freed);
         }
         if sums.unreserved > 0 {
             self.pool().frames.unreserve(sums.unreserved);

@@ -80,9 +80,9 @@ impl<S: Sys> RegionCore<S> {
         let visit = self.pool().holders.visit();
         let _window = self.table.lock(index);
         let Some(block) = self.shared_block(index) else { return (Asked::Changed, false) };
-        let id = self.accounts.cow.id();
-        let others = || visit.family.members().filter(|holder| holder.id() != Some(id));
-        let is_of_here = self.table.get(index).is_owner() || visit.family.is_all_of(id, index, block);
+        let id = self.accounts.cow.id;
+        let others = || visit.members().filter(|holder| holder.id() != Some(id));
+        let is_of_here = self.table.get(index).is_owner() || visit.is_all_of(id, index, block);
         if !is_of_here || others().any(|holder| holder.keeps(index, block)) {
             return (Asked::Strangers, false);
         }
@@ -144,7 +144,7 @@ impl<S: Sys> RegionCore<S> {
 
 impl<S: Sys> Holder for RegionCore<S> {
     fn id(&self) -> Option<RegionId> {
-        Some(self.accounts.cow.id())
+        Some(self.accounts.cow.id)
     }
 
     fn parent(&self) -> Option<&Derived> {
