@@ -3,6 +3,7 @@
 use std::env;
 use std::fmt::Display;
 
+use hugefork::kernels::Use;
 use hugefork::machine::{ADDRESSES, kernels};
 use hugefork::{Backing, BlockSize, Granted};
 use hugefork_program::ProgramMemory;
@@ -404,14 +405,18 @@ fn clear_and_copy(machine: &Machine) -> Found {
     let Some(tried) = &machine.tried else { return not_tried() };
     let pins = ["HUGEFORK_KERNEL", "HUGEFORK_WINDOW"].into_iter().filter(|name| env::var_os(name).is_some());
     let pins = pins.collect::<Vec<_>>().join(" ");
-    let text = format!("clear {}, copy {}", tried.clear_kernel, tried.copy_kernel);
-    match kernels() {
-        Err(error) => fail(error).run(format!("unset {pins}")),
-        Ok(_) if !pins.is_empty() => warn(format!("{text}: pinned by {pins}")).run(format!("unset {pins}")),
-        Ok(_) if tried.calibration.is_empty() => {
-            warn(format!("{text}: not measured, since there were no 8 MiB to measure on"))
-        }
-        Ok(_) => pass(text),
+    let kernels = match kernels() {
+        Err(error) => return fail(error).run(format!("unset {pins}")),
+        Ok(kernels) => kernels,
+    };
+    let block = BlockSize::MIB_2.bytes();
+    let text = format!("clear {}, copy {}", kernels.clear(block, Use::Near), kernels.copy(block, Use::Near));
+    if !pins.is_empty() {
+        warn(format!("{text}: pinned by {pins}")).run(format!("unset {pins}"))
+    } else if tried.calibration.is_empty() {
+        warn(format!("{text}: not measured, since there were no 8 MiB to measure on"))
+    } else {
+        pass(text)
     }
 }
 

@@ -24,13 +24,6 @@ pub(crate) fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// The processor's name.
-pub(crate) fn cpu_name() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    line.split_once(':').map(|(_, name)| name.trim().to_owned())
-}
-
 /// `vm.max_map_count`.
 pub(crate) fn map_count_limit() -> usize {
     number("/proc/sys/vm/max_map_count").unwrap_or(DEFAULT_MAP_COUNT)
