@@ -32,10 +32,10 @@ use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until `build()` is called"]
 pub struct PoolBuilder {
-    name: String,
+    name: Option<String>,
     pub(super) capacity: usize,
     pub(super) block_size: BlockSize,
     pub(super) backing: Backing,
@@ -56,29 +56,10 @@ impl Pool {
     }
 }
 
-impl Default for PoolBuilder {
-    fn default() -> Self {
-        PoolBuilder {
-            name: "unnamed".to_owned(),
-            capacity: 0,
-            block_size: BlockSize::default(),
-            backing: Backing::default(),
-            fallback: Fallback::default(),
-            commit: Commit::default(),
-            core_dump: CoreDump::default(),
-            swap: Swap::default(),
-            exports: Exports::No,
-            ahead: None,
-            zeroed_stock: None,
-            pressure: None,
-        }
-    }
-}
-
 impl PoolBuilder {
     /// The name of the pool in messages; default `unnamed`. A message is one line, so control characters become `?`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into().replace(char::is_control, "?");
+        self.name = Some(name.into().replace(char::is_control, "?"));
         self
     }
 
@@ -231,7 +212,8 @@ impl PoolBuilder {
             Merging::Merge => spare,
         };
         let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
-        let core = PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock).with_ahead(ahead);
+        let name = self.name.unwrap_or_else(|| "unnamed".to_owned());
+        let core = PoolCore::new(memory, name, self.block_size, blocks, chosen, stock).with_ahead(ahead);
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }

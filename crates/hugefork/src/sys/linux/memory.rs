@@ -115,8 +115,9 @@ pub(crate) enum Dump {
 }
 
 /// Whether other processes may get access to the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exports {
+    #[default]
     No,
     Yes,
 }
