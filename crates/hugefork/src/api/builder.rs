@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::pool::{Pool, Shared};
+use super::steps::in_steps;
 use crate::fault::delivery;
 use crate::fault::route::Routes;
 use crate::mem::EngineArc;
@@ -15,7 +16,7 @@ use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
-use crate::sys::{Merging, Sys, SystemError};
+use crate::sys::{Merging, Sys};
 use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BlockId, BlockSize, HUGE_PAGE};
@@ -274,29 +275,17 @@ fn spare() -> usize {
 
 /// Gets the memory of all blocks, a part on each CPU.
 fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
-    let blocks = core.frames.len();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(blocks);
-    // In steps of at least 2 MiB, so that one thread touches a whole huge page.
-    let step = (HUGE_PAGE / core.block_size.bytes()).max(1);
-    let share = blocks.div_ceil(threads).next_multiple_of(step);
-    let obtain = |first: usize| -> Result<(), SystemError> {
-        for start in (first..(first + share).min(blocks)).step_by(step) {
-            let len = core.block_size.len_of(step.min(blocks - start));
-            core.make_huge(start);
-            core.sys.obtain(core.block_size.len_of(start), len, 0)?;
-        }
-        Ok(())
-    };
-    let result = std::thread::scope(|scope| {
-        let worker = |first| std::thread::Builder::new().spawn_scoped(scope, move || obtain(first)).ok();
-        let workers: Vec<_> = (0..blocks).step_by(share).map(|first| (first, worker(first))).collect();
-        workers.into_iter().try_for_each(|(first, worker)| match worker {
-            Some(worker) => worker.join().expect("obtaining memory does not panic"),
-            // The system cannot start this many threads.
-            None => obtain(first),
+    let (size, capacity) = (core.block_size, core.block_size.len_of(core.frames.len()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // At least 2 MiB, so that one thread touches a whole huge page.
+    let step = HUGE_PAGE.max(size.bytes());
+    let result = in_steps(capacity, capacity.div_ceil(threads).next_multiple_of(step), threads, |part| {
+        part.clone().step_by(step).try_for_each(|start| {
+            core.make_huge(size.count(start));
+            core.sys.obtain(start, step.min(part.end - start), 0)
         })
     });
-    result.map_err(|source| BuildError::OutOfMemory { wanted: core.block_size.len_of(blocks), source })?;
+    result.map_err(|source| BuildError::OutOfMemory { wanted: capacity, source })?;
     core.frames.mark_all_zeroed();
     Ok(())
 }
