@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use super::builder::PoolBuilder;
 use super::pool::Grant;
-use crate::sys::linux::memory::{Dump, Huge, Kind, Linux, NoMemory};
-use crate::sys::linux::own_tmpfs::{NoTmpfs, OnSwap};
+use crate::sys::linux::memory::{Huge, Kind, Linux, NoMemory};
+use crate::sys::linux::own_tmpfs::NoTmpfs;
 use crate::sys::linux::settings;
 use crate::sys::{Sys, SystemError};
-use crate::types::backing::{Backing, CoreDump, Fallback, Granted, Swap};
+use crate::types::backing::{Backing, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BASE_PAGE, BlockSize, ByteSize, HUGE_PAGE};
 
@@ -63,7 +63,7 @@ enum Way {
 
 /// The ways to get huge pages of shmem, the best first.
 const SHMEM: [Way; 3] =
-    [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
+    [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(Swap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
 
 impl Way {
     fn backing(self) -> Backing {
@@ -75,7 +75,7 @@ impl Way {
     }
 
     fn may_be_swapped(self) -> bool {
-        !matches!(self, Way::Hugetlb | Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)))
+        !matches!(self, Way::Hugetlb | Way::ShmemHuge(Huge::OwnTmpfs(Swap::Refused)))
     }
 }
 
@@ -96,7 +96,7 @@ impl PoolBuilder {
         };
         if self.swap == Swap::Refused {
             let first_of_shmem = ways.iter().take_while(|way| **way == Way::Hugetlb).count();
-            ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
+            ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(Swap::Refused)));
             // Not sorted: sorting alone takes 10 KiB of code.
             let (never, perhaps): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| !way.may_be_swapped());
             ways = [never, perhaps].concat();
@@ -168,11 +168,7 @@ impl PoolBuilder {
     }
 
     fn open(&self, kind: Kind) -> Result<Linux, NoMemory> {
-        let dump = match self.core_dump {
-            CoreDump::LeftOut => Dump::LeftOut,
-            CoreDump::Included => Dump::Included,
-        };
-        Linux::new(kind, self.capacity, dump, self.exports)
+        Linux::new(kind, self.capacity, self.core_dump, self.exports)
     }
 
     fn try_hugetlb(&self) -> Result<Linux, NotGranted> {

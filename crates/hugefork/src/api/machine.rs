@@ -10,7 +10,7 @@ use super::pool::Pool;
 use crate::pool::kernels;
 use crate::pool::pressure::PressureWatch;
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::own_tmpfs::{self, OnSwap};
+use crate::sys::linux::own_tmpfs::{self, Swap};
 pub use crate::sys::linux::pressure::PressureError;
 use crate::sys::linux::{arena, hold};
 use crate::types::backing::{Backing, Commit, Fallback, Granted};
@@ -93,7 +93,7 @@ pub fn survey() -> Survey {
             .map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
         no_page_grain: try_backing(Backing::ShmemBase, Fallback::Refused)
             .map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
-        no_own_tmpfs: own_tmpfs::create(HUGE_PAGE, OnSwap::Allowed).err().map(|why| why.to_string()),
+        no_own_tmpfs: own_tmpfs::create(HUGE_PAGE, Swap::Allowed).err().map(|why| why.to_string()),
         no_waiting: hold::Holder::open().err().map(|why| why.to_string()),
         pressure: PressureWatch::new().try_out(),
         calibration: kernels::calibration().map(|measured| measured.table().collect()).unwrap_or_default(),
