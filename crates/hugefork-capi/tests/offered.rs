@@ -61,7 +61,6 @@ const METHODS: &[(&str, &str)] = &[
     ("Region::as_mut_slice", "C has addresses"),
     ("Region::as_atomic_u64s", "C has addresses"),
     ("Region::writers", "C has addresses"),
-    ("Region::writers_and_snapshots", "C has addresses"),
     ("Region::writers_of", "C has addresses"),
     ("Region::values_of", "C has addresses"),
     ("Region::slice_of_mut", "C has addresses"),

@@ -9,10 +9,9 @@ use thiserror::Error;
 
 use super::builder::PoolBuilder;
 use super::pool::Grant;
+use crate::sys::Sys;
 use crate::sys::linux::memory::{Huge, Kind, Linux, NoMemory};
-use crate::sys::linux::own_tmpfs::NoTmpfs;
 use crate::sys::linux::settings;
-use crate::sys::{Sys, SystemError};
 use crate::types::backing::{Backing, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BASE_PAGE, BlockSize, ByteSize, HUGE_PAGE};
@@ -32,8 +31,6 @@ enum NotGranted {
     SmallPool,
     #[error("shmem_enabled is {setting}: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled")]
     ForbiddenBySetting { setting: String },
-    #[error("there is no tmpfs of its own: {0}")]
-    NoTmpfs(NoTmpfs),
     #[error("in a tmpfs of its own there is no huge page either: shmem_enabled is {setting}")]
     NotHugeInTmpfs { setting: String },
     #[error("they may be swapped: take another backing, or allow it")]
@@ -41,16 +38,7 @@ enum NotGranted {
     #[error("MADV_COLLAPSE gave no huge page (Linux 6.1 has it)")]
     NotCollapsed,
     #[error(transparent)]
-    System(#[from] SystemError),
-}
-
-impl From<NoMemory> for NotGranted {
-    fn from(why: NoMemory) -> NotGranted {
-        match why {
-            NoMemory::Tmpfs(why) => NotGranted::NoTmpfs(why),
-            NoMemory::System(error) => NotGranted::System(error),
-        }
-    }
+    NoMemory(#[from] NoMemory),
 }
 
 /// A way to get memory.
@@ -133,7 +121,7 @@ impl PoolBuilder {
         }
         match refusals.last() {
             // Every machine grants base pages: a refusal of these has nothing to do with backings.
-            Some((Way::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
+            Some((Way::ShmemBase, NotGranted::NoMemory(NoMemory::System(error)))) => Err(BuildError::System(*error)),
             Some(_) | None => {
                 Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
             }
@@ -200,11 +188,9 @@ impl PoolBuilder {
         }
         let memory = self.open(Kind::ShmemHuge(huge))?;
         memory.make_huge(0, HUGE_PAGE);
-        memory.obtain(0, HUGE_PAGE, 0)?;
-        let is_huge = match settings::mapped_huge(memory.direct_address()) {
-            Some(bytes) => bytes > 0,
-            None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
-        };
+        memory.obtain(0, HUGE_PAGE, 0).map_err(NoMemory::System)?;
+        let mapped_huge = settings::mapped_huge(memory.direct_address());
+        let is_huge = mapped_huge.ok_or(NotGranted::Unreadable { what: "/proc/self/smaps" })? > 0;
         let setting = || match settings::thp("shmem_enabled") {
             Ok(setting) => Ok(setting.unwrap_or_else(|| "missing: the kernel has no THP".to_owned())),
             Err(_) => Err(NotGranted::Unreadable { what: "/sys/kernel/mm/transparent_hugepage/shmem_enabled" }),

@@ -76,7 +76,7 @@ pub(crate) enum Huge {
 /// Why memory of some kind cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum NoMemory {
-    #[error(transparent)]
+    #[error("there is no tmpfs of its own: {0}")]
     Tmpfs(#[from] NoTmpfs),
     #[error(transparent)]
     System(#[from] SystemError),
