@@ -55,19 +55,18 @@ pub(super) fn before_any_is_lost<T>(
 /// # }
 /// ```
 pub struct Snapshot {
-    /// Taken out only in a `fork(2)` child, which must not drop it.
-    core: Option<PinnedBox<SnapshotCore<Linux>>>,
+    core: PinnedBox<SnapshotCore<Linux>>,
     mapping: Mutex<()>,
     pool: Pool,
 }
 
 impl Snapshot {
     pub(crate) fn new(pool: Pool, core: PinnedBox<SnapshotCore<Linux>>) -> Snapshot {
-        Snapshot { core: Some(core), mapping: Mutex::new(()), pool }
+        Snapshot { core, mapping: Mutex::new(()), pool }
     }
 
     pub(super) fn core(&self) -> &SnapshotCore<Linux> {
-        self.core.as_ref().expect("taken only when dropped")
+        &self.core
     }
 
     /// Length in bytes, the same as its parent's.
@@ -191,11 +190,9 @@ impl fmt::Debug for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
-        if owner::is_forked_child() {
-            std::mem::forget(core);
-        } else if let (Some(base), Some(routes)) = (core.view(), Routes::get()) {
-            routes.forget(base, core.len());
+        let routes = Routes::get().filter(|_| !owner::is_forked_child());
+        if let (Some(base), Some(routes)) = (self.core.view(), routes) {
+            routes.forget(base, self.len());
         }
     }
 }
