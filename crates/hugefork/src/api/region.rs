@@ -266,7 +266,7 @@ impl Region {
     /// pinned then.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
         self.held.pin(range.clone())?;
-        Ok(Pinned::new(&self.held, range))
+        Ok(Pinned { region: &self.held, range })
     }
 
     /// Like [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region alive until it is
@@ -276,7 +276,7 @@ impl Region {
     /// Those of [`Region::pin`].
     pub fn pin_owned(&self, range: Range<usize>) -> Result<OwnedPin, RegionError> {
         self.held.pin(range.clone())?;
-        Ok(OwnedPin::new(self.held.clone(), range))
+        Ok(OwnedPin { region: self.held.clone(), range })
     }
 
     /// Calls `observer` around every change of the memory behind this region, see [`Observer`]. Its forks have none.
@@ -379,17 +379,13 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         check_cut([self.core()].into_iter())?;
-        let kept = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
-            Reserve::Full => match frozen.make_irrevocable() {
-                Ok(()) => Ok(frozen),
-                Err(error) => {
-                    self.core().forget(&frozen);
-                    Err(error)
-                }
-            },
-            Reserve::None => Ok(frozen),
+        let keep = |frozen: PinnedBox<SnapshotCore<Linux>>| {
+            if options.reserve == Reserve::Full {
+                frozen.make_irrevocable().inspect_err(|_| self.core().forget(&frozen))?;
+            }
+            Ok(frozen)
         };
-        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), kept)?))
+        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), keep)?))
     }
 
     /// The region's base: the last snapshot that was taken of it, or the snapshot that it was forked from or reset to,

@@ -15,12 +15,12 @@ use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 
-/// Takes a snapshot and applies `make` to it. A write that finds the pool full may revoke a block of the snapshot
-/// before `make` is done; then this function starts again with another snapshot. If a part of the origin itself was
-/// revoked, `take` returns the error.
-pub(super) fn before_any_is_lost<T>(
-    take: impl Fn() -> Result<PinnedBox<SnapshotCore<Linux>>, RegionError>,
-    make: impl Fn(PinnedBox<SnapshotCore<Linux>>) -> Result<T, RegionError>,
+/// Takes a snapshot, or several at one moment, and applies `make` to it. A write that finds the pool full may revoke a
+/// block of the snapshot before `make` is done; then this function starts again with another snapshot. If a part of the
+/// origin itself was revoked, `take` returns the error.
+pub(super) fn before_any_is_lost<F, T>(
+    take: impl Fn() -> Result<F, RegionError>,
+    make: impl Fn(F) -> Result<T, RegionError>,
 ) -> Result<T, RegionError> {
     loop {
         match make(take()?) {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(before_any_is_lost(take, make), Ok(()));
         assert_eq!((taken.get(), made.get()), (3, 3));
         // A part that is lost for good is an error, and so are all other failures.
-        assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |_| Ok(())), Err(RegionError::Revoked));
+        assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |(): ()| Ok(())), Err(RegionError::Revoked));
         let full: Result<(), RegionError> =
             before_any_is_lost(|| region.core().freeze(), |_| Err(RegionError::TooManyPins));
         assert_eq!(full, Err(RegionError::TooManyPins));
