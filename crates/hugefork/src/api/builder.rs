@@ -199,10 +199,10 @@ impl PoolBuilder {
         self.check_page_size(settings::other_page_size())?;
         valgrind::refuse()?;
         Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES_BYTES.start(), source })?;
-        let (memory, grant) = self.find_memory()?;
+        let (memory, granted, fallback_reason) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let measurable = grant.granted != Granted::ShmemBase
+        let measurable = granted != Granted::ShmemBase
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= kernels::CALIBRATION_BYTES;
         let chosen = kernels::choose(measurable.then_some(&memory))?;
@@ -233,7 +233,10 @@ impl PoolBuilder {
                 |why: &NotWatched| say(format_args!("pool `{}` does not watch memory pressure: {why}", core.name));
             started.inspect_err(say).ok()
         });
-        Ok(Pool { core, shared: Arc::new(Shared { grant, _workers: [keeper, maintainer], watcher }) })
+        Ok(Pool {
+            core,
+            shared: Arc::new(Shared { granted, fallback_reason, _workers: [keeper, maintainer], watcher }),
+        })
     }
 
     fn most_ahead(&self) -> usize {

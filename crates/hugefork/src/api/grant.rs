@@ -8,7 +8,6 @@
 use thiserror::Error;
 
 use super::builder::PoolBuilder;
-use super::pool::Grant;
 use crate::sys::Sys;
 use crate::sys::linux::memory::{Huge, Kind, Linux, NoMemory};
 use crate::sys::linux::settings;
@@ -100,7 +99,7 @@ impl PoolBuilder {
 
     /// The first backing, from the requested one downwards, that the machine grants.
     #[inline(always)] // So a caller that requests one backing contains no code for the others (`hugefork run`).
-    pub(crate) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
+    pub(crate) fn find_memory(&self) -> Result<(Linux, Granted, Option<String>), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
         if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {
             refusals.push((Way::ShmemBase, NotGranted::MayBeSwapped));
@@ -114,7 +113,7 @@ impl PoolBuilder {
                     // A refused setting is not mentioned if another way is as good.
                     let is_as_good = granted == Granted::ShmemOwnTmpfs && self.is_asked_for(way);
                     let fallback_reason = (!refusals.is_empty() && !is_as_good).then(|| in_words(&refusals));
-                    return Ok((memory, Grant { granted, fallback_reason }));
+                    return Ok((memory, granted, fallback_reason));
                 }
                 Err(refusal) => refusals.push((way, refusal)),
             }

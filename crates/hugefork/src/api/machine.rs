@@ -70,8 +70,8 @@ pub fn kernels() -> Result<Kernels, BuildError> {
 /// Examines the machine. It builds a pool of one block on each backing, and sets a pressure trigger for a moment, which
 /// takes some ten milliseconds together. Like any first pool, it installs the fault handler.
 pub fn survey() -> Survey {
-    // A pool that is large enough for the measurement of the kernels. Its own refusal is reported below.
-    let _ = Pool::builder().name("survey").capacity(kernels::CALIBRATION_BYTES).build();
+    // Measures the kernels. A refusal of the pool for that is reported below.
+    let _ = kernels();
     let try_backing = |backing, fallback| {
         let block_size = BlockSize::MIB_2;
         Pool::builder()
