@@ -104,7 +104,6 @@ const METHODS: &[(&str, &str)] = &[
     ("Snapshot::fork", "hf_snapshot_fork"),
     ("Snapshot::fork_with", "hf_snapshot_fork"),
     ("Snapshot::write_to", "hf_snapshot_write_to"),
-    ("Snapshot::write_to_with", "a program calls it for one piece after the other"),
     ("Snapshot::slice_of", "C has addresses"),
     ("Snapshot::changed_since", "hf_snapshot_changed_since"),
     ("Snapshot::export", "hf_snapshot_export"),

@@ -114,7 +114,8 @@ impl Region {
 
 impl Snapshot {
     /// Writes the bytes of `range` to `to`: a file, a socket, a compressor. It copies them first in pieces of up to 1
-    /// MiB, like [`Snapshot::read_at`]. So it maps nothing, and a revoked part gives an error instead of a `SIGBUS`.
+    /// MiB, like [`Snapshot::read_at`]. So it maps nothing, and a revoked part gives an error instead of a `SIGBUS`. A
+    /// program that shows its progress calls it for one part after the other.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -131,30 +132,7 @@ impl Snapshot {
     /// # Errors
     /// Those of `to`, and those of [`Snapshot::read_at`] inside an [`io::Error`]
     /// ([`ErrorCode::of`](crate::ErrorCode::of) returns its code). A part may have been written by then.
-    pub fn write_to(&self, to: impl Write, range: Range<usize>) -> io::Result<()> {
-        self.write_to_with(to, range, |_| ())
-    }
-
-    /// Like [`Snapshot::write_to`]. After each piece, it calls `progress` with the number of written bytes.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
-    /// let snapshot = pool.region(2 << 20)?.snapshot()?;
-    /// let all = snapshot.len();
-    /// snapshot.write_to_with(std::io::sink(), 0..all, |done| println!("{} %", 100 * done / all))?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`Snapshot::write_to`].
-    pub fn write_to_with(
-        &self,
-        mut to: impl Write,
-        range: Range<usize>,
-        mut progress: impl FnMut(usize),
-    ) -> io::Result<()> {
+    pub fn write_to(&self, mut to: impl Write, range: Range<usize>) -> io::Result<()> {
         const PIECE: usize = 1 << 20;
         RegionError::check_range(&range, self.len())?;
         let mut piece = vec![0; range.len().min(PIECE)];
@@ -162,7 +140,6 @@ impl Snapshot {
             let now = &mut piece[..range.end.min(start + PIECE) - start];
             self.read_at(start, now)?;
             to.write_all(now)?;
-            progress(start - range.start + now.len());
         }
         Ok(())
     }

@@ -356,13 +356,3 @@ fn shared_values_are_whole_words_and_stay_inside() {
     assert!(panics(&|| _ = low.get(3)) && panics(&|| low.set(3, 1)) && panics(&|| _ = values.split_at(9)));
     assert!(panics(&|| values.write(7, &[1, 2])) && panics(&|| values.read(usize::MAX, &mut [1])));
 }
-
-#[test]
-fn who_saves_is_told_how_far_it_is() {
-    let mut region = a_pool(8).region(BLOCK).unwrap();
-    region.as_mut_slice()[BLOCK - 1] = 1;
-    let (mut told, mut written) = (Vec::new(), Vec::new());
-    region.snapshot().unwrap().write_to_with(&mut written, 100..BLOCK, |done| told.push(done)).unwrap();
-    assert_eq!(told, [1 << 20, BLOCK - 100]);
-    assert_eq!((written.len(), written.last()), (BLOCK - 100, Some(&1)));
-}
