@@ -49,6 +49,7 @@ const METHODS: &[(&str, &str)] = &[
     ("PressureWatch::file", "pressure_file"),
     ("PressureWatch::stall", "pressure_stall_us"),
     ("PressureWatch::step", "pressure_step"),
+    ("PressureWatch::try_out", "a pool's `pressure_running` tells"),
     ("RegionOptions::new", "hf_region_create"),
     ("RegionOptions::reserve", "reserve"),
     ("RegionOptions::copy_grain", "copy_grain"),

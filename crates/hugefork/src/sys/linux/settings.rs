@@ -1,5 +1,5 @@
-//! The limits and settings of the machine, from `/proc` and `/sys`. They are read when pools are built and by
-//! `machine::survey`, never in a fault.
+//! The limits and settings of the machine, from `/proc` and `/sys`. They are read when pools are built, never in a
+//! fault.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
