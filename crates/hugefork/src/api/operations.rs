@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::time::Duration;
 
@@ -105,10 +104,8 @@ pub struct Operations {
 /// ```
 #[must_use = "the operation is over when this is dropped: `let _operation = …`"]
 pub struct Operation<'a> {
-    /// `None` in a child of `fork(2)`.
+    /// `None` in a child of `fork(2)`. The pointer makes the guard not `Send`.
     inside: Option<(&'a OperationsCore, NonNull<ThreadSeat>)>,
-    /// Makes the guard not `Send`.
-    _not_send: PhantomData<*const ()>,
 }
 
 /// The places of a thread at gates.
@@ -171,7 +168,7 @@ impl Operations {
             // SAFETY: a place lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
-        Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
+        Operation { inside: seat.map(|seat| (core, seat)) }
     }
 
     /// Leaves the operation that this thread has entered last and whose guard it has forgotten ([`std::mem::forget`]):

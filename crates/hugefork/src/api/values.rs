@@ -68,27 +68,19 @@ const WORD: usize = size_of::<u64>();
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone, Copy)]
 pub struct Values<'a, T> {
     at: NonNull<T>,
     len: usize,
     /// Bytes of each load and store.
     width: usize,
     _of: PhantomData<&'a [AtomicU64]>,
-    _values: PhantomData<T>,
 }
 
 // SAFETY: it accesses its values atomically only, and hands out copies of them.
 unsafe impl<T: Send> Send for Values<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Values<'_, T> {}
-
-impl<T> Clone for Values<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Values<'_, T> {}
 
 /// The direction of a copy between a region and the caller's memory.
 #[derive(Clone, Copy)]
@@ -131,7 +123,7 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     /// `at` is aligned to `T` and to `width`, and the size of `T` is a multiple of `width`. From there on, `len` values
     /// are readable and writable for `'a`, and are accessed only atomically with this width.
     unsafe fn new(at: NonNull<T>, len: usize, width: usize) -> Values<'a, T> {
-        Values { at, len, width, _of: PhantomData, _values: PhantomData }
+        Values { at, len, width, _of: PhantomData }
     }
 
     /// The number of values.
