@@ -127,20 +127,18 @@ impl Drop for Seats {
     }
 }
 
-/// A cut that waits for operations must not be taken inside any: two threads inside different ones could wait for each
-/// other.
-fn check_outside() -> Result<(), RegionError> {
+/// Checks that a cut of these regions may be taken on this thread. A cut that waits for operations must not be taken
+/// inside any: two threads inside different ones could wait for each other.
+pub(super) fn check_cut<'a>(mut regions: impl Iterator<Item = &'a RegionCore<Linux>>) -> Result<(), RegionError> {
+    if regions.all(|region| region.operations.get().is_none()) {
+        return Ok(());
+    }
     let is_inside = SEATS.try_with(|seats| {
         // SAFETY: a place lives as long as its operations.
         seats.0.borrow().iter().any(|(_, seat)| unsafe { seat.as_ref() }.is_inside())
     });
     // When the thread's locals are dropped, it is inside none any more.
     if is_inside == Ok(true) { Err(RegionError::InsideOperation) } else { Ok(()) }
-}
-
-/// Checks that a cut of these regions may be taken on this thread.
-pub(super) fn check_cut<'a>(mut regions: impl Iterator<Item = &'a RegionCore<Linux>>) -> Result<(), RegionError> {
-    if regions.any(|region| region.operations.get().is_some()) { check_outside() } else { Ok(()) }
 }
 
 impl Operations {

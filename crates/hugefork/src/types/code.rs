@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::iter;
 
 use hugefork_kernels::KernelError;
 
@@ -152,17 +153,11 @@ impl ErrorCode {
     /// assert_eq!(ErrorCode::of(&error), Some(ErrorCode::NotABlockSize));
     /// ```
     pub fn of(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(code) = ErrorCode::of_own(error) {
-                return Some(code);
-            }
-            next = match error.downcast_ref::<io::Error>() {
-                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
-                None => error.source(),
-            };
-        }
-        None
+        let mut chain = iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
+            Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        });
+        chain.find_map(ErrorCode::of_own)
     }
 
     fn of_own(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
