@@ -10,10 +10,7 @@ use crate::failure::{self, Failure};
 
 /// Runs the body of a function that returns a code: 0, or the code of the error, which becomes the thread's last error.
 pub(crate) fn run(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    match caught(body) {
-        Ok(()) => 0,
-        Err(failure) => failure::keep(failure),
-    }
+    number(|| body().map(|()| 0))
 }
 
 /// Runs the body of a function that returns another type than a code; returns `instead` after an error.

@@ -9,23 +9,19 @@ use hugefork::{Changed, Changes, RegionError, Snapshot};
 use crate::boundary::{number, run};
 use crate::choices::{HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE, HF_CHANGES_WRITTEN};
 use crate::failure::Failure;
-use crate::handle::{self, Handle, Held};
-use crate::kinds::{hf_region, hf_snapshot};
+use crate::handle;
+use crate::kinds::{hf_region, hf_snapshot, kinds};
 
-#[allow(non_camel_case_types)]
-type hf_changes = Handle<Finding>;
+kinds! {
+    hf_changes = Finding, b"hf_chang";
+}
 
 /// An iterator over changed ranges, and the objects that it compares.
-struct Finding {
+pub(crate) struct Finding {
     /// Borrows from the two fields below; the first field, so that it is dropped before them.
     found: Mutex<Changed<'static>>,
     _newer: Arc<dyn Any + Send + Sync>,
     older: Arc<Snapshot>,
-}
-
-impl Held for Finding {
-    const MARK: u64 = u64::from_ne_bytes(*b"hf_chang");
-    const TYPE: &'static str = "hf_changes";
 }
 
 impl Finding {
@@ -44,10 +40,9 @@ impl Finding {
             HF_CHANGES_BY_PAGE => changes.pages(),
             HF_CHANGES_WRITTEN => changes.written(),
             other => {
-                let text = format!(
+                return Err(Failure::bad_value(format!(
                     "{other} is no exactness of changes: take HF_CHANGES_BY_BLOCK, HF_CHANGES_BY_PAGE or HF_CHANGES_WRITTEN"
-                );
-                return Err(Failure::bad_value(text));
+                )));
             }
         };
         Ok(Finding { found: Mutex::new(found), _newer: newer, older })

@@ -8,21 +8,17 @@ use hugefork::{Export, RegionError, Snapshot};
 
 use crate::boundary::{ask, number, run};
 use crate::failure::Failure;
-use crate::handle::{self, Handle, Held};
-use crate::kinds::{PoolHandle, hf_pool, hf_snapshot, text};
+use crate::handle;
+use crate::kinds::{PoolHandle, hf_pool, hf_snapshot, kinds, text};
 
-#[allow(non_camel_case_types)]
-type hf_export = Handle<ExportHandle>;
-
-/// An export, with its extents as a text for C.
-struct ExportHandle {
-    export: Export,
-    extents: CString,
+kinds! {
+    hf_export = ExportHandle, b"hfexport";
 }
 
-impl Held for ExportHandle {
-    const MARK: u64 = u64::from_ne_bytes(*b"hfexport");
-    const TYPE: &'static str = "hf_export";
+/// An export, with its extents as a text for C.
+pub(crate) struct ExportHandle {
+    export: Export,
+    extents: CString,
 }
 
 /// Exports a snapshot with `export` and creates a handle at `out`.

@@ -33,11 +33,13 @@ pub(crate) struct Failure {
     code: c_int,
     errno: c_int,
     text: String,
+    /// Bytes that a call had done before.
+    pub(crate) done: usize,
 }
 
 impl Failure {
     fn own(code: c_int, text: String) -> Failure {
-        Failure { code, errno: errno_of(code), text }
+        Failure { code, errno: errno_of(code), text, done: 0 }
     }
 
     pub(crate) fn bad_handle(text: String) -> Failure {
@@ -52,8 +54,8 @@ impl Failure {
         Failure::own(HF_E_BAD_STRUCT, text)
     }
 
-    pub(crate) fn bad_value(text: String) -> Failure {
-        Failure::own(HF_E_BAD_VALUE, text)
+    pub(crate) fn bad_value(text: impl Into<String>) -> Failure {
+        Failure::own(HF_E_BAD_VALUE, text.into())
     }
 
     /// Like [`Failure::bad_value`], for a number that cannot be a descriptor.
@@ -70,8 +72,8 @@ impl Failure {
 
     /// An error of a system call that the binding itself made.
     pub(crate) fn system(call: &str, error: &std::io::Error) -> Failure {
-        let code = -ErrorCode::System.number();
-        Failure { code, errno: error.raw_os_error().unwrap_or(libc::EIO), text: format!("{call}: {error}") }
+        let (code, errno) = (-ErrorCode::System.number(), error.raw_os_error().unwrap_or(libc::EIO));
+        Failure { code, errno, text: format!("{call}: {error}"), done: 0 }
     }
 
     /// The engine's error for a range outside memory, for cases in which the engine is not called.
@@ -82,33 +84,43 @@ impl Failure {
 
     fn of_engine(code: ErrorCode, refused: Option<&SystemError>, text: String) -> Failure {
         let errno = refused.map_or(code.errno(), |refused| refused.raw_os_error());
-        Failure { code: -code.number(), errno, text: in_words_of_c(&text) }
+        Failure { code: -code.number(), errno, text: in_words_of_c(&text), done: 0 }
+    }
+
+    /// The same failure of a call that had done this many bytes before.
+    pub(crate) fn after(self, done: usize) -> Failure {
+        Failure { done, ..self }
     }
 }
 
-/// Conversions of the engine's errors, each with the kernel's error that it may contain.
+/// Conversions of the engine's errors, each with the kernel's error that it may contain, and the bytes done before.
 macro_rules! of_engine {
-    ($($of:ty: $error:ident => $refused:expr;)*) => {$(
+    ($($of:ty: $error:ident => $refused:expr, $done:expr;)*) => {$(
         impl From<$of> for Failure {
             fn from($error: $of) -> Failure {
-                Failure::of_engine($error.code(), $refused, $error.to_string())
+                Failure::of_engine($error.code(), $refused, $error.to_string()).after($done)
             }
         }
     )*};
 }
 
 of_engine! {
-    SizeError: error => None;
-    SystemError: error => Some(&error);
-    BuildError: error => if let BuildError::System(refused) = &error { Some(refused) } else { None };
-    RegionError: error => refused(&error);
-    ImportError: error => if let ImportError::System(refused) = &error { Some(refused) } else { None };
-    ResetError: error => refused(&error.reason);
-    TransferError: error => refused(&error.reason);
+    SizeError: error => None, 0;
+    SystemError: error => Some(&error), 0;
+    BuildError: error => if let BuildError::System(refused) = &error { Some(refused) } else { None }, 0;
+    RegionError: error => refused(&error), 0;
+    ImportError: error => if let ImportError::System(refused) = &error { Some(refused) } else { None }, 0;
+    ResetError: error => refused(&error.reason), error.done;
+    TransferError: error => refused(&error.reason), error.done;
 }
 
 fn refused(error: &RegionError) -> Option<&SystemError> {
     if let RegionError::System(refused) = error { Some(refused) } else { None }
+}
+
+/// An error if a parameter is a null pointer.
+pub(crate) fn check_not_null<T>(at: *const T, parameter: &str) -> Result<(), Failure> {
+    if at.is_null() { Err(Failure::null(parameter)) } else { Ok(()) }
 }
 
 /// The last error of a thread.
@@ -123,7 +135,7 @@ thread_local! {
 
 /// Makes `failure` the thread's last error and returns its code.
 pub(crate) fn keep(failure: Failure) -> c_int {
-    let Failure { code, errno, text } = failure;
+    let Failure { code, errno, text, .. } = failure;
     let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
     // A thread that is ending no longer has a last error.
     let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text: Cow::Owned(text), errno });

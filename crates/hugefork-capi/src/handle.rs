@@ -91,16 +91,17 @@ pub(crate) unsafe fn close<T: Held>(handle: *mut Handle<T>) {
     });
 }
 
-/// Stores the result of a call at `out`, unless that is null; 0 if the call fails.
+/// Stores the result of a call at `out`, unless that is null; after a failure, the bytes done before.
 ///
 /// # Safety
 /// `out` is null or writable.
 pub(crate) unsafe fn store(out: *mut usize, call: impl FnOnce() -> Result<usize, Failure>) -> Result<(), Failure> {
-    let result = call();
+    let mut nowhere = 0;
     // SAFETY: the caller vouches for the arguments.
-    if let Some(out) = unsafe { out.as_mut() } {
-        *out = *result.as_ref().unwrap_or(&0);
-    }
+    let out = unsafe { out.as_mut() }.unwrap_or(&mut nowhere);
+    *out = 0;
+    let result = call();
+    *out = result.as_ref().map_or_else(|failure| failure.done, |count| *count);
     result.map(|_| ())
 }
 

@@ -6,7 +6,7 @@ use std::ptr;
 use hugefork::{Extents, Imported};
 
 use crate::boundary::{ask, number, run, to_fill};
-use crate::failure::Failure;
+use crate::failure::check_not_null;
 use crate::handle;
 use crate::kinds::hf_import;
 use crate::transfer::borrowed;
@@ -14,9 +14,7 @@ use crate::transfer::borrowed;
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_import_map(fd: c_int, extents: *const c_char, out: *mut *mut hf_import) -> c_int {
     let make = || {
-        if extents.is_null() {
-            return Err(Failure::null("extents"));
-        }
+        check_not_null(extents, "extents")?;
         // SAFETY: the caller vouches for a zero-terminated text.
         let extents: Extents = unsafe { CStr::from_ptr(extents) }.to_string_lossy().parse()?;
         // SAFETY: the caller vouches for the arguments.

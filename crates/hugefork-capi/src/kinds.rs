@@ -1,23 +1,38 @@
 //! The kinds of handles, under their names in C. A kind with extra data is defined in the file that
 //! creates it, except the pool, which several files create.
 
-#![allow(non_camel_case_types)]
-
 use std::ffi::CString;
 use std::sync::Arc;
 
 use hugefork::{Imported, Operations, OwnedPin, Pool, Region, Snapshot};
 
-use crate::handle::{Handle, Held};
 use crate::words::in_words_of_c;
 
-pub(crate) type hf_pool = Handle<PoolHandle>;
-/// An `hf_changes` holds its region and its snapshots, too.
-pub(crate) type hf_region = Handle<Arc<Region>>;
-pub(crate) type hf_snapshot = Handle<Arc<Snapshot>>;
-pub(crate) type hf_pin = Handle<OwnedPin>;
-pub(crate) type hf_import = Handle<Imported>;
-pub(crate) type hf_operations = Handle<Operations>;
+/// Defines kinds of handles by one row each: the name in C, the value, and the mark.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $held:ty, $mark:literal;)*) => {$(
+        $(#[$doc])*
+        #[allow(non_camel_case_types)]
+        pub(crate) type $name = $crate::handle::Handle<$held>;
+
+        impl $crate::handle::Held for $held {
+            const MARK: u64 = u64::from_ne_bytes(*$mark);
+            const TYPE: &'static str = stringify!($name);
+        }
+    )*};
+}
+
+pub(crate) use kinds;
+
+kinds! {
+    hf_pool = PoolHandle, b"hf__pool";
+    /// An `hf_changes` holds its region and its snapshots, too.
+    hf_region = Arc<Region>, b"hfregion";
+    hf_snapshot = Arc<Snapshot>, b"hfsnapsh";
+    hf_pin = OwnedPin, b"hf___pin";
+    hf_import = Imported, b"hfimport";
+    hf_operations = Operations, b"hf_opers";
+}
 
 /// A pool, with its texts in the form for C.
 pub(crate) struct PoolHandle {
@@ -46,34 +61,4 @@ impl PoolHandle {
             pool,
         }
     }
-}
-
-impl Held for PoolHandle {
-    const MARK: u64 = u64::from_ne_bytes(*b"hf__pool");
-    const TYPE: &'static str = "hf_pool";
-}
-
-impl Held for Arc<Region> {
-    const MARK: u64 = u64::from_ne_bytes(*b"hfregion");
-    const TYPE: &'static str = "hf_region";
-}
-
-impl Held for Arc<Snapshot> {
-    const MARK: u64 = u64::from_ne_bytes(*b"hfsnapsh");
-    const TYPE: &'static str = "hf_snapshot";
-}
-
-impl Held for OwnedPin {
-    const MARK: u64 = u64::from_ne_bytes(*b"hf___pin");
-    const TYPE: &'static str = "hf_pin";
-}
-
-impl Held for Imported {
-    const MARK: u64 = u64::from_ne_bytes(*b"hfimport");
-    const TYPE: &'static str = "hf_import";
-}
-
-impl Held for Operations {
-    const MARK: u64 = u64::from_ne_bytes(*b"hf_opers");
-    const TYPE: &'static str = "hf_operations";
 }

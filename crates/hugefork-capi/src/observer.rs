@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hugefork::Observer;
 
 use crate::boundary::run;
-use crate::failure::Failure;
+use crate::failure::check_not_null;
 use crate::handle;
 use crate::kinds::hf_region;
 use crate::versioned::{self, Versioned};
@@ -69,9 +69,7 @@ unsafe extern "C" fn hf_region_observe(region: *mut hf_region, observer: *const 
     run(|| {
         // SAFETY: the caller vouches for the arguments.
         let region = unsafe { handle::get(region)? };
-        if observer.is_null() {
-            return Err(Failure::null("observer"));
-        }
+        check_not_null(observer, "observer")?;
         // SAFETY: the caller vouches for the arguments.
         let offered = Arc::new(CObserver { by: unsafe { versioned::read(observer)? } });
         let result = region.observe(offered.clone());

@@ -5,7 +5,7 @@ use std::ptr;
 
 use crate::boundary::{ask, number, run};
 use crate::choices::number_of;
-use crate::failure::Failure;
+use crate::failure::check_not_null;
 use crate::handle;
 use crate::kinds::{PoolHandle, hf_pool};
 use crate::pool_options::hf_pool_options;
@@ -15,9 +15,7 @@ use crate::versioned;
 unsafe extern "C" fn hf_pool_create(options: *const hf_pool_options, out: *mut *mut hf_pool) -> c_int {
     run(|| {
         let make = || {
-            if options.is_null() {
-                return Err(Failure::null("options"));
-            }
+            check_not_null(options, "options")?;
             // SAFETY: the caller vouches for the arguments.
             let options = unsafe { versioned::read(options)? };
             // SAFETY: the caller vouches for the arguments.

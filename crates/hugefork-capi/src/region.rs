@@ -4,11 +4,11 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use hugefork::{Region, ResetError, Snapshot, SnapshotId};
+use hugefork::{Region, Snapshot, SnapshotId};
 
 use crate::boundary::{ask, number, range, run};
 use crate::choices::chosen;
-use crate::failure::Failure;
+use crate::failure::{Failure, check_not_null};
 use crate::handle;
 use crate::kinds::{PoolHandle, hf_pool, hf_region, hf_snapshot};
 use crate::region_options::{self, hf_region_options};
@@ -199,12 +199,8 @@ unsafe extern "C" fn hf_region_snapshot_all(
         if count == 0 {
             return Ok(());
         }
-        if regions.is_null() {
-            return Err(Failure::null("regions"));
-        }
-        if out.is_null() {
-            return Err(Failure::null("out"));
-        }
+        check_not_null(regions, "regions")?;
+        check_not_null(out, "out")?;
         // SAFETY: the caller vouches for `count` elements in both arrays.
         let handles = unsafe { std::slice::from_raw_parts(regions, count) };
         // SAFETY: the caller vouches for the arguments.
@@ -222,27 +218,6 @@ unsafe extern "C" fn hf_region_snapshot_all(
     })
 }
 
-/// Runs a reset; `call` returns the total length and the result. Stores at `done` the number of bytes that equal the
-/// snapshot, also after a failure.
-///
-/// # Safety
-/// `done` is null or writable.
-unsafe fn reset(done: *mut usize, call: impl FnOnce() -> Result<(usize, Result<(), ResetError>), Failure>) -> c_int {
-    run(|| {
-        // SAFETY: the caller vouches for the arguments.
-        let mut done = unsafe { done.as_mut() };
-        let mut store = |bytes| {
-            if let Some(done) = &mut done {
-                **done = bytes;
-            }
-        };
-        store(0);
-        let (len, result) = call()?;
-        store(result.as_ref().map_or_else(|stopped| stopped.done, |()| len));
-        Ok(result?)
-    })
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hf_region_reset_to(
     region: *mut hf_region,
@@ -252,10 +227,11 @@ unsafe extern "C" fn hf_region_reset_to(
     // SAFETY: the caller vouches for the arguments.
     let call = || unsafe {
         let region = handle::get(region)?;
-        Ok((region.len(), region.reset_to(handle::get(snapshot)?)))
+        region.reset_to(handle::get(snapshot)?)?;
+        Ok(region.len())
     };
     // SAFETY: the caller vouches for the arguments.
-    unsafe { reset(done, call) }
+    run(|| unsafe { handle::store(done, call) })
 }
 
 #[unsafe(no_mangle)]
@@ -267,14 +243,10 @@ unsafe extern "C" fn hf_region_reset_all(
 ) -> c_int {
     let call = || {
         if count == 0 {
-            return Ok((0, Ok(())));
+            return Ok(0);
         }
-        if regions.is_null() {
-            return Err(Failure::null("regions"));
-        }
-        if snapshots.is_null() {
-            return Err(Failure::null("snapshots"));
-        }
+        check_not_null(regions, "regions")?;
+        check_not_null(snapshots, "snapshots")?;
         // SAFETY: the caller vouches for `count` elements in both arrays.
         let (handles, goals) =
             unsafe { (std::slice::from_raw_parts(regions, count), std::slice::from_raw_parts(snapshots, count)) };
@@ -284,8 +256,9 @@ unsafe extern "C" fn hf_region_reset_all(
             unsafe { Ok((handle::get(*region)?.as_ref(), handle::get(*goal)?.as_ref())) }
         });
         let pairs: Vec<(&Region, &Snapshot)> = pairs.collect::<Result<_, Failure>>()?;
-        Ok((pairs.iter().map(|(region, _)| region.len()).sum(), Region::reset_all(&pairs)))
+        Region::reset_all(&pairs)?;
+        Ok(pairs.iter().map(|(region, _)| region.len()).sum())
     };
     // SAFETY: the caller vouches for the arguments.
-    unsafe { reset(done, call) }
+    run(|| unsafe { handle::store(done, call) })
 }

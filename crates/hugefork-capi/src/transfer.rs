@@ -25,26 +25,6 @@ pub(crate) unsafe fn borrowed<'fd>(fd: c_int) -> Result<BorrowedFd<'fd>, Failure
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-/// Stores the progress of a transfer at `done`, also after a failure.
-///
-/// # Safety
-/// `done` is null or writable.
-unsafe fn count_done(
-    done: *mut usize,
-    call: impl FnOnce() -> Result<Result<usize, TransferError>, Failure>,
-) -> Result<(), Failure> {
-    let result = call();
-    // SAFETY: the caller vouches for the arguments.
-    if let Some(done) = unsafe { done.as_mut() } {
-        *done = match &result {
-            Ok(Ok(count)) => *count,
-            Ok(Err(stopped)) => stopped.done,
-            Err(_) => 0,
-        };
-    }
-    result?.map(|_| ()).map_err(Failure::from)
-}
-
 /// A transfer between `fd` and a region.
 ///
 /// # Safety
@@ -56,7 +36,7 @@ unsafe fn transfer(
     call: impl FnOnce(&Region, BorrowedFd<'_>) -> Result<usize, TransferError>,
 ) -> c_int {
     // SAFETY: the caller vouches for the arguments.
-    run(|| unsafe { count_done(done, || Ok(call(handle::get(region)?, borrowed(fd)?))) })
+    run(|| unsafe { handle::store(done, || Ok(call(handle::get(region)?, borrowed(fd)?)?)) })
 }
 
 #[unsafe(no_mangle)]
@@ -137,12 +117,7 @@ unsafe extern "C" fn hf_snapshot_write_to(
     len: usize,
     done: *mut usize,
 ) -> c_int {
-    run(|| {
-        // SAFETY: the caller vouches for the arguments.
-        let given = unsafe { done.as_mut() };
-        let mut none = 0;
-        let done = given.unwrap_or(&mut none);
-        *done = 0;
+    let call = || {
         // SAFETY: the caller vouches for the arguments.
         let snapshot = unsafe { handle::get(snapshot)? };
         if fd < 0 {
@@ -152,9 +127,10 @@ unsafe extern "C" fn hf_snapshot_write_to(
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         let mut counting = Counting { file, written: 0 };
         let result = snapshot.write_to(&mut counting, range(offset, len));
-        *done = counting.written;
-        result.map_err(|error| of_write(&error))
-    })
+        result.map(|()| counting.written).map_err(|error| of_write(&error).after(counting.written))
+    };
+    // SAFETY: the caller vouches for the arguments.
+    run(|| unsafe { handle::store(done, call) })
 }
 
 /// The snapshot's error, or the descriptor's.

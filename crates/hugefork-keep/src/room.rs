@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use procfs_core::{FromRead, Meminfo, ProcessCGroup, ProcessCGroups};
+
 /// If a control group or the machine has less unused memory than this, the keeper collapses no block: a collapse
 /// allocates 2 MiB before it frees the base pages, and a full machine would take these 2 MiB from other programs or
 /// caches.
@@ -14,11 +16,7 @@ const MIN_TASKS: u64 = 16;
 
 /// Whether the machine, or a control group of the process, has less than 64 MiB of unused memory left.
 pub(crate) fn is_memory_short(pid: u32) -> bool {
-    let available = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?.trim().strip_suffix(" kB")?;
-        Some(line.parse::<u64>().ok()? << 10)
-    };
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(available);
+    let machine = Meminfo::from_file("/proc/meminfo").ok().and_then(|info| info.mem_available);
     let group = groups(pid, "memory").into_iter().filter_map(|group| left_of_group(&group)).min();
     machine.into_iter().chain(group).min().is_some_and(|left| left < MIN_BYTES)
 }
@@ -50,25 +48,20 @@ fn number(group: &Path, file: &str) -> Option<u64> {
 
 /// The control group of a process for a controller, and the groups above it, in both versions.
 fn groups(pid: u32, controller: &str) -> Vec<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    groups_of(&text, controller)
+    ProcessCGroups::from_file(format!("/proc/{pid}/cgroup")).map_or(Vec::new(), |all| groups_of(&all, controller))
 }
 
-fn groups_of(text: &str, controller: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for line in text.lines() {
-        let mut parts = line.splitn(3, ':');
-        let (Some(number), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
-            continue;
-        };
-        let mounts: Vec<PathBuf> = match number {
-            "0" => ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from).into(),
-            _ if controllers.split(',').any(|one| one == controller) => {
-                vec![Path::new("/sys/fs/cgroup").join(controllers), Path::new("/sys/fs/cgroup").join(controller)]
+fn groups_of(all: &ProcessCGroups, controller: &str) -> Vec<PathBuf> {
+    let (top, mut found) = (Path::new("/sys/fs/cgroup"), Vec::new());
+    for ProcessCGroup { hierarchy, controllers, pathname } in &all.0 {
+        let mounts = match hierarchy {
+            0 => [top.to_owned(), top.join("unified")],
+            _ if controllers.iter().any(|one| one == controller) => {
+                [top.join(controllers.join(",")), top.join(controller)]
             }
             _ => continue,
         };
-        let path = path.trim_start_matches('/');
+        let path = pathname.trim_start_matches('/');
         for mount in mounts {
             found.extend(Path::new(path).ancestors().map(|group| mount.join(group)));
         }
@@ -84,8 +77,10 @@ mod tests {
 
     #[test]
     fn groups_of_both_versions_are_found() {
-        let of =
-            |text| groups_of(text, "memory").into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let of = |text: &str| {
+            let all = ProcessCGroups::from_read(text.as_bytes()).unwrap();
+            groups_of(&all, "memory").into_iter().map(|path| path.display().to_string()).collect::<Vec<_>>()
+        };
         let version_2 = of("0::/system.slice/redis.service\n");
         assert!(version_2.contains(&"/sys/fs/cgroup/system.slice/redis.service".to_owned()), "{version_2:?}");
         assert!(version_2.contains(&"/sys/fs/cgroup/system.slice".to_owned()), "{version_2:?}");

@@ -1,7 +1,7 @@
 //! Makes huge pages of full blocks if the kernel does not do so, and returns unused memory to the
 //! system.
 
-use hugefork::seam::{FullBlock, Linux, Machine};
+use hugefork::seam::Machine;
 
 use crate::memory::ProgramMemory;
 
@@ -28,18 +28,7 @@ const MAX_CHECKED_AT_ONCE: usize = 256;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Full<S: Machine = Linux>(FullBlock<S>);
-
-impl<S: Machine> Full<S> {
-    /// Collapses the block into a huge page. Returns false if the kernel refuses. The collapse takes a quarter of a
-    /// millisecond, and tens of milliseconds on busy processors, because the kernel waits until a thread of its own has
-    /// run on each processor. So this function holds no lock, and the program may use the block during the collapse. If
-    /// the program frees the block during the collapse, the freed block holds memory that reads as zeros until the next
-    /// use of the block.
-    pub fn collapse(&self) -> bool {
-        self.0.collapse()
-    }
-}
+pub use hugefork::seam::FullBlock as Full;
 
 impl<S: Machine> ProgramMemory<S> {
     /// Whether the kernel makes huge pages only on request ([`Full::collapse`]).
@@ -54,13 +43,13 @@ impl<S: Machine> ProgramMemory<S> {
         let mut indices = (from..end).filter(|&index| !self.is_huge[index]);
         let found = indices.find_map(|index| self.region.full(index));
         let next = found.as_ref().map_or(end.max(from), |block| block.entry() + 1);
-        (found.map(Full), (next < self.high).then_some(next))
+        (found, (next < self.high).then_some(next))
     }
 
     /// Notes that a block is a huge page, if the block has not moved since the search found it.
     pub fn note_huge(&mut self, full: &Full<S>) {
-        if self.region.has_block(&full.0) {
-            self.is_huge[full.0.entry()] = true;
+        if self.region.has_block(full) {
+            self.is_huge[full.entry()] = true;
         }
     }
 

@@ -102,8 +102,7 @@ pub use api::region::Region;
 pub use api::snapshot::Snapshot;
 pub use api::stats::{PoolStats, RegionStats};
 #[cfg(feature = "bytemuck")]
-pub use api::values::Values;
-pub use api::views::Snapshotter;
+pub use api::values::{Snapshotter, Values};
 pub use fault::delivery::reinstall_fault_handler;
 pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;

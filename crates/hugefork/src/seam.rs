@@ -274,7 +274,11 @@ impl<S: Machine> FullBlock<S> {
         self.entry
     }
 
-    /// Turns the block into a huge page. False if the kernel refuses.
+    /// Collapses the block into a huge page. Returns false if the kernel refuses. The collapse takes a quarter of a
+    /// millisecond, and tens of milliseconds on busy processors, because the kernel waits until a thread of its own has
+    /// run on each processor. So this function holds no lock, and the program may use the block during the collapse. If
+    /// the program frees the block during the collapse, the freed block holds memory that reads as zeros until the next
+    /// use of the block.
     pub fn collapse(&self) -> bool {
         self.pool.sys.collapse_full(self.pool.offset(self.block))
     }
@@ -284,11 +288,6 @@ impl<S: Machine> HeldBlocks<S> {
     /// Adds the blocks of `others`: from now on, both are given up together.
     pub fn join(&mut self, mut others: Self) {
         self.blocks.append(&mut others.blocks);
-    }
-
-    /// The number of blocks.
-    pub fn count(&self) -> usize {
-        self.blocks.len()
     }
 }
 

@@ -45,8 +45,11 @@ impl Declarations {
                     self.constants.insert(name.to_owned(), after[1..].trim().parse().unwrap());
                 }
             }
-            syn::Item::Type(item) if item.ident.to_string().starts_with("hf_") => {
-                self.structs.insert(item.ident.to_string(), "opaque".to_owned());
+            // `hf_a = A, b"…";`, a kind of handle a row.
+            syn::Item::Macro(item) if item.mac.path.is_ident("kinds") => {
+                let text = item.mac.tokens.to_string();
+                let names = text.split_whitespace().filter(|word| word.starts_with("hf_"));
+                self.structs.extend(names.map(|name| (name.to_owned(), "opaque".to_owned())));
             }
             syn::Item::Const(item) if item.ident.to_string().starts_with("HF_") => {
                 if let Some(number) = number(&item.expr) {

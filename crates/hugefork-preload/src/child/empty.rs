@@ -88,10 +88,8 @@ fn shows_zeros(part: &Range<usize>) -> bool {
         return false;
     }
     // A signal handler of the program in this thread would sleep for ever if it accessed the range.
-    let mask = signals::block();
     // SAFETY: the program drops the range.
-    let shown = unsafe { userfaults::show_zeros(part) };
-    mask.restore();
+    let shown = signals::blocked(|| unsafe { userfaults::show_zeros(part) });
     if matches!(shown, Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS)) {
         MAY.store(false, Ordering::Relaxed);
     }

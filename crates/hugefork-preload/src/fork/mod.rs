@@ -206,10 +206,7 @@ fn yield_to_the_parent() {
 
 /// Whether a fork that was followed may have living descendants, so that the worker is needed.
 pub(crate) fn wants_worker() -> bool {
-    let mask = signals::block();
-    let wants = STATE.with(|state| state.is_followed && state.outstanding.count() > 0);
-    mask.restore();
-    wants == Some(true)
+    signals::blocked(|| STATE.with(|state| state.is_followed && state.outstanding.count() > 0)) == Some(true)
 }
 
 #[cfg(test)]

@@ -232,9 +232,7 @@ pub(crate) fn give_up(zeros: Zeros) -> bool {
         Role::Child => return make_inherited_own(&all),
         Role::Without => return true,
     }
-    let mask = signals::block();
-    let left = MEMORY.with(|memory| on_own_stack(memory, |memory| leave(memory, zeros)));
-    mask.restore();
+    let left = signals::blocked(|| MEMORY.with(|memory| on_own_stack(memory, |memory| leave(memory, zeros))));
     left.unwrap_or(false)
 }
 

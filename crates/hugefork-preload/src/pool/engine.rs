@@ -18,7 +18,7 @@ use super::state::{END, ROLE, Role, START};
 use crate::fit;
 use crate::fork::copies;
 use crate::proc::{mappings, usage};
-use crate::threads::lock::{Guarded, Tried};
+use crate::threads::lock::{Guarded, Patience, Tried};
 use crate::threads::signals;
 
 pub(super) struct Memory {
@@ -73,42 +73,34 @@ pub(super) static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Runs `work` with the engine. `None` without an engine, or if this thread is already using it.
 pub(super) fn with<R>(work: impl FnOnce(&mut ProgramMemory) -> R) -> Option<R> {
-    let mask = signals::block();
-    WAITING.fetch_add(1, Ordering::Relaxed);
-    let done = MEMORY.with(|memory| {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        on_own_stack(memory, |memory| {
-            memory.engine.as_mut().map(|engine| {
-                unmap_what_was_left(engine);
-                work(engine)
-            })
-        })
-    });
-    if done.is_none() {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
+    match enter(Patience::Endless, |memory| memory.engine.as_mut().map(work)) {
+        Tried::Done(done) => done,
+        Tried::Within | Tried::Pinned => None,
     }
-    mask.restore();
-    done.flatten()
 }
 
 /// Like [`with`], but does not wait for a fork, because the calling allocator may hold its locks.
 pub(super) fn with_unless_forking<R>(work: impl FnOnce(&mut Memory) -> R) -> Tried<R> {
-    let mask = signals::block();
-    WAITING.fetch_add(1, Ordering::Relaxed);
-    let tried = MEMORY.with_unless_pinned(|memory| {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        on_own_stack(memory, |memory| {
-            if let Some(engine) = &mut memory.engine {
-                unmap_what_was_left(engine);
-            }
-            work(memory)
-        })
-    });
-    if !matches!(tried, Tried::Done(_)) {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-    }
-    mask.restore();
-    tried
+    enter(Patience::UnlessPinned, work)
+}
+
+fn enter<R>(patience: Patience, work: impl FnOnce(&mut Memory) -> R) -> Tried<R> {
+    signals::blocked(|| {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        let tried = MEMORY.try_with(patience, |memory| {
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+            on_own_stack(memory, |memory| {
+                if let Some(engine) = &mut memory.engine {
+                    unmap_what_was_left(engine);
+                }
+                work(memory)
+            })
+        });
+        if !matches!(tried, Tried::Done(_)) {
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+        }
+        tried
+    })
 }
 
 /// Runs `work` on the stack that the lock protects.
@@ -121,10 +113,7 @@ pub(super) fn on_own_stack<R>(memory: &mut Memory, work: impl FnOnce(&mut Memory
 
 /// Reads the engine while another thread forks. `None` if no thread forks (any more).
 pub(super) fn peek<R>(work: impl FnOnce(&ProgramMemory) -> R) -> Option<R> {
-    let mask = signals::block();
-    let seen = MEMORY.peek(|memory| memory.engine.as_ref().map(work));
-    mask.restore();
-    seen.flatten()
+    signals::blocked(|| MEMORY.peek(|memory| memory.engine.as_ref().map(work))).flatten()
 }
 
 /// Reads the engine, during a fork or not. `None` without an engine, or if this thread is already using it.

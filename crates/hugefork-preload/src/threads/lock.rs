@@ -51,7 +51,7 @@ pub(crate) enum Tried<R> {
 
 /// How long an attempt may wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Patience {
+pub(crate) enum Patience {
     Endless,
     UnlessPinned,
 }
@@ -78,18 +78,15 @@ impl<T> Guarded<T> {
 
     /// Runs `work` with the lock held. `None` if this thread has it already; then `work` is not run.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if self.take() == Taken::Before {
-            return None;
+        match self.try_with(Patience::Endless, work) {
+            Tried::Done(done) => Some(done),
+            Tried::Within | Tried::Pinned => None,
         }
-        // SAFETY: this thread has just taken the lock.
-        let done = work(unsafe { self.held() });
-        self.give_back();
-        Some(done)
     }
 
-    /// Like [`Guarded::with`], but does not wait for a thread that has pinned the lock.
-    pub(crate) fn with_unless_pinned<R>(&self, work: impl FnOnce(&mut T) -> R) -> Tried<R> {
-        match self.take_or(Patience::UnlessPinned) {
+    /// Like [`Guarded::with`], and may not wait for a thread that has pinned the lock.
+    pub(crate) fn try_with<R>(&self, patience: Patience, work: impl FnOnce(&mut T) -> R) -> Tried<R> {
+        match self.take_or(patience) {
             Taken::Now => {}
             Taken::Before => return Tried::Within,
             Taken::Pinned => return Tried::Pinned,
@@ -218,7 +215,7 @@ mod tests {
             let (patient, hasty): (Vec<_>, Vec<_>) = (0..4)
                 .map(|_| {
                     let patient = scope.spawn(|| LOCK.with(|count| *count += 1));
-                    (patient, scope.spawn(|| LOCK.with_unless_pinned(|count| *count += 1)))
+                    (patient, scope.spawn(|| LOCK.try_with(Patience::UnlessPinned, |count| *count += 1)))
                 })
                 .unzip();
             while LOCK.state.load(Ordering::Relaxed) != WAITED_FOR {
@@ -234,7 +231,7 @@ mod tests {
             LOCK.give_back();
             patient.into_iter().for_each(|patient| assert_eq!(patient.join().unwrap(), Some(())));
         });
-        assert_eq!(LOCK.with_unless_pinned(|count| *count), Tried::Done(4));
-        assert_eq!(LOCK.with(|_| LOCK.with_unless_pinned(|_| ())), Some(Tried::Within));
+        assert_eq!(LOCK.try_with(Patience::UnlessPinned, |count| *count), Tried::Done(4));
+        assert_eq!(LOCK.with(|_| LOCK.try_with(Patience::UnlessPinned, |_| ())), Some(Tried::Within));
     }
 }

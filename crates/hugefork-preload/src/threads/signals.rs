@@ -24,6 +24,14 @@ pub(crate) fn block() -> Mask {
     Mask(before)
 }
 
+/// Runs `work` while the program's handlers are blocked.
+pub(crate) fn blocked<R>(work: impl FnOnce() -> R) -> R {
+    let mask = block();
+    let done = work();
+    mask.restore();
+    done
+}
+
 impl Mask {
     /// Restores the earlier mask.
     pub(crate) fn restore(self) {

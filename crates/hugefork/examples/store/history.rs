@@ -116,7 +116,7 @@ fn watch(
         }
         if nth == SAVED {
             let (file, snapshot) = (File::create(file)?, Arc::clone(&kept[kept.len() - 1]));
-            saving = Some(thread::spawn(move || save_slowly(&snapshot, file, save).map(|()| snapshot)));
+            saving = Some(thread::spawn(move || save_slowly(&snapshot, &file, save).map(|()| snapshot)));
         }
         let is_saved = saving.as_ref().is_some_and(thread::JoinHandle::is_finished);
         if nth % A_SECOND == A_SECOND - 1 || is_saved {
@@ -133,12 +133,15 @@ fn watch(
 }
 
 /// Writes the snapshot to a file as slowly as a disk that takes the time `save` for it.
-fn save_slowly(snapshot: &Snapshot, file: File, save: Duration) -> std::io::Result<()> {
+fn save_slowly(snapshot: &Snapshot, file: &File, save: Duration) -> std::io::Result<()> {
     let (started, len) = (Instant::now(), snapshot.len());
-    snapshot.write_to_with(file, 0..len, |done| {
+    for start in (0..len).step_by(1 << 20) {
+        let done = len.min(start + (1 << 20));
+        snapshot.write_to(file, start..done)?;
         let due = save.mul_f64(done as f64 / len as f64);
         thread::sleep(due.saturating_sub(started.elapsed()));
-    })
+    }
+    Ok(())
 }
 
 fn line(at: Duration, mut puts: Vec<u64>, snapshots: &mut [f64], kept: usize, held: usize) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::pool::{Pool, Shared};
+use super::steps::in_steps;
 use crate::fault::delivery;
 use crate::fault::route::Routes;
 use crate::mem::EngineArc;
@@ -16,7 +17,7 @@ use crate::sys::linux::memory::{Exports, Linux};
 use crate::sys::linux::schedule::lower_priority;
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{arena, owner, settings, valgrind};
-use crate::sys::{Merging, Sys, SystemError};
+use crate::sys::{Merging, Sys};
 use crate::types::backing::{Backing, Commit, CoreDump, Fallback, Granted, Swap};
 use crate::types::children::Children;
 use crate::types::error::BuildError;
@@ -34,10 +35,10 @@ use crate::units::{BlockId, BlockSize, HUGE_PAGE};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "a builder does nothing until `build()` is called"]
 pub struct PoolBuilder {
-    name: String,
+    name: Option<String>,
     pub(super) capacity: usize,
     pub(super) block_size: BlockSize,
     pub(super) backing: Backing,
@@ -59,30 +60,10 @@ impl Pool {
     }
 }
 
-impl Default for PoolBuilder {
-    fn default() -> Self {
-        PoolBuilder {
-            name: "unnamed".to_owned(),
-            capacity: 0,
-            block_size: BlockSize::default(),
-            backing: Backing::default(),
-            fallback: Fallback::default(),
-            commit: Commit::default(),
-            core_dump: CoreDump::default(),
-            swap: Swap::default(),
-            exports: Exports::No,
-            children: Children::default(),
-            ahead: None,
-            zeroed_stock: None,
-            pressure: None,
-        }
-    }
-}
-
 impl PoolBuilder {
     /// The name of the pool in messages; default `unnamed`. A message is one line, so control characters become `?`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into().replace(char::is_control, "?");
+        self.name = Some(name.into().replace(char::is_control, "?"));
         self
     }
 
@@ -231,10 +212,10 @@ impl PoolBuilder {
             self.exports = Exports::Yes;
         }
         Routes::open().map_err(|source| BuildError::OutOfAddresses { least: *arena::TAKES_BYTES.start(), source })?;
-        let (memory, grant) = self.find_memory()?;
+        let (memory, granted, fallback_reason) = self.find_memory()?;
         delivery::install_once()?;
         let blocks = self.block_size.count(self.capacity);
-        let measurable = grant.granted != Granted::ShmemBase
+        let measurable = granted != Granted::ShmemBase
             && self.block_size.bytes() >= HUGE_PAGE
             && self.capacity >= kernels::CALIBRATION_BYTES;
         let chosen = kernels::choose(measurable.then_some(&memory))?;
@@ -245,7 +226,8 @@ impl PoolBuilder {
             Merging::Merge => spare,
         };
         let ahead = Ahead::new(self.most_ahead(), self.block_size, spare);
-        let core = PoolCore { ahead, ..PoolCore::new(memory, self.name, self.block_size, blocks, chosen, stock) };
+        let name = self.name.unwrap_or_else(|| "unnamed".to_owned());
+        let core = PoolCore { ahead, ..PoolCore::new(memory, name, self.block_size, blocks, chosen, stock) };
         if self.commit == Commit::Upfront {
             obtain_all(&core)?;
         }
@@ -270,7 +252,7 @@ impl PoolBuilder {
                 (Some(children), follower)
             }
         };
-        let shared = Shared { grant, _workers: [keeper, maintainer, follower], watcher, children };
+        let shared = Shared { granted, fallback_reason, _workers: [keeper, maintainer, follower], watcher, children };
         Ok(Pool { core, shared: Arc::new(shared) })
     }
 
@@ -313,29 +295,17 @@ fn spare() -> usize {
 
 /// Gets the memory of all blocks, a part on each CPU.
 fn obtain_all(core: &PoolCore<Linux>) -> Result<(), BuildError> {
-    let blocks = core.frames.len();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(blocks);
-    // In steps of at least 2 MiB, so that one thread touches a whole huge page.
-    let step = (HUGE_PAGE / core.block_size.bytes()).max(1);
-    let share = blocks.div_ceil(threads).next_multiple_of(step);
-    let obtain = |first: usize| -> Result<(), SystemError> {
-        for start in (first..(first + share).min(blocks)).step_by(step) {
-            let len = core.block_size.len_of(step.min(blocks - start));
-            core.make_huge(start);
-            core.sys.obtain(core.block_size.len_of(start), len, 0)?;
-        }
-        Ok(())
-    };
-    let result = std::thread::scope(|scope| {
-        let worker = |first| std::thread::Builder::new().spawn_scoped(scope, move || obtain(first)).ok();
-        let workers: Vec<_> = (0..blocks).step_by(share).map(|first| (first, worker(first))).collect();
-        workers.into_iter().try_for_each(|(first, worker)| match worker {
-            Some(worker) => worker.join().expect("obtaining memory does not panic"),
-            // The system cannot start this many threads.
-            None => obtain(first),
+    let (size, capacity) = (core.block_size, core.block_size.len_of(core.frames.len()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // At least 2 MiB, so that one thread touches a whole huge page.
+    let step = HUGE_PAGE.max(size.bytes());
+    let result = in_steps(capacity, capacity.div_ceil(threads).next_multiple_of(step), threads, |part| {
+        part.clone().step_by(step).try_for_each(|start| {
+            core.make_huge(size.count(start));
+            core.sys.obtain(start, step.min(part.end - start), 0)
         })
     });
-    result.map_err(|source| BuildError::OutOfMemory { wanted: core.block_size.len_of(blocks), source })?;
+    result.map_err(|source| BuildError::OutOfMemory { wanted: capacity, source })?;
     core.frames.mark_all_zeroed();
     Ok(())
 }

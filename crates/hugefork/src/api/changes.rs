@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::FusedIterator;
 use std::ops::Range;
 
-use super::pool::check_owner;
+use super::pool::{Pool, check_owner};
 use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::snapshot::changes::{Found, Newer, Precision};
@@ -35,7 +35,17 @@ pub struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn new(newer: &'a (dyn Newer<Linux> + Sync), len: usize, older: &'a Snapshot) -> Result<Changes<'a>, RegionError> {
+    /// Finds the changes of an object of this pool and of this length.
+    fn new(
+        newer: &'a (dyn Newer<Linux> + Sync),
+        pool: &Pool,
+        len: usize,
+        older: &'a Snapshot,
+    ) -> Result<Changes<'a>, RegionError> {
+        if !pool.core.is(&older.pool().core) {
+            let (pool, other) = (pool.name().to_owned(), older.pool().name().to_owned());
+            return Err(RegionError::AnotherPool { pool, other });
+        }
         check_owner()?;
         if len != older.len() {
             return Err(RegionError::AnotherLength { len, other: older.len() });
@@ -129,8 +139,7 @@ impl Snapshot {
     /// [`RegionError::AnotherPool`], [`RegionError::AnotherLength`], [`RegionError::ForkedChild`]. If a part of either
     /// was revoked ([`Snapshot::is_revoked`]), the iterators return the error when they reach it.
     pub fn changed_since<'a>(&'a self, older: &'a Snapshot) -> Result<Changes<'a>, RegionError> {
-        self.pool().check_same(older.pool())?;
-        Changes::new(self.core(), self.len(), older)
+        Changes::new(self.core(), self.pool(), self.len(), older)
     }
 }
 
@@ -149,8 +158,7 @@ impl Region {
     /// # Errors
     /// Those of [`Snapshot::changed_since`].
     pub fn changed_since<'a>(&'a self, snapshot: &'a Snapshot) -> Result<Changes<'a>, RegionError> {
-        self.pool().check_same(snapshot.pool())?;
-        Changes::new(self.core(), self.len(), snapshot)
+        Changes::new(self.core(), self.pool(), self.len(), snapshot)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::operations::check_cut;
 use super::pool::check_owner_and_addresses;
 use super::region::Region;
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, before_any_is_lost};
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::region::cut;
@@ -62,24 +62,14 @@ impl Region {
         check_cut(regions.iter().map(|region| region.core()))?;
         let mut cores: EngineVec<&RegionCore<Linux>> = EngineVec::with_capacity_in(regions.len(), Own);
         cores.extend(regions.iter().map(|region| region.core()));
-        let made = loop {
-            let made = cut::freeze_all(&cores)?;
-            let kept = match options.reserve {
-                Reserve::Full => made.iter().try_for_each(|frozen| frozen.make_irrevocable()),
-                Reserve::None => Ok(()),
-            };
-            match kept {
-                Ok(()) => break made,
-                Err(error) => {
-                    forget_all(&cores, &made);
-                    // A part was revoked before the reservation. If it is lost for good, the next cut returns the
-                    // error.
-                    if error != RegionError::Revoked {
-                        return Err(error);
-                    }
-                }
+        let keep = |made: EngineVec<PinnedBox<SnapshotCore<Linux>>>| {
+            if options.reserve == Reserve::Full {
+                let kept = made.iter().try_for_each(|frozen| frozen.make_irrevocable());
+                kept.inspect_err(|_| cores.iter().zip(&made).for_each(|(core, frozen)| core.forget(frozen)))?;
             }
+            Ok(made)
         };
+        let made = before_any_is_lost(|| cut::freeze_all(&cores), keep)?;
         let with_pool = |(region, frozen): (&&Region, _)| Snapshot::new(region.pool().clone(), frozen);
         Ok(regions.iter().zip(made).map(with_pool).collect())
     }
@@ -136,9 +126,4 @@ pub(super) fn is_any_twice<'a>(regions: impl Iterator<Item = &'a Region>) -> boo
     cores.extend(regions.map(Region::core));
     cores.sort_unstable_by_key(|core| core.accounts.cow.id);
     cores.windows(2).any(|pair| std::ptr::eq(pair[0], pair[1]))
-}
-
-/// The program does not get these snapshots, so they become no region's base.
-fn forget_all(cores: &[&RegionCore<Linux>], made: &[PinnedBox<SnapshotCore<Linux>>]) {
-    cores.iter().zip(made).for_each(|(core, frozen)| core.forget(frozen));
 }

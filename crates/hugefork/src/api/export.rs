@@ -8,7 +8,6 @@ use super::snapshot::Snapshot;
 use crate::mem::pinned::PinnedBox;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
-use crate::sys::linux::owner;
 use crate::sys::linux::share::{Descriptor, Unsealed};
 use crate::types::error::RegionError;
 use crate::types::extents::Extents;
@@ -73,9 +72,8 @@ use crate::types::extents::Extents;
 pub struct Export {
     file: Descriptor,
     extents: Extents,
-    /// Holds the blocks and pages, unless the export is a copy. Taken out only in a `fork(2)` child, which must not
-    /// drop it.
-    core: Option<PinnedBox<SnapshotCore<Linux>>>,
+    /// Holds the blocks and pages, unless the export is a copy.
+    _core: Option<PinnedBox<SnapshotCore<Linux>>>,
     pool: Pool,
 }
 
@@ -114,7 +112,7 @@ impl Snapshot {
         let file = sys.open_for_reading().map_err(|source| RegionError::NotExportable { source })?;
         let extents = core.extents(sys.page_size());
         let core = Some(core).filter(|_| !seeded!("export-frees-its-blocks-early"));
-        Ok(Export { file, extents, core, pool: self.pool().clone() })
+        Ok(Export { file, extents, _core: core, pool: self.pool().clone() })
     }
 
     /// Exports a copy, which gives access to nothing else and which no process can ever change. It takes memory of its
@@ -145,7 +143,7 @@ impl Snapshot {
             }
         };
         let extents = self.core().copy_to(|bytes, offset| Ok(copy.write(bytes, offset)?), tell)?;
-        Ok(Export { file: copy.seal()?, extents, core: None, pool: self.pool().clone() })
+        Ok(Export { file: copy.seal()?, extents, _core: None, pool: self.pool().clone() })
     }
 }
 
@@ -157,13 +155,5 @@ impl fmt::Debug for Export {
             .field("extents", &self.extents.iter().len())
             .field("pool", &self.pool.name())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Export {
-    fn drop(&mut self) {
-        if owner::is_forked_child() {
-            std::mem::forget(self.core.take());
-        }
     }
 }

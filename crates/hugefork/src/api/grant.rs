@@ -8,12 +8,10 @@
 use thiserror::Error;
 
 use super::builder::PoolBuilder;
-use super::pool::Grant;
-use crate::sys::linux::memory::{Dump, Huge, Kind, Linux, NoMemory};
-use crate::sys::linux::own_tmpfs::{NoTmpfs, OnSwap};
+use crate::sys::Sys;
+use crate::sys::linux::memory::{Huge, Kind, Linux, NoMemory};
 use crate::sys::linux::settings;
-use crate::sys::{Sys, SystemError};
-use crate::types::backing::{Backing, CoreDump, Fallback, Granted, Swap};
+use crate::types::backing::{Backing, Fallback, Granted, Swap};
 use crate::types::error::BuildError;
 use crate::units::{BASE_PAGE, BlockSize, ByteSize, HUGE_PAGE};
 
@@ -32,8 +30,6 @@ enum NotGranted {
     SmallPool,
     #[error("shmem_enabled is {setting}: echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled")]
     ForbiddenBySetting { setting: String },
-    #[error("there is no tmpfs of its own: {0}")]
-    NoTmpfs(NoTmpfs),
     #[error("in a tmpfs of its own there is no huge page either: shmem_enabled is {setting}")]
     NotHugeInTmpfs { setting: String },
     #[error("they may be swapped: take another backing, or allow it")]
@@ -41,16 +37,7 @@ enum NotGranted {
     #[error("MADV_COLLAPSE gave no huge page (Linux 6.1 has it)")]
     NotCollapsed,
     #[error(transparent)]
-    System(#[from] SystemError),
-}
-
-impl From<NoMemory> for NotGranted {
-    fn from(why: NoMemory) -> NotGranted {
-        match why {
-            NoMemory::Tmpfs(why) => NotGranted::NoTmpfs(why),
-            NoMemory::System(error) => NotGranted::System(error),
-        }
-    }
+    NoMemory(#[from] NoMemory),
 }
 
 /// A way to get memory.
@@ -63,7 +50,7 @@ enum Way {
 
 /// The ways to get huge pages of shmem, the best first.
 const SHMEM: [Way; 3] =
-    [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
+    [Way::ShmemHuge(Huge::BySetting), Way::ShmemHuge(Huge::OwnTmpfs(Swap::Allowed)), Way::ShmemHuge(Huge::Collapse)];
 
 impl Way {
     fn backing(self) -> Backing {
@@ -75,7 +62,7 @@ impl Way {
     }
 
     fn may_be_swapped(self) -> bool {
-        !matches!(self, Way::Hugetlb | Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)))
+        !matches!(self, Way::Hugetlb | Way::ShmemHuge(Huge::OwnTmpfs(Swap::Refused)))
     }
 }
 
@@ -96,7 +83,7 @@ impl PoolBuilder {
         };
         if self.swap == Swap::Refused {
             let first_of_shmem = ways.iter().take_while(|way| **way == Way::Hugetlb).count();
-            ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(OnSwap::Refused)));
+            ways.insert(first_of_shmem, Way::ShmemHuge(Huge::OwnTmpfs(Swap::Refused)));
             // Not sorted: sorting alone takes 10 KiB of code.
             let (never, perhaps): (Vec<Way>, Vec<Way>) = ways.into_iter().partition(|way| !way.may_be_swapped());
             ways = [never, perhaps].concat();
@@ -112,7 +99,7 @@ impl PoolBuilder {
 
     /// The first backing, from the requested one downwards, that the machine grants.
     #[inline(always)] // So a caller that requests one backing contains no code for the others (`hugefork run`).
-    pub(crate) fn find_memory(&self) -> Result<(Linux, Grant), BuildError> {
+    pub(crate) fn find_memory(&self) -> Result<(Linux, Granted, Option<String>), BuildError> {
         let mut refusals: Vec<(Way, NotGranted)> = Vec::new();
         if self.backing == Backing::ShmemBase && self.swap == Swap::Refused {
             refusals.push((Way::ShmemBase, NotGranted::MayBeSwapped));
@@ -126,14 +113,14 @@ impl PoolBuilder {
                     // A refused setting is not mentioned if another way is as good.
                     let is_as_good = granted == Granted::ShmemOwnTmpfs && self.is_asked_for(way);
                     let fallback_reason = (!refusals.is_empty() && !is_as_good).then(|| in_words(&refusals));
-                    return Ok((memory, Grant { granted, fallback_reason }));
+                    return Ok((memory, granted, fallback_reason));
                 }
                 Err(refusal) => refusals.push((way, refusal)),
             }
         }
         match refusals.last() {
             // Every machine grants base pages: a refusal of these has nothing to do with backings.
-            Some((Way::ShmemBase, NotGranted::System(error))) => Err(BuildError::System(*error)),
+            Some((Way::ShmemBase, NotGranted::NoMemory(NoMemory::System(error)))) => Err(BuildError::System(*error)),
             Some(_) | None => {
                 Err(BuildError::BackingUnavailable { backing: self.backing, reason: in_words(&refusals) })
             }
@@ -168,11 +155,7 @@ impl PoolBuilder {
     }
 
     fn open(&self, kind: Kind) -> Result<Linux, NoMemory> {
-        let dump = match self.core_dump {
-            CoreDump::LeftOut => Dump::LeftOut,
-            CoreDump::Included => Dump::Included,
-        };
-        Linux::new(kind, self.capacity, dump, self.exports)
+        Linux::new(kind, self.capacity, self.core_dump, self.exports)
     }
 
     fn try_hugetlb(&self) -> Result<Linux, NotGranted> {
@@ -204,11 +187,9 @@ impl PoolBuilder {
         }
         let memory = self.open(Kind::ShmemHuge(huge))?;
         memory.make_huge(0, HUGE_PAGE);
-        memory.obtain(0, HUGE_PAGE, 0)?;
-        let is_huge = match settings::mapped_huge(memory.direct_address()) {
-            Some(bytes) => bytes > 0,
-            None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
-        };
+        memory.obtain(0, HUGE_PAGE, 0).map_err(NoMemory::System)?;
+        let mapped_huge = settings::mapped_huge(memory.direct_address());
+        let is_huge = mapped_huge.ok_or(NotGranted::Unreadable { what: "/proc/self/smaps" })? > 0;
         let setting = || match settings::thp("shmem_enabled") {
             Ok(setting) => Ok(setting.unwrap_or_else(|| "missing: the kernel has no THP".to_owned())),
             Err(_) => Err(NotGranted::Unreadable { what: "/sys/kernel/mm/transparent_hugepage/shmem_enabled" }),

@@ -88,10 +88,7 @@ impl Region {
         check_owner_and_addresses()?;
         let mut cores = EngineVec::with_capacity_in(pairs.len(), Own);
         for (region, snapshot) in pairs {
-            region.pool().check_same(snapshot.pool())?;
-            if region.len() != snapshot.len() {
-                return Err(RegionError::AnotherLength { len: region.len(), other: snapshot.len() });
-            }
+            region.core().check_fits(snapshot.core())?;
             cores.push((region.core(), snapshot.core()));
         }
         assert!(

@@ -19,6 +19,7 @@
 //! | `routed` | a region, which its handle and its owned pins hold together |
 //! | `snapshot` | the contents of a region at one moment |
 //! | `stats` | statistics |
+//! | `steps` | work of several threads on a range of memory |
 //! | `transfer` | files, pipes and sockets |
 //! | `values` | values of plain types |
 //! | `views` | atomic words, parts for several writers |
@@ -39,6 +40,7 @@ pub(crate) mod region;
 mod routed;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+mod steps;
 pub(crate) mod transfer;
 #[cfg(feature = "bytemuck")]
 pub(crate) mod values;

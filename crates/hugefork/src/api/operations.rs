@@ -8,7 +8,6 @@
 //! ```
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -102,21 +101,15 @@ pub struct Operations {
 /// ```
 #[must_use = "the operation is over when this is dropped: `let _operation = …`"]
 pub struct Operation<'a> {
-    /// `None` in a child of `fork(2)`.
+    /// `None` in a child of `fork(2)`. The pointer makes the guard not `Send`.
     inside: Option<(&'a OperationsCore, NonNull<ThreadSeat>)>,
-    /// Makes the guard not `Send`.
-    _not_send: PhantomData<*const ()>,
 }
 
-/// A cut that waits for operations must not be taken inside any: two threads inside different ones could wait for each
-/// other.
-fn check_outside() -> Result<(), RegionError> {
-    if HeldOperations::is_this_thread_inside() { Err(RegionError::InsideOperation) } else { Ok(()) }
-}
-
-/// Checks that a cut of these regions may be taken on this thread.
+/// Checks that a cut of these regions may be taken on this thread. A cut that waits for operations must not be taken
+/// inside any: two threads inside different ones could wait for each other.
 pub(super) fn check_cut<'a>(mut regions: impl Iterator<Item = &'a RegionCore<Linux>>) -> Result<(), RegionError> {
-    if regions.any(|region| region.operations.get().is_some()) { check_outside() } else { Ok(()) }
+    let waits = regions.any(|region| region.operations.get().is_some());
+    if waits && HeldOperations::is_this_thread_inside() { Err(RegionError::InsideOperation) } else { Ok(()) }
 }
 
 impl Operations {
@@ -144,7 +137,7 @@ impl Operations {
             // SAFETY: a seat lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
-        Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
+        Operation { inside: seat.map(|seat| (core, seat)) }
     }
 
     /// Leaves the operation that this thread has entered last and whose guard it has forgotten ([`std::mem::forget`]):

@@ -27,16 +27,11 @@ use crate::mem::EngineArc;
 /// ```
 #[must_use = "the range is pinned until this is dropped"]
 pub struct Pinned<'a> {
-    region: &'a Routed,
-    range: Range<usize>,
+    pub(super) region: &'a Routed,
+    pub(super) range: Range<usize>,
 }
 
-impl<'a> Pinned<'a> {
-    /// Wraps a range that was pinned already.
-    pub(super) fn new(region: &'a Routed, range: Range<usize>) -> Pinned<'a> {
-        Pinned { region, range }
-    }
-
+impl Pinned<'_> {
     /// The pinned bytes of the region. The blocks that they touch do not move; the pages that they touch are always
     /// writable.
     pub fn range(&self) -> Range<usize> {
@@ -104,16 +99,11 @@ impl Drop for Pinned<'_> {
 /// memory is missing, and a drop does nothing.
 #[must_use = "the range is pinned until this is dropped"]
 pub struct OwnedPin {
-    region: EngineArc<Routed>,
-    range: Range<usize>,
+    pub(super) region: EngineArc<Routed>,
+    pub(super) range: Range<usize>,
 }
 
 impl OwnedPin {
-    /// Wraps a range that was pinned already.
-    pub(super) fn new(region: EngineArc<Routed>, range: Range<usize>) -> OwnedPin {
-        OwnedPin { region, range }
-    }
-
     /// The pinned bytes of the region. The blocks that they touch do not move; the pages that they touch are always
     /// writable.
     pub fn range(&self) -> Range<usize> {

@@ -51,17 +51,12 @@ pub struct Pool {
 
 /// The shared part of all handles of a pool, beside its core. Dropping it ends the pool's threads.
 pub(super) struct Shared {
-    pub(super) grant: Grant,
+    /// The backing that the machine granted.
+    pub(super) granted: Granted,
+    pub(super) fallback_reason: Option<String>,
     pub(super) _workers: [Option<Worker>; 3],
     pub(super) watcher: Option<Watcher>,
     pub(super) children: Option<EngineArc<PoolChildren>>,
-}
-
-/// The backing that the machine granted.
-#[derive(Debug)]
-pub(crate) struct Grant {
-    pub(super) granted: Granted,
-    pub(super) fallback_reason: Option<String>,
 }
 
 impl Pool {
@@ -96,12 +91,12 @@ impl Pool {
 
     /// The backing that the pool was granted. It was verified in `/proc/self/smaps` when the pool was built.
     pub fn backing(&self) -> Granted {
-        self.shared.grant.granted
+        self.shared.granted
     }
 
     /// The reason why the machine refused a better backing, if it did.
     pub fn fallback_reason(&self) -> Option<&str> {
-        self.shared.grant.fallback_reason.as_deref()
+        self.shared.fallback_reason.as_deref()
     }
 
     /// The kernel that clears this pool's blocks, unless they are about to be written as a whole.
@@ -183,16 +178,6 @@ impl fmt::Debug for Pool {
             .field("block_size", &self.block_size())
             .field("backing", &self.backing())
             .finish_non_exhaustive()
-    }
-}
-
-impl Pool {
-    /// An error if an object of `other` does not belong to this pool.
-    pub(super) fn check_same(&self, other: &Pool) -> Result<(), RegionError> {
-        if self.core.is(&other.core) {
-            return Ok(());
-        }
-        Err(RegionError::AnotherPool { pool: self.name().to_owned(), other: other.name().to_owned() })
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::operations::check_cut;
 use super::pinned::{OwnedPin, Pinned};
@@ -12,6 +11,7 @@ use super::pool::{Pool, check_owner, check_owner_and_addresses};
 use super::routed::Routed;
 use super::snapshot::{Snapshot, before_any_is_lost};
 use super::stats::RegionStats;
+use super::steps::in_steps;
 use crate::mem::EngineArc;
 use crate::mem::pinned::PinnedBox;
 use crate::region::free::LazyFreed;
@@ -90,17 +90,6 @@ use crate::types::snapshot_id::SnapshotId;
 /// memory without a `Result`; an access raises a fault with a message.
 pub struct Region {
     held: EngineArc<Routed>,
-}
-
-/// Ends the work of all threads that populate a region if one of them panics.
-struct EndsAll<'a>(&'a AtomicBool);
-
-impl Drop for EndsAll<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Region {
@@ -184,29 +173,11 @@ impl Region {
     pub fn populate_with(&self, threads: usize, progress: impl Fn(usize) + Sync) -> Result<(), RegionError> {
         const STEP: usize = 64 << 20;
         check_owner()?;
-        let step = STEP.max(self.pool().block_size().bytes());
-        let (next, done, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        let work = || -> Result<(), RegionError> {
-            let _ends_all = EndsAll(&failed);
-            while !failed.load(Ordering::Relaxed) {
-                let start = next.fetch_add(step, Ordering::Relaxed);
-                if start >= self.len() {
-                    break;
-                }
-                let end = self.len().min(start + step);
-                self.core().populate(start..end).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-                progress(done.fetch_add(end - start, Ordering::Relaxed) + end - start);
-            }
+        let done = AtomicUsize::new(0);
+        in_steps(self.len(), STEP.max(self.pool().block_size().bytes()), threads, |part| {
+            self.core().populate(part.clone())?;
+            progress(done.fetch_add(part.len(), Ordering::Relaxed) + part.len());
             Ok(())
-        };
-        // Uses no more threads than there is work for. If the system cannot start all, the started ones do the work.
-        let threads = threads.min(self.len().div_ceil(step));
-        std::thread::scope(|scope| {
-            let helper = |_| std::thread::Builder::new().spawn_scoped(scope, work);
-            let helpers: Vec<_> = (1..threads).map_while(|nth| helper(nth).ok()).collect();
-            let mine = work();
-            let others = helpers.into_iter().map(|helper| helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            mine.and(others.reduce(Result::and).unwrap_or(Ok(())))
         })
     }
 
@@ -295,7 +266,7 @@ impl Region {
     /// pinned then.
     pub fn pin(&self, range: Range<usize>) -> Result<Pinned<'_>, RegionError> {
         self.held.pin(range.clone())?;
-        Ok(Pinned::new(&self.held, range))
+        Ok(Pinned { region: &self.held, range })
     }
 
     /// Like [`Region::pin`], with a guard that borrows nothing. It keeps the memory of the region alive until it is
@@ -305,7 +276,7 @@ impl Region {
     /// Those of [`Region::pin`].
     pub fn pin_owned(&self, range: Range<usize>) -> Result<OwnedPin, RegionError> {
         self.held.pin(range.clone())?;
-        Ok(OwnedPin::new(self.held.clone(), range))
+        Ok(OwnedPin { region: self.held.clone(), range })
     }
 
     /// Calls `observer` around every change of the memory behind this region, see [`Observer`]. Its forks have none.
@@ -408,17 +379,13 @@ impl Region {
             return Err(RegionError::LimitOnSnapshot);
         }
         check_cut([self.core()].into_iter())?;
-        let kept = |frozen: PinnedBox<SnapshotCore<Linux>>| match options.reserve {
-            Reserve::Full => match frozen.make_irrevocable() {
-                Ok(()) => Ok(frozen),
-                Err(error) => {
-                    self.core().forget(&frozen);
-                    Err(error)
-                }
-            },
-            Reserve::None => Ok(frozen),
+        let keep = |frozen: PinnedBox<SnapshotCore<Linux>>| {
+            if options.reserve == Reserve::Full {
+                frozen.make_irrevocable().inspect_err(|_| self.core().forget(&frozen))?;
+            }
+            Ok(frozen)
         };
-        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), kept)?))
+        Ok(Snapshot::new(self.pool().clone(), before_any_is_lost(|| self.core().freeze(), keep)?))
     }
 
     /// The region's base: the last snapshot that was taken of it, or the snapshot that it was forked from or reset to,

@@ -16,8 +16,7 @@ use crate::types::error::RegionError;
 
 /// A region whose faults are routed to it until its last holder is gone.
 pub(super) struct Routed {
-    /// Taken out only in a `fork(2)` child, which must not drop it.
-    core: Option<PinnedBox<RegionCore<Linux>>>,
+    core: PinnedBox<RegionCore<Linux>>,
     pub(super) pool: Pool,
 }
 
@@ -33,11 +32,11 @@ impl Routed {
         }
         // The caller is about to write there.
         allow_faults();
-        EngineArc::new(Routed { core: Some(core), pool })
+        EngineArc::new(Routed { core, pool })
     }
 
     pub(super) fn core(&self) -> &RegionCore<Linux> {
-        self.core.as_ref().expect("taken only when dropped")
+        &self.core
     }
 
     /// Byte `offset` of the region.
@@ -61,17 +60,14 @@ impl Routed {
 
 impl Drop for Routed {
     fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
         if owner::is_forked_child() {
-            // The memory is the parent's, and missing threads may hold locks.
-            std::mem::forget(core);
             return;
         }
         if self.pool.shared.children.is_some() {
-            children::leave_out(&core);
+            children::leave_out(&self.core);
         }
         if let Some(routes) = Routes::get() {
-            routes.forget(core.addresses.base(), core.len());
+            routes.forget(self.core.addresses.base(), self.core.len());
         }
     }
 }

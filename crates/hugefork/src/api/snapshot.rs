@@ -15,12 +15,12 @@ use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 use crate::types::snapshot_id::SnapshotId;
 
-/// Takes a snapshot and applies `make` to it. A write that finds the pool full may revoke a block of the snapshot
-/// before `make` is done; then this function starts again with another snapshot. If a part of the origin itself was
-/// revoked, `take` returns the error.
-pub(super) fn before_any_is_lost<T>(
-    take: impl Fn() -> Result<PinnedBox<SnapshotCore<Linux>>, RegionError>,
-    make: impl Fn(PinnedBox<SnapshotCore<Linux>>) -> Result<T, RegionError>,
+/// Takes a snapshot, or several at one moment, and applies `make` to it. A write that finds the pool full may revoke a
+/// block of the snapshot before `make` is done; then this function starts again with another snapshot. If a part of the
+/// origin itself was revoked, `take` returns the error.
+pub(super) fn before_any_is_lost<F, T>(
+    take: impl Fn() -> Result<F, RegionError>,
+    make: impl Fn(F) -> Result<T, RegionError>,
 ) -> Result<T, RegionError> {
     loop {
         match make(take()?) {
@@ -55,19 +55,18 @@ pub(super) fn before_any_is_lost<T>(
 /// # }
 /// ```
 pub struct Snapshot {
-    /// Taken out only in a `fork(2)` child, which must not drop it.
-    core: Option<PinnedBox<SnapshotCore<Linux>>>,
+    core: PinnedBox<SnapshotCore<Linux>>,
     mapping: Mutex<()>,
     pool: Pool,
 }
 
 impl Snapshot {
     pub(crate) fn new(pool: Pool, core: PinnedBox<SnapshotCore<Linux>>) -> Snapshot {
-        Snapshot { core: Some(core), mapping: Mutex::new(()), pool }
+        Snapshot { core, mapping: Mutex::new(()), pool }
     }
 
     pub(super) fn core(&self) -> &SnapshotCore<Linux> {
-        self.core.as_ref().expect("taken only when dropped")
+        &self.core
     }
 
     /// Length in bytes, the same as its parent's.
@@ -192,11 +191,9 @@ impl fmt::Debug for Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let Some(core) = self.core.take() else { return };
-        if owner::is_forked_child() {
-            std::mem::forget(core);
-        } else if let (Some(base), Some(routes)) = (core.view(), Routes::get()) {
-            routes.forget(base, core.len());
+        let routes = Routes::get().filter(|_| !owner::is_forked_child());
+        if let (Some(base), Some(routes)) = (self.core.view(), routes) {
+            routes.forget(base, self.len());
         }
     }
 }
@@ -223,7 +220,7 @@ mod tests {
         assert_eq!(before_any_is_lost(take, make), Ok(()));
         assert_eq!((taken.get(), made.get()), (3, 3));
         // A part that is lost for good is an error, and so are all other failures.
-        assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |_| Ok(())), Err(RegionError::Revoked));
+        assert_eq!(before_any_is_lost(|| Err(RegionError::Revoked), |(): ()| Ok(())), Err(RegionError::Revoked));
         let full: Result<(), RegionError> =
             before_any_is_lost(|| region.core().freeze(), |_| Err(RegionError::TooManyPins));
         assert_eq!(full, Err(RegionError::TooManyPins));

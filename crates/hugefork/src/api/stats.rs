@@ -78,13 +78,10 @@ impl RegionStats {
             split += usize::from(matches!(entry, Entry::Split(_)));
         }
         // A fork(2) child has no private pages, and a missing thread may have been in a reset at the fork.
-        let (private, for_resets) = match owner::is_forked_child() {
-            true => (0, 0),
-            false if core.accounts.has_cow_mappings() => {
-                (core.private_page_count().unwrap_or(0), core.bytes_for_resets())
-            }
-            false => (0, core.bytes_for_resets()),
-        };
+        let is_child = owner::is_forked_child();
+        let may_have_private = core.accounts.has_cow_mappings() && !is_child;
+        let private = if may_have_private { core.private_page_count().unwrap_or(0) } else { 0 };
+        let for_resets = if is_child { 0 } else { core.bytes_for_resets() };
         let size = core.pool().block_size.bytes();
         let lazy = core.accounts.lazy_blocks.load(Ordering::Relaxed);
         RegionStats {

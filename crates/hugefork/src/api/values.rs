@@ -19,9 +19,9 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
+use std::slice;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit};
@@ -29,8 +29,9 @@ use bytemuck::{AnyBitPattern, NoUninit};
 use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
-use super::views::Snapshotter;
-use crate::types::error::RegionError;
+use super::stats::RegionStats;
+use crate::types::error::{RegionError, ResetError};
+use crate::types::options::RegionOptions;
 
 const WORD: usize = size_of::<u64>();
 
@@ -67,13 +68,13 @@ const WORD: usize = size_of::<u64>();
 /// # Ok(())
 /// # }
 /// ```
+#[derive(Clone, Copy)]
 pub struct Values<'a, T> {
     at: NonNull<T>,
     len: usize,
     /// Bytes of each load and store.
     width: usize,
     _of: PhantomData<&'a [AtomicU64]>,
-    _values: PhantomData<T>,
 }
 
 // SAFETY: it accesses its values atomically only, and hands out copies of them.
@@ -81,53 +82,30 @@ unsafe impl<T: Send> Send for Values<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Values<'_, T> {}
 
-impl<T> Clone for Values<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// The direction of a copy between a region and the caller's memory.
+#[derive(Clone, Copy)]
+enum Copies {
+    Out,
+    In,
 }
 
-impl<T> Copy for Values<'_, T> {}
-
-/// Copies `len` bytes out of a region, piece by piece.
+/// Copies `len` bytes out of a region or into it, piece by piece.
 ///
 /// # Safety
-/// All of `from` is readable and accessed only atomically with `width`, and `from` and `len` are multiples of it; `to`
-/// is writable, and no other code uses it.
+/// All of `shared` is readable and writable and accessed only atomically with `width`, and `shared` and `len` are
+/// multiples of it. `own` is readable, or for a copy out of the region writable, and no other code writes to it.
 #[inline]
-unsafe fn load(from: *mut u8, to: *mut u8, len: usize, width: usize) {
+unsafe fn copy(copies: Copies, shared: *mut u8, own: *mut u8, len: usize, width: usize) {
     macro_rules! by {
         ($atomic:ty, $piece:ty) => {
             for at in (0..len).step_by(size_of::<$piece>()) {
-                // SAFETY: the caller vouches for both ranges. The target may have another alignment.
+                // SAFETY: the caller vouches for both ranges. The caller's memory may have another alignment.
                 unsafe {
-                    let piece = <$atomic>::from_ptr(from.add(at).cast()).load(Ordering::Relaxed);
-                    to.add(at).cast::<$piece>().write_unaligned(piece);
-                }
-            }
-        };
-    }
-    match width {
-        8 => by!(AtomicU64, u64),
-        4 => by!(AtomicU32, u32),
-        2 => by!(AtomicU16, u16),
-        _ => by!(AtomicU8, u8),
-    }
-}
-
-/// Copies `len` bytes into a region, piece by piece.
-///
-/// # Safety
-/// As for [`load`], with `from` and `to` exchanged; and `to` is writable.
-#[inline]
-unsafe fn store(from: *const u8, to: *mut u8, len: usize, width: usize) {
-    macro_rules! by {
-        ($atomic:ty, $piece:ty) => {
-            for at in (0..len).step_by(size_of::<$piece>()) {
-                // SAFETY: the caller vouches for both ranges. The source may have another alignment.
-                unsafe {
-                    let piece = from.add(at).cast::<$piece>().read_unaligned();
-                    <$atomic>::from_ptr(to.add(at).cast()).store(piece, Ordering::Relaxed);
+                    let (shared, own) = (<$atomic>::from_ptr(shared.add(at).cast()), own.add(at).cast::<$piece>());
+                    match copies {
+                        Copies::Out => own.write_unaligned(shared.load(Ordering::Relaxed)),
+                        Copies::In => shared.store(own.read_unaligned(), Ordering::Relaxed),
+                    }
                 }
             }
         };
@@ -145,7 +123,7 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     /// `at` is aligned to `T` and to `width`, and the size of `T` is a multiple of `width`. From there on, `len` values
     /// are readable and writable for `'a`, and are accessed only atomically with this width.
     unsafe fn new(at: NonNull<T>, len: usize, width: usize) -> Values<'a, T> {
-        Values { at, len, width, _of: PhantomData, _values: PhantomData }
+        Values { at, len, width, _of: PhantomData }
     }
 
     /// The number of values.
@@ -174,12 +152,9 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     #[inline]
     #[track_caller]
     pub fn get(&self, nth: usize) -> T {
-        let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: it is inside, and any bytes are a value of the type.
-        unsafe {
-            load(self.place(nth, 1), value.as_mut_ptr().cast(), size_of::<T>(), self.width);
-            value.assume_init()
-        }
+        let mut value = T::zeroed();
+        self.read(nth, slice::from_mut(&mut value));
+        value
     }
 
     /// Sets a value.
@@ -189,8 +164,7 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     #[inline]
     #[track_caller]
     pub fn set(&self, nth: usize, value: T) {
-        // SAFETY: it is inside, and all bytes of the type belong to the value.
-        unsafe { store(ptr::from_ref(&value).cast(), self.place(nth, 1), size_of::<T>(), self.width) };
+        self.write(nth, slice::from_ref(&value));
     }
 
     /// Gets a value, lets `change` change it, and sets it. Writes of other threads to it meanwhile are lost: this is
@@ -210,21 +184,24 @@ impl<'a, T: AnyBitPattern + NoUninit> Values<'a, T> {
     ///
     /// # Panics
     /// If fewer values exist.
+    #[inline]
     #[track_caller]
     pub fn read(&self, start: usize, to: &mut [T]) {
         // SAFETY: `place` has checked that all values lie inside of the memory, and any bytes are a valid value of the
         // type.
-        unsafe { load(self.place(start, to.len()), to.as_mut_ptr().cast(), size_of_val(to), self.width) };
+        unsafe { copy(Copies::Out, self.place(start, to.len()), to.as_mut_ptr().cast(), size_of_val(to), self.width) };
     }
 
     /// Sets the values from `start` on to those of `from`.
     ///
     /// # Panics
     /// If fewer values exist.
+    #[inline]
     #[track_caller]
     pub fn write(&self, start: usize, from: &[T]) {
+        let own = from.as_ptr().cast_mut().cast();
         // SAFETY: all are inside, and all bytes of the type belong to the value.
-        unsafe { store(from.as_ptr().cast(), self.place(start, from.len()), size_of_val(from), self.width) };
+        unsafe { copy(Copies::In, self.place(start, from.len()), own, size_of_val(from), self.width) };
     }
 
     /// Sets all values.
@@ -257,6 +234,79 @@ impl<T> fmt::Debug for Values<'_, T> {
     }
 }
 
+/// Takes forks and snapshots of a region, and resets it, while threads write to its parts: see [`Region::writers_of`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;
+/// use hugefork::{RegionError, Snapshot, Snapshotter};
+/// /// Runs beside the writers.
+/// fn save(state: Snapshotter<'_>) -> Result<Snapshot, RegionError> {
+///     println!("{} blocks", state.stats().blocks_present);
+///     state.snapshot()
+/// }
+/// let mut state = pool.region(4 << 20)?;
+/// let (snapshots, parts) = state.writers_of::<u8>(2)?;
+/// parts[1].set(7, 1);
+/// let saved = save(snapshots)?;
+/// parts[1].set(7, 2);
+/// assert_eq!(saved[(2 << 20) + 7], 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshotter<'a> {
+    // Methods here must change no byte of the region, except by resets, and return no reference to any.
+    region: &'a Region,
+}
+
+impl Snapshotter<'_> {
+    /// Like [`Region::snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn snapshot(&self) -> Result<Snapshot, RegionError> {
+        self.region.snapshot()
+    }
+
+    /// Like [`Region::snapshot_with`].
+    ///
+    /// # Errors
+    /// Those of [`Region::snapshot_with`].
+    pub fn snapshot_with(&self, options: RegionOptions) -> Result<Snapshot, RegionError> {
+        self.region.snapshot_with(options)
+    }
+
+    /// Like [`Region::fork`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork`].
+    pub fn fork(&self) -> Result<Region, RegionError> {
+        self.region.fork()
+    }
+
+    /// Like [`Region::fork_with`].
+    ///
+    /// # Errors
+    /// Those of [`Region::fork_with`].
+    pub fn fork_with(&self, options: RegionOptions) -> Result<Region, RegionError> {
+        self.region.fork_with(options)
+    }
+
+    /// Like [`Region::reset_to`].
+    ///
+    /// # Errors
+    /// Those of [`Region::reset_to`].
+    pub fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
+        self.region.reset_to(snapshot)
+    }
+
+    /// Like [`Region::stats`].
+    pub fn stats(&self) -> RegionStats {
+        self.region.stats()
+    }
+}
+
 impl Region {
     /// The bytes of `range` as values of a plain type, for which any bytes are valid: numbers, arrays of them, and
     /// structures that derive bytemuck's `Pod`. For a caller with exclusive access to the region; [`Region::values_of`]
@@ -279,7 +329,8 @@ impl Region {
     /// alignment. [`RegionError::OutOfRange`], [`RegionError::ForkedChild`].
     pub fn slice_of_mut<T: AnyBitPattern + NoUninit>(&mut self, range: Range<usize>) -> Result<&mut [T], RegionError> {
         RegionError::check_range(&range, self.len())?;
-        bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+        bytemuck::try_cast_slice_mut(&mut self.bytes_mut()?[range.clone()])
+            .map_err(|_| not_a_view::<T>(range, align_of::<T>()))
     }
 
     /// The bytes of `range` as values of a type, for any number of threads that read and write, while others fork,
@@ -314,8 +365,7 @@ impl Region {
             return Err(RegionError::NotWords { of: std::any::type_name::<T>(), size });
         }
         if size == 0 || !range.len().is_multiple_of(size) || !range.start.is_multiple_of(align) {
-            let (of, Range { start, end }) = (std::any::type_name::<T>(), range);
-            return Err(RegionError::NotAView { start, end, of, size, align });
+            return Err(not_a_view::<T>(range, align));
         }
         let at = NonNull::new(self.as_mut_ptr().wrapping_add(range.start).cast()).expect("no region lies at zero");
         // SAFETY: regions are aligned to blocks, so the address has the alignment of its offset, and values are whole
@@ -357,7 +407,7 @@ impl Region {
     ) -> Result<(Snapshotter<'_>, Vec<Values<'_, T>>), RegionError> {
         let size = size_of::<T>();
         if size == 0 {
-            return Err(not_a_view::<T>(0..self.len()));
+            return Err(not_a_view::<T>(0..self.len(), align_of::<T>()));
         }
         // Converts the parts of `writers`, whose slices are gone when this function returns.
         let lengths: Vec<usize> = self.writers(count)?.into_iter().map(|part| part.len()).collect();
@@ -388,16 +438,11 @@ impl Snapshot {
     /// alignment. [`RegionError::OutOfRange`], and those of [`Snapshot::map`].
     pub fn slice_of<T: AnyBitPattern>(&self, range: Range<usize>) -> Result<&[T], RegionError> {
         RegionError::check_range(&range, self.len())?;
-        bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range))
+        bytemuck::try_cast_slice(&self.map()?[range.clone()]).map_err(|_| not_a_view::<T>(range, align_of::<T>()))
     }
 }
 
-fn not_a_view<T>(range: Range<usize>) -> RegionError {
-    RegionError::NotAView {
-        start: range.start,
-        end: range.end,
-        of: std::any::type_name::<T>(),
-        size: size_of::<T>(),
-        align: align_of::<T>(),
-    }
+fn not_a_view<T>(range: Range<usize>, align: usize) -> RegionError {
+    let (of, size) = (std::any::type_name::<T>(), size_of::<T>());
+    RegionError::NotAView { start: range.start, end: range.end, of, size, align }
 }

@@ -9,6 +9,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 
 use crate::mem::{EngineBox, Own};
+use crate::sys::linux::owner;
 
 /// A value that others may know by pointer.
 pub(crate) trait Known {
@@ -16,7 +17,7 @@ pub(crate) trait Known {
     fn withdraw(&self);
 }
 
-/// Owns a value that stays in place until it is withdrawn and dropped.
+/// Owns a value that stays in place until it is withdrawn and dropped. A child of `fork(2)` keeps it.
 pub(crate) struct PinnedBox<T: Known> {
     value: NonNull<T>,
 }
@@ -43,6 +44,10 @@ impl<T: Known> Deref for PinnedBox<T> {
 
 impl<T: Known> Drop for PinnedBox<T> {
     fn drop(&mut self) {
+        // In a child of fork(2), the memory is the parent's, and missing threads may hold locks.
+        if owner::is_forked_child() {
+            return;
+        }
         self.withdraw();
         // SAFETY: `new` made it from a box, and nobody else knows it any more.
         drop(unsafe { EngineBox::from_non_null_in(self.value, Own) });

@@ -113,8 +113,11 @@ impl PressureWatch {
         self
     }
 
-    /// Opens a trigger and closes it again. Returns the file, or why there is none.
-    pub(crate) fn try_out(&self) -> Result<PathBuf, PressureError> {
+    /// Sets a trigger for a moment. Returns the file that a pool would watch, or why it could watch none.
+    ///
+    /// # Errors
+    /// [`PressureError`]: no file can be watched.
+    pub fn try_out(&self) -> Result<PathBuf, PressureError> {
         PressureFile::open(self.file.as_deref(), self.stall, self.window).map(|file| file.path)
     }
 }

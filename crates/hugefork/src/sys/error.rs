@@ -78,12 +78,7 @@ pub(crate) mod answer {
     pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
 
     // The numbers that stand for hugefork's own errors, for callers that understand only an `errno`.
-    pub(crate) const INVALID: i32 = libc::EINVAL;
-    pub(crate) const BUSY: i32 = libc::EBUSY;
-    pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
-    pub(crate) const LOST: i32 = libc::EIO;
-    pub(crate) const EXISTS: i32 = libc::EEXIST;
-    pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
+    pub(crate) use libc::{EBUSY, EDEADLK, EEXIST, EINVAL, EIO, ENOMEM, EOPNOTSUPP};
 }
 
 /// The error numbers of hugefork's calls, and the most common ones of transfers. libc's own messages may allocate.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::error::BuildError;
+pub use crate::sys::linux::memory::CoreDump;
+pub use crate::sys::linux::own_tmpfs::Swap;
 
 /// The requested kind of a pool's memory. [`Granted`] is the actual kind.
 ///
@@ -122,32 +124,6 @@ pub enum Fallback {
     Refused,
 }
 
-/// Whether the system may swap a pool's memory out. hugetlb pages are never swapped.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use hugefork::{Pool, Swap};
-/// let pool = Pool::builder().capacity(8 << 20).swap(Swap::Refused).build()?;
-/// if let Some(reason) = pool.fallback_reason() {
-///     println!("{}: {reason}", pool.backing()); // such as a process without CAP_SYS_ADMIN
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Swap {
-    /// Like all memory of programs.
-    #[default]
-    Allowed,
-    /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which needs `CAP_SYS_ADMIN` and Linux 6.4, or
-    /// hugetlb. If neither is granted, the pool uses swappable memory and
-    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or it fails with [`Fallback::Refused`]. Pages
-    /// that a write has copied ([`CopyGrain::Page`](crate::CopyGrain)) may be swapped until they are written back into
-    /// blocks.
-    Refused,
-}
-
 /// The time when a pool gets its memory from the system.
 ///
 /// ```
@@ -171,29 +147,4 @@ pub enum Commit {
     /// All of it in `build()`, with a thread for each CPU. That takes 240 to 300 ms for each GiB, and no fault ever
     /// waits for memory.
     Upfront,
-}
-
-/// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter`
-/// decides instead.
-///
-/// Debuggers do not report that memory was left out: gdb shows **zeros** in its place, or cannot access it. To examine
-/// regions in dumps, use [`CoreDump::Included`].
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use hugefork::{CoreDump, Pool};
-/// let builder = Pool::builder().capacity(8 << 20);
-/// let pool = if cfg!(debug_assertions) { builder.core_dump(CoreDump::Included).build()? } else { builder.build()? };
-/// # drop(pool);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CoreDump {
-    /// Left out, as databases do with their buffers. Regions may read as zeros in gdb.
-    #[default]
-    LeftOut,
-    /// Included, for 1 us more per fault.
-    Included,
 }

@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::iter;
 
 use hugefork_kernels::KernelError;
 
@@ -14,192 +15,130 @@ use crate::sys::linux::pressure::PressureError;
 use crate::sys::{SystemError, answer};
 use crate::units::SizeError;
 
-/// A stable number and name for an error: for bindings, logs and programs that compare errors.
-///
-/// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type. A code
-/// that is no longer used is never reassigned. The numbers are larger than every `errno`, so that one `int` may be
-/// either. The thousands digit is always 1; the hundreds digit is 0 for bad requests, 1 for used-up resources, 2 for
-/// the state of a region, and 3 for the machine.
-///
-/// | number | name | `errno` | what it is |
-/// |---|---|---|---|
-/// | 1001 | `not_a_block_size` | `EINVAL` | A block size that is no power of two from 4 KiB to 1 GiB. |
-/// | 1002 | `zero_size` | `EINVAL` | A size of zero bytes. |
-/// | 1003 | `not_a_multiple` | `EINVAL` | A size that is no whole number of blocks. |
-/// | 1004 | `unreadable_size` | `EINVAL` | Text that is no size. |
-/// | 1005 | `unknown_backing` | `EINVAL` | Text that names no backing. |
-/// | 1006 | `too_many_blocks` | `EINVAL` | More blocks than a pool can have. |
-/// | 1007 | `larger_than_pool` | `EINVAL` | A region that is larger than its pool. |
-/// | 1008 | `out_of_range` | `EINVAL` | A range that does not lie inside. |
-/// | 1009 | `not_a_view` | `EINVAL` | A range that is no slice of the type. |
-/// | 1010 | `limit_on_snapshot` | `EINVAL` | A limit on copies for a snapshot, which has none. |
-/// | 1011 | `bad_setting` | `EINVAL` | An environment variable with an impossible value. |
-/// | 1012 | `bad_kernel` | `EINVAL` | A kernel that this machine lacks, or text that names none. |
-/// | 1013 | `another_pool` | `EINVAL` | A snapshot of another pool. |
-/// | 1014 | `another_length` | `EINVAL` | A snapshot of another length. |
-/// | 1015 | `bad_extents` | `EINVAL` | Text that lists no extents of a snapshot. |
-/// | 1016 | `not_an_export` | `EINVAL` | A descriptor that belongs to no export, or to another one. |
-/// | 1017 | `another_operations` | `EINVAL` | Operations other than those of the region, or of others in its cut. |
-/// | 1101 | `beyond_the_machine` | `ENOMEM` | More memory than the machine or container has. |
-/// | 1102 | `out_of_memory` | `ENOMEM` | The machine has no memory left. |
-/// | 1103 | `out_of_addresses` | `ENOMEM` | No addresses are left. |
-/// | 1104 | `too_many_mappings` | `ENOMEM` | More mappings than `vm.max_map_count` allows. |
-/// | 1105 | `pool_full` | `ENOMEM` | The pool has no free block. |
-/// | 1106 | `not_reservable` | `ENOMEM` | The pool has too few blocks to reserve. |
-/// | 1108 | `too_many_pins` | `EBUSY` | A block has as many pins as can be counted. |
-/// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
-/// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
-/// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
-/// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside an operation, which it would wait for. |
-/// | 1206 | `operation_goes_on` | `EBUSY` | An operation that took longer than a fork, snapshot or reset waits. |
-/// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
-/// | 1302 | `pressure_unwatched` | `EOPNOTSUPP` | Memory pressure cannot be watched. |
-/// | 1303 | `system` | `EIO` | The kernel refused a call, see [`SystemError::raw_os_error`]. |
-/// | 1304 | `not_exportable` | `EOPNOTSUPP` | The pool's memory cannot be opened for reading only. |
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use hugefork::{ErrorCode, Pool};
-/// let pool = Pool::builder().capacity(4 << 20).build()?;
-/// let error = pool.region(8 << 20).unwrap_err();
-/// assert_eq!(error.code(), ErrorCode::LargerThanPool);
-/// assert_eq!((error.code().number(), error.code().as_str()), (1007, "larger_than_pool"));
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum ErrorCode {
-    /// A block size that is no power of two from 4 KiB to 1 GiB.
-    NotABlockSize = 1001,
-    /// A size of zero bytes.
-    ZeroSize = 1002,
-    /// A size that is no whole number of blocks.
-    NotAMultiple = 1003,
-    /// Text that is no size.
-    UnreadableSize = 1004,
-    /// Text that names no backing.
-    UnknownBacking = 1005,
-    /// More blocks than a pool can have.
-    TooManyBlocks = 1006,
-    /// A region that is larger than its pool.
-    LargerThanPool = 1007,
-    /// A range that does not lie inside.
-    OutOfRange = 1008,
-    /// A range that is no slice of the type.
-    NotAView = 1009,
-    /// A limit on copies for a snapshot, which has none.
-    LimitOnSnapshot = 1010,
-    /// An environment variable with an impossible value.
-    BadSetting = 1011,
-    /// A kernel that this machine lacks, or text that names none.
-    BadKernel = 1012,
-    /// A snapshot of another pool.
-    AnotherPool = 1013,
-    /// A snapshot of another length.
-    AnotherLength = 1014,
-    /// Text that lists no extents of a snapshot.
-    BadExtents = 1015,
-    /// A descriptor that belongs to no export, or to another one.
-    NotAnExport = 1016,
-    /// Operations other than those of the region, or of others in its cut.
-    AnotherOperations = 1017,
-    /// More memory than the machine or container has.
-    BeyondTheMachine = 1101,
-    /// The machine has no memory left.
-    OutOfMemory = 1102,
-    /// No addresses are left.
-    OutOfAddresses = 1103,
-    /// More mappings than `vm.max_map_count` allows.
-    TooManyMappings = 1104,
-    /// The pool has no free block.
-    PoolFull = 1105,
-    /// The pool has too few blocks to reserve.
-    NotReservable = 1106,
-    /// A block has as many pins as can be counted.
-    TooManyPins = 1108,
-    /// Part of a fork or snapshot was taken away.
-    Revoked = 1201,
-    /// The region has an observer.
-    AlreadyObserved = 1202,
-    /// The process is a `fork(2)` child, which has no regions.
-    ForkedChild = 1203,
-    /// A fork, snapshot or reset inside an operation, which it would wait for.
-    InsideOperation = 1205,
-    /// An operation that took longer than a fork, snapshot or reset waits.
-    OperationGoesOn = 1206,
-    /// The machine lacks the backing that was asked for.
-    BackingUnavailable = 1301,
-    /// Memory pressure cannot be watched.
-    PressureUnwatched = 1302,
-    /// The kernel refused a call, see [`SystemError::raw_os_error`].
-    System = 1303,
-    /// The pool's memory cannot be opened for reading only.
-    NotExportable = 1304,
-}
-
-/// The properties of each code: its name, and its `errno`.
+/// Defines the codes by one row each: what it is, its number, its name, and its `errno`.
 macro_rules! codes {
-    ($($code:ident $name:literal $errno:ident;)*) => {
-        /// All codes, in the order of their numbers.
-        pub const ALL: [ErrorCode; [$($name),*].len()] = [$(ErrorCode::$code),*];
-
-        /// The name, such as `pool_full`.
-        pub const fn as_str(self) -> &'static str {
-            match self {
-                $(ErrorCode::$code => $name,)*
-            }
+    ($(#[doc = $what:literal] $code:ident = $number:literal $name:literal $errno:ident;)*) => {
+        /// A stable number and name for an error: for bindings, logs and programs that compare errors.
+        ///
+        /// Every error type of hugefork has a method `code`; [`ErrorCode::of`] finds the code of an error of any type.
+        /// A code that is no longer used is never reassigned. The numbers are larger than every `errno`, so that one
+        /// `int` may be either. The thousands digit is always 1; the hundreds digit is 0 for bad requests, 1 for
+        /// used-up resources, 2 for the state of a region, and 3 for the machine.
+        ///
+        /// | number | name | `errno` | what it is |
+        /// |---|---|---|---|
+        $(#[doc = concat!("| ", $number, " | `", $name, "` | `", stringify!($errno), "` |", $what, " |")])*
+        ///
+        /// ```
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// use hugefork::{ErrorCode, Pool};
+        /// let pool = Pool::builder().capacity(4 << 20).build()?;
+        /// let error = pool.region(8 << 20).unwrap_err();
+        /// assert_eq!(error.code(), ErrorCode::LargerThanPool);
+        /// assert_eq!((error.code().number(), error.code().as_str()), (1007, "larger_than_pool"));
+        /// # Ok(())
+        /// # }
+        /// ```
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(i32)]
+        #[non_exhaustive]
+        pub enum ErrorCode {
+            $(#[doc = $what] $code = $number,)*
         }
 
-        /// The closest `errno`, for interfaces that have nothing else. It agrees with the kind of the [`io::Error`]
-        /// that the error becomes, except for [`ErrorCode::Revoked`], which has no kind. For [`ErrorCode::System`] the
-        /// kernel's own error says more: [`SystemError::raw_os_error`].
-        pub const fn errno(self) -> i32 {
-            match self {
-                $(ErrorCode::$code => answer::$errno,)*
+        impl ErrorCode {
+            /// All codes, in the order of their numbers.
+            pub const ALL: [ErrorCode; [$($number),*].len()] = [$(ErrorCode::$code),*];
+
+            /// The name, such as `pool_full`.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$code => $name,)*
+                }
+            }
+
+            /// The closest `errno`, for interfaces that have nothing else. It agrees with the kind of the [`io::Error`]
+            /// that the error becomes, except for [`ErrorCode::Revoked`], which has no kind. For [`ErrorCode::System`]
+            /// the kernel's own error says more: [`SystemError::raw_os_error`].
+            pub const fn errno(self) -> i32 {
+                match self {
+                    $(ErrorCode::$code => answer::$errno,)*
+                }
             }
         }
     };
 }
 
-impl ErrorCode {
-    codes! {
-        NotABlockSize "not_a_block_size" INVALID;
-        ZeroSize "zero_size" INVALID;
-        NotAMultiple "not_a_multiple" INVALID;
-        UnreadableSize "unreadable_size" INVALID;
-        UnknownBacking "unknown_backing" INVALID;
-        TooManyBlocks "too_many_blocks" INVALID;
-        LargerThanPool "larger_than_pool" INVALID;
-        OutOfRange "out_of_range" INVALID;
-        NotAView "not_a_view" INVALID;
-        LimitOnSnapshot "limit_on_snapshot" INVALID;
-        BadSetting "bad_setting" INVALID;
-        BadKernel "bad_kernel" INVALID;
-        AnotherPool "another_pool" INVALID;
-        AnotherLength "another_length" INVALID;
-        BadExtents "bad_extents" INVALID;
-        NotAnExport "not_an_export" INVALID;
-        AnotherOperations "another_operations" INVALID;
-        BeyondTheMachine "beyond_the_machine" OUT_OF_MEMORY;
-        OutOfMemory "out_of_memory" OUT_OF_MEMORY;
-        OutOfAddresses "out_of_addresses" OUT_OF_MEMORY;
-        TooManyMappings "too_many_mappings" OUT_OF_MEMORY;
-        PoolFull "pool_full" OUT_OF_MEMORY;
-        NotReservable "not_reservable" OUT_OF_MEMORY;
-        TooManyPins "too_many_pins" BUSY;
-        Revoked "revoked" LOST;
-        AlreadyObserved "already_observed" EXISTS;
-        ForkedChild "forked_child" UNSUPPORTED;
-        InsideOperation "inside_operation" DEADLOCK;
-        OperationGoesOn "operation_goes_on" BUSY;
-        BackingUnavailable "backing_unavailable" UNSUPPORTED;
-        PressureUnwatched "pressure_unwatched" UNSUPPORTED;
-        System "system" LOST;
-        NotExportable "not_exportable" UNSUPPORTED;
-    }
+codes! {
+    /// A block size that is no power of two from 4 KiB to 1 GiB.
+    NotABlockSize = 1001 "not_a_block_size" EINVAL;
+    /// A size of zero bytes.
+    ZeroSize = 1002 "zero_size" EINVAL;
+    /// A size that is no whole number of blocks.
+    NotAMultiple = 1003 "not_a_multiple" EINVAL;
+    /// Text that is no size.
+    UnreadableSize = 1004 "unreadable_size" EINVAL;
+    /// Text that names no backing.
+    UnknownBacking = 1005 "unknown_backing" EINVAL;
+    /// More blocks than a pool can have.
+    TooManyBlocks = 1006 "too_many_blocks" EINVAL;
+    /// A region that is larger than its pool.
+    LargerThanPool = 1007 "larger_than_pool" EINVAL;
+    /// A range that does not lie inside.
+    OutOfRange = 1008 "out_of_range" EINVAL;
+    /// A range that is no slice of the type.
+    NotAView = 1009 "not_a_view" EINVAL;
+    /// A limit on copies for a snapshot, which has none.
+    LimitOnSnapshot = 1010 "limit_on_snapshot" EINVAL;
+    /// An environment variable with an impossible value.
+    BadSetting = 1011 "bad_setting" EINVAL;
+    /// A kernel that this machine lacks, or text that names none.
+    BadKernel = 1012 "bad_kernel" EINVAL;
+    /// A snapshot of another pool.
+    AnotherPool = 1013 "another_pool" EINVAL;
+    /// A snapshot of another length.
+    AnotherLength = 1014 "another_length" EINVAL;
+    /// Text that lists no extents of a snapshot.
+    BadExtents = 1015 "bad_extents" EINVAL;
+    /// A descriptor that belongs to no export, or to another one.
+    NotAnExport = 1016 "not_an_export" EINVAL;
+    /// Operations other than those of the region, or of others in its cut.
+    AnotherOperations = 1017 "another_operations" EINVAL;
+    /// More memory than the machine or container has.
+    BeyondTheMachine = 1101 "beyond_the_machine" ENOMEM;
+    /// The machine has no memory left.
+    OutOfMemory = 1102 "out_of_memory" ENOMEM;
+    /// No addresses are left.
+    OutOfAddresses = 1103 "out_of_addresses" ENOMEM;
+    /// More mappings than `vm.max_map_count` allows.
+    TooManyMappings = 1104 "too_many_mappings" ENOMEM;
+    /// The pool has no free block.
+    PoolFull = 1105 "pool_full" ENOMEM;
+    /// The pool has too few blocks to reserve.
+    NotReservable = 1106 "not_reservable" ENOMEM;
+    /// A block has as many pins as can be counted.
+    TooManyPins = 1108 "too_many_pins" EBUSY;
+    /// Part of a fork or snapshot was taken away.
+    Revoked = 1201 "revoked" EIO;
+    /// The region has an observer.
+    AlreadyObserved = 1202 "already_observed" EEXIST;
+    /// The process is a `fork(2)` child, which has no regions.
+    ForkedChild = 1203 "forked_child" EOPNOTSUPP;
+    /// A fork, snapshot or reset inside an operation, which it would wait for.
+    InsideOperation = 1205 "inside_operation" EDEADLK;
+    /// An operation that took longer than a fork, snapshot or reset waits.
+    OperationGoesOn = 1206 "operation_goes_on" EBUSY;
+    /// The machine lacks the backing that was asked for.
+    BackingUnavailable = 1301 "backing_unavailable" EOPNOTSUPP;
+    /// Memory pressure cannot be watched.
+    PressureUnwatched = 1302 "pressure_unwatched" EOPNOTSUPP;
+    /// The kernel refused a call, see [`SystemError::raw_os_error`].
+    System = 1303 "system" EIO;
+    /// The pool's memory cannot be opened for reading only.
+    NotExportable = 1304 "not_exportable" EOPNOTSUPP;
+}
 
+impl ErrorCode {
     /// The number, above 1000.
     pub const fn number(self) -> i32 {
         self as i32
@@ -214,17 +153,11 @@ impl ErrorCode {
     /// assert_eq!(ErrorCode::of(&error), Some(ErrorCode::NotABlockSize));
     /// ```
     pub fn of(error: &(dyn Error + 'static)) -> Option<ErrorCode> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(code) = ErrorCode::of_own(error) {
-                return Some(code);
-            }
-            next = match error.downcast_ref::<io::Error>() {
-                Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
-                None => error.source(),
-            };
-        }
-        None
+        let mut chain = iter::successors(Some(error), |&error| match error.downcast_ref::<io::Error>() {
+            Some(error) => error.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        });
+        chain.find_map(ErrorCode::of_own)
     }
 
     fn of_own(error: &(dyn Error + 'static)) -> Option<ErrorCode> {

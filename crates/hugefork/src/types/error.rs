@@ -494,13 +494,11 @@ fn outside(start: usize, end: usize, len: usize) -> String {
 
 /// Remedies for kernel errors that are unclear by themselves.
 fn hint(reason: &RegionError) -> &'static str {
-    match reason {
-        RegionError::System(refused) => match refused.raw_os_error() {
-            answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
-            answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
-            answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
-            _ => "",
-        },
+    let RegionError::System(refused) = reason else { return "" };
+    match refused.raw_os_error() {
+        answer::BAD_DESCRIPTOR => ": give a descriptor that is open, and open for this",
+        answer::NO_OFFSETS => ": what is no file has no offsets, use the method without `_at`",
+        answer::NOT_READY => ": wait until the descriptor is ready, then go on behind what is done",
         _ => "",
     }
 }

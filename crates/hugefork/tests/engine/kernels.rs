@@ -47,9 +47,9 @@ fn the_environment_pins_the_kernel_and_bad_values_are_errors_that_list_the_good_
                 .all(|(at, &byte)| usize::from(byte) == usize::from(at % 4096 == 0))
         );
 
-        let survey = machine::survey();
-        let chosen: Vec<_> = survey.calibration.iter().filter(|candidate| candidate.chosen).collect();
-        assert!(survey.calibration.is_empty() || chosen.len() == 4, "clear and copy, near and whole: {chosen:?}");
+        let calibration = machine::calibration();
+        let chosen: Vec<_> = calibration.iter().filter(|candidate| candidate.chosen).collect();
+        assert!(calibration.is_empty() || chosen.len() == 4, "clear and copy, near and whole: {chosen:?}");
     })
     .well();
 }

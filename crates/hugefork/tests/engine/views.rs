@@ -58,25 +58,24 @@ fn every_increment_of_an_atomic_word_counts_beside_snapshots_and_forks() {
 fn parts_are_written_by_several_threads_while_another_takes_snapshots() {
     alone(|| {
         let mut region = a_pool(32).region(7 * BLOCK).unwrap();
-        // SAFETY: no part is lent to a system call.
-        let (snapshots, parts) = unsafe { region.writers_and_snapshots(3) }.unwrap();
+        let (snapshots, parts) = region.writers_of::<u64>(3).unwrap();
         let starts = [0, 3 * BLOCK, 5 * BLOCK];
-        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [3 * BLOCK, 2 * BLOCK, 2 * BLOCK]);
+        assert_eq!(parts.iter().map(|part| part.len() * 8).collect::<Vec<_>>(), [3 * BLOCK, 2 * BLOCK, 2 * BLOCK]);
         let is_over = AtomicBool::new(false);
         let last = std::thread::scope(|scope| {
             let writers: Vec<_> = parts
                 .into_iter()
-                .map(|part| {
-                    scope.spawn(|| {
-                        let words: &mut [u64] = bytemuck::cast_slice_mut(part);
+                .map(|words| {
+                    let is_over = &is_over;
+                    scope.spawn(move || {
                         let end = words.len() - 1;
                         let mut round = 0;
                         while !is_over.load(Ordering::Relaxed) {
                             round += 1;
-                            words[0] = round;
+                            words.set(0, round);
                             // The compiler must not write the second word before the first, nor leave rounds out.
                             std::sync::atomic::compiler_fence(Ordering::SeqCst);
-                            words[end] = round;
+                            words.set(end, round);
                             std::sync::atomic::compiler_fence(Ordering::SeqCst);
                         }
                         round
@@ -356,14 +355,4 @@ fn shared_values_are_whole_words_and_stay_inside() {
     let panics = |body: &dyn Fn()| catch_unwind(std::panic::AssertUnwindSafe(body)).is_err();
     assert!(panics(&|| _ = low.get(3)) && panics(&|| low.set(3, 1)) && panics(&|| _ = values.split_at(9)));
     assert!(panics(&|| values.write(7, &[1, 2])) && panics(&|| values.read(usize::MAX, &mut [1])));
-}
-
-#[test]
-fn who_saves_is_told_how_far_it_is() {
-    let mut region = a_pool(8).region(BLOCK).unwrap();
-    region.as_mut_slice()[BLOCK - 1] = 1;
-    let (mut told, mut written) = (Vec::new(), Vec::new());
-    region.snapshot().unwrap().write_to_with(&mut written, 100..BLOCK, |done| told.push(done)).unwrap();
-    assert_eq!(told, [1 << 20, BLOCK - 100]);
-    assert_eq!((written.len(), written.last()), (BLOCK - 100, Some(&1)));
 }

@@ -3,8 +3,9 @@
 use std::env;
 use std::fmt::Display;
 
-use hugefork::machine::{ADDRESSES, kernels};
-use hugefork::{Backing, BlockSize, Granted};
+use hugefork::kernels::Use;
+use hugefork::machine::{ADDRESSES, calibration, kernels, no_own_tmpfs, no_waiting};
+use hugefork::{BlockSize, Granted, PressureWatch};
 use hugefork_program::ProgramMemory;
 
 use super::finding::{Finding, Mend, Status};
@@ -133,12 +134,6 @@ fn backing(machine: &Machine) -> Found {
     }
 }
 
-/// The result of building a small pool of that kind, if it was tried.
-fn tried(machine: &Machine, wanted: Backing) -> Option<Result<(), String>> {
-    let (_, got) = machine.tried.as_ref()?.backings.iter().find(|(backing, _)| *backing == wanted)?;
-    Some(got.as_ref().map(drop).map_err(ToString::to_string))
-}
-
 fn shmem(machine: &Machine) -> Found {
     let all = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     let of_size = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
@@ -149,7 +144,7 @@ fn shmem(machine: &Machine) -> Found {
         Some(own) if own != "inherit" && word != "deny" => (of_size, own),
         _ => (all, word),
     };
-    let check = match (word.as_str(), tried(machine, Backing::ShmemHuge)) {
+    let check = match (word.as_str(), machine.tried.as_ref().map(|tried| &tried.shmem)) {
         // The pool uses a tmpfs of its own, or collapses block by block; `backing` shows which.
         ("never", Some(Ok(()))) => return pass("never, but pools have them"),
         ("never", None) => warn("never: huge in a tmpfs of the pool's own, or block by block (MADV_COLLAPSE)"),
@@ -166,7 +161,7 @@ fn shmem(machine: &Machine) -> Found {
 }
 
 fn own_tmpfs(machine: &Machine) -> Found {
-    match machine.tried.as_ref().map(|tried| &tried.no_own_tmpfs) {
+    match machine.tried.as_ref().map(|_| no_own_tmpfs()) {
         None => not_tried(),
         Some(None) => pass("a pool may have a tmpfs of its own, mounted huge=always"),
         Some(Some(why)) => warn(format!("none: {why}")),
@@ -192,7 +187,7 @@ fn hugetlb(machine: &Machine) -> Found {
     };
     let free = free.saturating_sub(of("resv_hugepages").unwrap_or(0));
     let text = format!("{free} of {total} pages of 2 MiB are free");
-    match (machine.hugepages, tried(machine, Backing::Hugetlb)) {
+    match (machine.hugepages, machine.tried.as_ref().map(|tried| &tried.hugetlb)) {
         (Some(wanted), _) if wanted > total => {
             warn(format!("{text}; {wanted} are asked for (--hugepages)")).set(machine, HUGETLB_POOL, wanted)
         }
@@ -371,7 +366,7 @@ fn page_grain(machine: &Machine) -> Found {
 
 /// Whether system calls wait for a write-back, as writers do.
 fn system_calls(machine: &Machine) -> Found {
-    match machine.tried.as_ref().map(|tried| &tried.no_waiting) {
+    match machine.tried.as_ref().map(|_| no_waiting()) {
         Some(None) => pass("wait for write-backs: this process may handle their faults"),
         Some(Some(why)) => warn(format!("fail with EFAULT at some moments: {why}; pin the memory that they write to"))
             .run("sysctl vm.unprivileged_userfaultfd=1"),
@@ -392,7 +387,7 @@ fn run_pool(machine: &Machine) -> Found {
 }
 
 fn pressure(machine: &Machine) -> Found {
-    match machine.tried.as_ref().map(|tried| &tried.pressure) {
+    match machine.tried.as_ref().map(|_| PressureWatch::new().try_out()) {
         Some(Ok(file)) => pass(file.display()),
         Some(Err(why)) => warn(format!("cannot be watched: {why} (if the file is missing: boot with psi=1)")),
         None if machine.at("/proc/pressure/memory").exists() => pass("/proc/pressure/memory"),
@@ -401,17 +396,23 @@ fn pressure(machine: &Machine) -> Found {
 }
 
 fn clear_and_copy(machine: &Machine) -> Found {
-    let Some(tried) = &machine.tried else { return not_tried() };
+    if machine.tried.is_none() {
+        return not_tried();
+    }
     let pins = ["HUGEFORK_KERNEL", "HUGEFORK_WINDOW"].into_iter().filter(|name| env::var_os(name).is_some());
     let pins = pins.collect::<Vec<_>>().join(" ");
-    let text = format!("clear {}, copy {}", tried.clear_kernel, tried.copy_kernel);
-    match kernels() {
-        Err(error) => fail(error).run(format!("unset {pins}")),
-        Ok(_) if !pins.is_empty() => warn(format!("{text}: pinned by {pins}")).run(format!("unset {pins}")),
-        Ok(_) if tried.calibration.is_empty() => {
-            warn(format!("{text}: not measured, since there were no 8 MiB to measure on"))
-        }
-        Ok(_) => pass(text),
+    let kernels = match kernels() {
+        Err(error) => return fail(error).run(format!("unset {pins}")),
+        Ok(kernels) => kernels,
+    };
+    let block = BlockSize::MIB_2.bytes();
+    let text = format!("clear {}, copy {}", kernels.clear(block, Use::Near), kernels.copy(block, Use::Near));
+    if !pins.is_empty() {
+        warn(format!("{text}: pinned by {pins}")).run(format!("unset {pins}"))
+    } else if calibration().is_empty() {
+        warn(format!("{text}: not measured, since there were no 8 MiB to measure on"))
+    } else {
+        pass(text)
     }
 }
 
@@ -421,9 +422,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::commands::doctor::machine::Tried;
 
     /// This machine, with a changed result of the trials.
-    fn tried(change: impl FnOnce(&mut hugefork::machine::Survey)) -> Machine {
+    fn tried(change: impl FnOnce(&mut Tried)) -> Machine {
         let mut machine = Machine::new(None, None);
         change(machine.tried.as_mut().unwrap());
         machine
@@ -453,7 +455,7 @@ mod tests {
     #[test]
     fn a_feature_that_is_set_but_unavailable_is_a_warning() {
         let root = std::env::temp_dir().join(format!("hugefork-doctor-tried-{}", std::process::id()));
-        let mut machine = Machine { tried: Some(hugefork::machine::survey()), ..Machine::files(Some(&root)) };
+        let mut machine = Machine { tried: Some(Tried::now()), ..Machine::files(Some(&root)) };
         let write = |path: &str, text: &str| {
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -469,8 +471,7 @@ mod tests {
         ] {
             write("sys/kernel/mm/transparent_hugepage/shmem_enabled", &format!("x [{word}] y"));
             let refused = || hugefork::Pool::builder().capacity(0).build().expect_err("a pool of no memory");
-            let got = if has { Ok(Granted::Hugetlb) } else { Err(refused()) };
-            machine.tried.as_mut().unwrap().backings = vec![(Backing::ShmemHuge, got)];
+            machine.tried.as_mut().unwrap().shmem = if has { Ok(()) } else { Err(refused()) };
             let check = shmem(&machine);
             let set = check.mend.and_then(|mend| mend.set);
             assert_eq!((check.status, set.is_some()), (status, fixable), "{word} {has}: {}", check.found);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hugefork::machine::{Survey, survey};
+use hugefork::{Backing, BlockSize, BuildError, Commit, Fallback, Granted, Pool};
 
 use crate::settings::value;
 
@@ -14,15 +14,45 @@ pub(super) struct Machine {
     /// The directory that contains `proc` and `sys`.
     pub(super) root: PathBuf,
     /// The results of trials; `None` for a copy of another machine's files.
-    pub(super) tried: Option<Survey>,
+    pub(super) tried: Option<Tried>,
     /// The number of 2 MiB pages after `--hugepages`.
     pub(super) hugepages: Option<u64>,
+}
+
+/// What small pools get on this machine.
+#[derive(Debug)]
+pub(super) struct Tried {
+    /// The choice of [`Backing::Auto`], and the reason against a better one.
+    pub(super) chosen: Result<(Granted, Option<String>), BuildError>,
+    /// Huge pages of shmem.
+    pub(super) shmem: Result<(), BuildError>,
+    /// hugetlb pages.
+    pub(super) hugetlb: Result<(), BuildError>,
+    /// The reason why shmem pools cannot copy single pages; `None` if they can.
+    pub(super) no_page_grain: Option<String>,
+}
+
+impl Tried {
+    pub(super) fn now() -> Tried {
+        let pool = |backing, fallback| {
+            let pool = Pool::builder().name("survey").capacity(BlockSize::MIB_2.bytes());
+            pool.backing(backing).fallback(fallback).commit(Commit::Upfront).build()
+        };
+        let chosen = pool(Backing::Auto, Fallback::Allowed);
+        let base = pool(Backing::ShmemBase, Fallback::Refused);
+        Tried {
+            chosen: chosen.map(|pool| (pool.backing(), pool.fallback_reason().map(str::to_owned))),
+            shmem: pool(Backing::ShmemHuge, Fallback::Refused).map(drop),
+            hugetlb: pool(Backing::Hugetlb, Fallback::Refused).map(drop),
+            no_page_grain: base.map_or_else(|error| Some(error.to_string()), |pool| pool.no_page_grain()),
+        }
+    }
 }
 
 impl Machine {
     /// The machine with the files below `root`, or this one, on which the features are tried.
     pub(super) fn new(root: Option<&Path>, hugepages: Option<u64>) -> Machine {
-        Machine { tried: root.is_none().then(survey), hugepages, ..Machine::files(root) }
+        Machine { tried: root.is_none().then(Tried::now), hugepages, ..Machine::files(root) }
     }
 
     /// The same without trials.

@@ -116,13 +116,19 @@ impl<S: Sys> RegionCore<S> {
         self.dirty_list.lock().bytes()
     }
 
-    fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+    /// Checks that the snapshot is of a region like this one, in this pool.
+    pub(crate) fn check_fits(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
         if !self.pool().is(frozen.pool()) {
             return Err(RegionError::AnotherPool { pool: self.pool().name.clone(), other: frozen.pool().name.clone() });
         }
         if self.len() != frozen.len() {
             return Err(RegionError::AnotherLength { len: self.len(), other: frozen.len() });
         }
+        Ok(())
+    }
+
+    fn check_goal(&self, frozen: &SnapshotCore<S>) -> Result<(), RegionError> {
+        self.check_fits(frozen)?;
         if self.may_take_pages() { Ok(()) } else { frozen.complete() }
     }
 

@@ -26,7 +26,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mpro
 use super::arena::Arena;
 use super::hold::{Holder, abort};
 use super::mappings::{FileId, Mappings};
-use super::memory::{Dump, NoPageGrain, give_up, pointer};
+use super::memory::{CoreDump, NoPageGrain, give_up, pointer};
 use super::parked::ParkedTables;
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, track_writes};
@@ -58,7 +58,7 @@ impl CowMappings {
         file: &Descriptor,
         capacity: usize,
         align: usize,
-        dump: Dump,
+        dump: CoreDump,
     ) -> Result<CowMappings, NoPageGrain> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
@@ -92,7 +92,7 @@ impl CowMappings {
         named("mprotect of the pool, private", may_write).map_err(NoPageGrain::TooMuchData)?;
         map()?;
         leave_out_of_forks()?;
-        let dumped = if dump == Dump::Included { Advice::LinuxDoDump } else { Advice::LinuxDontDump };
+        let dumped = if dump == CoreDump::Included { Advice::LinuxDoDump } else { Advice::LinuxDontDump };
         advise(dumped, "madvise(MADV_DONTDUMP)")?;
         cow_mappings.try_out(align)?;
         Ok(cow_mappings)

@@ -109,7 +109,7 @@ pub(super) fn abort(part: Part<'_>, errno: Errno) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use crate::sys::linux::memory::{Dump, Exports, Kind, Linux, pointer};
+    use crate::sys::linux::memory::{CoreDump, Exports, Kind, Linux, pointer};
     use crate::sys::{Access, Shows, Sys};
     use crate::units::BASE_PAGE;
 
@@ -118,7 +118,7 @@ mod tests {
     fn private_pages_come_back_though_a_call_fails_half_way() {
         const PAGES: usize = 8;
         const LEN: usize = PAGES * BASE_PAGE;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap();
         let parked = match memory.claim_parking(LEN, BASE_PAGE) {
             Ok(parked) => parked,
             Err(error) => return println!("skipped: threads cannot be held here: {error}"),

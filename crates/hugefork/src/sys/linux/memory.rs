@@ -29,7 +29,7 @@ use super::arena::Arena;
 use super::cow_mapping::CowMappings;
 use super::hold::{self, Holder};
 use super::mappings::FileId;
-use super::own_tmpfs::{self, NoTmpfs, OnSwap};
+use super::own_tmpfs::{self, NoTmpfs, Swap};
 use super::pool_map::PoolMap;
 use super::{LOST, advice, kept, named, owner, pagemap, residence, schedule, settings, share, threads};
 use crate::sys::budget::MappingBudget;
@@ -69,7 +69,7 @@ pub(crate) enum Huge {
     /// The kernel makes them at first touch, as `shmem_enabled` says.
     BySetting,
     /// The kernel makes them at first touch, as the mount says.
-    OwnTmpfs(OnSwap),
+    OwnTmpfs(Swap),
     /// hugefork asks the kernel for each huge page.
     Collapse,
 }
@@ -77,7 +77,7 @@ pub(crate) enum Huge {
 /// Why memory of some kind cannot be had.
 #[derive(Debug, Error)]
 pub(crate) enum NoMemory {
-    #[error(transparent)]
+    #[error("there is no tmpfs of its own: {0}")]
     Tmpfs(#[from] NoTmpfs),
     #[error(transparent)]
     System(#[from] SystemError),
@@ -108,16 +108,35 @@ pub(crate) enum NoPageGrain {
     TooMuchData(SystemError),
 }
 
-/// Whether a core dump contains the regions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dump {
+/// Whether the contents of regions are part of a core dump. For hugetlb memory bit 6 of `/proc/self/coredump_filter`
+/// decides instead.
+///
+/// Debuggers do not report that memory was left out: gdb shows **zeros** in its place, or cannot access it. To examine
+/// regions in dumps, use [`CoreDump::Included`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{CoreDump, Pool};
+/// let builder = Pool::builder().capacity(8 << 20);
+/// let pool = if cfg!(debug_assertions) { builder.core_dump(CoreDump::Included).build()? } else { builder.build()? };
+/// # drop(pool);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CoreDump {
+    /// Left out, as databases do with their buffers. Regions may read as zeros in gdb.
+    #[default]
     LeftOut,
+    /// Included, for 1 us more per fault.
     Included,
 }
 
 /// Whether other processes may get access to the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Exports {
+    #[default]
     No,
     Yes,
 }
@@ -135,7 +154,7 @@ pub struct Linux {
     pub(super) template: Option<PoolMap>,
     pub(super) capacity: usize,
     pub(super) kind: Kind,
-    pub(super) dump: Dump,
+    pub(super) dump: CoreDump,
     pub(super) arena: &'static Arena,
     /// The state for CoW mappings, or the reason why there are none.
     pub(super) cow_mappings: Result<CowMappings, NoPageGrain>,
@@ -163,7 +182,7 @@ unsafe impl Sync for Linux {}
 impl Linux {
     /// Memory for a pool. hugetlb pages are reserved here: after success, they cannot be missing. shmem gets its memory
     /// when blocks are used, or by [`Sys::obtain`].
-    pub(crate) fn new(kind: Kind, capacity: usize, dump: Dump, exports: Exports) -> Result<Linux, NoMemory> {
+    pub(crate) fn new(kind: Kind, capacity: usize, dump: CoreDump, exports: Exports) -> Result<Linux, NoMemory> {
         advice::note_filter();
         let arena = Arena::open()?;
         if getrlimit(Resource::Fsize).current.is_some_and(|most| most < capacity as u64) {

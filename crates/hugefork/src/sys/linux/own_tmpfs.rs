@@ -38,10 +38,29 @@ use super::{LOST, kept, named, share};
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
-/// Whether the kernel may swap out its pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnSwap {
+/// Whether the system may swap a pool's memory out. hugetlb pages are never swapped.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use hugefork::{Pool, Swap};
+/// let pool = Pool::builder().capacity(8 << 20).swap(Swap::Refused).build()?;
+/// if let Some(reason) = pool.fallback_reason() {
+///     println!("{}: {reason}", pool.backing()); // such as a process without CAP_SYS_ADMIN
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Swap {
+    /// Like all memory of programs.
+    #[default]
     Allowed,
+    /// Never: shmem in a tmpfs of the pool's own, mounted `noswap`, which needs `CAP_SYS_ADMIN` and Linux 6.4, or
+    /// hugetlb. If neither is granted, the pool uses swappable memory and
+    /// [`Pool::fallback_reason`](crate::Pool::fallback_reason) says so, or it fails with
+    /// [`Fallback::Refused`](crate::Fallback). Pages that a write has copied ([`CopyGrain::Page`](crate::CopyGrain))
+    /// may be swapped until they are written back into blocks.
     Refused,
 }
 
@@ -63,13 +82,13 @@ pub(crate) enum NoTmpfs {
 
 /// Creates a file of `len` bytes, whose memory is allocated at first touch. Only this process has it, and no process
 /// may open it anew for writing. It takes some 0.1 ms if the process may mount, 0.5 ms otherwise.
-pub(crate) fn create(len: usize, swap: OnSwap) -> Result<Descriptor, NoTmpfs> {
+pub(crate) fn create(len: usize, swap: Swap) -> Result<Descriptor, NoTmpfs> {
     if is_filtered() {
         return Err(NoTmpfs::Filtered);
     }
     let wish = Wish::new(len, swap);
     match wish.mount() {
-        Err(refused) if refused.raw_os_error() == Errno::PERM.raw_os_error() && swap == OnSwap::Allowed => {
+        Err(refused) if refused.raw_os_error() == Errno::PERM.raw_os_error() && swap == Swap::Allowed => {
             wish.mount_elsewhere()
         }
         made => made.map_err(NoTmpfs::NotMounted),
@@ -132,7 +151,7 @@ struct Wish {
     len: u64,
     /// The size of the mount in bytes: whole huge pages, because the last one may reach past the end of the file.
     size: Text,
-    swap: OnSwap,
+    swap: Swap,
     /// The maps of a new user namespace, in which user and group keep their numbers.
     user: Text,
     group: Text,
@@ -146,7 +165,7 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 const NAME: &CStr = c"memfd:hugefork";
 
 impl Wish {
-    fn new(len: usize, swap: OnSwap) -> Wish {
+    fn new(len: usize, swap: Swap) -> Wish {
         let (user, group) = (geteuid().as_raw(), getegid().as_raw());
         Wish {
             len: len as u64,
@@ -162,7 +181,7 @@ impl Wish {
         let set = |key: &CStr, value: &CStr| fsconfig_set_string(context.as_fd(), key, value);
         named("fsconfig(huge=always) of tmpfs", set(c"huge", c"always"))?;
         named("fsconfig(size) of tmpfs", set(c"size", self.size.c_str()))?;
-        if self.swap == OnSwap::Refused {
+        if self.swap == Swap::Refused {
             named("fsconfig(noswap) of tmpfs", fsconfig_set_flag(context.as_fd(), c"noswap"))?;
         }
         named("fsconfig(create) of tmpfs", fsconfig_create(context.as_fd()))?;

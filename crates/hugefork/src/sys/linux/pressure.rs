@@ -59,7 +59,7 @@ pub(crate) enum Signal {
 /// Why memory pressure cannot be watched: the files that were tried, and the problem with each.
 ///
 /// ```
-/// match hugefork::machine::survey().pressure {
+/// match hugefork::PressureWatch::new().try_out() {
 ///     Ok(file) => println!("pools can watch {}", file.display()),
 ///     Err(error) => println!("{error} ({})", error.code()), // … (pressure_unwatched)
 /// }

@@ -164,14 +164,14 @@ impl Drop for Plain {
 mod tests {
     use rustix::mm::{MsyncFlags, msync};
 
-    use super::super::memory::{Dump, Exports, Kind};
+    use super::super::memory::{CoreDump, Exports, Kind};
     use super::*;
     use crate::units::BASE_PAGE;
 
     #[test]
     fn plain_memory_that_is_not_shown_is_unmapped() {
         const LEN: usize = 8 * BASE_PAGE;
-        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, HUGE_PAGE, CoreDump::LeftOut, Exports::No).unwrap();
         let goes = || {
             let plain = memory.plain(LEN).unwrap();
             let at = plain.at;

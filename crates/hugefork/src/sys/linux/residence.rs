@@ -110,14 +110,14 @@ fn has_swap() -> bool {
 #[cfg(test)]
 mod tests {
     use crate::sys::Sys;
-    use crate::sys::linux::memory::{Dump, Exports, Kind, Linux};
+    use crate::sys::linux::memory::{CoreDump, Exports, Kind, Linux};
     use crate::sys::program::ProgramSys;
     use crate::units::{BASE_PAGE, HUGE_PAGE};
 
     #[test]
     fn runs_of_pages_that_have_memory_are_found_by_address() {
         const LEN: usize = 4 * HUGE_PAGE;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap().with_children().unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap().with_children().unwrap();
         let touched = [0..3, 511..514, 600..601, 1024..1536];
         for pages in &touched {
             memory.obtain(pages.start * BASE_PAGE, pages.len() * BASE_PAGE, 0).unwrap();

@@ -1,5 +1,5 @@
-//! The limits and settings of the machine, from `/proc` and `/sys`. They are read when pools are built and by
-//! `machine::survey`, never in a fault.
+//! The limits and settings of the machine, from `/proc` and `/sys`. They are read when pools are built, never in a
+//! fault.
 
 use std::ffi::CStr;
 use std::fs::{self, File};
@@ -22,13 +22,6 @@ const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// `uname -r`.
 pub(crate) fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
-}
-
-/// The processor's name.
-pub(crate) fn cpu_name() -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("model name"))?;
-    line.split_once(':').map(|(_, name)| name.trim().to_owned())
 }
 
 /// `vm.max_map_count`.

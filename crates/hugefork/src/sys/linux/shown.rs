@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
 use std::ffi::c_void;
 
-use super::memory::{Children, Dump, Linux, pointer};
+use super::memory::{Children, CoreDump, Linux, pointer};
 use super::{arena, may_map, named};
 use crate::sys::{Access, Aftermath, MapFailure, Part, Sys, SystemError};
 
@@ -39,7 +39,7 @@ impl Linux {
         };
         let opened = of.open(offset, part.len());
         let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
-        if duplicated.is_ok() && self.dump == Dump::Included {
+        if duplicated.is_ok() && self.dump == CoreDump::Included {
             // A failure here is ignored: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this memory; the advice changes no contents.
             let _ = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDoDump) };
@@ -176,7 +176,7 @@ mod tests {
     fn a_read_only_block_is_never_writable_for_a_moment() {
         const TIMES: usize = 20_000;
         for kind in [Kind::ShmemBase, Kind::ShmemHuge(Huge::BySetting)] {
-            let memory = Linux::new(kind, HUGE_PAGE, Dump::LeftOut, Exports::No).unwrap();
+            let memory = Linux::new(kind, HUGE_PAGE, CoreDump::LeftOut, Exports::No).unwrap();
             memory.obtain(0, HUGE_PAGE, 0).unwrap();
             let extent = memory.claim(HUGE_PAGE, HUGE_PAGE).unwrap();
             let (part, over) = (extent.part(0, HUGE_PAGE), AtomicBool::new(false));
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn the_page_tables_of_a_gib_are_parked_until_a_thread_drops_their_pages() {
         const LEN: usize = 1 << 30;
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap();
         let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
             return println!("skipped: no page tables are parked here");
         };
@@ -240,7 +240,7 @@ mod tests {
 
     /// Writes to some private pages, and then shows something else there, which the kernel refuses.
     fn show_nothing_else(len: usize, behind: usize) {
-        let memory = Linux::new(Kind::ShmemBase, len, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, len, CoreDump::LeftOut, Exports::No).unwrap();
         let Ok(cow_mappings) = &memory.cow_mappings else {
             return println!("skipped: this kernel copies no single pages of a pool (Linux 6.7)");
         };

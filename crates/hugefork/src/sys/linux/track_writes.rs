@@ -46,7 +46,7 @@ mod tests {
     use rustix::mm::{Advice, madvise};
 
     use super::*;
-    use crate::sys::linux::memory::{Dump, Exports, Kind, Linux, pointer};
+    use crate::sys::linux::memory::{CoreDump, Exports, Kind, Linux, pointer};
     use crate::sys::{Access, PageRun, ScanFor, Scanned, Shows, Sys};
     use crate::units::BASE_PAGE;
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_write_is_reported_once_and_a_page_without_its_mark_counts_as_written() {
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap();
         memory.obtain(0, LEN, 0).unwrap();
         let extent = memory.claim(LEN, BASE_PAGE).unwrap();
         let part = extent.part(0, LEN);
@@ -146,7 +146,7 @@ mod tests {
         if open().is_none() {
             return println!("skipped: this kernel does not track writes (Linux 6.14)");
         }
-        let memory = Linux::new(Kind::ShmemBase, LEN, Dump::LeftOut, Exports::No).unwrap();
+        let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap();
         memory.obtain(0, LEN, 0).unwrap();
         let (extent, staging) = (memory.claim(LEN, BASE_PAGE).unwrap(), memory.claim_staging(LEN, BASE_PAGE).unwrap());
         let (part, away) = (extent.part(0, LEN), staging.part(0, LEN));

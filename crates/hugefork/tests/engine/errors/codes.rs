@@ -61,51 +61,6 @@ fn source() -> syn::File {
     syn::parse_file(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The lines of the documentation of an item.
-fn docs(attributes: &[syn::Attribute]) -> Vec<String> {
-    let line = |attribute: &syn::Attribute| match &attribute.meta.require_name_value().ok()?.value {
-        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
-        _ => None,
-    };
-    attributes.iter().filter(|attribute| attribute.path().is_ident("doc")).filter_map(line).collect()
-}
-
-#[test]
-fn every_code_is_in_the_list_of_all_and_in_the_documentation() {
-    let source = source();
-    let code = source.items.iter().find_map(|item| match item {
-        syn::Item::Enum(item) if item.ident == "ErrorCode" => Some(item),
-        _ => None,
-    });
-    let code = code.unwrap();
-    let variants: Vec<String> = code.variants.iter().map(|variant| variant.ident.to_string()).collect();
-    assert_eq!(variants, ErrorCode::ALL.map(|code| format!("{code:?}")));
-    let rows: Vec<[String; 4]> = docs(&code.attrs)
-        .iter()
-        .filter(|line| line.starts_with("| 1"))
-        .map(|line| line.trim_matches('|').splitn(4, '|').map(|cell| cell.trim().replace('`', "")).collect::<Vec<_>>())
-        .map(|cells| cells.try_into().unwrap())
-        .collect();
-    let mut words: Vec<String> = code.variants.iter().flat_map(|variant| docs(&variant.attrs)).collect();
-    words.iter_mut().for_each(|words| *words = words.replace('`', ""));
-    let errno = |code: &ErrorCode| match code.errno() {
-        libc::EINVAL => "EINVAL",
-        libc::ENOMEM => "ENOMEM",
-        libc::EBUSY => "EBUSY",
-        libc::EDEADLK => "EDEADLK",
-        libc::EIO => "EIO",
-        libc::EEXIST => "EEXIST",
-        libc::EOPNOTSUPP => "EOPNOTSUPP",
-        other => panic!("{other}"),
-    };
-    let expected: Vec<[String; 4]> = ErrorCode::ALL
-        .iter()
-        .zip(words)
-        .map(|(code, words)| [code.number().to_string(), code.to_string(), errno(code).to_owned(), words])
-        .collect();
-    assert_eq!(rows, expected);
-}
-
 /// Counts the patterns of a function that match anything.
 #[derive(Default)]
 struct Wildcards(usize);

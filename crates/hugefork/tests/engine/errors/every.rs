@@ -219,7 +219,7 @@ const CASES: [Case; 50] = [
     case("PressureError", "open", || {
         refuse(every(libc::SYS_openat, libc::ENOENT));
         refuse(every(libc::SYS_open, libc::ENOENT));
-        failed(hugefork::machine::survey().pressure)
+        failed(hugefork::PressureWatch::new().try_out())
     }),
     case("KernelError::Unknown", "this machine has", || failed("straight/magic".parse::<Kernel>())),
     case("KernelError::Unavailable", "which this machine does not offer: use", || {
