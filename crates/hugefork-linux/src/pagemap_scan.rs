@@ -177,10 +177,7 @@ impl Pagemap {
     /// # Errors
     /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Pagemap, Errno> {
-        match open() {
-            Ok(file) => Ok(Pagemap(file)),
-            Err(errno) => Err(errno),
-        }
+        Ok(Pagemap(open()?))
     }
 
     /// Finds pages in address order until the scan's page limit is reached or `found` is full. With an empty `found` it
@@ -215,10 +212,8 @@ pub fn scan(file: BorrowedFd<'_>, range: &Range<usize>, wanted: Scan, found: &mu
     scan.vec_len = found.len() as u64;
     // SAFETY: the argument and the vector in it have the lengths that the argument states. The call writes only to
     // them, and changes no bytes of mappings.
-    match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
-        Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
-        Err(errno) => Err(errno),
-    }
+    let runs = unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) }?;
+    Ok(Scanned { runs, end: scan.walk_end as usize })
 }
 
 fn open() -> Result<Descriptor, Errno> {

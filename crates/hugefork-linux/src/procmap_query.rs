@@ -62,10 +62,7 @@ impl Maps {
     /// # Errors
     /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Maps, Errno> {
-        match open() {
-            Ok(file) => Ok(Maps(file)),
-            Err(errno) => Err(errno),
-        }
+        Ok(Maps(open()?))
     }
 
     /// The mapping at an address, or the next one above it.
@@ -95,10 +92,8 @@ impl Maps {
     #[inline(never)] // Frees its stack before the mapping is moved.
     pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
         let mut query = Mapping { query_addr: address as u64, ..Mapping::default() };
-        match self.ask(&mut query) {
-            Ok(()) => Ok(query.end as usize),
-            Err(errno) => Err(errno),
-        }
+        self.ask(&mut query)?;
+        Ok(query.end as usize)
     }
 
     /// Length of the part of `at..at + len` that belongs to the first mapping there. If the kernel cannot report it,
@@ -117,10 +112,8 @@ impl Maps {
         let file = self.0.get_or_open(&mut again, open)?;
         // SAFETY: the argument is the structure that the call reads and writes. If it names a buffer, that buffer is
         // writable.
-        match unsafe { ioctl(file, PROCMAP_QUERY, query) } {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        unsafe { ioctl(file, PROCMAP_QUERY, query) }?;
+        Ok(())
     }
 }
 

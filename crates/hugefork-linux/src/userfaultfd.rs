@@ -224,7 +224,7 @@ impl Userfaultfd {
     /// # Errors
     /// The range is not registered for this.
     pub fn protect(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.write_protect(WriteProtect { range: Addresses::of(range), mode: PROTECT })
+        self.write_protect(range, PROTECT)
     }
 
     /// Removes the write protection of a range, and wakes the threads that wait to write.
@@ -232,12 +232,12 @@ impl Userfaultfd {
     /// # Errors
     /// The range is not registered for this.
     pub fn unprotect(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.write_protect(WriteProtect { range: Addresses::of(range), mode: 0 })
+        self.write_protect(range, 0)
     }
 
-    fn write_protect(&self, mut argument: WriteProtect) -> Result<(), Errno> {
+    fn write_protect(&self, range: &Range<usize>, mode: u64) -> Result<(), Errno> {
         loop {
-            match self.call(UFFDIO_WRITEPROTECT, &mut argument) {
+            match self.call(UFFDIO_WRITEPROTECT, &mut WriteProtect { range: Addresses::of(range), mode }) {
                 // Another thread is changing the mappings of the process; try again.
                 Err(Errno::AGAIN) => {}
                 done => return done,
@@ -285,10 +285,8 @@ impl Userfaultfd {
     fn call<Argument>(&self, call: Opcode, argument: &mut Argument) -> Result<(), Errno> {
         // SAFETY: the argument has the type of this call, and the call writes only to it. The call suspends or wakes
         // threads; it changes bytes only in `put_zeros`, whose caller allows that.
-        match unsafe { ioctl(self.0.get()?, call, argument) } {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        unsafe { ioctl(self.0.get()?, call, argument) }?;
+        Ok(())
     }
 }
 
