@@ -67,7 +67,7 @@ unsafe impl Allocator for Own {
             return Ok(NonNull::slice_from_raw_parts(nowhere, 0));
         }
         if is_mapped(layout) {
-            return sized(memory::map_anonymous(layout.size()), layout);
+            return sized(memory::map_anonymous(layout.size()).ok(), layout);
         }
         // SAFETY: the size is not zero.
         sized(NonNull::new(unsafe { heap().guard.malloc(layout.size(), layout.align()) }), layout)

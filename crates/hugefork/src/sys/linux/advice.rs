@@ -58,9 +58,16 @@ static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether this thread has a filter of system calls. Must be called before threads have filters of their own.
 pub(crate) fn note_filter() {
-    if secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter) {
+    if is_filtered() {
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether this thread's system calls are filtered now. (In strict mode, which allows hardly any call, the question
+/// ends the process.)
+pub(super) fn is_filtered() -> bool {
+    // A kernel without filters does not know the call's argument.
+    !matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled) | Err(Errno::INVAL))
 }
 
 /// Whether there was a filter. A process cannot ask what its filter refuses, and some filters end a process for a call

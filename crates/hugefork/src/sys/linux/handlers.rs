@@ -24,7 +24,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::io::Errno;
 
 use super::mask::{AllBlocked, SignalsBlocked};
-use super::{futex, memory, signal, stacks};
+use super::{futex, memory, named, signal, stacks};
 use crate::sys::SystemError;
 
 /// The number of installations that have an entry of their own.
@@ -166,8 +166,8 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
             earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
         }
     }
-    let page = memory::map_anonymous(size_of::<signal::Action>());
-    let kept: *mut signal::Action = page.ok_or(SystemError::new("mmap", Errno::NOMEM))?.as_ptr().cast();
+    let page = named("mmap", memory::map_anonymous(size_of::<signal::Action>()))?;
+    let kept: *mut signal::Action = page.as_ptr().cast();
     // SAFETY: the page is new, large enough and aligned.
     unsafe { kept.write(before) };
     // The entry must know where to pass foreign faults on before the first one arrives.

@@ -13,9 +13,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
-use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use syscalls::{Sysno, syscall};
 
+use super::advice::is_filtered;
 use crate::units::BASE_PAGE;
 
 /// The number of pages in one query: 2 MiB.
@@ -92,11 +92,6 @@ fn in_memory(at: usize, len: usize) -> Option<[u8; AT_ONCE]> {
     let mut pages = [0; AT_ONCE];
     // SAFETY: the kernel writes a byte for each page.
     unsafe { syscall!(Sysno::mincore, at, len, pages.as_mut_ptr()) }.ok().map(|_| pages)
-}
-
-/// Whether this thread's system calls are filtered now.
-fn is_filtered() -> bool {
-    !secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Disabled)
 }
 
 fn has_swap() -> bool {
