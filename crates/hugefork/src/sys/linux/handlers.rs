@@ -15,7 +15,6 @@
 //! ```
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
@@ -23,7 +22,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
-use super::mask::{AllBlocked, SignalsBlocked};
+use super::mask::{AllBlocked, SignalsBlocked, kernel_set, set_mask};
 use super::{futex, memory, named, signal, stacks};
 use crate::sys::SystemError;
 
@@ -300,19 +299,6 @@ fn die_of(number: c_int, info: *mut libc::siginfo_t) {
 /// Blocks the signals that the kernel would have blocked while `action` runs, and no others: the handler may never
 /// return (`siglongjmp`).
 fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
-    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the call initialises the set.
-    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
-    for candidate in 1..=64 {
-        // SAFETY: the call reads two sets. For a number that is no signal, the call returns an error, which is not 1.
-        let blocked = unsafe {
-            libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
-        };
-        if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
-            // SAFETY: the call adds to the set made above.
-            unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
-        }
-    }
-    // SAFETY: the set was made above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
+    let own = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (number - 1) } else { 0 };
+    set_mask(&(kernel_set(interrupted) | kernel_set(&action.sa_mask) | own), ptr::null_mut());
 }
