@@ -113,11 +113,6 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Remapped { addresses: self.addresses, right, _changing: changing })
     }
 
-    fn covers_cow_mapping(&self, bytes: &Range<usize>) -> bool {
-        let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
-        self.shown.has_cow_mapping(size.count(blocks.start)..size.count(blocks.end))
-    }
-
     /// The bytes of all blocks that `bytes` touches, because the observer gets whole blocks.
     fn blocks(&self, bytes: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
@@ -144,7 +139,9 @@ impl<'a, S: Sys> Site<'a, S> {
         match failure.aftermath {
             Aftermath::Unchanged => Err(Refused::Call(failure.error)),
             Aftermath::NotWritable if !seeded!("shown-memory-is-taken-away") => Ok(Err(failure.error)),
-            Aftermath::Unknown if self.covers_cow_mapping(bytes) => Ok(self.show_once_more(bytes, shows)),
+            Aftermath::Unknown if self.shown.has_cow_mapping(self.blocks(bytes)) => {
+                Ok(self.show_once_more(bytes, shows))
+            }
             Aftermath::NotWritable | Aftermath::Unknown => {
                 self.restore(bytes);
                 Err(Refused::Call(failure.error))
