@@ -138,9 +138,8 @@ impl<S: Sys> Addresses<S> {
         self.pool.sys.budget().replace(before, after);
         // Two faults at neighbouring entries may count their common edge twice or not at all. The next snapshot
         // corrects the count.
-        let _ = self.mappings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mappings| {
-            Some((mappings + after).saturating_sub(before))
-        });
+        let count = |mappings: usize| (mappings + after).saturating_sub(before);
+        self.mappings.update(Ordering::Relaxed, Ordering::Relaxed, count);
     }
 
     /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Blocks with a snapshot's pages
