@@ -205,7 +205,7 @@ impl PoolBuilder {
         let memory = self.open(Kind::ShmemHuge(huge))?;
         memory.make_huge(0, HUGE_PAGE);
         memory.obtain(0, HUGE_PAGE, 0)?;
-        let is_huge = match settings::mapped_huge(memory.direct_address()) {
+        let is_huge = match settings::mapped_huge(memory.direct().addr()) {
             Some(bytes) => bytes > 0,
             None => return Err(NotGranted::Unreadable { what: "/proc/self/smaps" }),
         };

@@ -12,20 +12,19 @@
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
-use std::ops::Range;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use hugefork_linux::parking::{Parking, move_page_tables};
-use hugefork_linux::userfaultfd::Userfaultfd;
+use hugefork_linux::userfaultfd::{MODE_WP, Userfaultfd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
 use super::arena::Arena;
-use super::hold::{Holder, abort};
-use super::mappings::{FileId, Mappings};
+use super::hold::Holder;
+use super::mappings::Mappings;
 use super::memory::{Dump, NoPageGrain, give_up, pointer};
 use super::parked::ParkedTables;
 use super::pool_map::PoolMap;
@@ -35,14 +34,15 @@ use crate::units::BASE_PAGE;
 
 /// The files and addresses that one pool needs for CoW mappings.
 pub(super) struct CowMappings {
-    template: PoolMap,
+    /// The template of all private mappings.
+    pub(super) template: PoolMap,
     capacity: usize,
     pagemap: Pagemap,
     /// Addresses for page tables that regions have shown before, if there are any.
-    parked: Option<ParkedTables>,
+    pub(super) parked: Option<ParkedTables>,
     /// `/proc/thread-self/mem`, if it exists.
     mem: Option<Descriptor>,
-    mappings: Mappings,
+    pub(super) mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
@@ -63,12 +63,17 @@ impl CowMappings {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
         let at = arena.take_in_whole_gib(capacity, align)?;
         // From here on, the drop of `cow_mappings` gives the addresses back.
-        let parked = ParkedTables::open(arena, capacity);
-        let mem = open_mem().ok();
-        let (holder, tracker) = (OnceLock::new(), OnceLock::new());
-        let mappings = Mappings::open(at);
-        let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
-        let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder, tracker };
+        let cow_mappings = CowMappings {
+            template: PoolMap::new(pointer(at), capacity, MprotectFlags::READ),
+            capacity,
+            pagemap,
+            parked: ParkedTables::open(arena, capacity),
+            mem: open_mem().ok(),
+            mappings: Mappings::open(at),
+            arena,
+            holder: OnceLock::new(),
+            tracker: OnceLock::new(),
+        };
         let file = kept(file)?;
         let map = || {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -170,15 +175,11 @@ impl CowMappings {
     }
 
     /// Opens in advance the descriptors that it will need, and closes one that it will not: CoW mappings that are
-    /// writable at all times are never written to through `/proc/thread-self/mem`.
-    pub(super) fn open_ahead(&mut self) {
+    /// writable at all times are never written to through `/proc/thread-self/mem`. Keeps the template out of core
+    /// dumps: it has the whole capacity, however little is used. Mappings for children are made without this advice.
+    pub(super) fn prepare_for_children(&mut self) -> Result<(), SystemError> {
         self.mem = None;
         self.holder.get_or_init(|| Holder::open().ok());
-    }
-
-    /// Keeps the template out of core dumps: it has the whole capacity, however little is used. Mappings for children
-    /// are made without this advice.
-    pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
         named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
     }
@@ -190,30 +191,11 @@ impl CowMappings {
         [&self.pagemap.0].into_iter().chain(others)
     }
 
-    /// Whether one call moves all of a part at one moment, or refuses to.
-    pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
-        self.mappings.is_one(part.at(), part.len())
-    }
-
-    /// The first piece of `range` that shows `file`: from `offset` on, counted from the start of the range, or at any
-    /// offset.
-    pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
-        self.mappings.shown(range, file, offset)
-    }
-
     /// As [`Sys::hold`](crate::sys::Sys::hold).
     pub(super) fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
         match self.holder() {
             Some(holder) => holder.hold(part, &self.parking(part, parked)),
             None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
-        }
-    }
-
-    /// As [`Sys::unpark`](crate::sys::Sys::unpark).
-    pub(super) fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
-        match self.parking(part, parked).bring_back() {
-            Ok(()) => {}
-            Err(errno) => abort(part, errno),
         }
     }
 
@@ -224,43 +206,22 @@ impl CowMappings {
         unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
     }
 
-    /// The template of all private mappings.
-    pub(super) fn template(&self) -> &PoolMap {
-        &self.template
-    }
-
-    #[cfg(test)]
-    pub(super) fn parked(&self) -> Option<&ParkedTables> {
-        self.parked.as_ref()
-    }
-
-    /// As [`Sys::tidy`](crate::sys::Sys::tidy).
-    pub(super) fn tidy(&self) {
-        if let Some(parked) = &self.parked {
-            parked.empty();
-        }
-    }
-
     /// The userfaultfd that holds faults, if the process may have one.
     pub(super) fn holder(&self) -> Option<&Holder> {
-        match self.holder.get() {
-            Some(Some(holder)) => Some(holder),
-            Some(None) | None => None,
-        }
+        self.holder.get()?.as_ref()
     }
 
     /// The userfaultfd that tracks writes, if it was asked for and the kernel can.
     fn tracker(&self) -> Option<&Userfaultfd> {
-        match self.tracker.get() {
-            Some(Some(tracker)) => Some(tracker),
-            Some(None) | None => None,
-        }
+        self.tracker.get()?.as_ref()
     }
 
     /// As [`Sys::track_writes`](crate::sys::Sys::track_writes).
     pub(super) fn track_writes(&self, part: Part<'_>) -> bool {
-        !owner::is_forked_child()
-            && self.tracker.get_or_init(track_writes::open).as_ref().is_some_and(|of| track_writes::begin(of, part))
+        let tracker =
+            if owner::is_forked_child() { None } else { self.tracker.get_or_init(track_writes::open).as_ref() };
+        // The part shows one private mapping or several.
+        tracker.is_some_and(|tracker| tracker.register(&(part.at()..part.at() + part.len()), MODE_WP).is_ok())
     }
 
     /// Removes the marks of tracked pages. If a marked page were dropped, its page-table entry would look like that of
@@ -298,9 +259,11 @@ impl CowMappings {
         // SAFETY: `offset` lies in the template, which stays as it is, since nothing writes there; the new range is the
         // caller's.
         let moved = unsafe { move_page_tables(self.template.at().addr() + offset, at, len) };
-        let may_be_a_limit = moved == Err(Errno::NOMEM);
-        let what = "mremap of a private mapping";
-        named(if may_be_a_limit { "mremap of a private mapping (raise RLIMIT_DATA)" } else { what }, moved)
+        let what = match moved {
+            Err(Errno::NOMEM) => "mremap of a private mapping (raise RLIMIT_DATA)",
+            _ => "mremap of a private mapping",
+        };
+        named(what, moved)
     }
 
     #[cold]

@@ -87,11 +87,10 @@ impl Holder {
 
     /// Wakes the threads that wait for the part. They repeat their accesses.
     pub(super) fn wake(&self, part: Part<'_>) {
-        match self.0.wake(&(part.at()..part.at() + part.len())) {
-            Ok(()) => {}
+        if let Err(errno) = self.0.wake(&(part.at()..part.at() + part.len())) {
             // If the process went on, the threads would sleep for ever. Or the program, which does not know of the
             // descriptor, has closed it meanwhile: then no thread was held, and writes made since are lost.
-            Err(errno) => abort(part, errno),
+            abort(part, errno);
         }
     }
 }

@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use super::arena::Arena;
 use super::cow_mapping::CowMappings;
-use super::hold::{self, Holder};
+use super::hold;
 use super::mappings::FileId;
 use super::own_tmpfs::{self, NoTmpfs, OnSwap};
 use super::pool_map::PoolMap;
@@ -127,7 +127,7 @@ pub struct Linux {
     /// filtered.
     file: Result<Descriptor, SystemError>,
     /// The identity of the mapped file.
-    id: FileId,
+    pub(super) id: FileId,
     exports: Exports,
     pub(super) direct: PoolMap,
     /// The mapping from which read-only mappings are duplicated; none for hugetlb.
@@ -180,8 +180,6 @@ impl Linux {
             Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
             Kind::ShmemHuge(_) | Kind::ShmemBase => CowMappings::open(arena, &file, capacity, kind.align(), dump),
         };
-        let not_collapsed = AtomicU64::new(0);
-        let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
         let (device, inode) = file.file();
         let mut memory = Linux {
             file: Err(NOTHING_KEPT),
@@ -194,9 +192,9 @@ impl Linux {
             dump,
             arena,
             cow_mappings,
-            not_collapsed,
-            children,
-            is_left,
+            not_collapsed: AtomicU64::new(0),
+            children: Children::HaveNothing,
+            is_left: AtomicBool::new(false),
         };
         memory.mark(memory.direct.at())?;
         match kind {
@@ -208,12 +206,11 @@ impl Linux {
                 memory.mark(map)?;
             }
         }
-        memory.file = match (kind, exports) {
-            (Kind::Hugetlb { .. }, _) => Ok(file),
-            (_, Exports::Yes) => share::reopen_for_reading(&file),
+        memory.file = match kind {
+            Kind::Hugetlb { .. } => Ok(file),
             // A query by address takes a system call that filters may lack ([`residence`]).
-            (_, Exports::No) if advice::has_filter() => share::reopen_for_reading(&file),
-            (_, Exports::No) => Err(NOTHING_KEPT),
+            _ if exports == Exports::Yes || advice::has_filter() => share::reopen_for_reading(&file),
+            _ => Err(NOTHING_KEPT),
         };
         Ok(memory)
     }
@@ -223,11 +220,16 @@ impl Linux {
         self.file.as_ref().map_err(|error| *error).and_then(kept)
     }
 
-    /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
-    pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
-        match (&self.cow_mappings, self.children) {
-            (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.shown(range, self.id, offset),
-            _ => Some(range.clone()),
+    /// The state for CoW mappings. An error if there are none.
+    pub(super) fn cow_mappings(&self) -> Result<&CowMappings, SystemError> {
+        self.cow_mappings.as_ref().map_err(|_| SystemError::new("a private mapping", Errno::NOTSUP))
+    }
+
+    /// The state for CoW mappings, if one call moves all of a part at one moment, or refuses to.
+    fn mover_of(&self, part: Part<'_>) -> Result<&CowMappings, SystemError> {
+        match &self.cow_mappings {
+            Ok(cow_mappings) if cow_mappings.mappings.is_one(part.at(), part.len()) => Ok(cow_mappings),
+            Ok(_) | Err(_) => Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         }
     }
 
@@ -238,7 +240,7 @@ impl Linux {
         }
         let mut rest = part.at()..part.at() + part.len();
         while !rest.is_empty() {
-            match self.first_shown(&rest, None) {
+            match self.shown(&rest, None) {
                 Some(piece) if piece.start == rest.start => rest.start = piece.end,
                 _ => return Err(SystemError::new("mremap to hold a range", Errno::FAULT)),
             }
@@ -253,14 +255,12 @@ impl Linux {
 
     /// Opens a read-only descriptor of all the memory.
     pub(crate) fn open_for_reading(&self) -> Result<Descriptor, SystemError> {
-        match (&self.file, self.exports) {
-            (Ok(file), Exports::Yes) => {
-                share::guard(kept(file)?)?;
-                share::reopen_for_reading(file)
-            }
-            (Err(error), Exports::Yes) => Err(*error),
-            (_, Exports::No) => Err(NOTHING_KEPT),
+        if self.exports == Exports::No {
+            return Err(NOTHING_KEPT);
         }
+        let file = self.file.as_ref().map_err(|error| *error)?;
+        share::guard(kept(file)?)?;
+        share::reopen_for_reading(file)
     }
 
     /// The page size of the file. It can be mapped at offsets that are multiples of it.
@@ -271,24 +271,19 @@ impl Linux {
         }
     }
 
-    /// The address of the direct map, to look it up in `/proc/self/smaps`.
-    pub(crate) fn direct_address(&self) -> usize {
-        self.direct.at().addr()
-    }
-
     /// Gives the kernel advice about a new mapping of the whole pool, which no thread uses yet.
     fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
-        let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
-        let marks =
-            [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
-        // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
-        let at_touch = matches!(self.kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)));
-        let count = if at_touch { 3 } else { 2 };
-        for (advice, call) in marks.into_iter().take(count) {
-            // SAFETY: the mapping is ours, and none of the advice drops contents.
-            named(call, unsafe { madvise(map, self.capacity, advice) })?;
+        // SAFETY: the mapping is ours, and none of the advice drops contents.
+        let advise = |advice, call| named(call, unsafe { madvise(map, self.capacity, advice) });
+        advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)")?;
+        advise(Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")?;
+        match self.kind {
+            Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)) => {
+                advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
+            }
+            // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
+            Kind::ShmemHuge(Huge::Collapse) | Kind::ShmemBase | Kind::Hugetlb { .. } => Ok(()),
         }
-        Ok(())
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
@@ -332,22 +327,7 @@ impl Linux {
             // A child has no direct map.
             return (None, None);
         }
-        (self.bytes(), pagemap::huge_bytes(self.direct_address(), self.capacity))
-    }
-}
-
-impl Linux {
-    /// Whether hugefork has to make the huge pages, because the kernel makes none by itself.
-    pub(super) fn makes_no_huge_pages(&self) -> bool {
-        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
-    }
-
-    /// The userfaultfd that holds faults, if the process may have one.
-    fn holder(&self) -> Option<&Holder> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.holder(),
-            Err(_) => None,
-        }
+        (self.bytes(), pagemap::huge_bytes(self.direct.at().addr(), self.capacity))
     }
 }
 
@@ -387,10 +367,7 @@ fn map_direct(
         // SAFETY: the range was just taken, and no other code uses it.
         named("mmap of the pool", unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) })
     });
-    if mapped.is_err() {
-        let _ = give_up(arena, at, capacity);
-    }
-    let map = mapped?;
+    let map = mapped.inspect_err(|_| _ = give_up(arena, at, capacity))?;
     // After mlockall(MCL_FUTURE), the mapping and all mappings made of it would be locked.
     // SAFETY: our own range; this changes no contents.
     let _ = unsafe { munlock(map, capacity) };
@@ -445,7 +422,7 @@ impl Sys for Linux {
 
     fn make_huge(&self, offset: usize, len: usize) {
         debug_assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
-        if !self.makes_no_huge_pages() {
+        if !self.collapses() {
             return;
         }
         for at in (offset..offset + len).step_by(HUGE_PAGE) {
@@ -466,14 +443,9 @@ impl Sys for Linux {
         let at = self.arena.take_in_whole_gib(len, align)?;
         // SAFETY: the arena sets each range aside for one caller until it is given back.
         let extent = unsafe { Extent::new(at, len) };
-        match self.arena.show_zeros(at, len) {
-            Ok(()) => Ok(extent),
-            Err(error) => {
-                // This also undoes what the failed call has done. If it fails, the addresses stay taken.
-                let _ = self.release(extent);
-                Err(error)
-            }
-        }
+        // The release also undoes what the failed call has done. If it fails, the addresses stay taken.
+        self.arena.show_zeros(at, len).inspect_err(|_| _ = give_up(self.arena, at, len))?;
+        Ok(extent)
     }
 
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
@@ -488,10 +460,7 @@ impl Sys for Linux {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
                 Kind::ShmemHuge(_) | Kind::ShmemBase => self.map(part, start, access),
             },
-            Shows::CowMapping { start, access } => {
-                self.ready_cow_mapping(part, start)?;
-                self.cow_map(part, start, access)
-            }
+            Shows::CowMapping { start, access } => self.cow_map(part, start, access),
         }
     }
 
@@ -513,7 +482,7 @@ impl Sys for Linux {
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         // SAFETY: by this function's contract, which includes that of `punch`.
         unsafe { self.punch(offset, len) }?;
-        let others = self.cow_mappings.as_ref().ok().map(CowMappings::template);
+        let others = self.cow_mappings.as_ref().ok().map(|cow_mappings| &cow_mappings.template);
         for map in [Some(&self.direct), self.template.as_ref(), others].into_iter().flatten() {
             // SAFETY: by this function's contract.
             unsafe { map.close(offset, len) };
@@ -528,7 +497,7 @@ impl Sys for Linux {
         }
         match self.file() {
             Ok(file) => residence::next_of_file(file, range),
-            Err(_) => residence::next(self.direct_address(), range),
+            Err(_) => residence::next(self.direct.at().addr(), range),
         }
     }
 
@@ -542,14 +511,11 @@ impl Sys for Linux {
     }
 
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.claim_parking(len, align),
-            Err(_) => named("userfaultfd", Err(Errno::NOTSUP)),
-        }
+        self.cow_mappings()?.claim_parking(len, align)
     }
 
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
-        let Ok(cow_mappings) = &self.cow_mappings else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        let cow_mappings = self.cow_mappings()?;
         self.check_shown(part)?;
         cow_mappings.hold(part, parked).inspect_err(|_| {
             // Nothing of the part is parked. If the kernel refuses this, too, the next hold replaces the mapping.
@@ -558,13 +524,17 @@ impl Sys for Linux {
     }
 
     fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
-        if let Ok(cow_mappings) = &self.cow_mappings {
-            cow_mappings.unpark(part, parked);
+        if let Ok(cow_mappings) = &self.cow_mappings
+            && let Err(errno) = cow_mappings.parking(part, parked).bring_back()
+        {
+            hold::abort(part, errno);
         }
     }
 
     fn resume(&self, part: Part<'_>, parked: Part<'_>) {
-        if let Some(holder) = self.holder() {
+        if let Ok(cow_mappings) = &self.cow_mappings
+            && let Some(holder) = cow_mappings.holder()
+        {
             holder.wake(part);
         }
         // As in `hold`. The parked pages were copied, or are back at their place.
@@ -579,10 +549,7 @@ impl Sys for Linux {
     }
 
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let moved = match &self.cow_mappings {
-            Ok(cow_mappings) if cow_mappings.is_one_mapping(part) => cow_mappings.parking(part, staging).take_at_once(),
-            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
-        };
+        let moved = self.mover_of(part)?.parking(part, staging).take_at_once();
         if moved.is_err() {
             // As in `hold`.
             let _ = self.hide(staging);
@@ -591,11 +558,7 @@ impl Sys for Linux {
     }
 
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let cow_mappings = match &self.cow_mappings {
-            Ok(cow_mappings) if cow_mappings.is_one_mapping(staging) => cow_mappings,
-            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
-        };
-        match cow_mappings.parking(part, staging).bring_back_at_once() {
+        match self.mover_of(staging)?.parking(part, staging).bring_back_at_once() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
             Err(Failure::Lost(errno)) => hold::abort(part, errno),
@@ -603,10 +566,7 @@ impl Sys for Linux {
     }
 
     fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.scan(part, wanted, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
-        }
+        self.cow_mappings()?.scan(part, wanted, runs)
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
@@ -623,8 +583,8 @@ impl Sys for Linux {
     }
 
     fn tidy(&self) {
-        if let Ok(cow_mappings) = &self.cow_mappings {
-            cow_mappings.tidy();
+        if let Ok(CowMappings { parked: Some(parked), .. }) = &self.cow_mappings {
+            parked.empty();
         }
     }
 
@@ -647,14 +607,13 @@ impl Sys for Linux {
 
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
         let (at, len) = (pointer(part.at()).cast::<u8>(), part.len());
-        match (access, &self.cow_mappings) {
+        match access {
             // SAFETY: by this function's contract. A part of an extent and pool memory do not overlap.
-            (Access::ReadWrite, _) => Ok(unsafe { restore(at, from, len) }),
+            Access::ReadWrite => Ok(unsafe { restore(at, from, len) }),
             // SAFETY: as above; both can be read.
-            (Access::Read, Ok(_)) if !unsafe { differs(at, from, len) } => Ok(false),
+            Access::Read if !unsafe { differs(at, from, len) } => Ok(false),
             // SAFETY: by this function's contract.
-            (Access::Read, Ok(cow_mappings)) => unsafe { cow_mappings.write_through(part, from) }.map(|()| true),
-            (Access::Read, Err(_)) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
+            Access::Read => unsafe { self.cow_mappings()?.write_through(part, from) }.map(|()| true),
         }
     }
 

@@ -11,9 +11,11 @@ use rustix::fs::fstat;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
 
 use super::cow_mapping::CowMappings;
-use super::memory::{Children, Linux, pointer};
+use super::memory::{Children, Huge, Kind, Linux, pointer};
 use super::{advice, named, residence};
 use crate::sys::program::{ProgramSys, Zeros};
+use crate::sys::racing::ZERO_PAGE;
+use crate::sys::restore::differs;
 use crate::sys::{Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -24,8 +26,7 @@ impl Linux {
     /// If the kernel refuses to keep the template out of core dumps.
     pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         if let Ok(cow_mappings) = &mut self.cow_mappings {
-            cow_mappings.open_ahead();
-            cow_mappings.dump_what_is_shown()?;
+            cow_mappings.prepare_for_children()?;
         }
         self.children = Children::HaveCowMappings;
         Ok(self)
@@ -56,13 +57,13 @@ impl ProgramSys for Linux {
     type Plain = Plain;
 
     fn collapses(&self) -> bool {
-        self.makes_no_huge_pages()
+        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
     }
 
     fn bytes(&self) -> Option<usize> {
         match self.file() {
             Ok(file) => fstat(file).ok().map(|status| status.st_blocks as usize * 512),
-            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct_address(), part)).sum(),
+            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct.at().addr(), part)).sum(),
         }
     }
 
@@ -84,7 +85,10 @@ impl ProgramSys for Linux {
     }
 
     fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
-        self.first_shown(range, offset)
+        match (&self.cow_mappings, self.children) {
+            (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.mappings.shown(range, self.id, offset),
+            _ => Some(range.clone()),
+        }
     }
 
     unsafe fn punch_shown(&self, offset: usize, len: usize) -> Result<(), SystemError> {
@@ -107,13 +111,11 @@ impl ProgramSys for Linux {
     fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>, zeros: Zeros) {
         assert!(offset + from.len() <= plain.len, "what is copied lies inside");
         for at in (0..from.len()).step_by(BASE_PAGE) {
-            let page = pointer(from.at() + at).cast::<u64>().cast_const();
+            let page = pointer(from.at() + at).cast::<u8>().cast_const();
             // SAFETY: `from` shows pool memory, which can be read; the caller keeps writers off.
-            if zeros == Zeros::Copied || !unsafe { is_zero(page) } {
+            if zeros == Zeros::Copied || unsafe { differs(page, ZERO_PAGE.as_ptr(), BASE_PAGE) } {
                 // SAFETY: as above; only its owner uses the plain memory.
-                unsafe {
-                    ptr::copy_nonoverlapping(page.cast(), plain.at.byte_add(offset + at).cast::<u8>(), BASE_PAGE)
-                };
+                unsafe { plain.at.byte_add(offset + at).cast::<u8>().copy_from_nonoverlapping(page, BASE_PAGE) };
             }
         }
     }
@@ -133,15 +135,6 @@ impl ProgramSys for Linux {
         // SAFETY: the caller has made sure that no code uses the mappings there, and that they are the program's.
         named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
     }
-}
-
-/// Whether a page has only zeros.
-///
-/// # Safety
-/// The page can be read, and no thread writes to it.
-unsafe fn is_zero(page: *const u64) -> bool {
-    // SAFETY: by this function's contract.
-    (0..BASE_PAGE / 8).all(|nth| unsafe { page.add(nth).read_volatile() } == 0)
 }
 
 /// Plain memory that is not shown yet.
