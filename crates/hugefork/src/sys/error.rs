@@ -42,6 +42,10 @@ impl SystemError {
     pub const fn raw_os_error(&self) -> i32 {
         self.errno
     }
+
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        io::Error::from_raw_os_error(self.errno).kind()
+    }
 }
 
 impl fmt::Display for SystemError {
@@ -58,12 +62,6 @@ impl Error for SystemError {}
 impl From<SystemError> for io::Error {
     fn from(error: SystemError) -> io::Error {
         io::Error::new(error.kind(), error)
-    }
-}
-
-impl SystemError {
-    pub(crate) fn kind(&self) -> io::ErrorKind {
-        io::Error::from_raw_os_error(self.errno).kind()
     }
 }
 

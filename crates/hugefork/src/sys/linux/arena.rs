@@ -171,10 +171,6 @@ impl Arena {
         self.reserved.clone()
     }
 
-    fn range(&self) -> Range<usize> {
-        self.base..self.base + self.slots * SLOT_BYTES
-    }
-
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -188,10 +184,11 @@ static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 /// child that limits its addresses (`RLIMIT_AS`) has none that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
-    if let Some(Range { start, end }) = Arena::get().map(|arena| arena.reserved.clone()) {
+    if let Some(Arena { reserved, .. }) = Arena::get() {
+        let at = ptr::with_exposed_provenance_mut(reserved.start);
         // If the kernel refuses, children have these addresses.
         // SAFETY: children need nothing that is mapped there; this advice changes no contents.
-        let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(start), end - start, Advice::LinuxDontFork) };
+        let _ = unsafe { madvise(at, reserved.len(), Advice::LinuxDontFork) };
     }
 }
 
@@ -202,8 +199,7 @@ extern "C" fn close_holes() {
         && !HOLES_STAY.load(Ordering::Relaxed)
         && !seeded!("holes-stay-open-in-a-child")
     {
-        let Range { start, end } = arena.range();
-        close(start, end - start);
+        close(arena.base, arena.slots * SLOT_BYTES);
     }
 }
 

@@ -29,7 +29,7 @@ use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use super::{LOST, kept, named};
+use super::{LOST, kept, last_error, named};
 use crate::sys::SystemError;
 use crate::sys::racing::copy_out;
 use crate::units::HUGE_PAGE;
@@ -336,9 +336,9 @@ fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
     match copied {
         1.. => Ok(copied.cast_unsigned()),
         0 => Err(SystemError::new(call, Errno::FAULT)),
-        ..0 => match Errno::from_io_error(&std::io::Error::last_os_error()) {
-            Some(Errno::INTR) => Ok(0),
-            errno => Err(SystemError::new(call, errno.unwrap_or(Errno::FAULT))),
+        ..0 => match last_error() {
+            Errno::INTR => Ok(0),
+            errno => Err(SystemError::new(call, errno)),
         },
     }
 }
