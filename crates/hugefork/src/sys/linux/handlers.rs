@@ -50,18 +50,9 @@ static ENTRIES: [signal::Handler; LEVELS] = [
     entry::<56>, entry::<57>, entry::<58>, entry::<59>, entry::<60>, entry::<61>, entry::<62>, entry::<63>,
 ];
 
-/// The installations so far.
-static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, below: [0; LEVELS] });
-
-struct Installed {
-    /// How many entries are in use.
-    levels: usize,
-    /// The entry that was installed last.
-    top: usize,
-    /// For each entry, the entry that was on top before it. The handler in between knows that one as its earlier
-    /// handler.
-    below: [usize; LEVELS],
-}
+/// How many entries are in use. Each is on top of the one before it, and a handler in between knows that one as its
+/// earlier handler.
+static INSTALLED: Mutex<usize> = Mutex::new(0);
 
 /// The engine's part of the fault handler.
 pub(crate) struct Resolver {
@@ -132,7 +123,7 @@ pub(crate) fn install_once(resolver: &'static Resolver) -> Result<bool, SystemEr
     }
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if installed.levels > 0 {
+    if *installed > 0 {
         return Ok(false);
     }
     RESOLVER.get_or_init(|| resolver);
@@ -147,12 +138,12 @@ pub(crate) fn reinstall() -> Result<(), SystemError> {
 }
 
 /// Puts a new entry on top.
-fn install(installed: &mut Installed) -> Result<(), SystemError> {
+fn install(installed: &mut usize) -> Result<(), SystemError> {
     let before = signal::current(libc::SIGSEGV)?;
     if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
         return Ok(());
     }
-    let level = installed.levels;
+    let level = *installed;
     if level == LEVELS {
         return Err(SystemError::new("installing one more fault handler", Errno::NOSPC));
     }
@@ -162,7 +153,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
         // SAFETY: the pointer is null, or leads to a page that is never unmapped.
         let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
         if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
-            earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
+            earlier.store(EARLIER[lower - 1].load(Ordering::Acquire), Ordering::Release);
         }
     }
     let page = named("mmap", memory::map_anonymous(size_of::<signal::Action>()))?;
@@ -176,9 +167,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     if signal::current(libc::SIGSEGV)?.sa_sigaction != ENTRIES[level] as *const () as usize {
         return Err(SystemError::new(KEPT, Errno::BUSY));
     }
-    installed.below[level] = installed.top;
-    installed.top = level;
-    installed.levels += 1;
+    *installed += 1;
     Ok(())
 }
 
