@@ -28,23 +28,20 @@ pub(super) fn next(base: usize, range: Range<usize>) -> Option<Range<usize>> {
     if is_filtered() {
         return (!range.is_empty()).then_some(range);
     }
-    let mut found: Option<Range<usize>> = None;
-    let mut at = range.start / BASE_PAGE * BASE_PAGE;
-    while at < range.end {
+    let mut start = None;
+    for at in (range.start / BASE_PAGE * BASE_PAGE..range.end).step_by(AT_ONCE * BASE_PAGE) {
         let len = (AT_ONCE * BASE_PAGE).min(range.end - at);
         let Some(pages) = look(base + at, len) else { return (!range.is_empty()).then_some(range) };
         for (nth, page) in pages[..len.div_ceil(BASE_PAGE)].iter().enumerate() {
-            let start = at + nth * BASE_PAGE;
-            match (&mut found, page & 1 == 1) {
-                (None, true) => found = Some(start..start + BASE_PAGE),
-                (Some(run), true) => run.end = start + BASE_PAGE,
-                (Some(_), false) => return within(found, &range),
-                (None, false) => {}
+            let here = range.start.max(at + nth * BASE_PAGE);
+            match (start, page & 1 == 1) {
+                (None, true) => start = Some(here),
+                (Some(start), false) => return Some(start..here),
+                (Some(_), true) | (None, false) => {}
             }
         }
-        at += len;
     }
-    within(found, &range)
+    start.map(|start| start..range.end)
 }
 
 /// The first run of bytes with memory in `range`, by file.
@@ -59,10 +56,6 @@ pub(super) fn next_of_file(file: BorrowedFd<'_>, range: Range<usize>) -> Option<
         Err(Errno::NXIO) => None,
         Err(_) => (!range.is_empty()).then_some(range),
     }
-}
-
-fn within(found: Option<Range<usize>>, range: &Range<usize>) -> Option<Range<usize>> {
-    found.map(|found| found.start.max(range.start)..found.end.min(range.end))
 }
 
 /// How many bytes of `range`, whose offsets count from `base`, are in memory. `None` if the kernel does not say.
