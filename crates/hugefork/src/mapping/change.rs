@@ -140,7 +140,11 @@ impl<'a, S: Sys> Site<'a, S> {
             Aftermath::Unchanged => Err(Refused::Call(failure.error)),
             Aftermath::NotWritable if !seeded!("shown-memory-is-taken-away") => Ok(Err(failure.error)),
             Aftermath::Unknown if self.shown.has_cow_mapping(self.blocks(bytes)) => {
-                Ok(self.show_once_more(bytes, shows))
+                match self.pool().sys.show(self.part(bytes), shows) {
+                    Ok(()) => Ok(Ok(())),
+                    Err(again) if again.aftermath == Aftermath::NotWritable => Ok(Err(again.error)),
+                    Err(again) => self.abort(bytes.start, &again),
+                }
             }
             Aftermath::NotWritable | Aftermath::Unknown => {
                 self.restore(bytes);
@@ -159,15 +163,6 @@ impl<'a, S: Sys> Site<'a, S> {
                 self.abort(at, &again);
             }
             at += len;
-        }
-    }
-
-    #[cold]
-    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), SystemError> {
-        match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => Ok(()),
-            Err(again) if again.aftermath == Aftermath::NotWritable => Err(again.error),
-            Err(again) => self.abort(bytes.start, &again),
         }
     }
 

@@ -37,12 +37,7 @@ use crate::units::HUGE_PAGE;
 /// ```
 pub fn collapse(start: *mut c_void) -> Result<(), SystemError> {
     empty_the_batches();
-    named("madvise(MADV_COLLAPSE)", collapse_now(start))
-}
-
-/// As [`collapse`], for a caller that itself waits for the result.
-pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
-    advice::collapse(start, HUGE_PAGE)
+    named("madvise(MADV_COLLAPSE)", advice::collapse(start, HUGE_PAGE))
 }
 
 /// Calls [`advice::empty_batches`], unless a filter might end the process for that ([`has_filter`]). Without the call,

@@ -72,11 +72,6 @@ impl Arena {
         Ok(ARENA.get_or_init(|| arena))
     }
 
-    /// The arena, if it is set up. The fault handler calls this.
-    pub(crate) fn get() -> Option<&'static Arena> {
-        ARENA.get()
-    }
-
     fn reserve() -> Result<Arena, SystemError> {
         let mut refused = Errno::NOMEM;
         for size in TRIED_BYTES {
@@ -184,7 +179,7 @@ static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 /// child that limits its addresses (`RLIMIT_AS`) has none that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
-    if let Some(Arena { reserved, .. }) = Arena::get() {
+    if let Some(Arena { reserved, .. }) = ARENA.get() {
         let at = ptr::with_exposed_provenance_mut(reserved.start);
         // If the kernel refuses, children have these addresses.
         // SAFETY: children need nothing that is mapped there; this advice changes no contents.
@@ -195,7 +190,7 @@ pub(crate) fn leave_holes() {
 /// Runs in each child that the C library forks, before any handler that was registered later, and before `fork` returns
 /// there.
 extern "C" fn close_holes() {
-    if let Some(arena) = Arena::get()
+    if let Some(arena) = ARENA.get()
         && !HOLES_STAY.load(Ordering::Relaxed)
         && !seeded!("holes-stay-open-in-a-child")
     {

@@ -186,9 +186,9 @@ impl CowMappings {
 
     /// All of its descriptors.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
-        let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
-        let others = others.chain(self.tracker().map(|tracker| &tracker.0));
-        [&self.pagemap.0].into_iter().chain(others)
+        let (maps, holder) = (self.mappings.0.as_ref(), self.holder());
+        let others = [maps.map(|maps| &maps.0), holder.map(|holder| &holder.0.0), self.tracker().map(|of| &of.0)];
+        [&self.pagemap.0].into_iter().chain(others.into_iter().flatten())
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
@@ -203,7 +203,7 @@ impl CowMappings {
     pub(super) fn parking(&self, part: Part<'_>, parked: Part<'_>) -> Parking<'_> {
         // SAFETY: the arena set both aside for the caller. The caller has made sure that the memory at `parked` may be
         // replaced, and that the part is held, or shows the memory below its private pages.
-        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
+        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.0.as_ref()) }
     }
 
     /// The userfaultfd that holds faults, if the process may have one.

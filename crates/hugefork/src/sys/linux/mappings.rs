@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 
-use hugefork_linux::Descriptor;
 use hugefork_linux::procmap_query::{Maps, SHARED};
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -24,17 +23,12 @@ impl FileId {
 }
 
 /// `/proc/thread-self/maps`, if it answers queries.
-pub(super) struct Mappings(Option<Maps>);
+pub(super) struct Mappings(pub(super) Option<Maps>);
 
 impl Mappings {
     /// Opens the file. `mapped` is the address of some mapping, for a first query.
     pub(super) fn open(mapped: usize) -> Mappings {
         Mappings(Maps::open().ok().filter(|maps| maps.end_of(mapped).is_ok()))
-    }
-
-    /// The open file, for calls that move mappings.
-    pub(super) fn maps(&self) -> Option<&Maps> {
-        self.0.as_ref()
     }
 
     /// Whether one call moves these bytes at one moment, as other threads see it, or refuses to: they are one mapping,
@@ -84,10 +78,6 @@ impl Mappings {
     pub(super) fn reopen(&self) -> bool {
         self.0.as_ref().is_some_and(|maps| maps.0.reopen(|| Maps::open().ok().map(|maps| maps.0)))
     }
-
-    pub(super) fn descriptor(&self) -> Option<&Descriptor> {
-        self.0.as_ref().map(|maps| &maps.0)
-    }
 }
 
 #[cfg(test)]
@@ -108,7 +98,7 @@ mod tests {
         // SAFETY: a new mapping touches nothing that exists.
         let map = unsafe { rustix::mm::mmap(none, len, rights, MapFlags::SHARED, &file, offset as u64) }.unwrap();
         let mappings = Mappings::open(map.addr());
-        if mappings.descriptor().is_none() {
+        if mappings.0.is_none() {
             println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }
@@ -135,7 +125,7 @@ mod tests {
         // SAFETY: a new mapping touches nothing that exists.
         let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
         let mappings = Mappings::open(map.addr());
-        if mappings.descriptor().is_none() {
+        if mappings.0.is_none() {
             println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }

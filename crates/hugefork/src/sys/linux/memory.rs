@@ -306,7 +306,7 @@ impl Linux {
         const COLLAPSE_TRIES: usize = 3;
         for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
-            match advice::collapse_now(unsafe { self.direct.at().byte_add(offset) }) {
+            match hugefork_linux::advice::collapse(unsafe { self.direct.at().byte_add(offset) }, HUGE_PAGE) {
                 Ok(()) => return true,
                 Err(Errno::AGAIN) => {}
                 Err(_) => break,

@@ -183,7 +183,7 @@ impl Wish {
         }
         let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
         let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
-        let mut task = Task { wish: self, made: Err(killed) };
+        let mut task: Task<'_> = (self, Err(killed));
         // No handler of the program may run in the helper.
         let _signals = SignalsBlocked::new();
         // SAFETY: the helper runs `help` on a stack of its own. This thread does not touch the task before the call
@@ -195,22 +195,18 @@ impl Wish {
         // Reaps the helper. If another thread waited for all children, it has done so already.
         let all = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
         while waitpid(Some(pid), all).is_err_and(|errno| errno == Errno::INTR) {}
-        task.made
+        task.1
     }
 }
 
 /// The helper's argument, and its result.
-struct Task<'a> {
-    wish: &'a Wish,
-    made: Result<Descriptor, NoTmpfs>,
-}
+type Task<'a> = (&'a Wish, Result<Descriptor, NoTmpfs>);
 
 /// The body of the helper.
 extern "C" fn help(task: *mut c_void) -> c_int {
     // SAFETY: `mount_elsewhere` gives a task, and does not touch it meanwhile.
-    let task = unsafe { &mut *task.cast::<Task<'_>>() };
-    let made = task.wish.keep_ids().map_err(NoTmpfs::NoNamespace);
-    task.made = made.and_then(|()| task.wish.mount().map_err(NoTmpfs::NoNamespace));
+    let (wish, made) = unsafe { &mut *task.cast::<Task<'_>>() };
+    *made = wish.keep_ids().and_then(|()| wish.mount()).map_err(NoTmpfs::NoNamespace);
     0
 }
 
