@@ -146,11 +146,6 @@ impl Scan {
         }
     }
 
-    /// Stops the scan after this many pages.
-    pub const fn at_most(self, max_pages: u64) -> Scan {
-        Scan { max_pages, ..self }
-    }
-
     /// Write-protects the found pages.
     pub const fn and_protect(self) -> Scan {
         Scan { flags: PROTECT, ..self }
@@ -248,8 +243,6 @@ mod tests {
         // An allocator that uses huge pages leaves no base pages here.
         let huge = pagemap.scan(&range, Scan::HUGE, &mut found).unwrap();
         assert_eq!((pages == PAGES, scanned.end), (huge.runs == 0, range.end));
-        let enough = pagemap.scan(&range, Scan::BASE.at_most(1), &mut found).unwrap();
-        assert!(enough.runs <= 1);
         assert_eq!(pagemap.scan(&range, Scan::BASE, &mut []).map(|scanned| scanned.runs), Ok(0));
         let mut words = [0; 16];
         assert_eq!(pagemap.read(start, &mut words), Ok(16));

@@ -41,8 +41,6 @@ const UFFD_API: u64 = 0xaa;
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 /// `UFFD_EVENT_PAGEFAULT`.
 const EVENT_PAGEFAULT: u8 = 0x12;
-/// `UFFD_PAGEFAULT_FLAG_WRITE`.
-const PAGEFAULT_WRITE: u64 = 1 << 0;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.
 const PROTECT: u64 = 1 << 0;
 
@@ -133,11 +131,6 @@ impl Message {
     /// The start of the page, if the message reports a page fault.
     pub fn page(&self) -> Option<usize> {
         if self.event == EVENT_PAGEFAULT { Some(self.address as usize) } else { None }
-    }
-
-    /// Whether the thread wants to write.
-    pub fn is_write(&self) -> bool {
-        self.flags & PAGEFAULT_WRITE != 0
     }
 }
 
@@ -339,7 +332,7 @@ mod tests {
             // SAFETY: within the mapping.
             let reader = scope.spawn(move || unsafe { ptr::with_exposed_provenance::<u8>(start).read_volatile() });
             let message = next(&faults);
-            assert_eq!((message.page(), message.is_write()), (Some(start), false));
+            assert_eq!(message.page(), Some(start));
             // SAFETY: the mapping is anonymous, so no file contents are hidden.
             unsafe { faults.put_zeros(&page) }.unwrap();
             assert_eq!(reader.join().unwrap(), 0);
@@ -370,7 +363,7 @@ mod tests {
             let writer =
                 scope.spawn(move || unsafe { ptr::with_exposed_provenance_mut::<u8>(start).write_volatile(2) });
             let message = next(&faults);
-            assert_eq!((message.page(), message.is_write()), (Some(start), true));
+            assert_eq!(message.page(), Some(start));
             // SAFETY: within the mapping.
             assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 1);
             faults.unprotect(&range).unwrap();
