@@ -67,11 +67,6 @@ impl ProgramSys for Linux {
         }
     }
 
-    fn is_full(&self, offset: usize) -> bool {
-        let all = offset..offset + HUGE_PAGE;
-        self.next_memory(all.clone()) == Some(all)
-    }
-
     fn collapse_full(&self, offset: usize) -> bool {
         if !self.collapses() || !self.is_full(offset) {
             return false;
