@@ -67,21 +67,15 @@ impl From<SystemError> for io::Error {
 
 /// Error numbers that callers treat in a way of their own.
 pub(crate) mod answer {
-    pub(crate) const INTERRUPTED: i32 = libc::EINTR;
-    pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
-    pub(crate) const BAD_DESCRIPTOR: i32 = libc::EBADF;
-    pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
-    pub(crate) const NOT_READY: i32 = libc::EAGAIN;
-    pub(crate) const NOT_KEPT: i32 = libc::EOPNOTSUPP;
-    pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+    pub(crate) use libc::{
+        EAGAIN as NOT_READY, EBADF as BAD_DESCRIPTOR, EFAULT as BAD_ADDRESS, EINTR as INTERRUPTED,
+        ENOMEM as OUT_OF_MEMORY, EOPNOTSUPP as NOT_KEPT, ESPIPE as NO_OFFSETS,
+    };
 
     // The numbers that stand for hugefork's own errors, for callers that understand only an `errno`.
-    pub(crate) const INVALID: i32 = libc::EINVAL;
-    pub(crate) const BUSY: i32 = libc::EBUSY;
-    pub(crate) const DEADLOCK: i32 = libc::EDEADLK;
-    pub(crate) const LOST: i32 = libc::EIO;
-    pub(crate) const EXISTS: i32 = libc::EEXIST;
-    pub(crate) const UNSUPPORTED: i32 = libc::EOPNOTSUPP;
+    pub(crate) use libc::{
+        EBUSY as BUSY, EDEADLK as DEADLOCK, EEXIST as EXISTS, EINVAL as INVALID, EIO as LOST, EOPNOTSUPP as UNSUPPORTED,
+    };
 }
 
 /// The error numbers of hugefork's calls, and the most common ones of transfers. libc's own messages may allocate.
