@@ -185,15 +185,6 @@ impl Pagemap {
         let mut again = None;
         scan(self.0.get_or_open(&mut again, open)?, range, wanted, found)
     }
-
-    /// Reads the 64-bit entries of the pages from the one at `address` on. Returns the number of bytes read.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn read(&self, address: usize, words: &mut [u8]) -> Result<usize, Errno> {
-        let mut again = None;
-        rustix::io::pread(self.0.get_or_open(&mut again, open)?, words, (address / crate::PAGE * 8) as u64)
-    }
 }
 
 /// Finds the pages of `range` in the process of `file`, an open `/proc/PID/pagemap`, and stops when `found` is full.
@@ -244,9 +235,6 @@ mod tests {
         let huge = pagemap.scan(&range, Scan::HUGE, &mut found).unwrap();
         assert_eq!((pages == PAGES, scanned.end), (huge.runs == 0, range.end));
         assert_eq!(pagemap.scan(&range, Scan::BASE, &mut []).map(|scanned| scanned.runs), Ok(0));
-        let mut words = [0; 16];
-        assert_eq!(pagemap.read(start, &mut words), Ok(16));
-        assert_eq!(words[7] & 0x80, 0x80, "the page is there");
         assert!(memory.iter().all(|&byte| byte == 1));
     }
 }
