@@ -196,13 +196,9 @@ impl<'a> Parking<'a> {
     /// # Errors
     /// The kernel's refusal. The pages moved so far are back at the place, or lost.
     pub fn take(&self) -> Result<(), Failure> {
-        match self.shift(Moves::Pages, self.place, self.parked, 0, self.len) {
-            Ok(()) => Ok(()),
-            Err((taken, errno)) => {
-                self.bring_some_back(taken).map_err(Failure::Lost)?;
-                Err(Failure::Refused(errno))
-            }
-        }
+        let Err((taken, errno)) = self.shift(Moves::Pages, self.place, self.parked, 0, self.len) else { return Ok(()) };
+        self.bring_some_back(taken).map_err(Failure::Lost)?;
+        Err(Failure::Refused(errno))
     }
 
     /// Moves the pages back to the place, with one call for each mapping and a second try after a failure. The current
@@ -231,10 +227,7 @@ impl<'a> Parking<'a> {
     /// Moves the first `len` bytes back.
     #[inline(never)] // Uses no stack if the pages could be parked.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
-        let brought = match self.shift(Moves::Pages, self.parked, self.place, 0, len) {
-            Ok(()) => return Ok(()),
-            Err((brought, _)) => brought,
-        };
+        let Err((brought, _)) = self.shift(Moves::Pages, self.parked, self.place, 0, len) else { return Ok(()) };
         self.shift(Moves::PagesAndMapping, self.parked, self.place, brought, len).map_err(|(_, errno)| errno)
     }
 

@@ -200,10 +200,8 @@ impl<'a, S: Sys> Site<'a, S> {
     /// consecutive memory or one CoW mapping. False if the kernel refuses; then nothing has changed. The caller has
     /// checked the budget of mappings.
     pub(crate) fn park(&self, _locked: Locked<'_>, bytes: &Range<usize>) -> bool {
-        match self.addresses.parked(bytes) {
-            Some(parked) => self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok(),
-            None => false,
-        }
+        let Some(parked) = self.addresses.parked(bytes) else { return false };
+        self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok()
     }
 
     /// Moves the parked part of these bytes back to the region's own addresses.
@@ -224,19 +222,15 @@ impl<'a, S: Sys> Site<'a, S> {
     /// refuses; then nothing has changed. The caller has checked the budget of mappings.
     pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
-        match self.addresses.staging(&bytes) {
-            Some(staging) => self.pool().sys.take_pages(self.addresses.part(&bytes), staging).is_ok(),
-            None => false,
-        }
+        let Some(staging) = self.addresses.staging(&bytes) else { return false };
+        self.pool().sys.take_pages(self.addresses.part(&bytes), staging).is_ok()
     }
 
     /// Moves the staged pages of these entries back to the region's own addresses.
     pub(crate) fn bring_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> Result<(), SystemError> {
         let bytes = self.bytes_of(entries);
-        match self.addresses.staging(&bytes) {
-            Some(staging) => self.pool().sys.bring_pages(self.addresses.part(&bytes), staging),
-            None => Ok(()),
-        }
+        let Some(staging) = self.addresses.staging(&bytes) else { return Ok(()) };
+        self.pool().sys.bring_pages(self.addresses.part(&bytes), staging)
     }
 
     /// The rule of the budget: a change needs as many free mappings as it adds edges. A change that adds none works

@@ -123,10 +123,7 @@ impl<'a> Shown<'a> {
 
     /// The memory that a page of a split block shows.
     fn page_of(&self, index: EntryIndex, block: BlockId, page: usize) -> Shows<usize> {
-        let is = match self.table {
-            Some(table) => table.page(index, page),
-            None => SplitPage::Readable,
-        };
+        let is = self.table.map_or(SplitPage::Readable, |table| table.page(index, page));
         is.shows(self.size.len_of(block.index()) + page * BASE_PAGE)
     }
 

@@ -34,10 +34,8 @@ impl Mappings {
     /// Whether one call moves these bytes at one moment, as other threads see it, or refuses to: they are one mapping,
     /// or the kernel refuses to move several.
     pub(super) fn is_one(&self, at: usize, len: usize) -> bool {
-        match &self.0 {
-            Some(maps) => maps.end_of(at).is_ok_and(|end| at + len <= end),
-            None => true,
-        }
+        let Some(maps) = &self.0 else { return true };
+        maps.end_of(at).is_ok_and(|end| at + len <= end)
     }
 
     /// The same for a shared mapping, as far as the kernel tells.

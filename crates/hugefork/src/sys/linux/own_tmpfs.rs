@@ -212,10 +212,8 @@ extern "C" fn help(task: *mut c_void) -> c_int {
 
 fn write_all(path: &CStr, text: &[u8], call: &'static str) -> Result<(), SystemError> {
     let file = named(call, openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))?;
-    match named(call, rustix::io::write(&file, text))? {
-        written if written == text.len() => Ok(()),
-        _ => Err(super::descriptor::WROTE_NOTHING),
-    }
+    let written = named(call, rustix::io::write(&file, text))?;
+    if written == text.len() { Ok(()) } else { Err(super::descriptor::WROTE_NOTHING) }
 }
 
 /// The helper's stack.
