@@ -36,7 +36,6 @@ use crate::units::BASE_PAGE;
 pub(super) struct CowMappings {
     /// The template of all private mappings.
     pub(super) template: PoolMap,
-    capacity: usize,
     pagemap: Pagemap,
     /// Addresses for page tables that regions have shown before, if there are any.
     pub(super) parked: Option<ParkedTables>,
@@ -65,7 +64,6 @@ impl CowMappings {
         // From here on, the drop of `cow_mappings` gives the addresses back.
         let cow_mappings = CowMappings {
             template: PoolMap::new(pointer(at), capacity, MprotectFlags::READ),
-            capacity,
             pagemap,
             parked: ParkedTables::open(arena, capacity),
             mem: open_mem().ok(),
@@ -104,7 +102,7 @@ impl CowMappings {
 
     /// Shows some of the pool, and scans it for private pages.
     fn try_out(&self, align: usize) -> Result<(), SystemError> {
-        let len = self.capacity.min(align);
+        let len = self.template.len.min(align);
         let at = self.arena.take(len, align)?;
         let tried = self.move_to(at, len, 0);
         let looked = self.pagemap.scan(&(at..at + len), Scan::PRIVATE, &mut [PageRun::default(); 1]);
@@ -115,7 +113,7 @@ impl CowMappings {
     /// Shows the pool's memory from `offset` on, readable. [`CowMappings::make_ready`] was called for this part of the
     /// template.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.template.len, "only pool memory is shown");
         let parked = self.parked.as_ref();
         let moved = parked.and_then(|parked| parked.take(&self.mappings, part).map(|room| (parked, room)));
         let shown = self.move_to(part.at(), part.len(), offset);
@@ -136,8 +134,8 @@ impl CowMappings {
     /// the template has these properties meanwhile. Once the mapping is shown, no further step may fail, because the
     /// kernel may have copied pages for a writer.
     pub(super) fn show_to_children(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let of = self.template.at().wrapping_byte_add(offset);
+        assert!(offset + part.len() <= self.template.len, "only pool memory is shown");
+        let of = self.template.at.wrapping_byte_add(offset);
         // SAFETY: a part of the template, where no code reads or writes.
         let protect = |rights| named("mprotect of the template", unsafe { mprotect(of, part.len(), rights) });
         // SAFETY: a part of the template; the advice changes no contents.
@@ -181,7 +179,7 @@ impl CowMappings {
         self.mem = None;
         self.holder.get_or_init(|| Holder::open().ok());
         // SAFETY: our own range; the advice changes no contents.
-        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
+        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at, self.template.len, Advice::LinuxDontDump) })
     }
 
     /// All of its descriptors.
@@ -193,10 +191,8 @@ impl CowMappings {
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
     pub(super) fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
-        match self.holder() {
-            Some(holder) => holder.hold(part, &self.parking(part, parked)),
-            None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
-        }
+        let Some(holder) = self.holder() else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        holder.hold(part, &self.parking(part, parked))
     }
 
     /// The pair of a part and the addresses where its memory is parked.
@@ -237,7 +233,7 @@ impl CowMappings {
     pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
         let opened = self.template.open(offset, len);
         // After mlockall, some of it may be locked and the rest not.
-        if opened.is_ok() && !self.mappings.is_one(self.template.at().addr() + offset, len) {
+        if opened.is_ok() && !self.mappings.is_one(self.template.at.addr() + offset, len) {
             self.unlock_template();
         }
         opened
@@ -245,20 +241,19 @@ impl CowMappings {
 
     /// Moves a part of the template there. The template stays as it is.
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
-        match self.move_once(at, len, offset) {
-            // As in `make_ready`, if the kernel does not say where mappings end.
-            Err(_) => {
-                self.unlock_template();
-                self.move_once(at, len, offset)
-            }
-            moved => moved,
+        let moved = self.move_once(at, len, offset);
+        if moved.is_ok() {
+            return moved;
         }
+        // As in `make_ready`, if the kernel does not say where mappings end.
+        self.unlock_template();
+        self.move_once(at, len, offset)
     }
 
     fn move_once(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         // SAFETY: `offset` lies in the template, which stays as it is, since nothing writes there; the new range is the
         // caller's.
-        let moved = unsafe { move_page_tables(self.template.at().addr() + offset, at, len) };
+        let moved = unsafe { move_page_tables(self.template.at.addr() + offset, at, len) };
         let what = match moved {
             Err(Errno::NOMEM) => "mremap of a private mapping (raise RLIMIT_DATA)",
             _ => "mremap of a private mapping",
@@ -269,7 +264,7 @@ impl CowMappings {
     #[cold]
     fn unlock_template(&self) {
         // SAFETY: our own range; this changes no contents.
-        let _ = unsafe { munlock(self.template.at(), self.capacity) };
+        let _ = unsafe { munlock(self.template.at, self.template.len) };
     }
 
     /// Writes to private pages that the program may only read, through `/proc/self/mem`. The kernel allows this for
@@ -286,10 +281,8 @@ impl CowMappings {
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
         let mut again = None;
         let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
-        match named(CALL, pwrite(mem, bytes, part.at() as u64))? {
-            count if count == part.len() => Ok(()),
-            _ => Err(SystemError::new(CALL, Errno::IO)),
-        }
+        let count = named(CALL, pwrite(mem, bytes, part.at() as u64))?;
+        if count == part.len() { Ok(()) } else { Err(SystemError::new(CALL, Errno::IO)) }
     }
 
     /// As [`Sys::scan`](crate::sys::Sys::scan). A scan for private pages takes 35 ns for each base page, and one for
@@ -346,7 +339,7 @@ impl Drop for CowMappings {
     fn drop(&mut self) {
         if !owner::is_forked_child() {
             // If the kernel refuses, the addresses stay taken.
-            let _ = give_up(self.arena, self.template.at().expose_provenance(), self.capacity);
+            let _ = give_up(self.arena, self.template.at.expose_provenance(), self.template.len);
             if let Some(addresses) = self.parked.as_ref().map(ParkedTables::addresses) {
                 let _ = give_up(self.arena, addresses.start, addresses.len());
             }

@@ -132,7 +132,6 @@ pub struct Linux {
     pub(super) direct: PoolMap,
     /// The mapping from which read-only mappings are duplicated; none for hugetlb.
     pub(super) template: Option<PoolMap>,
-    pub(super) capacity: usize,
     pub(super) kind: Kind,
     pub(super) dump: Dump,
     pub(super) arena: &'static Arena,
@@ -187,7 +186,6 @@ impl Linux {
             exports,
             direct,
             template: None,
-            capacity,
             kind,
             dump,
             arena,
@@ -196,13 +194,13 @@ impl Linux {
             children: Children::HaveNothing,
             is_left: AtomicBool::new(false),
         };
-        memory.mark(memory.direct.at())?;
+        memory.mark(memory.direct.at)?;
         match kind {
             // The kernel neither locks nor touches hugetlb memory by itself.
             Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
             Kind::ShmemHuge(_) | Kind::ShmemBase => {
                 let template = map_direct(arena, &file, capacity, kind, Access::Read)?;
-                let map = memory.template.insert(template).at();
+                let map = memory.template.insert(template).at;
                 memory.mark(map)?;
             }
         }
@@ -274,7 +272,7 @@ impl Linux {
     /// Gives the kernel advice about a new mapping of the whole pool, which no thread uses yet.
     fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
         // SAFETY: the mapping is ours, and none of the advice drops contents.
-        let advise = |advice, call| named(call, unsafe { madvise(map, self.capacity, advice) });
+        let advise = |advice, call| named(call, unsafe { madvise(map, self.direct.len, advice) });
         advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)")?;
         advise(Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")?;
         match self.kind {
@@ -287,10 +285,10 @@ impl Linux {
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
-        debug_assert!(offset + len <= self.capacity);
+        debug_assert!(offset + len <= self.direct.len);
         // SAFETY: the range lies in the direct map, and none of the advice used here drops contents that are still
         // needed.
-        named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
+        named(call, unsafe { madvise(self.direct.at.byte_add(offset), len, advice) })
     }
 
     fn populate(&self, offset: usize, len: usize) -> Result<(), SystemError> {
@@ -306,7 +304,7 @@ impl Linux {
         const COLLAPSE_TRIES: usize = 3;
         for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
-            match hugefork_linux::advice::collapse(unsafe { self.direct.at().byte_add(offset) }, HUGE_PAGE) {
+            match hugefork_linux::advice::collapse(unsafe { self.direct.at.byte_add(offset) }, HUGE_PAGE) {
                 Ok(()) => return true,
                 Err(Errno::AGAIN) => {}
                 Err(_) => break,
@@ -327,7 +325,7 @@ impl Linux {
             // A child has no direct map.
             return (None, None);
         }
-        (self.bytes(), pagemap::huge_bytes(self.direct.at().addr(), self.capacity))
+        (self.bytes(), pagemap::huge_bytes(self.direct.at.addr(), self.direct.len))
     }
 }
 
@@ -402,7 +400,7 @@ fn protection(access: Access) -> MprotectFlags {
 
 impl Sys for Linux {
     fn direct(&self) -> *mut u8 {
-        self.direct.at().cast()
+        self.direct.at.cast()
     }
 
     fn merging(&self) -> Merging {
@@ -465,7 +463,7 @@ impl Sys for Linux {
     }
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        assert!(offset + len <= self.capacity, "only pool memory is punched");
+        assert!(offset + len <= self.direct.len, "only pool memory is punched");
         if self.is_left.load(Ordering::Acquire) {
             return Err(SystemError::new(REMOVE, Errno::FAULT));
         }
@@ -473,7 +471,7 @@ impl Sys for Linux {
         if removed == Err(SystemError::new(REMOVE, Errno::INVAL)) {
             // The program has locked the direct map (`mlockall`). The mappings of regions stay locked.
             // SAFETY: our own range; this changes no contents.
-            let _ = unsafe { munlock(self.direct.at(), self.capacity) };
+            let _ = unsafe { munlock(self.direct.at, self.direct.len) };
             return self.advise(offset, len, Advice::LinuxRemove, REMOVE);
         }
         removed
@@ -497,7 +495,7 @@ impl Sys for Linux {
         }
         match self.file() {
             Ok(file) => residence::next_of_file(file, range),
-            Err(_) => residence::next(self.direct.at().addr(), range),
+            Err(_) => residence::next(self.direct.at.addr(), range),
         }
     }
 
@@ -672,7 +670,7 @@ impl Drop for Linux {
             // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
             // taken.
             for map in self.template.iter().chain([&self.direct]) {
-                let _ = give_up(self.arena, map.at().expose_provenance(), self.capacity);
+                let _ = give_up(self.arena, map.at.expose_provenance(), self.direct.len);
             }
         }
     }

@@ -38,8 +38,9 @@ const OPENED_AHEAD_BYTES: usize = 16 << 20;
 
 /// A mapping of a whole pool, which this value owns.
 pub(super) struct PoolMap {
-    at: *mut c_void,
-    len: usize,
+    /// The address of the first byte.
+    pub(super) at: *mut c_void,
+    pub(super) len: usize,
     rights: MprotectFlags,
     /// The size of a piece.
     piece: usize,
@@ -65,11 +66,6 @@ impl PoolMap {
             open: [const { AtomicU64::new(0) }; PIECE_WORDS],
             changing: AtomicBool::new(false),
         }
-    }
-
-    /// The address of the first byte.
-    pub(super) fn at(&self) -> *mut c_void {
-        self.at
     }
 
     /// Makes some bytes accessible, if they are not.

@@ -63,7 +63,7 @@ impl ProgramSys for Linux {
     fn bytes(&self) -> Option<usize> {
         match self.file() {
             Ok(file) => fstat(file).ok().map(|status| status.st_blocks as usize * 512),
-            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct.at().addr(), part)).sum(),
+            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct.at.addr(), part)).sum(),
         }
     }
 
@@ -75,7 +75,7 @@ impl ProgramSys for Linux {
         let is_huge = self.collapse(offset);
         // The collapse has mapped the huge page in the direct map, too, and the process's RSS would count it twice.
         // SAFETY: the direct map is a shared mapping of the file, which keeps the page.
-        let _ = unsafe { madvise(self.direct.at().byte_add(offset), HUGE_PAGE, Advice::LinuxDontNeed) };
+        let _ = unsafe { madvise(self.direct.at.byte_add(offset), HUGE_PAGE, Advice::LinuxDontNeed) };
         is_huge
     }
 

@@ -31,13 +31,13 @@ impl Linux {
     /// Shows pool memory by one call, which duplicates a mapping of the pool that has this access. The part never has
     /// another.
     pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.direct.len, "only pool memory is shown");
         let of = match (access, &self.template) {
             (Access::Read, Some(template)) => template,
             (Access::Read, None) | (Access::ReadWrite, _) => &self.direct,
         };
         let opened = of.open(offset, part.len());
-        let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
+        let duplicated = if opened.is_ok() { self.duplicate(part, of.at, offset) } else { opened };
         if duplicated.is_ok() && self.dump == Dump::Included {
             // A failure here is ignored: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this memory; the advice changes no contents.
@@ -77,7 +77,7 @@ impl Linux {
 
     /// As [`Linux::map`], for memory that `mremap` cannot duplicate. This takes three calls.
     pub(super) fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.direct.len, "only pool memory is shown");
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
         let mapped = self.file().and_then(|file| {
             let (at, len, offset) = (pointer(part.at()), part.len(), offset as u64);
@@ -234,7 +234,7 @@ mod tests {
         written.iter().for_each(|page| unsafe { page.write_volatile(7) });
         // From now on no other mapping can be made, because the template is gone.
         // SAFETY: no other code knows the template.
-        unsafe { munmap(cow_mappings.template.at(), len) }.unwrap();
+        unsafe { munmap(cow_mappings.template.at, len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
