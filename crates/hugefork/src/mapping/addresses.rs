@@ -149,12 +149,9 @@ impl<S: Sys> Addresses<S> {
         for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
             if let Some(start) = first.block().map(|block| self.pool.offset(block)) {
                 let part = self.part(&(size.len_of(run.start)..size.len_of(run.end)));
-                let shows = match first.is_cow_mapping() {
-                    true => Shows::Hidden,
-                    false => Shows::Memory { start, access: Access::Read },
-                };
-                let shown = self.pool.sys.show(part, shows);
-                shown.map_err(|failure| failure.error)?;
+                let memory = Shows::Memory { start, access: Access::Read };
+                let shows = if first.is_cow_mapping() { Shows::Hidden } else { memory };
+                self.pool.sys.show(part, shows).map_err(|failure| failure.error)?;
             }
         }
         Ok(())
