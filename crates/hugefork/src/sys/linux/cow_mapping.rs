@@ -25,7 +25,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mpro
 use super::arena::Arena;
 use super::hold::Holder;
 use super::mappings::Mappings;
-use super::memory::{Dump, NoPageGrain, give_up, pointer};
+use super::memory::{Dump, NoPageGrain, pointer};
 use super::parked::ParkedTables;
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, track_writes};
@@ -60,10 +60,10 @@ impl CowMappings {
         dump: Dump,
     ) -> Result<CowMappings, NoPageGrain> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
-        let at = arena.take_in_whole_gib(capacity, align)?;
-        // From here on, the drop of `cow_mappings` gives the addresses back.
+        let range = arena.take_in_whole_gib(capacity, align)?;
+        let at = range.at;
         let cow_mappings = CowMappings {
-            template: PoolMap::new(pointer(at), capacity, MprotectFlags::READ),
+            template: PoolMap::new(range, MprotectFlags::READ),
             pagemap,
             parked: ParkedTables::open(arena, capacity),
             mem: open_mem().ok(),
@@ -103,10 +103,9 @@ impl CowMappings {
     /// Shows some of the pool, and scans it for private pages.
     fn try_out(&self, align: usize) -> Result<(), SystemError> {
         let len = self.template.len.min(align);
-        let at = self.arena.take(len, align)?;
-        let tried = self.move_to(at, len, 0);
-        let looked = self.pagemap.scan(&(at..at + len), Scan::PRIVATE, &mut [PageRun::default(); 1]);
-        give_up(self.arena, at, len)?;
+        let range = self.arena.take(len, align)?;
+        let tried = self.move_to(range.at, len, 0);
+        let looked = self.pagemap.scan(&(range.at..range.at + len), Scan::PRIVATE, &mut [PageRun::default(); 1]);
         tried.and(named("ioctl(PAGEMAP_SCAN)", looked)).map(drop)
     }
 
@@ -167,9 +166,7 @@ impl CowMappings {
         if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
             return named("userfaultfd", Err(Errno::PERM));
         }
-        let at = self.arena.take(len, align)?;
-        // SAFETY: the arena sets each range aside for one caller until it is given back.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(self.arena.take(len, align)?.into_extent())
     }
 
     /// Opens in advance the descriptors that it will need, and closes one that it will not: CoW mappings that are
@@ -333,16 +330,4 @@ impl CowMappings {
 
 fn open_mem() -> Result<Descriptor, Errno> {
     Descriptor::keep_of_proc(c"/proc/thread-self/mem", OFlags::WRONLY)
-}
-
-impl Drop for CowMappings {
-    fn drop(&mut self) {
-        if !owner::is_forked_child() {
-            // If the kernel refuses, the addresses stay taken.
-            let _ = give_up(self.arena, self.template.at.expose_provenance(), self.template.len);
-            if let Some(addresses) = self.parked.as_ref().map(ParkedTables::addresses) {
-                let _ = give_up(self.arena, addresses.start, addresses.len());
-            }
-        }
-    }
 }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
-use hugefork_linux::parking::{self, Failure};
+use hugefork_linux::parking::Failure;
 use rustix::fs::{MemfdFlags, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
@@ -175,17 +175,30 @@ impl Linux {
             let _ = share::guard(kept(&file)?);
         }
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
-        let cow_mappings = match kind {
-            Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
-            Kind::ShmemHuge(_) | Kind::ShmemBase => CowMappings::open(arena, &file, capacity, kind.align(), dump),
+        let (template, cow_mappings) = match kind {
+            Kind::Hugetlb { .. } => {
+                // The kernel neither locks nor touches hugetlb memory by itself.
+                direct.open(0, capacity)?;
+                (None, Err(NoPageGrain::Hugetlb))
+            }
+            Kind::ShmemHuge(_) | Kind::ShmemBase => (
+                Some(map_direct(arena, &file, capacity, kind, Access::Read)?),
+                CowMappings::open(arena, &file, capacity, kind.align(), dump),
+            ),
         };
         let (device, inode) = file.file();
-        let mut memory = Linux {
-            file: Err(NOTHING_KEPT),
+        let file = match kind {
+            Kind::Hugetlb { .. } => Ok(file),
+            // A query by address takes a system call that filters may lack ([`residence`]).
+            _ if exports == Exports::Yes || advice::has_filter() => share::reopen_for_reading(&file),
+            _ => Err(NOTHING_KEPT),
+        };
+        Ok(Linux {
+            file,
             id: FileId::new(device, inode),
             exports,
             direct,
-            template: None,
+            template,
             kind,
             dump,
             arena,
@@ -193,24 +206,7 @@ impl Linux {
             not_collapsed: AtomicU64::new(0),
             children: Children::HaveNothing,
             is_left: AtomicBool::new(false),
-        };
-        memory.mark(memory.direct.at)?;
-        match kind {
-            // The kernel neither locks nor touches hugetlb memory by itself.
-            Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
-            Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                let template = map_direct(arena, &file, capacity, kind, Access::Read)?;
-                let map = memory.template.insert(template).at;
-                memory.mark(map)?;
-            }
-        }
-        memory.file = match kind {
-            Kind::Hugetlb { .. } => Ok(file),
-            // A query by address takes a system call that filters may lack ([`residence`]).
-            _ if exports == Exports::Yes || advice::has_filter() => share::reopen_for_reading(&file),
-            _ => Err(NOTHING_KEPT),
-        };
-        Ok(memory)
+        })
     }
 
     /// The file, if the pool keeps it and the program has not closed it.
@@ -266,21 +262,6 @@ impl Linux {
         match self.kind {
             Kind::Hugetlb { page } => page,
             Kind::ShmemHuge(_) | Kind::ShmemBase => BASE_PAGE,
-        }
-    }
-
-    /// Gives the kernel advice about a new mapping of the whole pool, which no thread uses yet.
-    fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
-        // SAFETY: the mapping is ours, and none of the advice drops contents.
-        let advise = |advice, call| named(call, unsafe { madvise(map, self.direct.len, advice) });
-        advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)")?;
-        advise(Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")?;
-        match self.kind {
-            Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)) => {
-                advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")
-            }
-            // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
-            Kind::ShmemHuge(Huge::Collapse) | Kind::ShmemBase | Kind::Hugetlb { .. } => Ok(()),
         }
     }
 
@@ -353,31 +334,28 @@ fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
 /// Maps the whole file in the arena, at a multiple of its largest page size. The mapping is inaccessible at first: if
 /// another thread forks before the mapping is excluded from children, the child must not get access to the pool.
 fn map_direct(
-    arena: &Arena,
+    arena: &'static Arena,
     file: &Descriptor,
     capacity: usize,
     kind: Kind,
     access: Access,
 ) -> Result<PoolMap, SystemError> {
-    let at = arena.take(capacity, kind.align())?;
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
-    let mapped = kept(file).and_then(|file| {
-        // SAFETY: the range was just taken, and no other code uses it.
-        named("mmap of the pool", unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) })
-    });
-    let map = mapped.inspect_err(|_| _ = give_up(arena, at, capacity))?;
+    let range = arena.take(capacity, kind.align())?;
+    let (at, file, flags) = (pointer(range.at), kept(file)?, MapFlags::SHARED | MapFlags::FIXED);
+    // SAFETY: the range was just taken, and no other code uses it.
+    named("mmap of the pool", unsafe { mmap(at, capacity, ProtFlags::empty(), flags, file, 0) })?;
     // After mlockall(MCL_FUTURE), the mapping and all mappings made of it would be locked.
     // SAFETY: our own range; this changes no contents.
-    let _ = unsafe { munlock(map, capacity) };
-    Ok(PoolMap::new(map, capacity, protection(access)))
-}
-
-/// Makes a range of the arena inaccessible and gives it back.
-pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
-    // SAFETY: the caller took the range from the arena, and gives it up.
-    named("mmap to unmap a range", unsafe { parking::clear(at, len) })?;
-    arena.give_back(at, len);
-    Ok(())
+    let _ = unsafe { munlock(at, capacity) };
+    // SAFETY: the mapping is ours, and none of the advice drops contents.
+    let advise = |advice, call| named(call, unsafe { madvise(at, capacity, advice) });
+    advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)")?;
+    advise(Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")?;
+    // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
+    if matches!(kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_))) {
+        advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
+    }
+    Ok(PoolMap::new(range, protection(access)))
 }
 
 /// Counts again how many mappings regions may have: the limit, less those of the rest of the program, less a margin.
@@ -438,16 +416,13 @@ impl Sys for Linux {
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let at = self.arena.take_in_whole_gib(len, align)?;
-        // SAFETY: the arena sets each range aside for one caller until it is given back.
-        let extent = unsafe { Extent::new(at, len) };
-        // The release also undoes what the failed call has done. If it fails, the addresses stay taken.
-        self.arena.show_zeros(at, len).inspect_err(|_| _ = give_up(self.arena, at, len))?;
-        Ok(extent)
+        let range = self.arena.take_in_whole_gib(len, align)?;
+        self.arena.show_zeros(range.at, len)?;
+        Ok(range.into_extent())
     }
 
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
-        give_up(self.arena, extent.base(), extent.len())
+        self.arena.give_up(extent.base(), extent.len())
     }
 
     fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure> {
@@ -541,9 +516,7 @@ impl Sys for Linux {
 
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         // The range is aligned so that a GiB moves as one entry of its page tables.
-        let at = self.arena.take_in_whole_gib(len, align)?;
-        // SAFETY: as in `claim`.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(self.arena.take_in_whole_gib(len, align)?.into_extent())
     }
 
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
@@ -661,17 +634,4 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` can be written. Both clocks exist on every Linux, so the call cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-impl Drop for Linux {
-    fn drop(&mut self) {
-        // A fork(2) child never had the direct map, and other memory may be in its place.
-        if !owner::is_forked_child() {
-            // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
-            // taken.
-            for map in self.template.iter().chain([&self.direct]) {
-                let _ = give_up(self.arena, map.at.expose_provenance(), self.direct.len);
-            }
-        }
-    }
 }
