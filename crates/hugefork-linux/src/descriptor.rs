@@ -88,19 +88,20 @@ impl Descriptor {
         Ok(self.borrow())
     }
 
-    /// Like [`Descriptor::get`]. If the number no longer leads to the file, the result is the file that `open` opens,
-    /// which remains open as long as `again`.
+    /// Like [`Descriptor::get`], for a file of `/proc`. If the number no longer leads to the file, the result is the
+    /// file opened again, which remains open as long as `again`.
     ///
     /// # Errors
-    /// The errors of `open`.
+    /// As in [`Descriptor::keep_of_proc`].
     pub fn get_or_open<'a>(
         &'a self,
         again: &'a mut Option<Descriptor>,
-        open: impl FnOnce() -> Result<Descriptor, Errno>,
+        path: &CStr,
+        access: OFlags,
     ) -> Result<BorrowedFd<'a>, Errno> {
         match self.get() {
             Ok(file) => Ok(file),
-            Err(_) => again.insert(open()?).get(),
+            Err(_) => again.insert(Descriptor::keep_of_proc(path, access)?).get(),
         }
     }
 

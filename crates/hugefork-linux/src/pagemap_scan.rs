@@ -4,6 +4,7 @@
 //! [Documentation/admin-guide/mm/pagemap.rst](https://docs.kernel.org/admin-guide/mm/pagemap.html);
 //! [`<linux/fs.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fs.h)
 
+use core::ffi::CStr;
 use core::ops::Range;
 
 use rustix::fd::BorrowedFd;
@@ -12,6 +13,9 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::{Descriptor, ioctl};
+
+/// The file (`/proc/self` would be the first thread, which has no memory once it has exited).
+const PATH: &CStr = c"/proc/thread-self/pagemap";
 
 /// The number of the call.
 pub const PAGEMAP_SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
@@ -161,8 +165,8 @@ pub struct Scanned {
     pub end: usize,
 }
 
-/// `/proc/thread-self/pagemap` (`/proc/self` would be the first thread, which has no memory once it has exited). If the
-/// program has closed the descriptor or replaced its file, each call opens the file again.
+/// `/proc/thread-self/pagemap`. If the program has closed the descriptor or replaced its file, each call opens the file
+/// again.
 #[derive(Debug)]
 pub struct Pagemap(pub Descriptor);
 
@@ -172,7 +176,7 @@ impl Pagemap {
     /// # Errors
     /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Pagemap, Errno> {
-        Ok(Pagemap(open()?))
+        Ok(Pagemap(Descriptor::keep_of_proc(PATH, OFlags::RDONLY)?))
     }
 
     /// Finds pages in address order until the scan's page limit is reached or `found` is full. With an empty `found` it
@@ -183,7 +187,7 @@ impl Pagemap {
     /// `ENOTTY` before Linux 6.7.
     pub fn scan(&self, range: &Range<usize>, wanted: Scan, found: &mut [PageRun]) -> Result<Scanned, Errno> {
         let mut again = None;
-        scan(self.0.get_or_open(&mut again, open)?, range, wanted, found)
+        scan(self.0.get_or_open(&mut again, PATH, OFlags::RDONLY)?, range, wanted, found)
     }
 }
 
@@ -200,10 +204,6 @@ pub fn scan(file: BorrowedFd<'_>, range: &Range<usize>, wanted: Scan, found: &mu
     // them, and changes no bytes of mappings.
     let runs = unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) }?;
     Ok(Scanned { runs, end: scan.walk_end as usize })
-}
-
-fn open() -> Result<Descriptor, Errno> {
-    Descriptor::keep_of_proc(c"/proc/thread-self/pagemap", OFlags::RDONLY)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
@@ -31,6 +32,9 @@ use super::pool_map::PoolMap;
 use super::{kept, named, owner, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, ScanFor, Scanned, SystemError};
 use crate::units::BASE_PAGE;
+
+/// The memory of the process.
+const MEM: &CStr = c"/proc/thread-self/mem";
 
 /// The files and addresses that one pool needs for CoW mappings.
 pub(super) struct CowMappings {
@@ -66,7 +70,7 @@ impl CowMappings {
             template: PoolMap::new(range, MprotectFlags::READ),
             pagemap,
             parked: ParkedTables::open(arena, capacity),
-            mem: open_mem().ok(),
+            mem: Descriptor::keep_of_proc(MEM, OFlags::WRONLY).ok(),
             mappings: Mappings::open(at),
             arena,
             holder: OnceLock::new(),
@@ -277,7 +281,7 @@ impl CowMappings {
         // SAFETY: by this function's contract.
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
         let mut again = None;
-        let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
+        let mem = named(CALL, mem.get_or_open(&mut again, MEM, OFlags::WRONLY))?;
         let count = named(CALL, pwrite(mem, bytes, part.at() as u64))?;
         if count == part.len() { Ok(()) } else { Err(SystemError::new(CALL, Errno::IO)) }
     }
@@ -326,8 +330,4 @@ impl CowMappings {
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),
         }
     }
-}
-
-fn open_mem() -> Result<Descriptor, Errno> {
-    Descriptor::keep_of_proc(c"/proc/thread-self/mem", OFlags::WRONLY)
 }
