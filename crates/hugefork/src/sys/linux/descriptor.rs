@@ -78,10 +78,8 @@ pub(crate) unsafe fn read(
     match offset {
         // SAFETY: the kernel writes to `at..at + len` where it may, and answers EFAULT where it may not.
         None => counted("read", unsafe { libc::read(fd.as_raw_fd(), at.cast(), len) }),
-        Some(offset) => {
-            // SAFETY: as above. An offset beyond `i64` becomes negative, and the kernel refuses it.
-            counted("pread", unsafe { libc::pread64(fd.as_raw_fd(), at.cast(), len, offset.cast_signed()) })
-        }
+        // SAFETY: as above. An offset beyond `i64` becomes negative, and the kernel refuses it.
+        Some(from) => counted("pread", unsafe { libc::pread64(fd.as_raw_fd(), at.cast(), len, from.cast_signed()) }),
     }
 }
 
@@ -98,10 +96,8 @@ pub(crate) unsafe fn write(
     match offset {
         // SAFETY: the kernel reads `at..at + len` where it may, and answers EFAULT where it may not.
         None => counted("write", unsafe { libc::write(fd.as_raw_fd(), at.cast(), len) }),
-        Some(offset) => {
-            // SAFETY: as above, and as in `read`.
-            counted("pwrite", unsafe { libc::pwrite64(fd.as_raw_fd(), at.cast(), len, offset.cast_signed()) })
-        }
+        // SAFETY: as above, and as in `read`.
+        Some(to) => counted("pwrite", unsafe { libc::pwrite64(fd.as_raw_fd(), at.cast(), len, to.cast_signed()) }),
     }
 }
 
