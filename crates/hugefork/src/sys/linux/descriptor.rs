@@ -101,6 +101,7 @@ pub(crate) unsafe fn write(
     }
 }
 
-fn counted(call: &'static str, result: isize) -> Result<usize, SystemError> {
+/// The result of a call that counts bytes.
+pub(super) fn counted(call: &'static str, result: isize) -> Result<usize, SystemError> {
     usize::try_from(result).map_err(|_| SystemError::new(call, last_error()))
 }

@@ -19,7 +19,6 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt;
-use core::ptr::NonNull;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -34,8 +33,8 @@ use thiserror::Error;
 
 use super::advice::is_filtered;
 use super::mask::SignalsBlocked;
-use super::memory::{map_anonymous, unmap_anonymous};
-use super::{LOST, kept, named, share};
+use super::share::{self, PrivateMemory};
+use super::{LOST, kept, named};
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
@@ -181,14 +180,16 @@ impl Wish {
         if !children_stay().map_err(NoTmpfs::NoNamespace)? {
             return Err(NoTmpfs::OtherPids);
         }
-        let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
+        // It is unmapped when the helper has ended.
+        let stack = named("mmap of a stack", PrivateMemory::anywhere(STACK_BYTES)).map_err(NoTmpfs::NoNamespace)?;
+        let top = stack.at.wrapping_byte_add(STACK_BYTES);
         let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
         let mut task: Task<'_> = (self, Err(killed));
         // No handler of the program may run in the helper.
         let _signals = SignalsBlocked::new();
         // SAFETY: the helper runs `help` on a stack of its own. This thread does not touch the task before the call
         // returns; the helper has ended then, or will run nothing any more.
-        let pid = unsafe { libc::clone(help, stack.top(), FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
+        let pid = unsafe { libc::clone(help, top, FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
         let Some(pid) = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
             return Err(NoTmpfs::NoNamespace(SystemError::new("clone(CLONE_NEWUSER)", super::last_error())));
         };
@@ -216,26 +217,5 @@ fn write_all(path: &CStr, text: &[u8], call: &'static str) -> Result<(), SystemE
     if written == text.len() { Ok(()) } else { Err(super::descriptor::WROTE_NOTHING) }
 }
 
-/// The helper's stack.
-struct Stack(NonNull<u8>);
-
-impl Stack {
-    /// Far more than the helper needs, also in an unoptimised build.
-    const LEN: usize = 256 << 10;
-
-    fn new() -> Result<Stack, SystemError> {
-        Ok(Stack(named("mmap of a stack", map_anonymous(Stack::LEN))?))
-    }
-
-    /// The end of the stack, from which it grows down.
-    fn top(&self) -> *mut c_void {
-        self.0.as_ptr().wrapping_add(Stack::LEN).cast()
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // SAFETY: the helper has ended. If the kernel refuses, the stack stays mapped.
-        unsafe { unmap_anonymous(self.0.as_ptr(), Stack::LEN) };
-    }
-}
+/// The size of the helper's stack: far more than it needs, also in an unoptimised build.
+const STACK_BYTES: usize = 256 << 10;

@@ -1,17 +1,16 @@
 //! The memory of a program that knows nothing of hugefork (../program.rs). Its children inherit the memory that private
 //! mappings show, and the program may close hugefork's descriptors, or map other memory in its place.
 
-use core::ptr;
-use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use hugefork_linux::Descriptor;
 use rustix::fs::fstat;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed, munmap};
 
 use super::cow_mapping::CowMappings;
 use super::memory::{Children, Huge, Kind, Linux, pointer};
+use super::share::PrivateMemory;
 use super::{advice, named, residence};
 use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::racing::ZERO_PAGE;
@@ -54,7 +53,7 @@ impl Linux {
 }
 
 impl ProgramSys for Linux {
-    type Plain = Plain;
+    type Plain = PrivateMemory;
 
     fn collapses(&self) -> bool {
         matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
@@ -96,14 +95,11 @@ impl ProgramSys for Linux {
         unsafe { pointer(part.at()).cast::<u8>().write_bytes(0, part.len()) };
     }
 
-    fn plain(&self, len: usize) -> Result<Plain, SystemError> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping, where the kernel chooses.
-        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
-        Ok(Plain { at, len })
+    fn plain(&self, len: usize) -> Result<PrivateMemory, SystemError> {
+        named("mmap", PrivateMemory::anywhere(len))
     }
 
-    fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>, zeros: Zeros) {
+    fn fill(&self, plain: &mut PrivateMemory, offset: usize, from: Part<'_>, zeros: Zeros) {
         assert!(offset + from.len() <= plain.len, "what is copied lies inside");
         for at in (0..from.len()).step_by(BASE_PAGE) {
             let page = pointer(from.at() + at).cast::<u8>().cast_const();
@@ -115,7 +111,7 @@ impl ProgramSys for Linux {
         }
     }
 
-    fn show_plain(&self, mut plain: Plain, part: Part<'_>) -> Result<(), SystemError> {
+    fn show_plain(&self, mut plain: PrivateMemory, part: Part<'_>) -> Result<(), SystemError> {
         assert_eq!(plain.len, part.len(), "it is shown as a whole");
         let (at, len) = (plain.at, plain.len);
         // SAFETY: both ranges are ours; the memory that the part shows is to be replaced.
@@ -129,22 +125,6 @@ impl ProgramSys for Linux {
     fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: the caller has made sure that no code uses the mappings there, and that they are the program's.
         named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
-    }
-}
-
-/// Plain memory that is not shown yet.
-pub(crate) struct Plain {
-    at: *mut c_void,
-    /// 0 once it is shown.
-    len: usize,
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: this value alone owns it. If the kernel refuses, it stays.
-            let _ = unsafe { munmap(self.at, self.len) };
-        }
     }
 }
 

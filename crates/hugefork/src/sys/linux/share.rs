@@ -29,7 +29,8 @@ use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
-use super::{LOST, kept, last_error, named};
+use super::descriptor::counted;
+use super::{LOST, kept, named};
 use crate::sys::SystemError;
 use crate::sys::racing::copy_out;
 use crate::units::HUGE_PAGE;
@@ -171,10 +172,10 @@ pub(crate) struct Stretch {
     pub(crate) file_offset: Option<usize>,
 }
 
-/// Private memory of this process that shows parts of a file, and zeros.
+/// Private memory of this process that shows parts of a file, and zeros. The drop unmaps it, unless its length is 0.
 pub(crate) struct PrivateMemory {
-    at: *mut c_void,
-    len: usize,
+    pub(super) at: *mut c_void,
+    pub(super) len: usize,
 }
 
 // SAFETY: this is memory of the process, which any thread may use.
@@ -206,6 +207,13 @@ impl PrivateMemory {
             mapped => mapped?,
         }
         Ok(memory)
+    }
+
+    /// `len` bytes of zeros, anywhere.
+    pub(super) fn anywhere(len: usize) -> rustix::io::Result<PrivateMemory> {
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, READ_WRITE, UNCHARGED) }?;
+        Ok(PrivateMemory { at, len })
     }
 
     /// `len` bytes of zeros, at a multiple of `align` and of 2 MiB.
@@ -317,13 +325,10 @@ impl PrivateMemory {
 
 /// How many bytes a call has copied, 0 if a signal came first. There was at least one byte to copy.
 fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
-    match copied {
-        1.. => Ok(copied.cast_unsigned()),
-        0 => Err(SystemError::new(call, Errno::FAULT)),
-        ..0 => match last_error() {
-            Errno::INTR => Ok(0),
-            errno => Err(SystemError::new(call, errno)),
-        },
+    match counted(call, copied) {
+        Ok(0) => Err(SystemError::new(call, Errno::FAULT)),
+        Err(error) if error.raw_os_error() == Errno::INTR.raw_os_error() => Ok(0),
+        counted => counted,
     }
 }
 
