@@ -40,10 +40,7 @@ impl Descriptor {
     /// The errors of `open`.
     pub fn keep<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Descriptor, E> {
         let taken = [take_if_closed(0), take_if_closed(1), take_if_closed(2)];
-        let low = match open() {
-            Ok(file) => Descriptor::from(file),
-            Err(error) => return Err(error),
-        };
+        let low = Descriptor::from(open()?);
         drop(taken);
         match fcntl_dupfd_cloexec(low.borrow(), HIGH).map(Descriptor::from) {
             Ok(high) if high.file() == low.file() => Ok(high),
@@ -62,15 +59,13 @@ impl Descriptor {
         let kept = Descriptor::keep(|| openat(CWD, path, access | OFlags::CLOEXEC, Mode::empty()))?;
         // `fstatfs` would be the direct check, but seccomp filters often forbid it.
         let stat = kept.stat()?;
-        match (stat.st_size, stat.st_blocks, stat.st_blksize) == (0, 0, 1024) {
-            true => Ok(kept),
-            false => {
-                // The number may belong to the program now, so the library closes nothing. A duplicate above 900
-                // remains open.
-                forget(kept);
-                Err(Errno::BADF)
-            }
+        if (stat.st_size, stat.st_blocks, stat.st_blksize) != (0, 0, 1024) {
+            // The number may belong to the program now, so the library closes nothing. A duplicate above 900 remains
+            // open.
+            forget(kept);
+            return Err(Errno::BADF);
         }
+        Ok(kept)
     }
 
     /// Calls `fstat` for the file.
@@ -89,28 +84,24 @@ impl Descriptor {
     /// # Errors
     /// As in [`Descriptor::stat`].
     pub fn get(&self) -> Result<BorrowedFd<'_>, Errno> {
-        match self.stat() {
-            Ok(_) => Ok(self.borrow()),
-            Err(errno) => Err(errno),
-        }
+        self.stat()?;
+        Ok(self.borrow())
     }
 
-    /// Like [`Descriptor::get`]. If the number no longer leads to the file, the result is the file that `open` opens,
-    /// which remains open as long as `again`.
+    /// Like [`Descriptor::get`], for a file of `/proc`. If the number no longer leads to the file, the result is the
+    /// file opened again, which remains open as long as `again`.
     ///
     /// # Errors
-    /// The errors of `open`.
+    /// As in [`Descriptor::keep_of_proc`].
     pub fn get_or_open<'a>(
         &'a self,
         again: &'a mut Option<Descriptor>,
-        open: impl FnOnce() -> Result<Descriptor, Errno>,
+        path: &CStr,
+        access: OFlags,
     ) -> Result<BorrowedFd<'a>, Errno> {
         match self.get() {
             Ok(file) => Ok(file),
-            Err(_) => match open() {
-                Ok(file) => again.insert(file).get(),
-                Err(errno) => Err(errno),
-            },
+            Err(_) => again.insert(Descriptor::keep_of_proc(path, access)?).get(),
         }
     }
 
@@ -128,10 +119,8 @@ impl Descriptor {
         let Some(mut new) = open() else { return false };
         if new.number != self.number {
             // The lowest free number from this one on.
-            match fcntl_dupfd_cloexec(new.borrow(), self.number) {
-                Ok(again) => new = Descriptor::from(again),
-                Err(_) => return false,
-            }
+            let Ok(again) = fcntl_dupfd_cloexec(new.borrow(), self.number) else { return false };
+            new = Descriptor::from(again);
         }
         if new.number != self.number {
             return false;
@@ -166,10 +155,7 @@ fn take_if_closed(number: RawFd) -> Option<Descriptor> {
 impl From<OwnedFd> for Descriptor {
     fn from(file: OwnedFd) -> Descriptor {
         // If the kernel does not identify the file, store an identity that no file matches.
-        let (device, inode) = match fstat(&file) {
-            Ok(stat) => (stat.st_dev, stat.st_ino),
-            Err(_) => (0, 0),
-        };
+        let (device, inode) = fstat(&file).map_or((0, 0), |stat| (stat.st_dev, stat.st_ino));
         Descriptor { number: file.into_raw_fd(), device: AtomicU64::new(device), inode: AtomicU64::new(inode) }
     }
 }

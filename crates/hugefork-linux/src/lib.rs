@@ -19,8 +19,8 @@
 //! These functions may run in a signal handler, and in a program that does not know of them. They
 //! allocate nothing, take no lock, and do not panic if a range starts before it ends. They leave
 //! `errno` unchanged, because they call the kernel directly and not libc. Functions that the
-//! engine's fault handler calls avoid adapters and closures: in an unoptimised build each of those
-//! takes its own space on the stack.
+//! engine's fault handler calls make no system call inside a closure: in an unoptimised build the
+//! closure and the adapter that calls it take stack of their own.
 #![no_std]
 
 #[cfg(test)]
@@ -60,8 +60,5 @@ unsafe fn ioctl<Argument>(file: BorrowedFd<'_>, call: Opcode, argument: &mut Arg
 
 /// Converts the result of a system call.
 fn answer(answered: Result<usize, syscalls::Errno>) -> Result<usize, Errno> {
-    match answered {
-        Ok(value) => Ok(value),
-        Err(errno) => Err(Errno::from_raw_os_error(errno.into_raw())),
-    }
+    answered.map_err(|errno| Errno::from_raw_os_error(errno.into_raw()))
 }

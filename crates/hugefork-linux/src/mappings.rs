@@ -2,16 +2,20 @@
 
 use core::ptr::{self, NonNull};
 
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::PAGE;
 
 /// Maps `len` new bytes, all zeros, readable and writable.
-pub fn map_anonymous(len: usize) -> Option<NonNull<u8>> {
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn map_anonymous(len: usize) -> Result<NonNull<u8>, Errno> {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new anonymous mapping touches nothing that exists.
-    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) };
-    mapped.ok().and_then(|at| NonNull::new(at.cast()))
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, flags) }?;
+    NonNull::new(mapped.cast()).ok_or(Errno::NOMEM)
 }
 
 /// Unmaps memory of [`map_anonymous`]; returns false if the kernel refuses.

@@ -4,6 +4,7 @@
 //! [Documentation/admin-guide/mm/pagemap.rst](https://docs.kernel.org/admin-guide/mm/pagemap.html);
 //! [`<linux/fs.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fs.h)
 
+use core::ffi::CStr;
 use core::ops::Range;
 
 use rustix::fd::BorrowedFd;
@@ -12,6 +13,9 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::{Descriptor, ioctl};
+
+/// The file (`/proc/self` would be the first thread, which has no memory once it has exited).
+const PATH: &CStr = c"/proc/thread-self/pagemap";
 
 /// The number of the call.
 pub const PAGEMAP_SCAN: Opcode = opcode::read_write::<Scan>(b'f', 16);
@@ -146,11 +150,6 @@ impl Scan {
         }
     }
 
-    /// Stops the scan after this many pages.
-    pub const fn at_most(self, max_pages: u64) -> Scan {
-        Scan { max_pages, ..self }
-    }
-
     /// Write-protects the found pages.
     pub const fn and_protect(self) -> Scan {
         Scan { flags: PROTECT, ..self }
@@ -166,8 +165,8 @@ pub struct Scanned {
     pub end: usize,
 }
 
-/// `/proc/thread-self/pagemap` (`/proc/self` would be the first thread, which has no memory once it has exited). If the
-/// program has closed the descriptor or replaced its file, each call opens the file again.
+/// `/proc/thread-self/pagemap`. If the program has closed the descriptor or replaced its file, each call opens the file
+/// again.
 #[derive(Debug)]
 pub struct Pagemap(pub Descriptor);
 
@@ -177,10 +176,7 @@ impl Pagemap {
     /// # Errors
     /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Pagemap, Errno> {
-        match open() {
-            Ok(file) => Ok(Pagemap(file)),
-            Err(errno) => Err(errno),
-        }
+        Ok(Pagemap(Descriptor::keep_of_proc(PATH, OFlags::RDONLY)?))
     }
 
     /// Finds pages in address order until the scan's page limit is reached or `found` is full. With an empty `found` it
@@ -191,16 +187,7 @@ impl Pagemap {
     /// `ENOTTY` before Linux 6.7.
     pub fn scan(&self, range: &Range<usize>, wanted: Scan, found: &mut [PageRun]) -> Result<Scanned, Errno> {
         let mut again = None;
-        scan(self.0.get_or_open(&mut again, open)?, range, wanted, found)
-    }
-
-    /// Reads the 64-bit entries of the pages from the one at `address` on. Returns the number of bytes read.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn read(&self, address: usize, words: &mut [u8]) -> Result<usize, Errno> {
-        let mut again = None;
-        rustix::io::pread(self.0.get_or_open(&mut again, open)?, words, (address / crate::PAGE * 8) as u64)
+        scan(self.0.get_or_open(&mut again, PATH, OFlags::RDONLY)?, range, wanted, found)
     }
 }
 
@@ -215,14 +202,8 @@ pub fn scan(file: BorrowedFd<'_>, range: &Range<usize>, wanted: Scan, found: &mu
     scan.vec_len = found.len() as u64;
     // SAFETY: the argument and the vector in it have the lengths that the argument states. The call writes only to
     // them, and changes no bytes of mappings.
-    match unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) } {
-        Ok(runs) => Ok(Scanned { runs, end: scan.walk_end as usize }),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn open() -> Result<Descriptor, Errno> {
-    Descriptor::keep_of_proc(c"/proc/thread-self/pagemap", OFlags::RDONLY)
+    let runs = unsafe { ioctl(file, PAGEMAP_SCAN, &mut scan) }?;
+    Ok(Scanned { runs, end: scan.walk_end as usize })
 }
 
 #[cfg(test)]
@@ -253,12 +234,7 @@ mod tests {
         // An allocator that uses huge pages leaves no base pages here.
         let huge = pagemap.scan(&range, Scan::HUGE, &mut found).unwrap();
         assert_eq!((pages == PAGES, scanned.end), (huge.runs == 0, range.end));
-        let enough = pagemap.scan(&range, Scan::BASE.at_most(1), &mut found).unwrap();
-        assert!(enough.runs <= 1);
         assert_eq!(pagemap.scan(&range, Scan::BASE, &mut []).map(|scanned| scanned.runs), Ok(0));
-        let mut words = [0; 16];
-        assert_eq!(pagemap.read(start, &mut words), Ok(16));
-        assert_eq!(words[7] & 0x80, 0x80, "the page is there");
         assert!(memory.iter().all(|&byte| byte == 1));
     }
 }

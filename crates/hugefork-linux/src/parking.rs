@@ -55,10 +55,8 @@ pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(),
     may_map()?;
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: the caller vouches for both ranges.
-    match unsafe { mremap_fixed(pointer(from), len, len, flags, pointer(to)) } {
-        Ok(_) => Ok(()),
-        Err(errno) => Err(errno),
-    }
+    unsafe { mremap_fixed(pointer(from), len, len, flags, pointer(to)) }?;
+    Ok(())
 }
 
 /// Like [`move_page_tables`], but the mapping moves with its pages: accesses to the old address fault. No limit of
@@ -72,10 +70,8 @@ pub unsafe fn move_page_tables(from: usize, to: usize, len: usize) -> Result<(),
 #[cold]
 unsafe fn move_mapping(from: usize, to: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller vouches for both ranges.
-    match unsafe { mremap_fixed(pointer(from), len, len, MremapFlags::MAYMOVE, pointer(to)) } {
-        Ok(_) => fill(from, len),
-        Err(errno) => Err(errno),
-    }
+    unsafe { mremap_fixed(pointer(from), len, len, MremapFlags::MAYMOVE, pointer(to)) }?;
+    fill(from, len)
 }
 
 /// The two things that a call can move.
@@ -124,10 +120,8 @@ fn map_a_page() -> Result<(), Errno> {
 pub unsafe fn clear(at: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller vouches for the range.
-    match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
-        Ok(_) => Ok(()),
-        Err(errno) => Err(errno),
-    }
+    unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) }?;
+    Ok(())
 }
 
 /// Whether every page of a range is mapped.
@@ -149,10 +143,8 @@ pub fn fill(at: usize, len: usize) -> Result<(), Errno> {
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: with this flag it replaces nothing.
-    match unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) } {
-        Ok(_) => Ok(()),
-        Err(errno) => Err(errno),
-    }
+    unsafe { mmap_anonymous(pointer(at), len, ProtFlags::empty(), flags) }?;
+    Ok(())
 }
 
 /// The reason why pages are not at their intended address.
@@ -191,14 +183,12 @@ impl<'a> Parking<'a> {
     /// The kernel's refusal. If the place is a single mapping, nothing has changed there.
     pub fn take_at_once(&self) -> Result<(), Errno> {
         // SAFETY: the caller of `new` vouches for both ranges.
-        match unsafe { move_page_tables(self.place, self.parked, self.len) } {
-            Ok(()) => Ok(()),
-            Err(errno) => {
-                // If this fails too, a hole remains.
-                let _ = fill(self.parked, self.len);
-                Err(errno)
-            }
+        let moved = unsafe { move_page_tables(self.place, self.parked, self.len) };
+        if moved.is_err() {
+            // If this fails too, a hole remains.
+            let _ = fill(self.parked, self.len);
         }
+        moved
     }
 
     /// Parks the pages, with one call for each mapping.
@@ -206,13 +196,9 @@ impl<'a> Parking<'a> {
     /// # Errors
     /// The kernel's refusal. The pages moved so far are back at the place, or lost.
     pub fn take(&self) -> Result<(), Failure> {
-        match self.shift(Moves::Pages, self.place, self.parked, 0, self.len) {
-            Ok(()) => Ok(()),
-            Err((taken, errno)) => match self.bring_some_back(taken) {
-                Ok(()) => Err(Failure::Refused(errno)),
-                Err(lost) => Err(Failure::Lost(lost)),
-            },
-        }
+        let Err((taken, errno)) = self.shift(Moves::Pages, self.place, self.parked, 0, self.len) else { return Ok(()) };
+        self.bring_some_back(taken).map_err(Failure::Lost)?;
+        Err(Failure::Refused(errno))
     }
 
     /// Moves the pages back to the place, with one call for each mapping and a second try after a failure. The current
@@ -234,24 +220,15 @@ impl<'a> Parking<'a> {
             Ok(()) => Ok(()),
             Err(errno) if is_mapped(self.place, self.len) => Err(Failure::Refused(errno)),
             // The kernel has unmapped the place already, so only the slow way is left.
-            Err(_) => match self.bring_back() {
-                Ok(()) => Ok(()),
-                Err(errno) => Err(Failure::Lost(errno)),
-            },
+            Err(_) => self.bring_back().map_err(Failure::Lost),
         }
     }
 
     /// Moves the first `len` bytes back.
     #[inline(never)] // Uses no stack if the pages could be parked.
     fn bring_some_back(&self, len: usize) -> Result<(), Errno> {
-        let brought = match self.shift(Moves::Pages, self.parked, self.place, 0, len) {
-            Ok(()) => return Ok(()),
-            Err((brought, _)) => brought,
-        };
-        match self.shift(Moves::PagesAndMapping, self.parked, self.place, brought, len) {
-            Ok(()) => Ok(()),
-            Err((_, errno)) => Err(errno),
-        }
+        let Err((brought, _)) = self.shift(Moves::Pages, self.parked, self.place, 0, len) else { return Ok(()) };
+        self.shift(Moves::PagesAndMapping, self.parked, self.place, brought, len).map_err(|(_, errno)| errno)
     }
 
     /// Moves the bytes `at..end` of the range at `from`. If the kernel does not report where mappings end, the function

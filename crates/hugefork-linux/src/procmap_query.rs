@@ -4,11 +4,16 @@
 //! [Documentation/filesystems/proc.rst](https://docs.kernel.org/filesystems/proc.html);
 //! [`<linux/fs.h>`](https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fs.h)
 
+use core::ffi::CStr;
+
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
 use crate::{Descriptor, PAGE, ioctl};
+
+/// The file (`/proc/self` would be the first thread, which has no memory once it has exited).
+const PATH: &CStr = c"/proc/thread-self/maps";
 
 /// The number of the call.
 pub const PROCMAP_QUERY: Opcode = opcode::read_write::<Mapping>(b'f', 17);
@@ -51,8 +56,8 @@ pub struct Mapping {
     build_id_addr: u64,
 }
 
-/// `/proc/thread-self/maps` (`/proc/self` would be the first thread, which has no memory once it has exited). If the
-/// program has closed the descriptor or replaced its file, each call opens the file again.
+/// `/proc/thread-self/maps`. If the program has closed the descriptor or replaced its file, each call opens the file
+/// again.
 #[derive(Debug)]
 pub struct Maps(pub Descriptor);
 
@@ -62,10 +67,7 @@ impl Maps {
     /// # Errors
     /// The process has no free descriptor, or no `/proc`.
     pub fn open() -> Result<Maps, Errno> {
-        match open() {
-            Ok(file) => Ok(Maps(file)),
-            Err(errno) => Err(errno),
-        }
+        Ok(Maps(Descriptor::keep_of_proc(PATH, OFlags::RDONLY)?))
     }
 
     /// The mapping at an address, or the next one above it.
@@ -95,10 +97,8 @@ impl Maps {
     #[inline(never)] // Frees its stack before the mapping is moved.
     pub fn end_of(&self, address: usize) -> Result<usize, Errno> {
         let mut query = Mapping { query_addr: address as u64, ..Mapping::default() };
-        match self.ask(&mut query) {
-            Ok(()) => Ok(query.end as usize),
-            Err(errno) => Err(errno),
-        }
+        self.ask(&mut query)?;
+        Ok(query.end as usize)
     }
 
     /// Length of the part of `at..at + len` that belongs to the first mapping there. If the kernel cannot report it,
@@ -114,18 +114,12 @@ impl Maps {
     fn ask(&self, query: &mut Mapping) -> Result<(), Errno> {
         query.size = size_of::<Mapping>() as u64;
         let mut again = None;
-        let file = self.0.get_or_open(&mut again, open)?;
+        let file = self.0.get_or_open(&mut again, PATH, OFlags::RDONLY)?;
         // SAFETY: the argument is the structure that the call reads and writes. If it names a buffer, that buffer is
         // writable.
-        match unsafe { ioctl(file, PROCMAP_QUERY, query) } {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        unsafe { ioctl(file, PROCMAP_QUERY, query) }?;
+        Ok(())
     }
-}
-
-fn open() -> Result<Descriptor, Errno> {
-    Descriptor::keep_of_proc(c"/proc/thread-self/maps", OFlags::RDONLY)
 }
 
 #[cfg(test)]

@@ -41,8 +41,6 @@ const UFFD_API: u64 = 0xaa;
 const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 /// `UFFD_EVENT_PAGEFAULT`.
 const EVENT_PAGEFAULT: u8 = 0x12;
-/// `UFFD_PAGEFAULT_FLAG_WRITE`.
-const PAGEFAULT_WRITE: u64 = 1 << 0;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.
 const PROTECT: u64 = 1 << 0;
 
@@ -134,11 +132,6 @@ impl Message {
     pub fn page(&self) -> Option<usize> {
         if self.event == EVENT_PAGEFAULT { Some(self.address as usize) } else { None }
     }
-
-    /// Whether the thread wants to write.
-    pub fn is_write(&self) -> bool {
-        self.flags & PAGEFAULT_WRITE != 0
-    }
 }
 
 /// The kinds of faults to handle.
@@ -224,7 +217,7 @@ impl Userfaultfd {
     /// # Errors
     /// The range is not registered for this.
     pub fn protect(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.write_protect(WriteProtect { range: Addresses::of(range), mode: PROTECT })
+        self.write_protect(range, PROTECT)
     }
 
     /// Removes the write protection of a range, and wakes the threads that wait to write.
@@ -232,12 +225,12 @@ impl Userfaultfd {
     /// # Errors
     /// The range is not registered for this.
     pub fn unprotect(&self, range: &Range<usize>) -> Result<(), Errno> {
-        self.write_protect(WriteProtect { range: Addresses::of(range), mode: 0 })
+        self.write_protect(range, 0)
     }
 
-    fn write_protect(&self, mut argument: WriteProtect) -> Result<(), Errno> {
+    fn write_protect(&self, range: &Range<usize>, mode: u64) -> Result<(), Errno> {
         loop {
-            match self.call(UFFDIO_WRITEPROTECT, &mut argument) {
+            match self.call(UFFDIO_WRITEPROTECT, &mut WriteProtect { range: Addresses::of(range), mode }) {
                 // Another thread is changing the mappings of the process; try again.
                 Err(Errno::AGAIN) => {}
                 done => return done,
@@ -285,10 +278,8 @@ impl Userfaultfd {
     fn call<Argument>(&self, call: Opcode, argument: &mut Argument) -> Result<(), Errno> {
         // SAFETY: the argument has the type of this call, and the call writes only to it. The call suspends or wakes
         // threads; it changes bytes only in `put_zeros`, whose caller allows that.
-        match unsafe { ioctl(self.0.get()?, call, argument) } {
-            Ok(_) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+        unsafe { ioctl(self.0.get()?, call, argument) }?;
+        Ok(())
     }
 }
 
@@ -341,7 +332,7 @@ mod tests {
             // SAFETY: within the mapping.
             let reader = scope.spawn(move || unsafe { ptr::with_exposed_provenance::<u8>(start).read_volatile() });
             let message = next(&faults);
-            assert_eq!((message.page(), message.is_write()), (Some(start), false));
+            assert_eq!(message.page(), Some(start));
             // SAFETY: the mapping is anonymous, so no file contents are hidden.
             unsafe { faults.put_zeros(&page) }.unwrap();
             assert_eq!(reader.join().unwrap(), 0);
@@ -372,7 +363,7 @@ mod tests {
             let writer =
                 scope.spawn(move || unsafe { ptr::with_exposed_provenance_mut::<u8>(start).write_volatile(2) });
             let message = next(&faults);
-            assert_eq!((message.page(), message.is_write()), (Some(start), true));
+            assert_eq!(message.page(), Some(start));
             // SAFETY: within the mapping.
             assert_eq!(unsafe { at.cast::<u8>().read_volatile() }, 1);
             faults.unprotect(&range).unwrap();

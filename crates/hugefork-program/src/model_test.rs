@@ -515,7 +515,7 @@ impl World {
     }
 
     fn check(&self) {
-        assert!(!self.mmu().has_anyone_waiting());
+        assert!(!self.mmu().holds_anything());
         let processes = self.children.iter().map(|child| (child.number, &child.model));
         for (number, model) in processes.chain([(0, &self.program)]) {
             for block in 0..model.blocks.len() {

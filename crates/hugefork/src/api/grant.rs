@@ -188,7 +188,7 @@ impl PoolBuilder {
         let memory = self.open(Kind::ShmemHuge(huge))?;
         memory.make_huge(0, HUGE_PAGE);
         memory.obtain(0, HUGE_PAGE, 0).map_err(NoMemory::System)?;
-        let mapped_huge = settings::mapped_huge(memory.direct_address());
+        let mapped_huge = settings::mapped_huge(memory.direct().addr());
         let is_huge = mapped_huge.ok_or(NotGranted::Unreadable { what: "/proc/self/smaps" })? > 0;
         let setting = || match settings::thp("shmem_enabled") {
             Ok(setting) => Ok(setting.unwrap_or_else(|| "missing: the kernel has no THP".to_owned())),

@@ -59,17 +59,15 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     let (region, offset) = match routes.find(address) {
         Found::Within(Owner::Region(region), offset) => (region, offset),
         Found::Within(Owner::Snapshot(snapshot), offset) if snapshot.is_revoked_at(offset) => {
-            return raise_revoked(snapshot.pool(), fault);
+            return raise(snapshot.pool(), fault, Unresolved::Revoked);
         }
         Found::Within(Owner::Snapshot(snapshot), _) if fault.is_write() => {
             report::of_snapshot(snapshot.pool(), address);
             return false;
         }
         Found::Within(Owner::Snapshot(snapshot), offset) => {
-            return snapshot.show_more(offset).unwrap_or_else(|error| {
-                raise(snapshot.pool(), fault, Unresolved::Unmappable(error));
-                true
-            });
+            let unmappable = |error| raise(snapshot.pool(), fault, Unresolved::Unmappable(error));
+            return snapshot.show_more(offset).unwrap_or_else(unmappable);
         }
         Found::Behind(bytes) => {
             report::of_what_is_behind(bytes, address);
@@ -82,30 +80,24 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     };
     if !fault.is_write() {
         // A read of a region faults only where a block was taken away.
-        return region.is_revoked_at(offset) && raise_revoked(region.pool(), fault);
+        return region.is_revoked_at(offset) && raise(region.pool(), fault, Unresolved::Revoked);
     }
     let started = now();
-    match region.resolve(offset) {
-        Ok(_) => {}
-        Err(reason) => raise(region.pool(), fault, reason),
+    if let Err(reason) = region.resolve(offset) {
+        raise(region.pool(), fault, reason);
     }
     region.counters.handler.record(now().saturating_sub(started));
     true
 }
 
-/// Raises `SIGBUS` for an access to a block that was taken away. Always true: the fault was hugefork's.
-fn raise_revoked(pool: &PoolCore<Linux>, fault: &mut Fault<'_>) -> bool {
-    raise(pool, fault, Unresolved::Revoked);
-    true
-}
-
 /// Raises `SIGBUS` for an access that cannot be completed. If the kernel refuses, the thread would repeat the access
-/// for ever, so the process aborts.
+/// for ever, so the process aborts. Always true: the fault was hugefork's.
 #[cold]
-fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) {
+fn raise(pool: &PoolCore<Linux>, fault: &mut Fault<'_>, reason: Unresolved) -> bool {
     report::unresolved(pool, fault.address, reason);
     if let Err(error) = fault.raise_bus_error() {
         report::unraisable(fault.address, error);
         std::process::abort();
     }
+    true
 }

@@ -7,7 +7,7 @@ use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::budget::MARGIN_MAPPINGS;
 use crate::sys::linux::signal;
-use crate::sys::linux::stderr::{say, say_plainly};
+use crate::sys::linux::stderr::{say, write_out};
 use crate::sys::{Sys, SystemError, answer};
 
 /// For an access that cannot be completed, when `SIGBUS` cannot be raised either.
@@ -75,7 +75,7 @@ fn is_new(address: usize) -> bool {
 pub(super) fn no_stack() {
     const LINE: &str = "hugefork: this thread's alternate signal stack is too small to resolve a fault of a region: take one of \
                         getauxval(AT_MINSIGSTKSZ) + 4 KiB, or none; aborting\n";
-    say_plainly(LINE);
+    write_out(LINE.as_bytes());
 }
 
 /// The address in the last line about an access.

@@ -118,14 +118,12 @@ impl Routes {
         let (found, base) = if owner.addr() & SNAPSHOT == 0 {
             // SAFETY: a region stays in place until it is forgotten, and the program keeps it while it uses one of its
             // pages.
-            let Some(region) = (unsafe { plain.cast::<RegionCore<Linux>>().as_ref() }) else { return Found::Nobody };
+            let region = unsafe { &*plain.cast::<RegionCore<Linux>>() };
             (Owner::Region(region), region.addresses.base())
         } else {
             // SAFETY: as above; without the mark, this is the address of a snapshot.
-            let snapshot = unsafe { plain.cast::<SnapshotCore<Linux>>().as_ref() };
-            let Some((snapshot, base)) = snapshot.and_then(|snapshot| Some((snapshot, snapshot.view()?))) else {
-                return Found::Nobody;
-            };
+            let snapshot = unsafe { &*plain.cast::<SnapshotCore<Linux>>() };
+            let Some(base) = snapshot.view() else { return Found::Nobody };
             (Owner::Snapshot(snapshot), base)
         };
         Found::Within(found, address - base)

@@ -138,9 +138,8 @@ impl<S: Sys> Addresses<S> {
         self.pool.sys.budget().replace(before, after);
         // Two faults at neighbouring entries may count their common edge twice or not at all. The next snapshot
         // corrects the count.
-        let _ = self.mappings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |mappings| {
-            Some((mappings + after).saturating_sub(before))
-        });
+        let count = |mappings: usize| (mappings + after).saturating_sub(before);
+        self.mappings.update(Ordering::Relaxed, Ordering::Relaxed, count);
     }
 
     /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Blocks with a snapshot's pages
@@ -150,12 +149,9 @@ impl<S: Sys> Addresses<S> {
         for (run, first) in Shown::of_snapshot(&self.pool, entries).runs() {
             if let Some(start) = first.block().map(|block| self.pool.offset(block)) {
                 let part = self.part(&(size.len_of(run.start)..size.len_of(run.end)));
-                let shows = match first.is_cow_mapping() {
-                    true => Shows::Hidden,
-                    false => Shows::Memory { start, access: Access::Read },
-                };
-                let shown = self.pool.sys.show(part, shows);
-                shown.map_err(|failure| failure.error)?;
+                let memory = Shows::Memory { start, access: Access::Read };
+                let shows = if first.is_cow_mapping() { Shows::Hidden } else { memory };
+                self.pool.sys.show(part, shows).map_err(|failure| failure.error)?;
             }
         }
         Ok(())

@@ -113,11 +113,6 @@ impl<'a, S: Sys> Site<'a, S> {
         Ok(Remapped { addresses: self.addresses, right, _changing: changing })
     }
 
-    fn covers_cow_mapping(&self, bytes: &Range<usize>) -> bool {
-        let (size, blocks) = (self.pool().block_size, self.blocks(bytes));
-        self.shown.has_cow_mapping(size.count(blocks.start)..size.count(blocks.end))
-    }
-
     /// The bytes of all blocks that `bytes` touches, because the observer gets whole blocks.
     fn blocks(&self, bytes: &Range<usize>) -> Range<usize> {
         let size = self.pool().block_size;
@@ -144,7 +139,13 @@ impl<'a, S: Sys> Site<'a, S> {
         match failure.aftermath {
             Aftermath::Unchanged => Err(Refused::Call(failure.error)),
             Aftermath::NotWritable if !seeded!("shown-memory-is-taken-away") => Ok(Err(failure.error)),
-            Aftermath::Unknown if self.covers_cow_mapping(bytes) => Ok(self.show_once_more(bytes, shows)),
+            Aftermath::Unknown if self.shown.has_cow_mapping(self.blocks(bytes)) => {
+                match self.pool().sys.show(self.part(bytes), shows) {
+                    Ok(()) => Ok(Ok(())),
+                    Err(again) if again.aftermath == Aftermath::NotWritable => Ok(Err(again.error)),
+                    Err(again) => self.abort(bytes.start, &again),
+                }
+            }
             Aftermath::NotWritable | Aftermath::Unknown => {
                 self.restore(bytes);
                 Err(Refused::Call(failure.error))
@@ -162,15 +163,6 @@ impl<'a, S: Sys> Site<'a, S> {
                 self.abort(at, &again);
             }
             at += len;
-        }
-    }
-
-    #[cold]
-    fn show_once_more(&self, bytes: &Range<usize>, shows: Shows<usize>) -> Result<(), SystemError> {
-        match self.pool().sys.show(self.part(bytes), shows) {
-            Ok(()) => Ok(()),
-            Err(again) if again.aftermath == Aftermath::NotWritable => Err(again.error),
-            Err(again) => self.abort(bytes.start, &again),
         }
     }
 
@@ -208,10 +200,8 @@ impl<'a, S: Sys> Site<'a, S> {
     /// consecutive memory or one CoW mapping. False if the kernel refuses; then nothing has changed. The caller has
     /// checked the budget of mappings.
     pub(crate) fn park(&self, _locked: Locked<'_>, bytes: &Range<usize>) -> bool {
-        match self.addresses.parked(bytes) {
-            Some(parked) => self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok(),
-            None => false,
-        }
+        let Some(parked) = self.addresses.parked(bytes) else { return false };
+        self.pool().sys.hold(self.addresses.part(bytes), parked).is_ok()
     }
 
     /// Moves the parked part of these bytes back to the region's own addresses.
@@ -232,19 +222,15 @@ impl<'a, S: Sys> Site<'a, S> {
     /// refuses; then nothing has changed. The caller has checked the budget of mappings.
     pub(crate) fn take_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> bool {
         let bytes = self.bytes_of(entries);
-        match self.addresses.staging(&bytes) {
-            Some(staging) => self.pool().sys.take_pages(self.addresses.part(&bytes), staging).is_ok(),
-            None => false,
-        }
+        let Some(staging) = self.addresses.staging(&bytes) else { return false };
+        self.pool().sys.take_pages(self.addresses.part(&bytes), staging).is_ok()
     }
 
     /// Moves the staged pages of these entries back to the region's own addresses.
     pub(crate) fn bring_pages(&self, _locked: Locked<'_>, entries: &Range<usize>) -> Result<(), SystemError> {
         let bytes = self.bytes_of(entries);
-        match self.addresses.staging(&bytes) {
-            Some(staging) => self.pool().sys.bring_pages(self.addresses.part(&bytes), staging),
-            None => Ok(()),
-        }
+        let Some(staging) = self.addresses.staging(&bytes) else { return Ok(()) };
+        self.pool().sys.bring_pages(self.addresses.part(&bytes), staging)
     }
 
     /// The rule of the budget: a change needs as many free mappings as it adds edges. A change that adds none works

@@ -82,48 +82,34 @@ impl<'a> Shown<'a> {
         Shown { entries, table: None, merging, size, writers: Writers::Fault }
     }
 
-    /// Whether any of `entries` is shown through a private mapping.
-    pub(crate) fn has_cow_mapping(&self, entries: Range<usize>) -> bool {
-        entries.map(EntryIndex).any(|index| self.entries.get(index).is_cow_mapping())
+    /// Whether any of the blocks in `bytes` is shown through a private mapping.
+    pub(crate) fn has_cow_mapping(&self, bytes: Range<usize>) -> bool {
+        let mut entries = (self.size.count(bytes.start)..self.size.count(bytes.end)).map(EntryIndex);
+        entries.any(|index| self.entries.get(index).is_cow_mapping())
     }
 
     /// The face of `len` bytes that show `shows`.
     pub(crate) fn face(&self, shows: Shows<usize>, len: usize) -> Face {
-        let (first, after) = match (shows, self.merging) {
-            (Shows::Zeros, _) => (ZEROS, ZEROS),
-            (Shows::Hidden, _) => (HIDDEN, HIDDEN),
-            (Shows::Memory { start, access }, Merging::Merge) => (key(start, access), key(start + len, access)),
-            (Shows::Memory { start, access }, Merging::Separate) => (key(start, access), NOTHING),
+        let (first, after, inner) = match (shows, self.merging) {
+            (Shows::Zeros, _) => (ZEROS, ZEROS, 0),
+            (Shows::Hidden, _) => (HIDDEN, HIDDEN, 0),
+            (Shows::Memory { start, access }, Merging::Merge) => (key(start, access), key(start + len, access), 0),
+            (Shows::Memory { start, access }, Merging::Separate) => {
+                (key(start, access), NOTHING, self.size.count(len).saturating_sub(1))
+            }
             (Shows::CowMapping { start, access }, _) => {
-                (key(start, access) | COW_MAPPING, key(start + len, access) | COW_MAPPING)
+                (key(start, access) | COW_MAPPING, key(start + len, access) | COW_MAPPING, 0)
             }
         };
-        let blocks = match (shows, self.merging) {
-            (Shows::Memory { .. }, Merging::Separate) => self.size.count(len),
-            (Shows::Memory { .. }, Merging::Merge) | (Shows::Zeros | Shows::Hidden | Shows::CowMapping { .. }, _) => 1,
-        };
-        Face { first, after, inner: blocks.saturating_sub(1) }
+        Face { first, after, inner }
     }
 
     /// The face of `count` like entries that begin at `start` with the entry `first`.
     pub(crate) fn face_of(&self, start: EntryIndex, count: usize, first: Entry) -> Face {
-        match first {
-            Entry::Split(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Shared(..)
-            | Entry::Lazy(_)
-            | Entry::CowMapped(..)
-            | Entry::Revoked => {
-                let shows = self.shows(first).unwrap_or(Shows::Hidden);
-                self.face(self.in_pool(shows), self.size.len_of(count))
-            }
+        match self.shows(first) {
+            Ok(shows) => self.face(shows, self.size.len_of(count)),
+            Err(block) => self.face_of_pages(start, block, 0..self.size.bytes() / BASE_PAGE),
         }
-    }
-
-    /// Counts the edges of `count` like entries that begin at `start` with the entry `first`.
-    pub(crate) fn count(&self, edges: &mut Edges, start: EntryIndex, count: usize, first: Entry) {
-        edges.add(self.face_of(start, count, first));
     }
 
     fn face_of_pages(&self, index: EntryIndex, block: BlockId, pages: Range<usize>) -> Face {
@@ -137,30 +123,27 @@ impl<'a> Shown<'a> {
 
     /// The memory that a page of a split block shows.
     fn page_of(&self, index: EntryIndex, block: BlockId, page: usize) -> Shows<usize> {
-        let is = match self.table {
-            Some(table) => table.page(index, page),
-            None => SplitPage::Readable,
-        };
+        let is = self.table.map_or(SplitPage::Readable, |table| table.page(index, page));
         is.shows(self.size.len_of(block.index()) + page * BASE_PAGE)
     }
 
     /// The face of the page at byte `at`.
     fn page(&self, at: usize) -> Face {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
-        let entry = self.entries.get(index);
-        let shows = match (self.shows(entry), entry.block()) {
-            (None, Some(block)) => self.page_of(index, block, by / BASE_PAGE),
-            (shows, _) => self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by),
+        let shows = match self.shows(self.entries.get(index)) {
+            Ok(shows) => shows.map(|start| start + by),
+            Err(block) => self.page_of(index, block, by / BASE_PAGE),
         };
         self.face(shows, BASE_PAGE)
     }
 
-    /// The memory that an entry shows; `None` if it is split. In a region without faults, addresses without a block
-    /// are hidden.
-    fn shows(&self, entry: Entry) -> Option<Shows<BlockId>> {
-        match (entry.shows(), self.writers) {
-            (Some(Shows::Zeros), Writers::NeverFault) => Some(Shows::Hidden),
-            (shows, Writers::Fault | Writers::NeverFault) => shows,
+    /// The memory that an entry shows, or its block if it is split. In a region without faults, addresses without a
+    /// block are hidden.
+    fn shows(&self, entry: Entry) -> Result<Shows<usize>, BlockId> {
+        match (entry.shows(), entry.block(), self.writers) {
+            (None, Some(block), _) => Err(block),
+            (None, None, _) | (Some(Shows::Zeros), _, Writers::NeverFault) => Ok(Shows::Hidden),
+            (Some(shows), ..) => Ok(shows.map(|start| self.size.len_of(start.index()))),
         }
     }
 
@@ -204,28 +187,15 @@ impl<'a> Shown<'a> {
     /// The memory that byte `at` shows, and the number of bytes of its entry from there on that one mapping shows.
     pub(crate) fn shown_from(&self, at: usize) -> (usize, Shows<usize>) {
         let (index, by) = (EntryIndex(self.size.count(at)), self.size.within(at));
-        let entry = self.entries.get(index);
-        match (self.shows(entry), entry.block()) {
-            (None, Some(block)) => self.pages_from(index, block, by / BASE_PAGE),
-            (shows, _) => {
-                (self.size.bytes() - by, self.in_pool(shows.unwrap_or(Shows::Hidden)).map(|start| start + by))
+        match self.shows(self.entries.get(index)) {
+            Ok(shows) => (self.size.bytes() - by, shows.map(|start| start + by)),
+            Err(block) => {
+                let (start, pages) = (by / BASE_PAGE, self.size.bytes() / BASE_PAGE);
+                let begins = |page: &usize| self.face_of_pages(index, block, page - 1..page + 1).inner > 0;
+                let end = (start + 1..pages).find(begins).unwrap_or(pages);
+                ((end - start) * BASE_PAGE, self.page_of(index, block, start))
             }
         }
-    }
-
-    fn pages_from(&self, index: EntryIndex, block: BlockId, start: usize) -> (usize, Shows<usize>) {
-        let pages = self.size.bytes() / BASE_PAGE;
-        let end = (start + 1..pages).find(|&page| !self.is_joined(index, block, page)).unwrap_or(pages);
-        ((end - start) * BASE_PAGE, self.page_of(index, block, start))
-    }
-
-    /// Whether a page of a split block continues the page before it.
-    fn is_joined(&self, index: EntryIndex, block: BlockId, page: usize) -> bool {
-        self.face_of_pages(index, block, page - 1..page + 1).inner == 0
-    }
-
-    fn in_pool(&self, shows: Shows<BlockId>) -> Shows<usize> {
-        shows.map(|start| self.size.len_of(start.index()))
     }
 
     fn get(&self, index: usize) -> Face {

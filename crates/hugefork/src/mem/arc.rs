@@ -72,12 +72,6 @@ impl<T> Deref for EngineArc<T> {
     }
 }
 
-impl<T: Default> Default for EngineArc<T> {
-    fn default() -> EngineArc<T> {
-        EngineArc::new(T::default())
-    }
-}
-
 impl<T: core::fmt::Debug> core::fmt::Debug for EngineArc<T> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         (**self).fmt(f)

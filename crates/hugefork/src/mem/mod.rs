@@ -16,7 +16,7 @@ mod arc;
 pub(crate) mod pinned;
 
 use core::alloc::Layout;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use allocator_api2::alloc::{AllocError, Allocator};
@@ -63,11 +63,10 @@ pub(crate) struct Own;
 unsafe impl Allocator for Own {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
-            let nowhere = NonNull::new(ptr::without_provenance_mut(layout.align())).ok_or(AllocError)?;
-            return Ok(NonNull::slice_from_raw_parts(nowhere, 0));
+            return Ok(NonNull::slice_from_raw_parts(layout.dangling_ptr(), 0));
         }
         if is_mapped(layout) {
-            return sized(memory::map_anonymous(layout.size()), layout);
+            return sized(memory::map_anonymous(layout.size()).ok(), layout);
         }
         // SAFETY: the size is not zero.
         sized(NonNull::new(unsafe { heap().guard.malloc(layout.size(), layout.align()) }), layout)

@@ -141,12 +141,10 @@ impl Gate {
 
     /// Leaves all levels. False if the thread was not inside.
     pub(crate) fn leave_for_good(&self, seat: &Seat) -> bool {
-        let was_inside = seat.is_inside();
-        if was_inside {
+        if seat.is_inside() {
             seat.depth.store(1, Ordering::Relaxed);
-            self.leave(seat);
         }
-        was_inside
+        self.leave(seat)
     }
 
     #[cold]

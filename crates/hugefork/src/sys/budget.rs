@@ -55,13 +55,7 @@ impl MappingBudget {
 
     /// Counts `after` mappings in place of `before`.
     pub(crate) fn replace(&self, before: usize, after: usize) {
-        if after >= before {
-            self.used.fetch_add(after - before, Ordering::Relaxed);
-        } else {
-            // The count never goes below zero: an error of one must not wrap it around, which would use up the budget.
-            let less = before - after;
-            let _ =
-                self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(less)));
-        }
+        // The count never goes below zero: an error of one must not wrap it around, which would use up the budget.
+        self.used.update(Ordering::Relaxed, Ordering::Relaxed, |used| (used + after).saturating_sub(before));
     }
 }

@@ -42,6 +42,10 @@ impl SystemError {
     pub const fn raw_os_error(&self) -> i32 {
         self.errno
     }
+
+    pub(crate) fn kind(&self) -> io::ErrorKind {
+        io::Error::from_raw_os_error(self.errno).kind()
+    }
 }
 
 impl fmt::Display for SystemError {
@@ -61,21 +65,12 @@ impl From<SystemError> for io::Error {
     }
 }
 
-impl SystemError {
-    pub(crate) fn kind(&self) -> io::ErrorKind {
-        io::Error::from_raw_os_error(self.errno).kind()
-    }
-}
-
 /// Error numbers that callers treat in a way of their own.
 pub(crate) mod answer {
-    pub(crate) const INTERRUPTED: i32 = libc::EINTR;
-    pub(crate) const BAD_ADDRESS: i32 = libc::EFAULT;
-    pub(crate) const BAD_DESCRIPTOR: i32 = libc::EBADF;
-    pub(crate) const NO_OFFSETS: i32 = libc::ESPIPE;
-    pub(crate) const NOT_READY: i32 = libc::EAGAIN;
-    pub(crate) const NOT_KEPT: i32 = libc::EOPNOTSUPP;
-    pub(crate) const OUT_OF_MEMORY: i32 = libc::ENOMEM;
+    pub(crate) use libc::{
+        EAGAIN as NOT_READY, EBADF as BAD_DESCRIPTOR, EFAULT as BAD_ADDRESS, EINTR as INTERRUPTED,
+        ENOMEM as OUT_OF_MEMORY, EOPNOTSUPP as NOT_KEPT, ESPIPE as NO_OFFSETS,
+    };
 
     // The numbers that stand for hugefork's own errors, for callers that understand only an `errno`.
     pub(crate) use libc::{EBUSY, EDEADLK, EEXIST, EINVAL, EIO, ENOMEM, EOPNOTSUPP};

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::{Part, Sys, SystemError};
+use crate::units::HUGE_PAGE;
 
 /// The treatment of zero pages when pool memory is replaced by plain memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,10 @@ pub(crate) trait ProgramSys: Sys {
     fn bytes(&self) -> Option<usize>;
 
     /// Whether every page of the 2 MiB at `offset` has memory.
-    fn is_full(&self, offset: usize) -> bool;
+    fn is_full(&self, offset: usize) -> bool {
+        let all = offset..offset + HUGE_PAGE;
+        self.next_memory(all.clone()) == Some(all)
+    }
 
     /// Makes a huge page of the 2 MiB at `offset`, if the kernel does not do so by itself. Returns false if there was
     /// nothing to do, or the kernel refused. For threads that may wait.

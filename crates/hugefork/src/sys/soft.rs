@@ -24,6 +24,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::budget::{MARGIN_MAPPINGS, MappingBudget};
+use super::racing::{PageBytes, ZERO_PAGE};
 use super::{Access, Merging, PageRun, Part, Scanned, Shows};
 use crate::sync;
 use crate::sync::atomic::AtomicU32;
@@ -95,7 +96,7 @@ pub(crate) struct Fault;
 struct State {
     pages: BTreeMap<usize, Page>,
     /// The private pages, by the number of the page that shows them.
-    private: BTreeMap<usize, Box<[u8; BASE_PAGE]>>,
+    private: BTreeMap<usize, Box<PageBytes>>,
     /// The pages whose writes are tracked, as long as they show the same memory. Those among them that were not written
     /// since the last scan that marked them are `unwritten`.
     tracked: BTreeSet<usize>,
@@ -198,10 +199,14 @@ impl State {
         self.private.contains_key(&page)
     }
 
+    /// Whether a page shows a writable CoW mapping.
+    fn is_open(&self, page: usize) -> bool {
+        matches!(self.pages.get(&page), Some(Page::CowMapping { access: Access::ReadWrite, .. }))
+    }
+
     /// Whether the program may write to a page that shows a CoW mapping without a fault.
     fn may_be_written(&self, page: usize) -> bool {
-        let is_open = matches!(self.pages.get(&page), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-        is_open && !self.parked.contains_key(&page)
+        self.is_open(page) && !self.parked.contains_key(&page)
     }
 
     /// Copies a private page.
@@ -275,19 +280,17 @@ impl SoftMmu {
         let obtained = vec![false; capacity / BASE_PAGE];
         let huge = vec![false; capacity.div_ceil(HUGE_PAGE)];
         let state = State { obtained, huge, next_address: 1 << 40, ..State::default() };
-        let cow_mappings = false;
-        let (budget, state) = (MappingBudget::new(mappings.saturating_add(MARGIN_MAPPINGS)), Mutex::new(state));
         SoftMmu {
             memory,
             layout,
             merging,
-            cow_mappings,
+            cow_mappings: false,
             parkings: 1,
             touched: None,
-            budget,
+            budget: MappingBudget::new(mappings.saturating_add(MARGIN_MAPPINGS)),
             alone: AtomicBool::new(false),
             tracks: AtomicBool::new(true),
-            state,
+            state: Mutex::new(state),
             resumed: AtomicU32::new(0),
             stopped: AtomicU32::new(0),
         }
@@ -428,17 +431,12 @@ impl SoftMmu {
     /// How many mappings (VMAs) the range consists of.
     pub(crate) fn mappings(&self, at: usize, len: usize, block: usize) -> usize {
         let pages: Vec<_> = (at..at + len).step_by(BASE_PAGE).map(|address| (address, self.page(address))).collect();
-        let joined = |left: &(usize, Option<Page>), right: &(usize, Option<Page>)| match (left.1, right.1) {
-            (Some(Page::CowMapping { start: a, access: x }), Some(Page::CowMapping { start: b, access: y })) => {
-                a + BASE_PAGE == b && x == y
-            }
-            (Some(Page::Memory { start: a, access: x }), Some(Page::Memory { start: b, access: y })) => {
-                let same_block = !right.0.is_multiple_of(block);
-                a + BASE_PAGE == b && x == y && (same_block || self.merging == Merging::Merge)
-            }
-            (a, b) => a == b,
+        let is_joined = |(_, left): (usize, Option<Page>), (at, right): (usize, Option<Page>)| {
+            let begins_block = matches!(right, Some(Page::Memory { .. })) && at.is_multiple_of(block);
+            let continues = left.map(|page| page.map(|start| start + BASE_PAGE)) == right;
+            continues && !(begins_block && self.merging == Merging::Separate)
         };
-        1 + pages.windows(2).filter(|pair| !joined(&pair[0], &pair[1])).count()
+        1 + pages.windows(2).filter(|pair| !is_joined(pair[0], pair[1])).count()
     }
 
     /// Waits until the page at `address` is not held.
@@ -452,7 +450,7 @@ impl SoftMmu {
     }
 
     /// Whether any page is held.
-    pub(crate) fn holds_anything(&self) -> bool {
+    pub fn holds_anything(&self) -> bool {
         !self.state().held.is_empty()
     }
 
@@ -506,24 +504,22 @@ impl SoftMmu {
                 | Page::CowMapping { access: Access::Read, .. },
             ) => return None,
         };
+        let mut faults = u64::from(state.unwritten.remove(&number));
         if !state.private.contains_key(&number) {
             let page = self.copy_below(state, below);
             state.private.insert(number, page);
-            state.faults += 1;
-            state.faults_of_program += 1;
+            faults += 1;
         }
-        let has_lost_a_mark = u64::from(state.unwritten.remove(&number));
-        state.faults += has_lost_a_mark;
-        state.faults_of_program += has_lost_a_mark;
+        state.faults += faults;
+        state.faults_of_program += faults;
         state.private.get_mut(&number).map(|page| &raw mut page[within])
     }
 
     /// A copy of the page of memory at the offset `below`, or of zeros.
-    fn copy_below(&self, state: &mut State, below: Option<usize>) -> Box<[u8; BASE_PAGE]> {
-        let Some(start) = below else { return Box::new([0; BASE_PAGE]) };
+    fn copy_below(&self, state: &mut State, below: Option<usize>) -> Box<PageBytes> {
+        let Some(start) = below else { return Box::new(ZERO_PAGE) };
         self.touch(state, start, "copied");
-        // SAFETY: the engine's calls check the offsets of pages when they map them.
-        Box::new(unsafe { self.memory.add(start).cast::<[u8; BASE_PAGE]>().read_volatile() })
+        Box::new(self.bytes_at(state, start))
     }
 
     /// Whether a page has memory. If touches allocate memory, a page also has some that the engine has written to

@@ -182,7 +182,8 @@ impl<'a> Program<'a> {
 
     /// The methods in the table of a `dyn` at `address`. A table has the drop function, the size, the alignment, and
     /// the methods. If it is unclear whether the next table begins, its first function counts too. The drop function
-    /// does not count: a reference never calls it, and a box calls it by an instruction of its own.
+    /// does not count: a reference never calls it, and a box calls it by an instruction of its own. The key of a
+    /// thread-local value may follow, which is the address of its closure. A table of closures has that method first.
     fn table(&self, address: u64) -> impl Iterator<Item = Id> {
         let number = move |word: u64| match self.pointer(address + 8 * word) {
             Some(Pointer::To(number)) if !self.by_address.contains_key(&number) => Some(number),
@@ -194,8 +195,11 @@ impl<'a> Program<'a> {
             number(word + 1).is_some() && is_alignment(word + 2) && !may_begin_one_later
         };
         let function = move |word: u64| self.pointer(address + 8 * word).and_then(|at| self.function(at));
+        let is_key =
+            move |word: u64, id: Id| word > 3 && self.functions[id].name == "core::ops::function::FnOnce::call_once";
         let is_table = number(1).is_some() && is_alignment(2);
-        (3_u64..).map_while(move |word| function(word).filter(|_| is_table && !begins_next(word)))
+        (3_u64..)
+            .map_while(move |word| function(word).filter(|&id| is_table && !begins_next(word) && !is_key(word, id)))
     }
 
     fn decode(&self, code: Range<u64>) -> Vec<Instruction> {

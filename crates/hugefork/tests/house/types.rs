@@ -26,7 +26,7 @@ pub(crate) const WRAPPERS: [&str; 2] = ["Option", "Result"];
 pub(crate) const LISTS: [&str; 4] = ["EngineVec", "Vec", "slice", "array"];
 
 /// Names that methods of std have too. On a receiver of unknown type, they count as those of std.
-const OF_STD: [&str; 26] = [
+const OF_STD: [&str; 28] = [
     "add",
     "all",
     "as_fd",
@@ -36,7 +36,9 @@ const OF_STD: [&str; 26] = [
     "capacity",
     "clone",
     "contains",
+    "count",
     "find",
+    "get",
     "is_empty",
     "iter",
     "join",

@@ -46,7 +46,7 @@ impl Accounts {
         Accounts {
             reserve: options.reserve,
             limit,
-            cow: EngineArc::default(),
+            cow: EngineArc::new(CowAccount::default()),
             parent,
             lazy_blocks: AtomicUsize::new(0),
             lazy_pages: AtomicUsize::new(0),

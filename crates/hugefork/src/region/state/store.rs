@@ -72,11 +72,11 @@ impl<S: Sys> RegionCore<S> {
         while index < entries.end {
             let old = self.table.get(EntryIndex(index));
             let count = if matches!(old, Entry::Private(_)) { self.table.alike(index..entries.end) } else { 1 };
-            shown.count(&mut before, EntryIndex(index), count, old);
+            before.add(shown.face_of(EntryIndex(index), count, old));
             let new = next(index..index + count, old);
             debug_assert!(allows(event, old.state(), new.state()), "the table has no such way");
             self.store_alike(index..index + count, old, new, &mut sums);
-            shown.count(&mut after, EntryIndex(index), count, new);
+            after.add(shown.face_of(EntryIndex(index), count, new));
             index += count;
         }
         self.add_up(&sums);

@@ -37,12 +37,7 @@ use crate::units::HUGE_PAGE;
 /// ```
 pub fn collapse(start: *mut c_void) -> Result<(), SystemError> {
     empty_the_batches();
-    named("madvise(MADV_COLLAPSE)", collapse_now(start))
-}
-
-/// As [`collapse`], for a caller that itself waits for the result.
-pub(super) fn collapse_now(start: *mut c_void) -> Result<(), Errno> {
-    advice::collapse(start, HUGE_PAGE)
+    named("madvise(MADV_COLLAPSE)", advice::collapse(start, HUGE_PAGE))
 }
 
 /// Calls [`advice::empty_batches`], unless a filter might end the process for that ([`has_filter`]). Without the call,
@@ -58,9 +53,16 @@ static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 /// Notes whether this thread has a filter of system calls. Must be called before threads have filters of their own.
 pub(crate) fn note_filter() {
-    if secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Filter) {
+    if is_filtered() {
         HAS_FILTER.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether this thread's system calls are filtered now. (In strict mode, which allows hardly any call, the question
+/// ends the process.)
+pub(super) fn is_filtered() -> bool {
+    // A kernel without filters does not know the call's argument.
+    !matches!(secure_computing_mode(), Ok(SecureComputingMode::Disabled) | Err(Errno::INVAL))
 }
 
 /// Whether there was a filter. A process cannot ask what its filter refuses, and some filters end a process for a call

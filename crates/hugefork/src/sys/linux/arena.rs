@@ -20,14 +20,14 @@ use core::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use hugefork_linux::parking::fill;
+use hugefork_linux::parking::{clear, fill};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use super::mask::SignalsBlocked;
 use super::{named, owner};
 use crate::ranges::Ranges;
-use crate::sys::SystemError;
+use crate::sys::{Extent, SystemError};
 use crate::units::BASE_PAGE;
 
 /// The size of a slot.
@@ -72,11 +72,6 @@ impl Arena {
         Ok(ARENA.get_or_init(|| arena))
     }
 
-    /// The arena, if it is set up. The fault handler calls this.
-    pub(crate) fn get() -> Option<&'static Arena> {
-        ARENA.get()
-    }
-
     fn reserve() -> Result<Arena, SystemError> {
         let mut refused = Errno::NOMEM;
         for size in TRIED_BYTES {
@@ -92,7 +87,7 @@ impl Arena {
                         free: Mutex::new(Ranges::new(slots)),
                     };
                     // This is the first range, and it is never given back.
-                    let zeros = arena.take(ZEROS_BYTES, ALIGN_BYTES)?;
+                    let zeros = arena.take(ZEROS_BYTES, ALIGN_BYTES)?.into_extent().base();
                     debug_assert_eq!(zeros, arena.zeros());
                     arena.show_zeros(zeros, ZEROS_BYTES)?;
                     return Ok(arena);
@@ -104,17 +99,17 @@ impl Arena {
     }
 
     /// Takes a range of at least `len` bytes, aligned to `align`, with unused addresses behind it.
-    pub(crate) fn take(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+    pub(super) fn take(&self, len: usize, align: usize) -> Result<Taken<'_>, SystemError> {
         let slots = slots_of(len);
         let _signals = SignalsBlocked::new();
         let taken = self.free().take(slots, (align / SLOT_BYTES).max(1));
         let range = taken.ok_or(SystemError::new("taking addresses for it (raise RLIMIT_AS)", Errno::NOMEM))?;
-        Ok(self.base + range.start * SLOT_BYTES)
+        Ok(Taken { arena: self, at: self.base + range.start * SLOT_BYTES, len })
     }
 
     /// As [`Arena::take`], but a range of a GiB or more begins at a multiple of a GiB, if there is such a range. The
     /// kernel then moves the page tables of a whole GiB as one entry (parked.rs).
-    pub(crate) fn take_in_whole_gib(&self, len: usize, align: usize) -> Result<usize, SystemError> {
+    pub(super) fn take_in_whole_gib(&self, len: usize, align: usize) -> Result<Taken<'_>, SystemError> {
         const GIB: usize = 1 << 30;
         match len {
             GIB.. => self.take(len, align.max(GIB)).or_else(|_| self.take(len, align)),
@@ -142,10 +137,13 @@ impl Arena {
         self.base
     }
 
-    /// Gives back a range that is inaccessible again.
-    pub(crate) fn give_back(&self, at: usize, len: usize) {
+    /// Makes a range inaccessible and gives it back. If the kernel refuses, it stays taken.
+    pub(super) fn give_up(&self, at: usize, len: usize) -> Result<(), SystemError> {
+        // SAFETY: the caller took the range, and gives it up.
+        named("mmap to unmap a range", unsafe { clear(at, len) })?;
         let _signals = SignalsBlocked::new();
         self.free().give_back(self.slots_of(at, len));
+        Ok(())
     }
 
     /// The number of slots.
@@ -171,12 +169,34 @@ impl Arena {
         self.reserved.clone()
     }
 
-    fn range(&self) -> Range<usize> {
-        self.base..self.base + self.slots * SLOT_BYTES
-    }
-
     fn free(&self) -> std::sync::MutexGuard<'_, Ranges> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A range of the arena that was set aside for the owner of this value. The drop gives it up.
+pub(super) struct Taken<'a> {
+    arena: &'a Arena,
+    pub(super) at: usize,
+    pub(super) len: usize,
+}
+
+impl Taken<'_> {
+    /// Leaves the range taken until [`Arena::give_up`].
+    pub(super) fn into_extent(self) -> Extent {
+        // SAFETY: the arena sets each range aside for one caller until it is given up.
+        let extent = unsafe { Extent::new(self.at, self.len) };
+        core::mem::forget(self);
+        extent
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        // A fork(2) child never had the range, and other memory may be in its place.
+        if !owner::is_forked_child() {
+            let _ = self.arena.give_up(self.at, self.len);
+        }
     }
 }
 
@@ -188,22 +208,22 @@ static HOLES_STAY: AtomicBool = AtomicBool::new(false);
 /// child that limits its addresses (`RLIMIT_AS`) must have no addresses that it does not know of.
 pub(crate) fn leave_holes() {
     HOLES_STAY.store(true, Ordering::Relaxed);
-    if let Some(Range { start, end }) = Arena::get().map(|arena| arena.reserved.clone()) {
+    if let Some(Arena { reserved, .. }) = ARENA.get() {
+        let at = ptr::with_exposed_provenance_mut(reserved.start);
         // If the kernel refuses, children have these addresses.
         // SAFETY: children need nothing that is mapped there; this advice changes no contents.
-        let _ = unsafe { madvise(ptr::with_exposed_provenance_mut(start), end - start, Advice::LinuxDontFork) };
+        let _ = unsafe { madvise(at, reserved.len(), Advice::LinuxDontFork) };
     }
 }
 
 /// Runs in each child that the C library forks, before any handler that was registered later, and before `fork` returns
 /// there.
 extern "C" fn close_holes() {
-    if let Some(arena) = Arena::get()
+    if let Some(arena) = ARENA.get()
         && !HOLES_STAY.load(Ordering::Relaxed)
         && !seeded!("holes-stay-open-in-a-child")
     {
-        let Range { start, end } = arena.range();
-        close(start, end - start);
+        close(arena.base, arena.slots * SLOT_BYTES);
     }
 }
 

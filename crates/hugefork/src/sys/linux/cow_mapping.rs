@@ -12,37 +12,40 @@
 //!
 //! The template is read-only so that `mlockall` does not copy the pool for it.
 
-use std::ops::Range;
+use std::ffi::CStr;
 use std::sync::OnceLock;
 
 use hugefork_linux::Descriptor;
 use hugefork_linux::pagemap_scan::{Pagemap, Scan};
 use hugefork_linux::parking::{Parking, move_page_tables};
-use hugefork_linux::userfaultfd::Userfaultfd;
+use hugefork_linux::userfaultfd::{MODE_WP, Userfaultfd};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
 
 use super::arena::Arena;
-use super::hold::{Holder, abort};
-use super::mappings::{FileId, Mappings};
-use super::memory::{CoreDump, NoPageGrain, give_up, pointer};
+use super::hold::Holder;
+use super::mappings::Mappings;
+use super::memory::{CoreDump, NoPageGrain, pointer};
 use super::parked::ParkedTables;
 use super::pool_map::PoolMap;
 use super::{kept, named, owner, track_writes};
 use crate::sys::{Extent, MOST_RUNS, PageRun, Part, ScanFor, Scanned, SystemError};
 use crate::units::BASE_PAGE;
 
+/// The memory of the process.
+const MEM: &CStr = c"/proc/thread-self/mem";
+
 /// The files and addresses that one pool needs for CoW mappings.
 pub(super) struct CowMappings {
-    template: PoolMap,
-    capacity: usize,
+    /// The template of all private mappings.
+    pub(super) template: PoolMap,
     pagemap: Pagemap,
     /// Addresses for page tables that regions have shown before, if there are any.
-    parked: Option<ParkedTables>,
+    pub(super) parked: Option<ParkedTables>,
     /// `/proc/thread-self/mem`, if it exists.
     mem: Option<Descriptor>,
-    mappings: Mappings,
+    pub(super) mappings: Mappings,
     arena: &'static Arena,
     /// Opened for the first region that wants it; `None` if the process may not.
     holder: OnceLock<Option<Holder>>,
@@ -61,14 +64,18 @@ impl CowMappings {
         dump: CoreDump,
     ) -> Result<CowMappings, NoPageGrain> {
         let pagemap = named("open of /proc/self/pagemap", Pagemap::open())?;
-        let at = arena.take_in_whole_gib(capacity, align)?;
-        // From here on, the drop of `cow_mappings` gives the addresses back.
-        let parked = ParkedTables::open(arena, capacity);
-        let mem = open_mem().ok();
-        let (holder, tracker) = (OnceLock::new(), OnceLock::new());
-        let mappings = Mappings::open(at);
-        let template = PoolMap::new(pointer(at), capacity, MprotectFlags::READ);
-        let cow_mappings = CowMappings { template, capacity, pagemap, parked, mem, mappings, arena, holder, tracker };
+        let range = arena.take_in_whole_gib(capacity, align)?;
+        let at = range.at;
+        let cow_mappings = CowMappings {
+            template: PoolMap::new(range, MprotectFlags::READ),
+            pagemap,
+            parked: ParkedTables::open(arena, capacity),
+            mem: Descriptor::keep_of_proc(MEM, OFlags::WRONLY).ok(),
+            mappings: Mappings::open(at),
+            arena,
+            holder: OnceLock::new(),
+            tracker: OnceLock::new(),
+        };
         let file = kept(file)?;
         let map = || {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
@@ -100,18 +107,17 @@ impl CowMappings {
 
     /// Shows some of the pool, and scans it for private pages.
     fn try_out(&self, align: usize) -> Result<(), SystemError> {
-        let len = self.capacity.min(align);
-        let at = self.arena.take(len, align)?;
-        let tried = self.move_to(at, len, 0);
-        let looked = self.pagemap.scan(&(at..at + len), Scan::PRIVATE, &mut [PageRun::default(); 1]);
-        give_up(self.arena, at, len)?;
+        let len = self.template.len.min(align);
+        let range = self.arena.take(len, align)?;
+        let tried = self.move_to(range.at, len, 0);
+        let looked = self.pagemap.scan(&(range.at..range.at + len), Scan::PRIVATE, &mut [PageRun::default(); 1]);
         tried.and(named("ioctl(PAGEMAP_SCAN)", looked)).map(drop)
     }
 
     /// Shows the pool's memory from `offset` on, readable. [`CowMappings::make_ready`] was called for this part of the
     /// template.
     pub(super) fn show(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.template.len, "only pool memory is shown");
         let parked = self.parked.as_ref();
         let moved = parked.and_then(|parked| parked.take(&self.mappings, part).map(|room| (parked, room)));
         let shown = self.move_to(part.at(), part.len(), offset);
@@ -132,8 +138,8 @@ impl CowMappings {
     /// the template has these properties meanwhile. Once the mapping is shown, no further step may fail, because the
     /// kernel may have copied pages for a writer.
     pub(super) fn show_to_children(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
-        let of = self.template.at().wrapping_byte_add(offset);
+        assert!(offset + part.len() <= self.template.len, "only pool memory is shown");
+        let of = self.template.at.wrapping_byte_add(offset);
         // SAFETY: a part of the template, where no code reads or writes.
         let protect = |rights| named("mprotect of the template", unsafe { mprotect(of, part.len(), rights) });
         // SAFETY: a part of the template; the advice changes no contents.
@@ -165,103 +171,55 @@ impl CowMappings {
         if self.holder.get_or_init(|| Holder::open().ok()).is_none() {
             return named("userfaultfd", Err(Errno::PERM));
         }
-        let at = self.arena.take(len, align)?;
-        // SAFETY: the arena sets each range aside for one caller until it is given back.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(self.arena.take(len, align)?.into_extent())
     }
 
     /// Opens in advance the descriptors that it will need, and closes one that it will not: CoW mappings that are
-    /// writable at all times are never written to through `/proc/thread-self/mem`.
-    pub(super) fn open_ahead(&mut self) {
+    /// writable at all times are never written to through `/proc/thread-self/mem`. Keeps the template out of core
+    /// dumps: it has the whole capacity, however little is used. Mappings for children are made without this advice.
+    pub(super) fn prepare_for_children(&mut self) -> Result<(), SystemError> {
         self.mem = None;
         self.holder.get_or_init(|| Holder::open().ok());
-    }
-
-    /// Keeps the template out of core dumps: it has the whole capacity, however little is used. Mappings for children
-    /// are made without this advice.
-    pub(super) fn dump_what_is_shown(&self) -> Result<(), SystemError> {
         // SAFETY: our own range; the advice changes no contents.
-        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at(), self.capacity, Advice::LinuxDontDump) })
+        named("madvise(MADV_DONTDUMP)", unsafe { madvise(self.template.at, self.template.len, Advice::LinuxDontDump) })
     }
 
     /// All of its descriptors.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> + '_ {
-        let others = self.mappings.descriptor().into_iter().chain(self.holder().map(Holder::descriptor));
-        let others = others.chain(self.tracker().map(|tracker| &tracker.0));
-        [&self.pagemap.0].into_iter().chain(others)
-    }
-
-    /// Whether one call moves all of a part at one moment, or refuses to.
-    pub(super) fn is_one_mapping(&self, part: Part<'_>) -> bool {
-        self.mappings.is_one(part.at(), part.len())
-    }
-
-    /// The first piece of `range` that shows `file`: from `offset` on, counted from the start of the range, or at any
-    /// offset.
-    pub(super) fn shown(&self, range: &Range<usize>, file: FileId, offset: Option<usize>) -> Option<Range<usize>> {
-        self.mappings.shown(range, file, offset)
+        let (maps, holder) = (self.mappings.0.as_ref(), self.holder());
+        let others = [maps.map(|maps| &maps.0), holder.map(|holder| &holder.0.0), self.tracker().map(|of| &of.0)];
+        [&self.pagemap.0].into_iter().chain(others.into_iter().flatten())
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold).
     pub(super) fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
-        match self.holder() {
-            Some(holder) => holder.hold(part, &self.parking(part, parked)),
-            None => Err(SystemError::new("userfaultfd", Errno::NOTSUP)),
-        }
-    }
-
-    /// As [`Sys::unpark`](crate::sys::Sys::unpark).
-    pub(super) fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
-        match self.parking(part, parked).bring_back() {
-            Ok(()) => {}
-            Err(errno) => abort(part, errno),
-        }
+        let Some(holder) = self.holder() else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        holder.hold(part, &self.parking(part, parked))
     }
 
     /// The pair of a part and the addresses where its memory is parked.
     pub(super) fn parking(&self, part: Part<'_>, parked: Part<'_>) -> Parking<'_> {
         // SAFETY: the arena set both aside for the caller. The caller has made sure that the memory at `parked` may be
         // replaced, and that the part is held, or shows the memory below its private pages.
-        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.maps()) }
-    }
-
-    /// The template of all private mappings.
-    pub(super) fn template(&self) -> &PoolMap {
-        &self.template
-    }
-
-    #[cfg(test)]
-    pub(super) fn parked(&self) -> Option<&ParkedTables> {
-        self.parked.as_ref()
-    }
-
-    /// As [`Sys::tidy`](crate::sys::Sys::tidy).
-    pub(super) fn tidy(&self) {
-        if let Some(parked) = &self.parked {
-            parked.empty();
-        }
+        unsafe { Parking::new(part.at(), parked.at(), part.len(), self.mappings.0.as_ref()) }
     }
 
     /// The userfaultfd that holds faults, if the process may have one.
     pub(super) fn holder(&self) -> Option<&Holder> {
-        match self.holder.get() {
-            Some(Some(holder)) => Some(holder),
-            Some(None) | None => None,
-        }
+        self.holder.get()?.as_ref()
     }
 
     /// The userfaultfd that tracks writes, if one was opened and the kernel can track writes.
     fn tracker(&self) -> Option<&Userfaultfd> {
-        match self.tracker.get() {
-            Some(Some(tracker)) => Some(tracker),
-            Some(None) | None => None,
-        }
+        self.tracker.get()?.as_ref()
     }
 
     /// As [`Sys::track_writes`](crate::sys::Sys::track_writes).
     pub(super) fn track_writes(&self, part: Part<'_>) -> bool {
-        !owner::is_forked_child()
-            && self.tracker.get_or_init(track_writes::open).as_ref().is_some_and(|of| track_writes::begin(of, part))
+        let tracker =
+            if owner::is_forked_child() { None } else { self.tracker.get_or_init(track_writes::open).as_ref() };
+        // The part shows one private mapping or several.
+        tracker.is_some_and(|tracker| tracker.register(&(part.at()..part.at() + part.len()), MODE_WP).is_ok())
     }
 
     /// Removes the marks of tracked pages. If a marked page were dropped, its page-table entry would look like that of
@@ -277,7 +235,7 @@ impl CowMappings {
     pub(super) fn make_ready(&self, len: usize, offset: usize) -> Result<(), SystemError> {
         let opened = self.template.open(offset, len);
         // After mlockall, some of it may be locked and the rest not.
-        if opened.is_ok() && !self.mappings.is_one(self.template.at().addr() + offset, len) {
+        if opened.is_ok() && !self.mappings.is_one(self.template.at.addr() + offset, len) {
             self.unlock_template();
         }
         opened
@@ -285,29 +243,30 @@ impl CowMappings {
 
     /// Moves a part of the template to `at`. The template stays as it is.
     fn move_to(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
-        match self.move_once(at, len, offset) {
-            // As in `make_ready`, if the kernel does not say where mappings end.
-            Err(_) => {
-                self.unlock_template();
-                self.move_once(at, len, offset)
-            }
-            moved => moved,
+        let moved = self.move_once(at, len, offset);
+        if moved.is_ok() {
+            return moved;
         }
+        // As in `make_ready`, if the kernel does not say where mappings end.
+        self.unlock_template();
+        self.move_once(at, len, offset)
     }
 
     fn move_once(&self, at: usize, len: usize, offset: usize) -> Result<(), SystemError> {
         // SAFETY: `offset` lies in the template, which stays as it is, since nothing writes there; the new range is the
         // caller's.
-        let moved = unsafe { move_page_tables(self.template.at().addr() + offset, at, len) };
-        let may_be_a_limit = moved == Err(Errno::NOMEM);
-        let what = "mremap of a private mapping";
-        named(if may_be_a_limit { "mremap of a private mapping (raise RLIMIT_DATA)" } else { what }, moved)
+        let moved = unsafe { move_page_tables(self.template.at.addr() + offset, at, len) };
+        let what = match moved {
+            Err(Errno::NOMEM) => "mremap of a private mapping (raise RLIMIT_DATA)",
+            _ => "mremap of a private mapping",
+        };
+        named(what, moved)
     }
 
     #[cold]
     fn unlock_template(&self) {
         // SAFETY: our own range; this changes no contents.
-        let _ = unsafe { munlock(self.template.at(), self.capacity) };
+        let _ = unsafe { munlock(self.template.at, self.template.len) };
     }
 
     /// Writes to private pages that the program may only read, through `/proc/self/mem`. The kernel allows this for
@@ -323,11 +282,9 @@ impl CowMappings {
         // SAFETY: by this function's contract.
         let bytes = unsafe { core::slice::from_raw_parts(from, part.len()) };
         let mut again = None;
-        let mem = named(CALL, mem.get_or_open(&mut again, open_mem))?;
-        match named(CALL, pwrite(mem, bytes, part.at() as u64))? {
-            count if count == part.len() => Ok(()),
-            _ => Err(SystemError::new(CALL, Errno::IO)),
-        }
+        let mem = named(CALL, mem.get_or_open(&mut again, MEM, OFlags::WRONLY))?;
+        let count = named(CALL, pwrite(mem, bytes, part.at() as u64))?;
+        if count == part.len() { Ok(()) } else { Err(SystemError::new(CALL, Errno::IO)) }
     }
 
     /// As [`Sys::scan`](crate::sys::Sys::scan). A scan for private pages takes 35 ns for each base page, and one for
@@ -372,22 +329,6 @@ impl CowMappings {
             Ok(found) if found.end < start + BASE_PAGE => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", Errno::IO)),
             Ok(found) => Ok(Scanned { runs: found.runs, looked_at: found.end - start, are_marked: false }),
             Err(errno) => Err(SystemError::new("ioctl(PAGEMAP_SCAN)", errno)),
-        }
-    }
-}
-
-fn open_mem() -> Result<Descriptor, Errno> {
-    Descriptor::keep_of_proc(c"/proc/thread-self/mem", OFlags::WRONLY)
-}
-
-impl Drop for CowMappings {
-    fn drop(&mut self) {
-        if !owner::is_forked_child() {
-            // If the kernel refuses, the addresses stay taken.
-            let _ = give_up(self.arena, self.template.at().expose_provenance(), self.capacity);
-            if let Some(addresses) = self.parked.as_ref().map(ParkedTables::addresses) {
-                let _ = give_up(self.arena, addresses.start, addresses.len());
-            }
         }
     }
 }

@@ -2,11 +2,12 @@
 //! to.
 
 use core::mem::size_of_val;
-use core::ptr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 use rustix::io::Errno;
+use rustix::net::SocketType;
+use rustix::net::sockopt::socket_type;
 
 use super::last_error;
 use crate::sys::SystemError;
@@ -30,7 +31,7 @@ impl Moves {
         let copies = match fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             // With this flag, each write to the pipe is a message.
             Ok(FileType::Fifo) => !is_direct(fd),
-            Ok(FileType::Socket) => option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == libc::SOCK_STREAM && !has_layer(fd),
+            Ok(FileType::Socket) => socket_type(fd) == Ok(SocketType::STREAM) && !has_layer(fd),
             _ => false,
         };
         if copies { Moves::Bytes } else { Moves::PagesOrMessages }
@@ -52,14 +53,6 @@ fn has_a_server(fd: BorrowedFd<'_>) -> bool {
     const FUSE: u64 = 0x6573_5546;
     const V9FS: u64 = 0x0102_1997;
     fstatfs(fd).is_ok_and(|found| [FUSE, V9FS].contains(&(found.f_type as u64)))
-}
-
-/// The value of a socket option; -1 if the descriptor has none.
-fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> i32 {
-    let (mut value, mut len) = (-1, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the call writes up to `len` bytes to `value`, and their number to `len`.
-    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, ptr::from_mut(&mut value).cast(), &mut len) };
-    if result == 0 { value } else { -1 }
 }
 
 /// Whether a protocol lies on top of TCP, such as TLS, which may decrypt straight into the reader's pages.
@@ -85,10 +78,8 @@ pub(crate) unsafe fn read(
     match offset {
         // SAFETY: the kernel writes to `at..at + len` where it may, and answers EFAULT where it may not.
         None => counted("read", unsafe { libc::read(fd.as_raw_fd(), at.cast(), len) }),
-        Some(offset) => {
-            // SAFETY: as above. An offset beyond `i64` becomes negative, and the kernel refuses it.
-            counted("pread", unsafe { libc::pread64(fd.as_raw_fd(), at.cast(), len, offset.cast_signed()) })
-        }
+        // SAFETY: as above. An offset beyond `i64` becomes negative, and the kernel refuses it.
+        Some(from) => counted("pread", unsafe { libc::pread64(fd.as_raw_fd(), at.cast(), len, from.cast_signed()) }),
     }
 }
 
@@ -105,13 +96,12 @@ pub(crate) unsafe fn write(
     match offset {
         // SAFETY: the kernel reads `at..at + len` where it may, and answers EFAULT where it may not.
         None => counted("write", unsafe { libc::write(fd.as_raw_fd(), at.cast(), len) }),
-        Some(offset) => {
-            // SAFETY: as above, and as in `read`.
-            counted("pwrite", unsafe { libc::pwrite64(fd.as_raw_fd(), at.cast(), len, offset.cast_signed()) })
-        }
+        // SAFETY: as above, and as in `read`.
+        Some(to) => counted("pwrite", unsafe { libc::pwrite64(fd.as_raw_fd(), at.cast(), len, to.cast_signed()) }),
     }
 }
 
-fn counted(call: &'static str, result: isize) -> Result<usize, SystemError> {
+/// The result of a call that counts bytes.
+pub(super) fn counted(call: &'static str, result: isize) -> Result<usize, SystemError> {
     usize::try_from(result).map_err(|_| SystemError::new(call, last_error()))
 }

@@ -15,7 +15,6 @@
 //! ```
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
@@ -23,8 +22,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
-use super::mask::{AllBlocked, SignalsBlocked};
-use super::{futex, memory, signal, stacks};
+use super::mask::{AllBlocked, SignalsBlocked, kernel_set, set_mask};
+use super::{futex, memory, named, signal, stacks};
 use crate::sys::SystemError;
 
 /// The number of installations that have an entry of their own.
@@ -51,18 +50,9 @@ static ENTRIES: [signal::Handler; LEVELS] = [
     entry::<56>, entry::<57>, entry::<58>, entry::<59>, entry::<60>, entry::<61>, entry::<62>, entry::<63>,
 ];
 
-/// The installations so far.
-static INSTALLED: Mutex<Installed> = Mutex::new(Installed { levels: 0, top: 0, below: [0; LEVELS] });
-
-struct Installed {
-    /// How many entries are in use.
-    levels: usize,
-    /// The entry that was installed last.
-    top: usize,
-    /// For each entry, the entry that was on top before it. The handler in between knows that one as its earlier
-    /// handler.
-    below: [usize; LEVELS],
-}
+/// How many entries are in use. Each is on top of the one before it, and a handler in between knows that one as its
+/// earlier handler.
+static INSTALLED: Mutex<usize> = Mutex::new(0);
 
 /// The engine's part of the fault handler.
 pub(crate) struct Resolver {
@@ -133,7 +123,7 @@ pub(crate) fn install_once(resolver: &'static Resolver) -> Result<bool, SystemEr
     }
     let _signals = SignalsBlocked::new();
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    if installed.levels > 0 {
+    if *installed > 0 {
         return Ok(false);
     }
     RESOLVER.get_or_init(|| resolver);
@@ -148,12 +138,12 @@ pub(crate) fn reinstall() -> Result<(), SystemError> {
 }
 
 /// Puts a new entry on top.
-fn install(installed: &mut Installed) -> Result<(), SystemError> {
+fn install(installed: &mut usize) -> Result<(), SystemError> {
     let before = signal::current(libc::SIGSEGV)?;
     if ENTRIES.iter().any(|entry| before.sa_sigaction == *entry as *const () as usize) {
         return Ok(());
     }
-    let level = installed.levels;
+    let level = *installed;
     if level == LEVELS {
         return Err(SystemError::new("installing one more fault handler", Errno::NOSPC));
     }
@@ -163,11 +153,11 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
         // SAFETY: the pointer is null, or leads to a page that is never unmapped.
         let action = unsafe { earlier.load(Ordering::Acquire).as_ref() };
         if lower > 0 && action.is_some_and(|action| action.sa_sigaction == before.sa_sigaction) {
-            earlier.store(EARLIER[installed.below[lower]].load(Ordering::Acquire), Ordering::Release);
+            earlier.store(EARLIER[lower - 1].load(Ordering::Acquire), Ordering::Release);
         }
     }
-    let page = memory::map_anonymous(size_of::<signal::Action>());
-    let kept: *mut signal::Action = page.ok_or(SystemError::new("mmap", Errno::NOMEM))?.as_ptr().cast();
+    let page = named("mmap", memory::map_anonymous(size_of::<signal::Action>()))?;
+    let kept: *mut signal::Action = page.as_ptr().cast();
     // SAFETY: the page is new, large enough and aligned.
     unsafe { kept.write(before) };
     // The entry must know where to pass foreign faults on before the first one arrives.
@@ -177,9 +167,7 @@ fn install(installed: &mut Installed) -> Result<(), SystemError> {
     if signal::current(libc::SIGSEGV)?.sa_sigaction != ENTRIES[level] as *const () as usize {
         return Err(SystemError::new(KEPT, Errno::BUSY));
     }
-    installed.below[level] = installed.top;
-    installed.top = level;
-    installed.levels += 1;
+    *installed += 1;
     Ok(())
 }
 
@@ -300,19 +288,6 @@ fn die_of(number: c_int, info: *mut libc::siginfo_t) {
 /// Blocks the signals that the kernel would have blocked while `action` runs, and no others: the handler may never
 /// return (`siglongjmp`).
 fn set_mask_for(number: c_int, action: &signal::Action, interrupted: &libc::sigset_t) {
-    let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the call initialises the set.
-    unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
-    for candidate in 1..=64 {
-        // SAFETY: the call reads two sets. For a number that is no signal, the call returns an error, which is not 1.
-        let blocked = unsafe {
-            libc::sigismember(interrupted, candidate) == 1 || libc::sigismember(&action.sa_mask, candidate) == 1
-        };
-        if blocked || (candidate == number && action.sa_flags & libc::SA_NODEFER == 0) {
-            // SAFETY: the call adds to the set made above.
-            unsafe { libc::sigaddset(mask.as_mut_ptr(), candidate) };
-        }
-    }
-    // SAFETY: the set was made above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), ptr::null_mut()) };
+    let own = if action.sa_flags & libc::SA_NODEFER == 0 { 1 << (number - 1) } else { 0 };
+    set_mask(&(kernel_set(interrupted) | kernel_set(&action.sa_mask) | own), ptr::null_mut());
 }

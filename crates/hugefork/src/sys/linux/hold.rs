@@ -18,7 +18,6 @@
 //! Holding needs the right to handle the faults of system calls: `CAP_SYS_PTRACE`, `vm.unprivileged_userfaultfd=1`, or
 //! access to `/dev/userfaultfd`.
 
-use hugefork_linux::Descriptor;
 use hugefork_linux::parking::{Failure, Parking};
 use hugefork_linux::userfaultfd::{
     Faults, MODE_MINOR, MODE_MISSING, UFFD_FEATURE_MINOR_SHMEM, UFFD_FEATURE_MISSING_SHMEM, Userfaultfd,
@@ -30,7 +29,7 @@ use super::{LOST, named, owner};
 use crate::sys::{Part, SystemError};
 
 /// The userfaultfd that holds faults. A `fork(2)` child must not use it, because its calls act on the parent's memory.
-pub(crate) struct Holder(Userfaultfd);
+pub(crate) struct Holder(pub(super) Userfaultfd);
 
 impl Holder {
     /// Opens the userfaultfd, if the process may handle the faults of system calls.
@@ -44,10 +43,6 @@ impl Holder {
     /// [`Descriptor::reopen`](hugefork_linux::Descriptor::reopen).
     pub(super) fn reopen(&self) -> bool {
         self.0.0.reopen(|| Holder::open().ok().map(|new| new.0.0))
-    }
-
-    pub(super) fn descriptor(&self) -> &Descriptor {
-        &self.0.0
     }
 
     /// As [`Sys::hold`](crate::sys::Sys::hold). `parking` pairs the part with the place for its memory.
@@ -87,11 +82,10 @@ impl Holder {
 
     /// Wakes the threads that wait for the part. They repeat their accesses.
     pub(super) fn wake(&self, part: Part<'_>) {
-        match self.0.wake(&(part.at()..part.at() + part.len())) {
-            Ok(()) => {}
+        if let Err(errno) = self.0.wake(&(part.at()..part.at() + part.len())) {
             // The process must not go on. Either the threads that wait would sleep for ever. Or the program, which does
             // not know of the descriptor, has closed it: then no thread was held, and writes made since are lost.
-            Err(errno) => abort(part, errno),
+            abort(part, errno);
         }
     }
 }

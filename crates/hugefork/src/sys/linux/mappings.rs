@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 
-use hugefork_linux::Descriptor;
 use hugefork_linux::procmap_query::{Maps, SHARED};
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
@@ -24,7 +23,7 @@ impl FileId {
 }
 
 /// `/proc/thread-self/maps`, if it answers queries.
-pub(super) struct Mappings(Option<Maps>);
+pub(super) struct Mappings(pub(super) Option<Maps>);
 
 impl Mappings {
     /// Opens the file. `mapped` is the address of some mapping, for a first query.
@@ -32,18 +31,11 @@ impl Mappings {
         Mappings(Maps::open().ok().filter(|maps| maps.end_of(mapped).is_ok()))
     }
 
-    /// The open file, for calls that move mappings.
-    pub(super) fn maps(&self) -> Option<&Maps> {
-        self.0.as_ref()
-    }
-
     /// Whether one call moves these bytes at one moment, as other threads see it, or refuses to: they are one mapping,
     /// or the kernel refuses to move several.
     pub(super) fn is_one(&self, at: usize, len: usize) -> bool {
-        match &self.0 {
-            Some(maps) => maps.end_of(at).is_ok_and(|end| at + len <= end),
-            None => true,
-        }
+        let Some(maps) = &self.0 else { return true };
+        maps.end_of(at).is_ok_and(|end| at + len <= end)
     }
 
     /// As [`Mappings::is_one`], for a shared mapping, as far as the kernel tells.
@@ -84,10 +76,6 @@ impl Mappings {
     pub(super) fn reopen(&self) -> bool {
         self.0.as_ref().is_some_and(|maps| maps.0.reopen(|| Maps::open().ok().map(|maps| maps.0)))
     }
-
-    pub(super) fn descriptor(&self) -> Option<&Descriptor> {
-        self.0.as_ref().map(|maps| &maps.0)
-    }
 }
 
 #[cfg(test)]
@@ -108,7 +96,7 @@ mod tests {
         // SAFETY: a new mapping touches nothing that exists.
         let map = unsafe { rustix::mm::mmap(none, len, rights, MapFlags::SHARED, &file, offset as u64) }.unwrap();
         let mappings = Mappings::open(map.addr());
-        if mappings.descriptor().is_none() {
+        if mappings.0.is_none() {
             println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }
@@ -135,7 +123,7 @@ mod tests {
         // SAFETY: a new mapping touches nothing that exists.
         let map = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
         let mappings = Mappings::open(map.addr());
-        if mappings.descriptor().is_none() {
+        if mappings.0.is_none() {
             println!("skipped: this kernel does not report single mappings (Linux 6.11)");
             return;
         }

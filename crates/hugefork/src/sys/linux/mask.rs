@@ -6,15 +6,13 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
-use core::mem::MaybeUninit;
 use core::ptr;
 
 use syscalls::{Sysno, syscall2, syscall4};
 
 thread_local! {
     /// How many [`SignalsBlocked`] of this thread are alive, and the mask from before the first of them.
-    static BLOCKED: (Cell<usize>, Cell<MaybeUninit<libc::sigset_t>>) =
-        const { (Cell::new(0), Cell::new(MaybeUninit::uninit())) };
+    static BLOCKED: (Cell<usize>, Cell<KernelSet>) = const { (Cell::new(0), Cell::new(0)) };
 }
 
 /// Blocks all signals of this thread except `SIGSEGV` and `SIGBUS` until the thread's last guard is dropped. The two
@@ -41,25 +39,20 @@ impl Drop for SignalsBlocked {
         BLOCKED.with(|(count, before)| {
             count.replace(count.get() - 1);
             if count.get() == 0 {
-                // SAFETY: `before` is the mask that the kernel gave to the outermost guard.
-                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.get().as_ptr(), ptr::null_mut()) };
+                set_mask(&before.get(), ptr::null_mut());
             }
         });
     }
 }
 
-/// Blocks all signals but those of faults. Returns the mask from before.
-fn block_all() -> MaybeUninit<libc::sigset_t> {
-    let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: sigfillset writes a whole sigset_t to the pointer it is given.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    for of_a_fault in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the call removes a signal from the set made above.
-        unsafe { libc::sigdelset(all.as_mut_ptr(), of_a_fault) };
-    }
+/// Blocks all signals but those of faults, and those that the C library keeps for itself: from 32 to the first that it
+/// leaves to programs. Returns the mask from before.
+fn block_all() -> KernelSet {
+    let of_faults = 1 << (libc::SIGSEGV - 1) | 1 << (libc::SIGBUS - 1);
+    let of_c_library: KernelSet = (1 << (libc::SIGRTMIN() - 1)) - (1 << 31);
     let how = if seeded!("signals-come-under-locks") { libc::SIG_UNBLOCK } else { libc::SIG_SETMASK };
-    // SAFETY: `all` was filled in above; the call writes `before`, and cannot fail with SIG_SETMASK.
-    unsafe { libc::pthread_sigmask(how, all.as_ptr(), before.as_mut_ptr()) };
+    let mut before = 0;
+    change_mask(how, &!(of_faults | of_c_library), &raw mut before);
     before
 }
 
@@ -69,8 +62,14 @@ pub(crate) fn allow_faults() {
     change_mask(libc::SIG_UNBLOCK, &(1 << (libc::SIGSEGV - 1)), ptr::null_mut());
 }
 
-/// A set of signals as the kernel has it: bit *n* - 1 for signal *n*.
-type KernelSet = u64;
+/// A set of signals as the kernel has it: bit *n* - 1 for signal *n*. The C library's sets begin with these bits.
+pub(super) type KernelSet = u64;
+
+/// The signals of a C library's set.
+pub(super) fn kernel_set(set: &libc::sigset_t) -> KernelSet {
+    // SAFETY: the set is at least as large and as aligned, and its first bytes are what the kernel reads and writes.
+    unsafe { *ptr::from_ref(set).cast() }
+}
 
 /// The signals that no thread can block.
 const NEVER: KernelSet = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
@@ -141,7 +140,7 @@ impl Drop for WriteSignalsTaken {
     }
 }
 
-fn set_mask(mask: &KernelSet, before: *mut KernelSet) {
+pub(super) fn set_mask(mask: &KernelSet, before: *mut KernelSet) {
     change_mask(libc::SIG_SETMASK, mask, before);
 }
 
@@ -154,6 +153,8 @@ fn change_mask(how: core::ffi::c_int, mask: &KernelSet, before: *mut KernelSet) 
 
 #[cfg(test)]
 mod tests {
+    use core::mem::MaybeUninit;
+
     use super::*;
 
     /// Whether each of these is blocked at this moment.

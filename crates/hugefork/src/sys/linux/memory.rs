@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use hugefork_linux::Descriptor;
 pub(crate) use hugefork_linux::mappings::{Mappings, map_anonymous, unmap_anonymous};
-use hugefork_linux::parking::{self, Failure};
+use hugefork_linux::parking::Failure;
 use rustix::fs::{MemfdFlags, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mprotect, munlock};
@@ -27,7 +27,7 @@ use thiserror::Error;
 
 use super::arena::Arena;
 use super::cow_mapping::CowMappings;
-use super::hold::{self, Holder};
+use super::hold;
 use super::mappings::FileId;
 use super::own_tmpfs::{self, NoTmpfs, Swap};
 use super::pool_map::PoolMap;
@@ -147,12 +147,11 @@ pub struct Linux {
     /// filtered.
     file: Result<Descriptor, SystemError>,
     /// The identity of the mapped file.
-    id: FileId,
+    pub(super) id: FileId,
     exports: Exports,
     pub(super) direct: PoolMap,
     /// The mapping from which read-only mappings are duplicated; none for hugetlb.
     pub(super) template: Option<PoolMap>,
-    pub(super) capacity: usize,
     pub(super) kind: Kind,
     pub(super) dump: CoreDump,
     pub(super) arena: &'static Arena,
@@ -196,46 +195,38 @@ impl Linux {
             let _ = share::guard(kept(&file)?);
         }
         let direct = map_direct(arena, &file, capacity, kind, Access::ReadWrite)?;
-        let cow_mappings = match kind {
-            Kind::Hugetlb { .. } => Err(NoPageGrain::Hugetlb),
-            Kind::ShmemHuge(_) | Kind::ShmemBase => CowMappings::open(arena, &file, capacity, kind.align(), dump),
+        let (template, cow_mappings) = match kind {
+            Kind::Hugetlb { .. } => {
+                // The kernel neither locks nor touches hugetlb memory by itself.
+                direct.open(0, capacity)?;
+                (None, Err(NoPageGrain::Hugetlb))
+            }
+            Kind::ShmemHuge(_) | Kind::ShmemBase => (
+                Some(map_direct(arena, &file, capacity, kind, Access::Read)?),
+                CowMappings::open(arena, &file, capacity, kind.align(), dump),
+            ),
         };
-        let not_collapsed = AtomicU64::new(0);
-        let (children, is_left) = (Children::HaveNothing, AtomicBool::new(false));
         let (device, inode) = file.file();
-        let mut memory = Linux {
-            file: Err(NOTHING_KEPT),
+        let file = match kind {
+            Kind::Hugetlb { .. } => Ok(file),
+            // A query by address takes a system call that filters may lack ([`residence`]).
+            _ if exports == Exports::Yes || advice::has_filter() => share::reopen_for_reading(&file),
+            _ => Err(NOTHING_KEPT),
+        };
+        Ok(Linux {
+            file,
             id: FileId::new(device, inode),
             exports,
             direct,
-            template: None,
-            capacity,
+            template,
             kind,
             dump,
             arena,
             cow_mappings,
-            not_collapsed,
-            children,
-            is_left,
-        };
-        memory.mark(memory.direct.at())?;
-        match kind {
-            // The kernel neither locks nor touches hugetlb memory by itself.
-            Kind::Hugetlb { .. } => memory.direct.open(0, capacity)?,
-            Kind::ShmemHuge(_) | Kind::ShmemBase => {
-                let template = map_direct(arena, &file, capacity, kind, Access::Read)?;
-                let map = memory.template.insert(template).at();
-                memory.mark(map)?;
-            }
-        }
-        memory.file = match (kind, exports) {
-            (Kind::Hugetlb { .. }, _) => Ok(file),
-            (_, Exports::Yes) => share::reopen_for_reading(&file),
-            // A query by address takes a system call that filters may lack ([`residence`]).
-            (_, Exports::No) if advice::has_filter() => share::reopen_for_reading(&file),
-            (_, Exports::No) => Err(NOTHING_KEPT),
-        };
-        Ok(memory)
+            not_collapsed: AtomicU64::new(0),
+            children: Children::HaveNothing,
+            is_left: AtomicBool::new(false),
+        })
     }
 
     /// The file, if the pool keeps it and the program has not closed it.
@@ -243,11 +234,16 @@ impl Linux {
         self.file.as_ref().map_err(|error| *error).and_then(kept)
     }
 
-    /// The first piece of some addresses that shows this memory ([`ProgramSys::shown`]).
-    pub(super) fn first_shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
-        match (&self.cow_mappings, self.children) {
-            (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.shown(range, self.id, offset),
-            _ => Some(range.clone()),
+    /// The state for CoW mappings. An error if there are none.
+    pub(super) fn cow_mappings(&self) -> Result<&CowMappings, SystemError> {
+        self.cow_mappings.as_ref().map_err(|_| SystemError::new("a private mapping", Errno::NOTSUP))
+    }
+
+    /// The state for CoW mappings, if one call moves all of a part at one moment, or refuses to.
+    fn mover_of(&self, part: Part<'_>) -> Result<&CowMappings, SystemError> {
+        match &self.cow_mappings {
+            Ok(cow_mappings) if cow_mappings.mappings.is_one(part.at(), part.len()) => Ok(cow_mappings),
+            Ok(_) | Err(_) => Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
         }
     }
 
@@ -263,7 +259,7 @@ impl Linux {
         }
         let mut rest = part.at()..part.at() + part.len();
         while !rest.is_empty() {
-            match self.first_shown(&rest, None) {
+            match self.shown(&rest, None) {
                 Some(piece) if piece.start == rest.start => rest.start = piece.end,
                 _ => return Err(SystemError::new("mremap to hold a range", Errno::FAULT)),
             }
@@ -278,14 +274,12 @@ impl Linux {
 
     /// Opens a read-only descriptor of all the memory.
     pub(crate) fn open_for_reading(&self) -> Result<Descriptor, SystemError> {
-        match (&self.file, self.exports) {
-            (Ok(file), Exports::Yes) => {
-                share::guard(kept(file)?)?;
-                share::reopen_for_reading(file)
-            }
-            (Err(error), Exports::Yes) => Err(*error),
-            (_, Exports::No) => Err(NOTHING_KEPT),
+        if self.exports == Exports::No {
+            return Err(NOTHING_KEPT);
         }
+        let file = self.file.as_ref().map_err(|error| *error)?;
+        share::guard(kept(file)?)?;
+        share::reopen_for_reading(file)
     }
 
     /// The page size of the file. It can be mapped at offsets that are multiples of it.
@@ -296,31 +290,11 @@ impl Linux {
         }
     }
 
-    /// The address of the direct map, to look it up in `/proc/self/smaps`.
-    pub(crate) fn direct_address(&self) -> usize {
-        self.direct.at().addr()
-    }
-
-    /// Gives the kernel advice about a new mapping of the whole pool, which no thread uses yet.
-    fn mark(&self, map: *mut c_void) -> Result<(), SystemError> {
-        let (fork, dump, huge) = (Advice::LinuxDontFork, Advice::LinuxDontDump, Advice::LinuxHugepage);
-        let marks =
-            [(fork, "madvise(MADV_DONTFORK)"), (dump, "madvise(MADV_DONTDUMP)"), (huge, "madvise(MADV_HUGEPAGE)")];
-        // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
-        let at_touch = matches!(self.kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_)));
-        let count = if at_touch { 3 } else { 2 };
-        for (advice, call) in marks.into_iter().take(count) {
-            // SAFETY: the mapping is ours, and none of the advice drops contents.
-            named(call, unsafe { madvise(map, self.capacity, advice) })?;
-        }
-        Ok(())
-    }
-
     fn advise(&self, offset: usize, len: usize, advice: Advice, call: &'static str) -> Result<(), SystemError> {
-        debug_assert!(offset + len <= self.capacity);
+        debug_assert!(offset + len <= self.direct.len);
         // SAFETY: the range lies in the direct map, and none of the advice used here drops contents that are still
         // needed.
-        named(call, unsafe { madvise(self.direct.at().byte_add(offset), len, advice) })
+        named(call, unsafe { madvise(self.direct.at.byte_add(offset), len, advice) })
     }
 
     fn populate(&self, offset: usize, len: usize) -> Result<(), SystemError> {
@@ -336,7 +310,7 @@ impl Linux {
         const COLLAPSE_TRIES: usize = 3;
         for _ in 0..COLLAPSE_TRIES {
             // SAFETY: the range lies in the direct map.
-            match advice::collapse_now(unsafe { self.direct.at().byte_add(offset) }) {
+            match hugefork_linux::advice::collapse(unsafe { self.direct.at.byte_add(offset) }, HUGE_PAGE) {
                 Ok(()) => return true,
                 Err(Errno::AGAIN) => {}
                 Err(_) => break,
@@ -357,22 +331,7 @@ impl Linux {
             // A child has no direct map.
             return (None, None);
         }
-        (self.bytes(), pagemap::huge_bytes(self.direct_address(), self.capacity))
-    }
-}
-
-impl Linux {
-    /// Whether hugefork has to make the huge pages, because the kernel makes none by itself.
-    pub(super) fn makes_no_huge_pages(&self) -> bool {
-        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
-    }
-
-    /// The userfaultfd that holds faults, if the process may have one.
-    fn holder(&self) -> Option<&Holder> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.holder(),
-            Err(_) => None,
-        }
+        (self.bytes(), pagemap::huge_bytes(self.direct.at.addr(), self.direct.len))
     }
 }
 
@@ -400,34 +359,28 @@ fn create_file(kind: Kind, capacity: usize) -> Result<Descriptor, NoMemory> {
 /// Maps the whole file in the arena, at a multiple of its largest page size. The mapping is inaccessible at first: if
 /// another thread forks before the mapping is excluded from children, the child must not get access to the pool.
 fn map_direct(
-    arena: &Arena,
+    arena: &'static Arena,
     file: &Descriptor,
     capacity: usize,
     kind: Kind,
     access: Access,
 ) -> Result<PoolMap, SystemError> {
-    let at = arena.take(capacity, kind.align())?;
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
-    let mapped = kept(file).and_then(|file| {
-        // SAFETY: the range was just taken, and no other code uses it.
-        named("mmap of the pool", unsafe { mmap(pointer(at), capacity, ProtFlags::empty(), flags, file, 0) })
-    });
-    if mapped.is_err() {
-        let _ = give_up(arena, at, capacity);
-    }
-    let map = mapped?;
+    let range = arena.take(capacity, kind.align())?;
+    let (at, file, flags) = (pointer(range.at), kept(file)?, MapFlags::SHARED | MapFlags::FIXED);
+    // SAFETY: the range was just taken, and no other code uses it.
+    named("mmap of the pool", unsafe { mmap(at, capacity, ProtFlags::empty(), flags, file, 0) })?;
     // After mlockall(MCL_FUTURE), the mapping and all mappings made of it would be locked.
     // SAFETY: our own range; this changes no contents.
-    let _ = unsafe { munlock(map, capacity) };
-    Ok(PoolMap::new(map, capacity, protection(access)))
-}
-
-/// Makes a range of the arena inaccessible and gives it back.
-pub(super) fn give_up(arena: &Arena, at: usize, len: usize) -> Result<(), SystemError> {
-    // SAFETY: the caller took the range from the arena, and gives it up.
-    named("mmap to unmap a range", unsafe { parking::clear(at, len) })?;
-    arena.give_back(at, len);
-    Ok(())
+    let _ = unsafe { munlock(at, capacity) };
+    // SAFETY: the mapping is ours, and none of the advice drops contents.
+    let advise = |advice, call| named(call, unsafe { madvise(at, capacity, advice) });
+    advise(Advice::LinuxDontFork, "madvise(MADV_DONTFORK)")?;
+    advise(Advice::LinuxDontDump, "madvise(MADV_DONTDUMP)")?;
+    // If hugefork asks for each huge page, the kernel must make none at first touch by `shmem_enabled=advise`.
+    if matches!(kind, Kind::ShmemHuge(Huge::BySetting | Huge::OwnTmpfs(_))) {
+        advise(Advice::LinuxHugepage, "madvise(MADV_HUGEPAGE)")?;
+    }
+    Ok(PoolMap::new(range, protection(access)))
 }
 
 /// Counts again how many mappings regions may have: the limit, less those of the rest of the program, less a margin.
@@ -450,7 +403,7 @@ fn protection(access: Access) -> MprotectFlags {
 
 impl Sys for Linux {
     fn direct(&self) -> *mut u8 {
-        self.direct.at().cast()
+        self.direct.at.cast()
     }
 
     fn merging(&self) -> Merging {
@@ -470,7 +423,7 @@ impl Sys for Linux {
 
     fn make_huge(&self, offset: usize, len: usize) {
         debug_assert!(offset.is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE));
-        if !self.makes_no_huge_pages() {
+        if !self.collapses() {
             return;
         }
         for at in (offset..offset + len).step_by(HUGE_PAGE) {
@@ -488,21 +441,13 @@ impl Sys for Linux {
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let at = self.arena.take_in_whole_gib(len, align)?;
-        // SAFETY: the arena sets each range aside for one caller until it is given back.
-        let extent = unsafe { Extent::new(at, len) };
-        match self.arena.show_zeros(at, len) {
-            Ok(()) => Ok(extent),
-            Err(error) => {
-                // This also undoes what the failed call has done. If it fails, the addresses stay taken.
-                let _ = self.release(extent);
-                Err(error)
-            }
-        }
+        let range = self.arena.take_in_whole_gib(len, align)?;
+        self.arena.show_zeros(range.at, len)?;
+        Ok(range.into_extent())
     }
 
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
-        give_up(self.arena, extent.base(), extent.len())
+        self.arena.give_up(extent.base(), extent.len())
     }
 
     fn show(&self, part: Part<'_>, what: Shows<usize>) -> Result<(), MapFailure> {
@@ -513,15 +458,12 @@ impl Sys for Linux {
                 Kind::Hugetlb { .. } => self.map_hugetlb(part, start, access),
                 Kind::ShmemHuge(_) | Kind::ShmemBase => self.map(part, start, access),
             },
-            Shows::CowMapping { start, access } => {
-                self.ready_cow_mapping(part, start)?;
-                self.cow_map(part, start, access)
-            }
+            Shows::CowMapping { start, access } => self.cow_map(part, start, access),
         }
     }
 
     unsafe fn punch(&self, offset: usize, len: usize) -> Result<(), SystemError> {
-        assert!(offset + len <= self.capacity, "only pool memory is punched");
+        assert!(offset + len <= self.direct.len, "only pool memory is punched");
         if self.is_left.load(Ordering::Acquire) {
             return Err(SystemError::new(REMOVE, Errno::FAULT));
         }
@@ -529,7 +471,7 @@ impl Sys for Linux {
         if removed == Err(SystemError::new(REMOVE, Errno::INVAL)) {
             // The program has locked the direct map (`mlockall`). The mappings of regions stay locked.
             // SAFETY: our own range; this changes no contents.
-            let _ = unsafe { munlock(self.direct.at(), self.capacity) };
+            let _ = unsafe { munlock(self.direct.at, self.direct.len) };
             return self.advise(offset, len, Advice::LinuxRemove, REMOVE);
         }
         removed
@@ -538,7 +480,7 @@ impl Sys for Linux {
     unsafe fn retire(&self, offset: usize, len: usize) -> Result<(), SystemError> {
         // SAFETY: by this function's contract, which includes that of `punch`.
         unsafe { self.punch(offset, len) }?;
-        let others = self.cow_mappings.as_ref().ok().map(CowMappings::template);
+        let others = self.cow_mappings.as_ref().ok().map(|cow_mappings| &cow_mappings.template);
         for map in [Some(&self.direct), self.template.as_ref(), others].into_iter().flatten() {
             // SAFETY: by this function's contract.
             unsafe { map.close(offset, len) };
@@ -553,7 +495,7 @@ impl Sys for Linux {
         }
         match self.file() {
             Ok(file) => residence::next_of_file(file, range),
-            Err(_) => residence::next(self.direct_address(), range),
+            Err(_) => residence::next(self.direct.at.addr(), range),
         }
     }
 
@@ -567,14 +509,11 @@ impl Sys for Linux {
     }
 
     fn claim_parking(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.claim_parking(len, align),
-            Err(_) => named("userfaultfd", Err(Errno::NOTSUP)),
-        }
+        self.cow_mappings()?.claim_parking(len, align)
     }
 
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
-        let Ok(cow_mappings) = &self.cow_mappings else { return Err(SystemError::new("userfaultfd", Errno::NOTSUP)) };
+        let cow_mappings = self.cow_mappings()?;
         self.check_shown(part)?;
         cow_mappings.hold(part, parked).inspect_err(|_| {
             // Nothing of the part is parked. If the kernel refuses this, too, the next hold replaces the mapping.
@@ -583,13 +522,17 @@ impl Sys for Linux {
     }
 
     fn unpark(&self, part: Part<'_>, parked: Part<'_>) {
-        if let Ok(cow_mappings) = &self.cow_mappings {
-            cow_mappings.unpark(part, parked);
+        if let Ok(cow_mappings) = &self.cow_mappings
+            && let Err(errno) = cow_mappings.parking(part, parked).bring_back()
+        {
+            hold::abort(part, errno);
         }
     }
 
     fn resume(&self, part: Part<'_>, parked: Part<'_>) {
-        if let Some(holder) = self.holder() {
+        if let Ok(cow_mappings) = &self.cow_mappings
+            && let Some(holder) = cow_mappings.holder()
+        {
             holder.wake(part);
         }
         // As in `hold`. The parked pages were copied, or are back at their place.
@@ -598,16 +541,11 @@ impl Sys for Linux {
 
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
         // The range is aligned so that a GiB moves as one entry of its page tables.
-        let at = self.arena.take_in_whole_gib(len, align)?;
-        // SAFETY: as in `claim`.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(self.arena.take_in_whole_gib(len, align)?.into_extent())
     }
 
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let moved = match &self.cow_mappings {
-            Ok(cow_mappings) if cow_mappings.is_one_mapping(part) => cow_mappings.parking(part, staging).take_at_once(),
-            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
-        };
+        let moved = self.mover_of(part)?.parking(part, staging).take_at_once();
         if moved.is_err() {
             // As in `hold`.
             let _ = self.hide(staging);
@@ -616,11 +554,7 @@ impl Sys for Linux {
     }
 
     fn bring_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
-        let cow_mappings = match &self.cow_mappings {
-            Ok(cow_mappings) if cow_mappings.is_one_mapping(staging) => cow_mappings,
-            Ok(_) | Err(_) => return Err(SystemError::new("mremap of several mappings", Errno::INVAL)),
-        };
-        match cow_mappings.parking(part, staging).bring_back_at_once() {
+        match self.mover_of(staging)?.parking(part, staging).bring_back_at_once() {
             Ok(()) => Ok(()),
             Err(Failure::Refused(errno)) => Err(SystemError::new(PRIVATE_PAGES, errno)),
             Err(Failure::Lost(errno)) => hold::abort(part, errno),
@@ -628,10 +562,7 @@ impl Sys for Linux {
     }
 
     fn scan(&self, part: Part<'_>, wanted: ScanFor, runs: &mut [PageRun]) -> Result<Scanned, SystemError> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => cow_mappings.scan(part, wanted, runs),
-            Err(_) => Ok(Scanned { runs: 0, looked_at: part.len(), are_marked: false }),
-        }
+        self.cow_mappings()?.scan(part, wanted, runs)
     }
 
     fn track_writes(&self, part: Part<'_>) -> bool {
@@ -648,8 +579,8 @@ impl Sys for Linux {
     }
 
     fn tidy(&self) {
-        if let Ok(cow_mappings) = &self.cow_mappings {
-            cow_mappings.tidy();
+        if let Ok(CowMappings { parked: Some(parked), .. }) = &self.cow_mappings {
+            parked.empty();
         }
     }
 
@@ -672,14 +603,13 @@ impl Sys for Linux {
 
     unsafe fn restore(&self, part: Part<'_>, access: Access, from: *const u8) -> Result<bool, SystemError> {
         let (at, len) = (pointer(part.at()).cast::<u8>(), part.len());
-        match (access, &self.cow_mappings) {
+        match access {
             // SAFETY: by this function's contract. A part of an extent and pool memory do not overlap.
-            (Access::ReadWrite, _) => Ok(unsafe { restore(at, from, len) }),
+            Access::ReadWrite => Ok(unsafe { restore(at, from, len) }),
             // SAFETY: as above; both can be read.
-            (Access::Read, Ok(_)) if !unsafe { differs(at, from, len) } => Ok(false),
+            Access::Read if !unsafe { differs(at, from, len) } => Ok(false),
             // SAFETY: by this function's contract.
-            (Access::Read, Ok(cow_mappings)) => unsafe { cow_mappings.write_through(part, from) }.map(|()| true),
-            (Access::Read, Err(_)) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
+            Access::Read => unsafe { self.cow_mappings()?.write_through(part, from) }.map(|()| true),
         }
     }
 
@@ -729,17 +659,4 @@ fn nanoseconds(clock: libc::clockid_t) -> u64 {
     // SAFETY: `time` can be written. Both clocks exist on every Linux, so the call cannot fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-impl Drop for Linux {
-    fn drop(&mut self) {
-        // A fork(2) child never had the direct map, and other memory may be in its place.
-        if !owner::is_forked_child() {
-            // Regions and snapshots keep the pool alive, so none is left. If the kernel refuses, the addresses stay
-            // taken.
-            for map in self.template.iter().chain([&self.direct]) {
-                let _ = give_up(self.arena, map.at().expose_provenance(), self.capacity);
-            }
-        }
-    }
 }

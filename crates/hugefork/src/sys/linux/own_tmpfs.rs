@@ -18,23 +18,23 @@
 //! Needs Linux 5.2, and 6.4 for a tmpfs that is not swapped.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::fmt::{self, Write};
-use core::ptr;
+use core::fmt;
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use hugefork_linux::Descriptor;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, fstatfs, ftruncate, openat, stat, unlinkat};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
 };
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
-use syscalls::{Sysno, syscall};
 use thiserror::Error;
 
+use super::advice::is_filtered;
 use super::mask::SignalsBlocked;
-use super::{LOST, kept, named, share};
+use super::share::{self, PrivateMemory};
+use super::{LOST, kept, named};
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
 
@@ -95,14 +95,6 @@ pub(crate) fn create(len: usize, swap: Swap) -> Result<Descriptor, NoTmpfs> {
     }
 }
 
-/// Whether this thread's system calls are filtered.
-fn is_filtered() -> bool {
-    // SAFETY: the call reads no memory. (In strict mode, which allows hardly any call, it ends the process.)
-    let mode = unsafe { syscall!(Sysno::prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    // A kernel without filters does not know this call's argument.
-    !matches!(mode, Ok(0) | Err(syscalls::Errno::EINVAL))
-}
-
 /// Whether children of this thread are in its own pid namespace. Otherwise the helper could be the first process of
 /// another one, which takes no more processes after the helper's end.
 fn children_stay() -> Result<bool, SystemError> {
@@ -113,36 +105,19 @@ fn children_stay() -> Result<bool, SystemError> {
 }
 
 /// A short text without an allocation, because the caller may be an allocator itself.
-struct Text {
-    bytes: [u8; 64],
-    len: usize,
-}
+struct Text([u8; 64]);
 
 impl Text {
     fn new(text: fmt::Arguments<'_>) -> Text {
-        let mut made = Text { bytes: [0; 64], len: 0 };
-        made.write_fmt(text).expect("three numbers fit");
+        let mut made = Text([0; 64]);
+        // The last byte stays zero.
+        (&mut made.0[..63]).write_fmt(text).expect("three numbers fit");
         made
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 
     /// The text with its final zero byte.
     fn c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).expect("it is shorter than its place")
-    }
-}
-
-impl Write for Text {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        // The last byte stays zero.
-        let place = self.bytes[..63].get_mut(self.len..end).ok_or(fmt::Error)?;
-        place.copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
+        CStr::from_bytes_until_nul(&self.0).expect("it is shorter than its place")
     }
 }
 
@@ -213,8 +188,8 @@ impl Wish {
         // The kernel lets a process write its `gid_map` only after `setgroups` is denied: leaving a group may give
         // rights back that the group takes away.
         write_all(c"/proc/self/setgroups", b"deny", "write of /proc/self/setgroups")?;
-        write_all(c"/proc/self/uid_map", self.user.bytes(), "write of /proc/self/uid_map")?;
-        write_all(c"/proc/self/gid_map", self.group.bytes(), "write of /proc/self/gid_map")
+        write_all(c"/proc/self/uid_map", self.user.c_str().to_bytes(), "write of /proc/self/uid_map")?;
+        write_all(c"/proc/self/gid_map", self.group.c_str().to_bytes(), "write of /proc/self/gid_map")
     }
 
     /// As [`Wish::mount`], by a helper in a user namespace of its own.
@@ -224,70 +199,42 @@ impl Wish {
         if !children_stay().map_err(NoTmpfs::NoNamespace)? {
             return Err(NoTmpfs::OtherPids);
         }
-        let stack = Stack::new().map_err(NoTmpfs::NoNamespace)?;
+        // It is unmapped when the helper has ended.
+        let stack = named("mmap of a stack", PrivateMemory::anywhere(STACK_BYTES)).map_err(NoTmpfs::NoNamespace)?;
+        let top = stack.at.wrapping_byte_add(STACK_BYTES);
         let killed = NoTmpfs::NoNamespace(SystemError::new("a helper in a user namespace", Errno::INTR));
-        let mut task = Task { wish: self, made: Err(killed) };
+        let mut task: Task<'_> = (self, Err(killed));
         // No handler of the program may run in the helper.
         let _signals = SignalsBlocked::new();
         // SAFETY: the helper runs `help` on a stack of its own. This thread does not touch the task before the call
         // returns; the helper has ended then, or will run nothing any more.
-        let pid = unsafe { libc::clone(help, stack.top(), FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
+        let pid = unsafe { libc::clone(help, top, FLAGS | libc::CLONE_UNTRACED, (&raw mut task).cast()) };
         let Some(pid) = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
             return Err(NoTmpfs::NoNamespace(SystemError::new("clone(CLONE_NEWUSER)", super::last_error())));
         };
         // Reaps the helper. If another thread waited for all children, it has done so already.
         let all = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
         while waitpid(Some(pid), all).is_err_and(|errno| errno == Errno::INTR) {}
-        task.made
+        task.1
     }
 }
 
 /// The helper's argument, and its result.
-struct Task<'a> {
-    wish: &'a Wish,
-    made: Result<Descriptor, NoTmpfs>,
-}
+type Task<'a> = (&'a Wish, Result<Descriptor, NoTmpfs>);
 
 /// The body of the helper.
 extern "C" fn help(task: *mut c_void) -> c_int {
     // SAFETY: `mount_elsewhere` gives a task, and does not touch it meanwhile.
-    let task = unsafe { &mut *task.cast::<Task<'_>>() };
-    let made = task.wish.keep_ids().map_err(NoTmpfs::NoNamespace);
-    task.made = made.and_then(|()| task.wish.mount().map_err(NoTmpfs::NoNamespace));
+    let (wish, made) = unsafe { &mut *task.cast::<Task<'_>>() };
+    *made = wish.keep_ids().and_then(|()| wish.mount()).map_err(NoTmpfs::NoNamespace);
     0
 }
 
 fn write_all(path: &CStr, text: &[u8], call: &'static str) -> Result<(), SystemError> {
     let file = named(call, openat(CWD, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()))?;
-    match named(call, rustix::io::write(&file, text))? {
-        written if written == text.len() => Ok(()),
-        _ => Err(super::descriptor::WROTE_NOTHING),
-    }
+    let written = named(call, rustix::io::write(&file, text))?;
+    if written == text.len() { Ok(()) } else { Err(super::descriptor::WROTE_NOTHING) }
 }
 
-/// The helper's stack.
-struct Stack(*mut c_void);
-
-impl Stack {
-    /// Far more than the helper needs, also in an unoptimised build.
-    const LEN: usize = 256 << 10;
-
-    fn new() -> Result<Stack, SystemError> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new anonymous mapping touches nothing that exists.
-        let mapped = unsafe { mmap_anonymous(ptr::null_mut(), Stack::LEN, rights, flags) };
-        Ok(Stack(named("mmap of a stack", mapped)?))
-    }
-
-    /// The end of the stack, from which it grows down.
-    fn top(&self) -> *mut c_void {
-        self.0.wrapping_byte_add(Stack::LEN)
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // SAFETY: the helper has ended. If the kernel refuses, the stack stays mapped.
-        let _ = unsafe { munmap(self.0, Stack::LEN) };
-    }
-}
+/// The size of the helper's stack: far more than it needs, also in an unoptimised build.
+const STACK_BYTES: usize = 256 << 10;

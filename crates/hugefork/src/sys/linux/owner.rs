@@ -7,8 +7,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::io::{self, PipeReader, PipeWriter};
 
+use hugefork_linux::mappings::map_anonymous;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+use rustix::mm::{Advice, madvise};
 
 use super::{last_error, named};
 use crate::sys::SystemError;
@@ -21,11 +22,9 @@ const OWNER: u32 = 1;
 /// Marks this process as the owner, and has the C library call `in_child` in each child that it forks. This must come
 /// before the first region. A second call does no harm.
 pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError> {
-    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new anonymous mapping touches nothing that exists.
-    let page = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), BASE_PAGE, protection, flags) })?;
+    let page = named("mmap", map_anonymous(BASE_PAGE))?.as_ptr();
     // SAFETY: the page is ours and is never unmapped.
-    named("madvise(MADV_WIPEONFORK)", unsafe { madvise(page, BASE_PAGE, Advice::LinuxWipeOnFork) })?;
+    named("madvise(MADV_WIPEONFORK)", unsafe { madvise(page.cast(), BASE_PAGE, Advice::LinuxWipeOnFork) })?;
     let mark: *mut AtomicU32 = page.cast();
     // SAFETY: it is page-aligned, zeroed, and never unmapped.
     unsafe { &*mark }.store(OWNER, Ordering::Relaxed);

@@ -16,14 +16,13 @@
 //! pages are unmapped at once.
 
 use core::ffi::c_void;
-use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
 use hugefork_linux::parking::{self, Parking};
 use rustix::mm::{Advice, madvise, munlock};
 
-use super::arena::Arena;
+use super::arena::{Arena, Taken};
 use super::mappings::Mappings;
 use super::stderr::say_and_abort;
 use crate::sys::Part;
@@ -54,18 +53,18 @@ const FULL: u8 = 2;
 #[derive(Clone, Copy)]
 pub(super) struct Room(usize);
 
-/// Addresses where page tables are parked. The owner gives them back to the arena.
+/// Addresses where page tables are parked.
 pub(super) struct ParkedTables {
-    start: usize,
+    range: Taken<'static>,
     rooms: [AtomicU8; ROOMS],
 }
 
 impl ParkedTables {
     /// Takes addresses for a pool of this size, if the process has plenty and a GiB may be parked.
-    pub(super) fn open(arena: &Arena, capacity: usize) -> Option<ParkedTables> {
+    pub(super) fn open(arena: &'static Arena, capacity: usize) -> Option<ParkedTables> {
         let has_plenty = arena.slots() >= LEAST_ARENA_SLOTS && capacity >= ROOM_BYTES;
-        let start = if has_plenty { arena.take(ROOMS * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
-        Some(ParkedTables { start, rooms: [const { AtomicU8::new(FREE) }; ROOMS] })
+        let range = if has_plenty { arena.take(ROOMS * ROOM_BYTES, ROOM_BYTES).ok()? } else { return None };
+        Some(ParkedTables { range, rooms: [const { AtomicU8::new(FREE) }; ROOMS] })
     }
 
     /// Parks the page tables of a part that shows pool memory, if they move as one entry. The part must be one mapping,
@@ -143,17 +142,12 @@ impl ParkedTables {
     }
 
     fn at(&self, room: Room) -> *mut c_void {
-        ptr::with_exposed_provenance_mut(self.start + room.0 * ROOM_BYTES)
+        ptr::with_exposed_provenance_mut(self.range.at + room.0 * ROOM_BYTES)
     }
 
     /// How many rooms are not free.
     #[cfg(test)]
     pub(super) fn in_use(&self) -> usize {
         self.rooms.iter().filter(|room| room.load(Ordering::Relaxed) != FREE).count()
-    }
-
-    /// All addresses of the rooms.
-    pub(super) fn addresses(&self) -> Range<usize> {
-        self.start..self.start + ROOMS * ROOM_BYTES
     }
 }

@@ -16,11 +16,13 @@
 
 use core::ffi::c_void;
 use core::ops::Range;
+use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{MprotectFlags, mprotect};
 
+use super::arena::Taken;
 use super::settings;
 use crate::sys::SystemError;
 use crate::units::HUGE_PAGE;
@@ -38,8 +40,10 @@ const OPENED_AHEAD_BYTES: usize = 16 << 20;
 
 /// A mapping of a whole pool, which this value owns.
 pub(super) struct PoolMap {
-    at: *mut c_void,
-    len: usize,
+    /// The address of the first byte.
+    pub(super) at: *mut c_void,
+    pub(super) len: usize,
+    _range: Taken<'static>,
     rights: MprotectFlags,
     /// The size of a piece.
     piece: usize,
@@ -52,24 +56,21 @@ pub(super) struct PoolMap {
 }
 
 impl PoolMap {
-    /// Takes over the mapping at `at`, all of which is closed. Open pieces will have these rights.
-    pub(super) fn new(at: *mut c_void, len: usize, rights: MprotectFlags) -> PoolMap {
+    /// Takes over the mapping of a range, all of which is closed. Open pieces will have these rights.
+    pub(super) fn new(range: Taken<'static>, rights: MprotectFlags) -> PoolMap {
+        let (at, len) = (ptr::with_exposed_provenance_mut(range.at), range.len);
         let piece = HUGE_PAGE.max(len.div_ceil(MOST_PIECES).next_power_of_two());
         let most_runs = (settings::map_count_limit() / MAPPINGS_A_RUN).clamp(1, MOST_RUNS);
         PoolMap {
             at,
             len,
+            _range: range,
             rights,
             piece,
             most_runs,
             open: [const { AtomicU64::new(0) }; PIECE_WORDS],
             changing: AtomicBool::new(false),
         }
-    }
-
-    /// The address of the first byte.
-    pub(super) fn at(&self) -> *mut c_void {
-        self.at
     }
 
     /// Makes some bytes accessible, if they are not.
@@ -170,18 +171,12 @@ impl PoolMap {
 
 #[cfg(test)]
 mod tests {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
     use super::*;
+    use crate::sys::linux::arena::Arena;
 
     fn with_map(pieces: usize, test: impl FnOnce(&PoolMap)) {
-        let len = pieces * HUGE_PAGE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping.
-        let at = unsafe { mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags) }.unwrap();
-        test(&PoolMap::new(at, len, MprotectFlags::READ));
-        // SAFETY: no code uses it any more.
-        unsafe { munmap(at, len) }.unwrap();
+        let range = Arena::open().unwrap().take(pieces * HUGE_PAGE, HUGE_PAGE).unwrap();
+        test(&PoolMap::new(range, MprotectFlags::READ));
     }
 
     /// Whether the kernel lets a byte of a piece be read.

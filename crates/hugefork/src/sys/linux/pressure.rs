@@ -180,10 +180,7 @@ impl PressureFile {
             if stop.contains(PollFlags::IN) {
                 return Signal::Stop;
             }
-            if !stop.is_empty() {
-                return Signal::Gone;
-            }
-            if file.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            if !stop.is_empty() || file.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
                 return Signal::Gone;
             }
             if file.contains(PollFlags::PRI) {

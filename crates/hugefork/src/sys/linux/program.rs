@@ -1,19 +1,20 @@
 //! The memory of a program that knows nothing of hugefork (../program.rs). Its children inherit the memory that private
 //! mappings show, and the program may close hugefork's descriptors, or map other memory in its place.
 
-use core::ptr;
-use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use hugefork_linux::Descriptor;
 use rustix::fs::fstat;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
+use rustix::mm::{Advice, MremapFlags, madvise, mremap_fixed, munmap};
 
 use super::cow_mapping::CowMappings;
-use super::memory::{Children, Linux, pointer};
+use super::memory::{Children, Huge, Kind, Linux, pointer};
+use super::share::PrivateMemory;
 use super::{advice, named, residence};
 use crate::sys::program::{ProgramSys, Zeros};
+use crate::sys::racing::ZERO_PAGE;
+use crate::sys::restore::differs;
 use crate::sys::{Part, Sys, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
@@ -24,8 +25,7 @@ impl Linux {
     /// If the kernel refuses to keep the template out of core dumps.
     pub(crate) fn with_children(mut self) -> Result<Linux, SystemError> {
         if let Ok(cow_mappings) = &mut self.cow_mappings {
-            cow_mappings.open_ahead();
-            cow_mappings.dump_what_is_shown()?;
+            cow_mappings.prepare_for_children()?;
         }
         self.children = Children::HaveCowMappings;
         Ok(self)
@@ -53,22 +53,17 @@ impl Linux {
 }
 
 impl ProgramSys for Linux {
-    type Plain = Plain;
+    type Plain = PrivateMemory;
 
     fn collapses(&self) -> bool {
-        self.makes_no_huge_pages()
+        matches!(self.kind, Kind::ShmemHuge(Huge::Collapse))
     }
 
     fn bytes(&self) -> Option<usize> {
         match self.file() {
             Ok(file) => fstat(file).ok().map(|status| status.st_blocks as usize * 512),
-            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct_address(), part)).sum(),
+            Err(_) => self.direct.open_parts().map(|part| residence::bytes(self.direct.at.addr(), part)).sum(),
         }
-    }
-
-    fn is_full(&self, offset: usize) -> bool {
-        let all = offset..offset + HUGE_PAGE;
-        self.next_memory(all.clone()) == Some(all)
     }
 
     fn collapse_full(&self, offset: usize) -> bool {
@@ -79,12 +74,15 @@ impl ProgramSys for Linux {
         let is_huge = self.collapse(offset);
         // The collapse has mapped the huge page in the direct map, too, and the process's RSS would count it twice.
         // SAFETY: the direct map is a shared mapping of the file, which keeps the page.
-        let _ = unsafe { madvise(self.direct.at().byte_add(offset), HUGE_PAGE, Advice::LinuxDontNeed) };
+        let _ = unsafe { madvise(self.direct.at.byte_add(offset), HUGE_PAGE, Advice::LinuxDontNeed) };
         is_huge
     }
 
     fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
-        self.first_shown(range, offset)
+        match (&self.cow_mappings, self.children) {
+            (Ok(cow_mappings), Children::HaveCowMappings) => cow_mappings.mappings.shown(range, self.id, offset),
+            _ => Some(range.clone()),
+        }
     }
 
     unsafe fn punch_shown(&self, offset: usize, len: usize) -> Result<(), SystemError> {
@@ -97,28 +95,23 @@ impl ProgramSys for Linux {
         unsafe { pointer(part.at()).cast::<u8>().write_bytes(0, part.len()) };
     }
 
-    fn plain(&self, len: usize) -> Result<Plain, SystemError> {
-        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping, where the kernel chooses.
-        let at = named("mmap", unsafe { mmap_anonymous(ptr::null_mut(), len, rights, flags) })?;
-        Ok(Plain { at, len })
+    fn plain(&self, len: usize) -> Result<PrivateMemory, SystemError> {
+        named("mmap", PrivateMemory::anywhere(len))
     }
 
-    fn fill(&self, plain: &mut Plain, offset: usize, from: Part<'_>, zeros: Zeros) {
+    fn fill(&self, plain: &mut PrivateMemory, offset: usize, from: Part<'_>, zeros: Zeros) {
         assert!(offset + from.len() <= plain.len, "what is copied lies inside");
         for at in (0..from.len()).step_by(BASE_PAGE) {
-            let page = pointer(from.at() + at).cast::<u64>().cast_const();
+            let page = pointer(from.at() + at).cast::<u8>().cast_const();
             // SAFETY: `from` shows pool memory, which can be read; the caller keeps writers off.
-            if zeros == Zeros::Copied || !unsafe { is_zero(page) } {
+            if zeros == Zeros::Copied || unsafe { differs(page, ZERO_PAGE.as_ptr(), BASE_PAGE) } {
                 // SAFETY: as above; only its owner uses the plain memory.
-                unsafe {
-                    ptr::copy_nonoverlapping(page.cast(), plain.at.byte_add(offset + at).cast::<u8>(), BASE_PAGE)
-                };
+                unsafe { plain.at.byte_add(offset + at).cast::<u8>().copy_from_nonoverlapping(page, BASE_PAGE) };
             }
         }
     }
 
-    fn show_plain(&self, mut plain: Plain, part: Part<'_>) -> Result<(), SystemError> {
+    fn show_plain(&self, mut plain: PrivateMemory, part: Part<'_>) -> Result<(), SystemError> {
         assert_eq!(plain.len, part.len(), "it is shown as a whole");
         let (at, len) = (plain.at, plain.len);
         // SAFETY: both ranges are ours; the memory that the part shows is to be replaced.
@@ -132,31 +125,6 @@ impl ProgramSys for Linux {
     fn unmap_plain(&self, range: Range<usize>) -> Result<(), SystemError> {
         // SAFETY: the caller has made sure that no code uses the mappings there, and that they are the program's.
         named("munmap of a part", unsafe { munmap(pointer(range.start), range.len()) })
-    }
-}
-
-/// Whether a page has only zeros.
-///
-/// # Safety
-/// The page can be read, and no thread writes to it.
-unsafe fn is_zero(page: *const u64) -> bool {
-    // SAFETY: by this function's contract.
-    (0..BASE_PAGE / 8).all(|nth| unsafe { page.add(nth).read_volatile() } == 0)
-}
-
-/// Plain memory that is not shown yet.
-pub(crate) struct Plain {
-    at: *mut c_void,
-    /// 0 once it is shown.
-    len: usize,
-}
-
-impl Drop for Plain {
-    fn drop(&mut self) {
-        if self.len > 0 {
-            // SAFETY: this value alone owns it. If the kernel refuses, it stays.
-            let _ = unsafe { munmap(self.at, self.len) };
-        }
     }
 }
 

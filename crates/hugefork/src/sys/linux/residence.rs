@@ -13,9 +13,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
-use rustix::thread::{SecureComputingMode, secure_computing_mode};
 use syscalls::{Sysno, syscall};
 
+use super::advice::is_filtered;
 use crate::units::BASE_PAGE;
 
 /// The number of pages in one query: 2 MiB.
@@ -28,23 +28,20 @@ pub(super) fn next(base: usize, range: Range<usize>) -> Option<Range<usize>> {
     if is_filtered() {
         return (!range.is_empty()).then_some(range);
     }
-    let mut found: Option<Range<usize>> = None;
-    let mut at = range.start / BASE_PAGE * BASE_PAGE;
-    while at < range.end {
+    let mut start = None;
+    for at in (range.start / BASE_PAGE * BASE_PAGE..range.end).step_by(AT_ONCE * BASE_PAGE) {
         let len = (AT_ONCE * BASE_PAGE).min(range.end - at);
         let Some(pages) = look(base + at, len) else { return (!range.is_empty()).then_some(range) };
         for (nth, page) in pages[..len.div_ceil(BASE_PAGE)].iter().enumerate() {
-            let start = at + nth * BASE_PAGE;
-            match (&mut found, page & 1 == 1) {
-                (None, true) => found = Some(start..start + BASE_PAGE),
-                (Some(run), true) => run.end = start + BASE_PAGE,
-                (Some(_), false) => return within(found, &range),
-                (None, false) => {}
+            let here = range.start.max(at + nth * BASE_PAGE);
+            match (start, page & 1 == 1) {
+                (None, true) => start = Some(here),
+                (Some(start), false) => return Some(start..here),
+                (Some(_), true) | (None, false) => {}
             }
         }
-        at += len;
     }
-    within(found, &range)
+    start.map(|start| start..range.end)
 }
 
 /// The first run of bytes with memory in `range`, by file.
@@ -59,10 +56,6 @@ pub(super) fn next_of_file(file: BorrowedFd<'_>, range: Range<usize>) -> Option<
         Err(Errno::NXIO) => None,
         Err(_) => (!range.is_empty()).then_some(range),
     }
-}
-
-fn within(found: Option<Range<usize>>, range: &Range<usize>) -> Option<Range<usize>> {
-    found.map(|found| found.start.max(range.start)..found.end.min(range.end))
 }
 
 /// How many bytes of `range`, whose offsets count from `base`, are in memory. `None` if the kernel does not say.
@@ -92,11 +85,6 @@ fn in_memory(at: usize, len: usize) -> Option<[u8; AT_ONCE]> {
     let mut pages = [0; AT_ONCE];
     // SAFETY: the kernel writes a byte for each page.
     unsafe { syscall!(Sysno::mincore, at, len, pages.as_mut_ptr()) }.ok().map(|_| pages)
-}
-
-/// Whether this thread's system calls are filtered now.
-fn is_filtered() -> bool {
-    !secure_computing_mode().is_ok_and(|mode| mode == SecureComputingMode::Disabled)
 }
 
 fn has_swap() -> bool {

@@ -113,19 +113,19 @@ pub(crate) struct MemoryLimit {
 /// The most memory that a pool could ever have: that of the machine, or the limit of the control group if it is lower.
 pub(crate) fn memory_total() -> MemoryLimit {
     let machine = meminfo().map_or(usize::MAX, |info| (info.mem_total + info.swap_total) as usize);
-    let of_machine = MemoryLimit { bytes: machine, set_by: "this machine's memory" };
-    smallest(groups(Path::new("/")).iter().filter_map(Group::limit))
-        .filter(|limit| limit.bytes < machine)
-        .unwrap_or(of_machine)
+    lower_of(MemoryLimit { bytes: machine, set_by: "this machine's memory" }, Group::limit)
 }
 
 /// The memory that is available now.
 pub(crate) fn memory_available() -> MemoryLimit {
     let machine = meminfo().and_then(|info| info.mem_available).map_or(usize::MAX, |bytes| bytes as usize);
-    let of_machine = MemoryLimit { bytes: machine, set_by: "the memory that is free now" };
-    smallest(groups(Path::new("/")).iter().filter_map(Group::left))
-        .filter(|limit| limit.bytes < machine)
-        .unwrap_or(of_machine)
+    lower_of(MemoryLimit { bytes: machine, set_by: "the memory that is free now" }, Group::left)
+}
+
+/// The limit of the machine, or that of a control group if it is lower.
+fn lower_of(of_machine: MemoryLimit, of_group: fn(&Group) -> Option<MemoryLimit>) -> MemoryLimit {
+    let of_groups = smallest(groups(Path::new("/")).iter().filter_map(of_group));
+    of_groups.filter(|limit| limit.bytes < of_machine.bytes).unwrap_or(of_machine)
 }
 
 fn smallest(limits: impl Iterator<Item = MemoryLimit>) -> Option<MemoryLimit> {

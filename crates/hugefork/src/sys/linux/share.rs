@@ -29,6 +29,7 @@ use rustix::io::{Errno, pwrite};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 
+use super::descriptor::counted;
 use super::{LOST, kept, named};
 use crate::sys::SystemError;
 use crate::sys::racing::copy_out;
@@ -171,10 +172,10 @@ pub(crate) struct Stretch {
     pub(crate) file_offset: Option<usize>,
 }
 
-/// Private memory of this process that shows parts of a file, and zeros.
+/// Private memory of this process that shows parts of a file, and zeros. The drop unmaps it, unless its length is 0.
 pub(crate) struct PrivateMemory {
-    at: *mut c_void,
-    len: usize,
+    pub(super) at: *mut c_void,
+    pub(super) len: usize,
 }
 
 // SAFETY: this is memory of the process, which any thread may use.
@@ -197,37 +198,22 @@ impl PrivateMemory {
         // A mapping takes 2 us at free addresses, and 3.2 us in place of another mapping (docs/design.md).
         let mut memory = PrivateMemory { at: free.at, len: 0 };
         drop(free);
-        for stretch in stretches.clone() {
-            match memory.append(fd, stretch) {
-                // Another thread has mapped something at these addresses meanwhile.
-                Err(error) if error.raw_os_error() == Errno::EXIST.raw_os_error() => {
-                    return PrivateMemory::over_zeros(fd, len, align, stretches);
-                }
-                appended => appended?,
+        match memory.map(fd, stretches.clone()) {
+            // Another thread has mapped something at these addresses meanwhile. It cannot where zeros are.
+            Err(error) if error.raw_os_error() == Errno::EXIST.raw_os_error() => {
+                memory = PrivateMemory::zeros(len, align)?;
+                memory.map(fd, stretches)?;
             }
+            mapped => mapped?,
         }
         Ok(memory)
     }
 
-    /// As [`PrivateMemory::of`], at addresses that no other thread can take meanwhile.
-    fn over_zeros(
-        fd: BorrowedFd<'_>,
-        len: usize,
-        align: usize,
-        stretches: impl Iterator<Item = Stretch>,
-    ) -> Result<PrivateMemory, SystemError> {
-        let memory = PrivateMemory::zeros(len, align)?;
-        let mut offset = 0;
-        for Stretch { len, file_offset } in stretches {
-            let at = memory.at.wrapping_byte_add(offset);
-            if let Some(file_offset) = file_offset {
-                // SAFETY: a part of this memory, which no code uses yet.
-                let mapped = unsafe { mmap(at, len, READ_WRITE, UNCHARGED | MapFlags::FIXED, fd, file_offset as u64) };
-                named(MAP_EXTENT, mapped)?;
-            }
-            offset += len;
-        }
-        Ok(memory)
+    /// `len` bytes of zeros, anywhere.
+    pub(super) fn anywhere(len: usize) -> rustix::io::Result<PrivateMemory> {
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let at = unsafe { mmap_anonymous(ptr::null_mut(), len, READ_WRITE, UNCHARGED) }?;
+        Ok(PrivateMemory { at, len })
     }
 
     /// `len` bytes of zeros, at a multiple of `align` and of 2 MiB.
@@ -247,16 +233,22 @@ impl PrivateMemory {
         Ok(memory)
     }
 
-    /// Makes the memory longer by a piece. Returns `EEXIST` if something else is mapped there.
-    fn append(&mut self, fd: BorrowedFd<'_>, Stretch { len, file_offset }: Stretch) -> Result<(), SystemError> {
-        let (at, flags) = (self.at.wrapping_byte_add(self.len), UNCHARGED | MapFlags::FIXED_NOREPLACE);
-        match file_offset {
-            // SAFETY: it replaces nothing.
-            Some(from) => named(MAP_EXTENT, unsafe { mmap(at, len, READ_WRITE, flags, fd, from as u64) })?,
-            // SAFETY: as above.
-            None => named(MAP_ZEROS, unsafe { mmap_anonymous(at, len, READ_WRITE, flags) })?,
-        };
-        self.len += len;
+    /// Maps the pieces in this memory, which no code uses yet, or behind it. Returns `EEXIST` if something else is
+    /// mapped behind it.
+    fn map(&mut self, fd: BorrowedFd<'_>, stretches: impl Iterator<Item = Stretch>) -> Result<(), SystemError> {
+        let mut end = 0;
+        for Stretch { len, file_offset } in stretches {
+            let at = self.at.wrapping_byte_add(end);
+            end += len;
+            let flags = UNCHARGED | if end <= self.len { MapFlags::FIXED } else { MapFlags::FIXED_NOREPLACE };
+            match file_offset {
+                // SAFETY: it replaces nothing, or a part of this memory.
+                Some(from) => named(MAP_EXTENT, unsafe { mmap(at, len, READ_WRITE, flags, fd, from as u64) })?,
+                // SAFETY: as above.
+                None => named(MAP_ZEROS, unsafe { mmap_anonymous(at, len, READ_WRITE, flags) })?,
+            };
+            self.len = self.len.max(end);
+        }
         Ok(())
     }
 
@@ -333,13 +325,10 @@ impl PrivateMemory {
 
 /// How many bytes a call has copied, 0 if a signal came first. There was at least one byte to copy.
 fn count_of(call: &'static str, copied: isize) -> Result<usize, SystemError> {
-    match copied {
-        1.. => Ok(copied.cast_unsigned()),
-        0 => Err(SystemError::new(call, Errno::FAULT)),
-        ..0 => match Errno::from_io_error(&std::io::Error::last_os_error()) {
-            Some(Errno::INTR) => Ok(0),
-            errno => Err(SystemError::new(call, errno.unwrap_or(Errno::FAULT))),
-        },
+    match counted(call, copied) {
+        Ok(0) => Err(SystemError::new(call, Errno::FAULT)),
+        Err(error) if error.raw_os_error() == Errno::INTR.raw_os_error() => Ok(0),
+        counted => counted,
     }
 }
 

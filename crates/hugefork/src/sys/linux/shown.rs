@@ -20,7 +20,6 @@
 //! (`MREMAP_DONTUNMAP`), also with all flags.
 
 use hugefork_linux::parking::{clear, is_mapped, move_page_tables};
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mremap_fixed};
 use std::ffi::c_void;
 
@@ -32,13 +31,13 @@ impl Linux {
     /// Shows pool memory by one call, which duplicates a mapping of the pool that has this access. The part never has
     /// another.
     pub(super) fn map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.direct.len, "only pool memory is shown");
         let of = match (access, &self.template) {
             (Access::Read, Some(template)) => template,
             (Access::Read, None) | (Access::ReadWrite, _) => &self.direct,
         };
         let opened = of.open(offset, part.len());
-        let duplicated = if opened.is_ok() { self.duplicate(part, of.at(), offset) } else { opened };
+        let duplicated = if opened.is_ok() { self.duplicate(part, of.at, offset) } else { opened };
         if duplicated.is_ok() && self.dump == CoreDump::Included {
             // A failure here is ignored: at worst the block is missing from a core dump.
             // SAFETY: the range is the caller's, and shows this memory; the advice changes no contents.
@@ -47,25 +46,21 @@ impl Linux {
         refused(part, duplicated)
     }
 
-    /// Must be called before [`Linux::cow_map`].
-    pub(super) fn ready_cow_mapping(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
-        match &self.cow_mappings {
-            Ok(cow_mappings) => refused(part, cow_mappings.make_ready(part.len(), offset)),
-            Err(_) => Ok(()),
-        }
-    }
-
     /// Shows pool memory through a private mapping.
     pub(super) fn cow_map(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        let shown = match &self.cow_mappings {
-            Ok(cow_mappings) if self.children != Children::HaveNothing => {
-                return refused(part, cow_mappings.show_to_children(part, offset));
-            }
-            Ok(cow_mappings) => cow_mappings.show(part, offset),
-            Err(_) => Err(SystemError::new("a private mapping", Errno::NOTSUP)),
-        };
-        refused(part, shown)?;
-        if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
+        refused(part, self.show_cow_mapping(part, offset))?;
+        // A mapping that children inherit is writable already.
+        let is_due = access == Access::ReadWrite && self.children == Children::HaveNothing;
+        if is_due { not_writable(self.protect(part, access)) } else { Ok(()) }
+    }
+
+    fn show_cow_mapping(&self, part: Part<'_>, offset: usize) -> Result<(), SystemError> {
+        let cow_mappings = self.cow_mappings()?;
+        cow_mappings.make_ready(part.len(), offset)?;
+        match self.children {
+            Children::HaveNothing => cow_mappings.show(part, offset),
+            Children::HaveCowMappings => cow_mappings.show_to_children(part, offset),
+        }
     }
 
     /// Duplicates a part of `of`, a mapping of the pool.
@@ -82,41 +77,33 @@ impl Linux {
 
     /// As [`Linux::map`], for memory that `mremap` cannot duplicate. This takes three calls.
     pub(super) fn map_hugetlb(&self, part: Part<'_>, offset: usize, access: Access) -> Result<(), MapFailure> {
-        self.map_read_only(part, offset)?;
-        leave_out_of_forks(part)?;
-        if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
-    }
-
-    fn map_read_only(&self, part: Part<'_>, offset: usize) -> Result<(), MapFailure> {
-        assert!(offset + part.len() <= self.capacity, "only pool memory is shown");
+        assert!(offset + part.len() <= self.direct.len, "only pool memory is shown");
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
         let mapped = self.file().and_then(|file| {
             let (at, len, offset) = (pointer(part.at()), part.len(), offset as u64);
             // SAFETY: the range is the caller's.
             named("mmap of a block", unsafe { mmap(at, len, ProtFlags::READ, flags, file, offset) })
         });
-        refused(part, mapped)
+        refused(part, mapped)?;
+        leave_out_of_forks(part)?;
+        if access == Access::ReadWrite { not_writable(self.protect(part, access)) } else { Ok(()) }
     }
 
     /// Shows zeros, by calls that duplicate the arena's own.
     pub(super) fn map_zeros(&self, part: Part<'_>) -> Result<(), MapFailure> {
-        let (mut at, end) = (part.at(), part.at() + part.len());
-        while at < end {
+        let end = part.at() + part.len();
+        for at in (part.at()..end).step_by(arena::ZEROS_BYTES) {
             let len = arena::ZEROS_BYTES.min(end - at);
-            if let Err(mut failure) = refused(part, self.map_zeros_once(at, len)) {
+            // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
+            let moved = named("mremap of zeros", unsafe { move_page_tables(self.arena.zeros(), at, len) });
+            if let Err(mut failure) = refused(part, moved) {
                 if at > part.at() {
                     failure.aftermath = Aftermath::Unknown;
                 }
                 return Err(failure);
             }
-            at += len;
         }
         Ok(())
-    }
-
-    fn map_zeros_once(&self, at: usize, len: usize) -> Result<(), SystemError> {
-        // SAFETY: the zeros stay as they are, since they have no pages; the new range is the caller's.
-        named("mremap of zeros", unsafe { move_page_tables(self.arena.zeros(), at, len) })
     }
 
     pub(super) fn hide(&self, part: Part<'_>) -> Result<(), MapFailure> {
@@ -133,7 +120,7 @@ impl Linux {
 fn leave_out_of_forks(part: Part<'_>) -> Result<(), MapFailure> {
     // SAFETY: the range is the caller's; this advice changes no contents.
     let left_out = unsafe { madvise(pointer(part.at()), part.len(), Advice::LinuxDontFork) };
-    torn(named("madvise(MADV_DONTFORK)", left_out))
+    named("madvise(MADV_DONTFORK)", left_out).map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
 }
 
 /// The failure of a call that replaces a mapping. In most cases the kernel has refused before it changed anything, for
@@ -142,11 +129,6 @@ fn refused<T>(part: Part<'_>, result: Result<T, SystemError>) -> Result<(), MapF
     let Err(error) = result else { return Ok(()) };
     let is_whole = is_mapped(part.at(), part.len());
     Err(MapFailure { error, aftermath: if is_whole { Aftermath::Unchanged } else { Aftermath::Unknown } })
-}
-
-/// The failure of a call after the mapping was replaced.
-fn torn(result: Result<(), SystemError>) -> Result<(), MapFailure> {
-    result.map_err(|error| MapFailure { error, aftermath: Aftermath::Unknown })
 }
 
 /// The failure to make the new mapping writable.
@@ -165,7 +147,6 @@ mod tests {
 
     use super::*;
     use crate::sys::Shows;
-    use crate::sys::linux::cow_mapping::CowMappings;
     use crate::sys::linux::descriptor;
     use crate::sys::linux::memory::{Exports, Huge, Kind};
     use crate::sys::linux::parked::ParkedTables;
@@ -207,7 +188,7 @@ mod tests {
     fn the_page_tables_of_a_gib_are_parked_until_a_thread_drops_their_pages() {
         const LEN: usize = 1 << 30;
         let memory = Linux::new(Kind::ShmemBase, LEN, CoreDump::LeftOut, Exports::No).unwrap();
-        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(CowMappings::parked) else {
+        let Some(parked) = memory.cow_mappings.as_ref().ok().and_then(|of| of.parked.as_ref()) else {
             return println!("skipped: no page tables are parked here");
         };
         let extent = memory.claim(LEN, LEN).unwrap();
@@ -253,12 +234,12 @@ mod tests {
         written.iter().for_each(|page| unsafe { page.write_volatile(7) });
         // From now on no other mapping can be made, because the template is gone.
         // SAFETY: no other code knows the template.
-        unsafe { munmap(cow_mappings.template().at(), len) }.unwrap();
+        unsafe { munmap(cow_mappings.template.at, len) }.unwrap();
         let failure = memory.show(part, shows).unwrap_err();
         assert_eq!(failure.aftermath, Aftermath::Unchanged);
         // SAFETY: as above.
         assert!(written.iter().all(|page| unsafe { page.read_volatile() } == 7));
-        assert_eq!(cow_mappings.parked().map_or(0, ParkedTables::in_use), 0);
+        assert_eq!(cow_mappings.parked.as_ref().map_or(0, ParkedTables::in_use), 0);
         memory.release(extent).unwrap();
     }
 }

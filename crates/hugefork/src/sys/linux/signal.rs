@@ -1,12 +1,12 @@
 //! Signal dispositions, as the kernel keeps them, and the way to raise `SIGBUS` on the thread that faulted.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 use core::mem::MaybeUninit;
 use core::ptr;
 
 use crate::sys::SystemError;
 
-use super::named;
+use super::last_error;
 
 /// The structure that `sigaction(2)` reads and writes.
 pub(crate) type Action = libc::sigaction;
@@ -64,8 +64,7 @@ pub(crate) fn large_registers() -> Option<usize> {
 pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
     let mut action = MaybeUninit::zeroed();
     // SAFETY: the call reads nothing, and writes `action`.
-    let result = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
-    checked(result)?;
+    checked("sigaction", unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) }.into())?;
     // SAFETY: all zeroes is a valid sigaction, and the call wrote it.
     Ok(unsafe { action.assume_init() })
 }
@@ -73,7 +72,7 @@ pub(crate) fn current(signal: c_int) -> Result<Action, SystemError> {
 /// Sets the disposition of `signal`.
 pub(crate) fn set(signal: c_int, action: &Action) -> Result<(), SystemError> {
     // SAFETY: `action` is a whole sigaction. The caller argues that its handler is sound to run.
-    checked(unsafe { libc::sigaction(signal, action, ptr::null_mut()) })
+    checked("sigaction", unsafe { libc::sigaction(signal, action, ptr::null_mut()) }.into())
 }
 
 /// Whether `SIGBUS` has its default action.
@@ -88,9 +87,8 @@ pub(crate) fn set_default(signal: c_int) {
     let _ = set(signal, &action);
 }
 
-fn checked(result: c_int) -> Result<(), SystemError> {
-    let result = if result == 0 { Ok(()) } else { Err(super::last_error()) };
-    named("sigaction", result)
+fn checked(call: &'static str, result: c_long) -> Result<(), SystemError> {
+    if result == 0 { Ok(()) } else { Err(SystemError::new(call, last_error())) }
 }
 
 /// Makes a `SIGBUS` at `address` pending on this thread, as if the memory there had failed. It is delivered when the
@@ -125,6 +123,5 @@ pub(crate) fn raise_bus_error(address: usize, interrupted: &mut libc::sigset_t) 
     let sent = unsafe {
         libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), libc::SIGBUS, &raw const info)
     };
-    let sent = if sent == 0 { Ok(()) } else { Err(super::last_error()) };
-    named("rt_tgsigqueueinfo", sent)
+    checked("rt_tgsigqueueinfo", sent)
 }

@@ -97,7 +97,7 @@ impl Chunk {
     fn map(&self) -> bool {
         // The memory has room for one stack more, so that the stacks can begin at multiples of their size.
         let len = (STACKS_A_CHUNK + 1) * STACK_BYTES;
-        let Some(memory) = memory::map_anonymous(len) else { return false };
+        let Ok(memory) = memory::map_anonymous(len) else { return false };
         let start = memory.as_ptr().map_addr(|at| at.next_multiple_of(STACK_BYTES));
         // Huge pages would waste memory, because little of each stack is used.
         advise(start, STACKS_A_CHUNK * STACK_BYTES, libc::MADV_NOHUGEPAGE);

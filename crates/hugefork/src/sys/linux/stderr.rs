@@ -50,11 +50,6 @@ pub(crate) fn say_and_abort(message: fmt::Arguments<'_>) -> ! {
     std::process::abort();
 }
 
-/// Writes a fixed line, for a caller whose stack has no room for a buffer.
-pub(crate) fn say_plainly(line: &'static str) {
-    write_out(line.as_bytes());
-}
-
 /// Whether descriptor 2 is a file or device with data of the program: one that can also be read, and is not open for
 /// appending.
 fn is_of_the_program() -> bool {
@@ -67,7 +62,8 @@ fn is_of_the_program() -> bool {
     keeps_data && flags & OFlags::RWMODE == OFlags::RDWR && !flags.contains(OFlags::APPEND)
 }
 
-fn write_out(line: &[u8]) {
+/// Writes a whole line, for [`say`] or for a caller whose stack has no room for a buffer.
+pub(crate) fn write_out(line: &[u8]) {
     if is_of_the_program() {
         return;
     }

@@ -111,29 +111,23 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     ptr::null_mut()
 }
 
-/// `/proc/self/task`.
-struct Tasks(Descriptor);
-
-impl Tasks {
-    fn open() -> Option<Tasks> {
+/// The number of threads of the process; `None` if the kernel does not say.
+fn count() -> Option<usize> {
+    static TASKS: OnceLock<Option<Descriptor>> = OnceLock::new();
+    let open = || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Descriptor::keep(|| open(c"/proc/self/task", flags, Mode::empty())).ok().map(Tasks)
-    }
-
-    /// The number of threads of the process.
-    fn count(&self) -> Option<usize> {
-        // A folder has two links of its own.
-        (self.0.stat().ok()?.st_nlink as usize).checked_sub(2).filter(|&count| count > 0)
-    }
+        Descriptor::keep(|| open(c"/proc/self/task", flags, Mode::empty())).ok()
+    };
+    let tasks = TASKS.get_or_init(open).as_ref()?;
+    // A folder has two links of its own.
+    (tasks.stat().ok()?.st_nlink as usize).checked_sub(2).filter(|&count| count > 0)
 }
 
 /// The number of threads beside the calling one and those of the engine; `None` if the kernel does not say, or a thread
 /// of the engine began or ended meanwhile.
 pub(crate) fn others() -> Option<usize> {
-    static TASKS: OnceLock<Option<Tasks>> = OnceLock::new();
-    let tasks = TASKS.get_or_init(Tasks::open).as_ref()?;
     let (changes, own) = (CHANGES.load(Ordering::SeqCst), OWN.load(Ordering::SeqCst));
-    let others = tasks.count()?.saturating_sub(own + 1);
+    let others = count()?.saturating_sub(own + 1);
     (CHANGES.load(Ordering::SeqCst) == changes).then_some(others)
 }
 
@@ -188,9 +182,8 @@ mod tests {
 
     #[test]
     fn the_kernel_reports_the_number_of_threads() {
-        let tasks = Tasks::open().expect("there is a /proc");
         let listed = std::fs::read_dir("/proc/self/task").unwrap().count();
         // Other tests start and end threads meanwhile.
-        assert!(tasks.count().unwrap().abs_diff(listed) < 200);
+        assert!(count().unwrap().abs_diff(listed) < 200);
     }
 }

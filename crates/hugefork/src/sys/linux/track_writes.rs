@@ -9,12 +9,10 @@
 //! not track writes on those kernels.
 
 use hugefork_linux::userfaultfd::{
-    Faults, MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
-    Userfaultfd,
+    Faults, UFFD_FEATURE_PAGEFAULT_FLAG_WP, UFFD_FEATURE_WP_ASYNC, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, Userfaultfd,
 };
 
 use super::settings;
-use crate::sys::Part;
 
 /// The first kernel that removes marks from moved pages.
 const FIRST: (u32, u32) = (6, 14);
@@ -30,11 +28,6 @@ pub(super) fn open() -> Option<Userfaultfd> {
     Some(tracker)
 }
 
-/// Starts to track writes to a part, which shows one private mapping or several. Returns false if the kernel refuses.
-pub(super) fn begin(tracker: &Userfaultfd, part: Part<'_>) -> bool {
-    tracker.register(&(part.at()..part.at() + part.len()), MODE_WP).is_ok()
-}
-
 /// Major and minor version of a kernel release: `6.18.3-arch1` is (6, 18).
 fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse);
@@ -47,7 +40,7 @@ mod tests {
 
     use super::*;
     use crate::sys::linux::memory::{CoreDump, Exports, Kind, Linux, pointer};
-    use crate::sys::{Access, PageRun, ScanFor, Scanned, Shows, Sys};
+    use crate::sys::{Access, PageRun, Part, ScanFor, Scanned, Shows, Sys};
     use crate::units::BASE_PAGE;
 
     const PAGES: usize = 16;

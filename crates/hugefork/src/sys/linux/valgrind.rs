@@ -2,32 +2,29 @@
 //! `build` refuses to make a pool.
 
 use std::fs;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::SystemError;
 
 const UNDER_VALGRIND: &str =
     "resolving write faults under valgrind, which cannot run them (run without it, or with AddressSanitizer instead),";
 
-/// The result of the detection: one of the three states below.
-static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const ABSENT: u8 = 1;
-const PRESENT: u8 = 2;
+/// Whether the process was examined, and does not run under valgrind.
+static IS_ABSENT: AtomicBool = AtomicBool::new(false);
 
-/// Returns an error under valgrind. The process is examined once, because valgrind cannot attach later.
+/// Returns an error under valgrind. A process without it is examined once, because valgrind cannot attach later.
 ///
 /// Threads that call this at the same time each examine it, and none waits for another: a child that is forked
 /// meanwhile would wait for a thread that it does not have.
 pub(crate) fn refuse() -> Result<(), SystemError> {
-    let mut known = KNOWN.load(Ordering::Relaxed);
-    if known == UNKNOWN {
+    if !IS_ABSENT.load(Ordering::Relaxed) {
         let maps = fs::read_to_string("/proc/thread-self/maps");
-        let is_under_it = maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind));
-        known = if is_under_it { PRESENT } else { ABSENT };
-        KNOWN.store(known, Ordering::Relaxed);
+        if maps.is_ok_and(|maps| maps.lines().any(is_of_valgrind)) {
+            return Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP));
+        }
+        IS_ABSENT.store(true, Ordering::Relaxed);
     }
-    if known == PRESENT { Err(SystemError::new(UNDER_VALGRIND, rustix::io::Errno::OPNOTSUPP)) } else { Ok(()) }
+    Ok(())
 }
 
 /// Whether a line of `maps` shows a file that valgrind has loaded: its tool, or the library that it preloads into

@@ -31,15 +31,10 @@ impl SoftMmu {
     fn replace(&self, call: Call, part: Part<'_>, page: impl Fn(usize) -> Page) -> Result<(), MapFailure> {
         let (mut state, result) = match self.called(call) {
             Ok(state) => (state, Ok(())),
-            Err(error) => {
-                let state = self.state();
-                let was_refused = state.failures.is_multiple_of(2);
-                let aftermath = if was_refused { Aftermath::Unchanged } else { Aftermath::Unknown };
-                if was_refused {
-                    return Err(MapFailure { error, aftermath });
-                }
-                (state, Err(MapFailure { error, aftermath }))
+            Err(error) if self.state().failures.is_multiple_of(2) => {
+                return Err(MapFailure { error, aftermath: Aftermath::Unchanged });
             }
+            Err(error) => (self.state(), Err(MapFailure { error, aftermath: Aftermath::Unknown })),
         };
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
             state.lose_marks(number);
@@ -100,12 +95,20 @@ impl SoftMmu {
         }
     }
 
-    /// Gives the right to write, by a call of its own, to memory that another call has shown.
-    fn make_writable(&self, part: Part<'_>, to: Option<Access>) -> Result<(), MapFailure> {
-        if to != Some(Access::ReadWrite) {
+    /// Shows memory with this access. If `in_two`, a call of its own gives the right to write.
+    fn show_memory(
+        &self,
+        (call, in_two): (Call, bool),
+        part: Part<'_>,
+        access: Access,
+        page: impl Fn(usize, Access) -> Page,
+    ) -> Result<(), MapFailure> {
+        let at_once = if in_two { Access::Read } else { access };
+        self.replace(call, part, |by| page(by, at_once))?;
+        if at_once == access {
             return Ok(());
         }
-        self.protect(part, Access::ReadWrite).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
+        self.protect(part, access).map_err(|error| MapFailure { error, aftermath: Aftermath::NotWritable })
     }
 
     /// Makes the stores that the test has prepared, as far as the program can make them without a fault.
@@ -115,11 +118,12 @@ impl SoftMmu {
         self.state().stores = left;
     }
 
-    /// Claims addresses that show nothing.
-    fn hidden(mut state: MutexGuard<'_, State>, len: usize, align: usize) -> Extent {
+    /// Claims addresses that show `shown`.
+    fn claimed(mut state: MutexGuard<'_, State>, len: usize, align: usize, shown: Page) -> Extent {
         let at = state.next_address.next_multiple_of(align);
+        // Each range is followed by a gap.
         state.next_address = at + len + align;
-        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Hidden)));
+        state.pages.extend(pages_of(at, len).map(|page| (page, shown)));
         // SAFETY: no range is handed out twice.
         unsafe { Extent::new(at, len) }
     }
@@ -214,13 +218,7 @@ impl Sys for SoftMmu {
     }
 
     fn claim(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let mut state = self.called(Call::Claim)?;
-        let at = state.next_address.next_multiple_of(align);
-        // Each range is followed by a gap.
-        state.next_address = at + len + align;
-        state.pages.extend(pages_of(at, len).map(|page| (page, Page::Zeros)));
-        // SAFETY: no range is handed out twice.
-        Ok(unsafe { Extent::new(at, len) })
+        Ok(SoftMmu::claimed(self.called(Call::Claim)?, len, align, Page::Zeros))
     }
 
     fn release(&self, extent: Extent) -> Result<(), SystemError> {
@@ -245,18 +243,15 @@ impl Sys for SoftMmu {
                     self.check_bytes_stay(part, start);
                 }
                 // As on hugetlb, where the right to write takes another call.
-                let later = if self.merging == Merging::Separate { Some(access) } else { None };
-                let at_once = if later.is_some() { Access::Read } else { access };
-                self.replace(Call::Map, part, |by| Page::Memory { start: start + by, access: at_once })?;
-                self.make_writable(part, later)
+                let in_two = self.merging == Merging::Separate;
+                let page = |by, access| Page::Memory { start: start + by, access };
+                self.show_memory((Call::Map, in_two), part, access, page)
             }
             Shows::CowMapping { start, access } => {
                 assert!(start + part.len() <= self.layout.size() && self.merging == Merging::Merge);
                 // Mappings that children inherit are writable at once.
-                let later = if self.touched.is_none() { Some(access) } else { None };
-                let at_once = if later.is_some() { Access::Read } else { access };
-                self.replace(Call::CowMapping, part, |by| Page::CowMapping { start: start + by, access: at_once })?;
-                self.make_writable(part, later)?;
+                let page = |by, access| Page::CowMapping { start: start + by, access };
+                self.show_memory((Call::CowMapping, self.touched.is_none()), part, access, page)?;
                 let stores = std::mem::take(&mut self.state().stores_when_shown);
                 stores.into_iter().for_each(|(address, value)| _ = self.store(address, value));
                 Ok(())
@@ -300,7 +295,7 @@ impl Sys for SoftMmu {
         if !self.cow_mappings || state.calls[&Call::ClaimParking] % self.parkings != 0 {
             return Err(SystemError::new("userfaultfd", Errno::NOTSUP));
         }
-        Ok(SoftMmu::hidden(state, len, align))
+        Ok(SoftMmu::claimed(state, len, align, Page::Hidden))
     }
 
     fn hold(&self, part: Part<'_>, parked: Part<'_>) -> Result<(), SystemError> {
@@ -334,17 +329,16 @@ impl Sys for SoftMmu {
     }
 
     fn claim_staging(&self, len: usize, align: usize) -> Result<Extent, SystemError> {
-        let extent = SoftMmu::hidden(self.called(Call::ClaimStaging)?, len, align);
+        let extent = SoftMmu::claimed(self.called(Call::ClaimStaging)?, len, align, Page::Hidden);
         self.state().staging.push(pages_of(extent.base(), extent.len()));
         Ok(extent)
     }
 
     fn take_pages(&self, part: Part<'_>, staging: Part<'_>) -> Result<(), SystemError> {
         let mut state = self.called(Call::TakePages)?;
-        for page in pages_of(part.at(), part.len()) {
-            assert!(matches!(state.pages[&page], Page::CowMapping { .. }), "only CoW mappings have private pages");
-        }
         let below: Vec<_> = pages_of(part.at(), part.len()).map(|page| (page, state.pages[&page])).collect();
+        let are_private = below.iter().all(|(_, page)| matches!(page, Page::CowMapping { .. }));
+        assert!(are_private, "only CoW mappings have private pages");
         state.take(part, staging);
         state.pages.extend(below);
         drop(state);
@@ -387,10 +381,9 @@ impl Sys for SoftMmu {
             return false;
         }
         let mut state = self.state();
-        let pages = pages_of(part.at(), part.len());
-        let shown = pages.filter(|page| matches!(state.pages.get(page), Some(Page::CowMapping { .. })));
-        let shown: Vec<usize> = shown.collect();
-        state.tracked.extend(shown);
+        let State { pages, tracked, .. } = &mut *state;
+        let is_shown = |page: &usize| matches!(pages.get(page), Some(Page::CowMapping { .. }));
+        tracked.extend(pages_of(part.at(), part.len()).filter(is_shown));
         true
     }
 
@@ -442,13 +435,11 @@ impl Sys for SoftMmu {
             };
             assert!(access == Access::Read || now == Access::ReadWrite, "SIGSEGV under locks");
             // SAFETY: by this function's contract.
-            let then = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
-            // SAFETY: the engine's calls check the offsets of pages when they map them.
-            let below = unsafe { self.memory.add(offset).cast::<[u8; BASE_PAGE]>().read_volatile() };
-            let is_private = state.private.contains_key(&number);
-            if state.private.get(&number).map_or(below, |page| **page) != then {
-                state.private.insert(number, Box::new(then));
-                state.faults += u64::from(state.unwritten.remove(&number) || !is_private);
+            let then = unsafe { from.add(by * BASE_PAGE).cast::<PageBytes>().read() };
+            let now = state.private.get(&number).map_or_else(|| self.bytes_at(&state, offset), |page| **page);
+            if now != then {
+                let is_new = state.private.insert(number, Box::new(then)).is_none();
+                state.faults += u64::from(state.unwritten.remove(&number) || is_new);
                 differed = true;
             }
         }
@@ -458,11 +449,9 @@ impl Sys for SoftMmu {
     unsafe fn overwrite(&self, part: Part<'_>, from: *const u8) {
         let mut state = self.state();
         for (by, number) in pages_of(part.at(), part.len()).enumerate() {
-            let may_be_written =
-                matches!(state.pages.get(&number), Some(Page::CowMapping { access: Access::ReadWrite, .. }));
-            assert!(may_be_written, "SIGSEGV under locks");
+            assert!(state.is_open(number), "SIGSEGV under locks");
             // SAFETY: by this function's contract.
-            let page = unsafe { from.add(by * BASE_PAGE).cast::<[u8; BASE_PAGE]>().read() };
+            let page = unsafe { from.add(by * BASE_PAGE).cast::<PageBytes>().read() };
             let is_new = state.private.insert(number, Box::new(page)).is_none();
             state.faults += u64::from(state.unwritten.remove(&number) || is_new);
         }

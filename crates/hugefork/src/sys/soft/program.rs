@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::{Call, Page, SoftMmu, State, pages_of};
 use crate::sys::program::{ProgramSys, Zeros};
 use crate::sys::racing::{PageBytes, ZERO_PAGE};
-use crate::sys::{Merging, Part, Sys, SystemError};
+use crate::sys::{Merging, Part, SystemError};
 use crate::units::{BASE_PAGE, HUGE_PAGE};
 
 /// The page tables of a child.
@@ -66,11 +66,6 @@ impl SoftMmu {
     /// Makes no call fail. Returns whether a failure was still to come.
     pub fn fail_no_call(&self) -> bool {
         self.state().failure.take().is_some()
-    }
-
-    /// Whether any page is held.
-    pub fn has_anyone_waiting(&self) -> bool {
-        self.holds_anything()
     }
 
     /// Whether a process sees these bytes in the page at an address, without a touch of the page. `None` if it sees
@@ -176,11 +171,8 @@ impl State {
         assert!(there.is_some(), "these addresses are somebody else's");
         self.private.remove(&number);
         self.held.remove(&number);
-        if page == Page::Zeros {
-            self.plain.insert(number)
-        } else {
-            self.plain.remove(&number)
-        };
+        self.plain.remove(&number);
+        self.plain.extend((page == Page::Zeros).then_some(number));
     }
 
     /// The page tables and private pages of a new child. No page may be held then, because a child could wait for ever.
@@ -209,14 +201,9 @@ impl ProgramSys for SoftMmu {
         Some((0..state.obtained.len()).filter(|page| self.has_memory(&state, *page)).count() * BASE_PAGE)
     }
 
-    fn is_full(&self, offset: usize) -> bool {
-        self.next_memory(offset..offset + HUGE_PAGE) == Some(offset..offset + HUGE_PAGE)
-    }
-
     fn collapse_full(&self, offset: usize) -> bool {
         let is_due = self.collapses() && self.is_full(offset);
-        let called = if is_due { self.called(Call::Collapse).ok() } else { None };
-        called.map(|mut state| state.huge[offset / HUGE_PAGE] = true).is_some()
+        is_due && self.called(Call::Collapse).map(|mut state| state.huge[offset / HUGE_PAGE] = true).is_ok()
     }
 
     fn shown(&self, range: &Range<usize>, offset: Option<usize>) -> Option<Range<usize>> {
