@@ -130,7 +130,7 @@ impl<S: Machine> ProgramRegion<S> {
             ..RegionOptions::new().copy_grain(CopyGrain::Page).calls_wait(true)
         };
         let claimed = Addresses::claim(&pool, addresses * capacity, 1);
-        let core = RegionCore::of_program(claimed.map_err(|error| unavailable(error.to_string()))?, options);
+        let core = RegionCore::at(claimed.map_err(|error| unavailable(error.to_string()))?, options, None);
         if !core.addresses.can_hold() {
             return Err(unavailable("the process may not handle the page faults of system calls".to_owned()));
         }

@@ -131,7 +131,7 @@ impl Operations {
     /// If it is the first call on this thread, and the thread's local values are already being dropped.
     #[inline]
     pub fn enter(&self) -> Operation<'_> {
-        let core: &OperationsCore = &self.held;
+        let core: &OperationsCore = self.held.core();
         let seat = self.held.seat();
         if let Some(seat) = seat {
             // SAFETY: a seat lives as long as its operations.
@@ -150,7 +150,7 @@ impl Operations {
     /// assert!(!operations.leave());
     /// ```
     pub fn leave(&self) -> bool {
-        let core: &OperationsCore = &self.held;
+        let core: &OperationsCore = self.held.core();
         // SAFETY: a seat lives as long as its operations.
         self.held.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
@@ -175,8 +175,8 @@ impl Default for Operations {
 impl fmt::Debug for Operations {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Operations")
-            .field("patience", &self.held.patience())
-            .field("fences", &self.held.fences())
+            .field("patience", &self.held.core().patience())
+            .field("fences", &self.held.core().fences())
             .finish_non_exhaustive()
     }
 }

@@ -78,6 +78,12 @@ impl<T: core::fmt::Debug> core::fmt::Debug for EngineArc<T> {
     }
 }
 
+impl<T: Default> Default for EngineArc<T> {
+    fn default() -> EngineArc<T> {
+        EngineArc::new(T::default())
+    }
+}
+
 impl<T> Drop for EngineArc<T> {
     fn drop(&mut self) {
         if self.inner().owners.fetch_sub(1, Ordering::Release) == 1 {

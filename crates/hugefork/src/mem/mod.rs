@@ -35,6 +35,13 @@ pub(crate) type EngineBox<T> = allocator_api2::boxed::Box<T, Own>;
 /// A growing list in the engine's own memory.
 pub(crate) type EngineVec<T> = allocator_api2::vec::Vec<T, Own>;
 
+/// A list of `items`, with room for all of them before the first is made.
+pub(crate) fn list<T>(items: impl ExactSizeIterator<Item = T>) -> EngineVec<T> {
+    let mut list = EngineVec::with_capacity_in(items.len(), Own);
+    list.extend(items);
+    list
+}
+
 static HEAP: Mutex<Dlmalloc<Mappings>> = Mutex::new(Dlmalloc::new_with_allocator(Mappings));
 
 /// Access to the heap for one thread at a time. The program's signals are blocked meanwhile: a signal handler could

@@ -19,10 +19,10 @@
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
-use crate::mem::EngineArc;
+use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::page_set::PageSet;
 use crate::region::state::RegionCore;
-use crate::snapshot::changes::{LOOKED_AT_ONCE_BYTES, Newer, Pages, Piece, Precision, page_of};
+use crate::snapshot::changes::{Newer, Pages, Piece, Precision, page_of};
 use crate::snapshot::core::SnapshotCore;
 use crate::snapshot::hold::HeldBlock;
 use crate::snapshot::pages::Contents;
@@ -36,9 +36,6 @@ use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// The runs of private pages that one scan asks for.
 const RUNS_AT_ONCE: usize = 64;
-
-/// The most entries that are compared together.
-const ENTRIES_AT_ONCE: usize = LOOKED_AT_ONCE_BYTES / BASE_PAGE;
 
 /// If runs lie at least this far from each other on average, one scan asks for many of them.
 const SPARSE_BYTES_A_RUN: usize = 256 << 10;
@@ -57,34 +54,13 @@ enum Showing {
     Private,
 }
 
-/// Some of the entries that are compared together.
-struct Marks {
-    first: usize,
-    words: [u64; ENTRIES_AT_ONCE / 64],
-}
-
-impl Marks {
-    /// None of the entries, which begin with `first`.
-    fn none(first: usize) -> Marks {
-        Marks { first, words: [0; ENTRIES_AT_ONCE / 64] }
-    }
-
-    fn add(&mut self, index: usize) {
-        let nth = index - self.first;
-        self.words[nth / 64] |= 1 << (nth % 64);
-    }
-
-    fn has(&self, index: usize) -> bool {
-        let nth = index - self.first;
-        self.words[nth / 64] >> (nth % 64) & 1 == 1
-    }
-}
-
 impl<S: Sys> Newer<S> for RegionCore<S> {
     fn candidates(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Vec<usize>, RegionError> {
-        // The list grows only after the locks are released, because it allocates.
-        let marks = self.differing(older, entries.clone())?;
-        Ok(entries.filter(|index| marks.has(*index)).collect())
+        let mut found = self.differing(older, entries)?;
+        found.sort_unstable();
+        found.dedup();
+        // No lock is held any more, because this allocates from the program's memory.
+        Ok(found.into_iter().collect())
     }
 
     fn compare(&self, older: &SnapshotCore<S>, stretch: Range<usize>, how: Precision) -> Result<Pages, RegionError> {
@@ -95,9 +71,8 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
             // The block is held before the window is locked and released after that, because a release gives memory
             // back.
             let old = older.hold(piece.index)?;
-            let _window = self.table.lock(piece.index);
-            // A reset at one moment locks no window, and moves private pages elsewhere meanwhile.
-            let _no_reset = self.lock.shared();
+            // The region lock, too: a reset at one moment locks no window, and moves private pages elsewhere meanwhile.
+            let _held = self.lock_entry(piece.index);
             let last = turn.as_ref().and_then(|_| self.told_by(piece.index));
             Looked { region: self, piece: &piece, old: old.as_ref(), last: last.as_deref(), how }
                 .compare(&mut differing)?;
@@ -107,32 +82,31 @@ impl<S: Sys> Newer<S> for RegionCore<S> {
 }
 
 impl<S: Sys> RegionCore<S> {
-    /// Marks those of `entries` that have another block than `older`, or private pages over the same block.
-    fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<Marks, RegionError> {
-        let mut marks = Marks::none(entries.start);
+    /// Finds those of `entries` that have another block than `older`, or private pages over the same block.
+    fn differing(&self, older: &SnapshotCore<S>, entries: Range<usize>) -> Result<EngineVec<usize>, RegionError> {
+        let mut found = EngineVec::new_in(Own);
         let _signals = SignalsBlocked::new();
         let turn = self.try_take_turn();
         // Under these locks, entries say what is shown, and private pages are at the region's own addresses.
-        let _windows = self.table.lock_windows(self.windows_of(&entries));
-        // A reset at one moment locks no window.
-        let _no_reset = self.lock.shared();
+        // A reset at one moment locks no window, but the region.
+        let _held = self.lock_entries(&entries);
         let (mut cow_mappings, mut are_told) = (0..0, false);
         for index in entries {
             let last = turn.as_ref().and_then(|_| self.told_by(EntryIndex(index)));
             let now = || Contents::of(self.table.get(EntryIndex(index)), last.as_deref());
             let (is_the_same, now) = older.has_the_same(EntryIndex(index), now)?;
             if !is_the_same {
-                marks.add(index);
+                found.push(index);
             } else if now.is_cow_mapping() {
                 if cow_mappings.end < index || are_told != last.is_some() {
-                    self.mark_patched(cow_mappings, are_told, &mut marks);
+                    self.add_patched(cow_mappings, are_told, &mut found);
                     (cow_mappings, are_told) = (index..index, last.is_some());
                 }
                 cow_mappings.end = index + 1;
             }
         }
-        self.mark_patched(cow_mappings, are_told, &mut marks);
-        Ok(marks)
+        self.add_patched(cow_mappings, are_told, &mut found);
+        Ok(found)
     }
 
     /// The last set that was captured of a CoW mapping, if it describes all private pages that have a mark. The caller
@@ -143,24 +117,24 @@ impl<S: Sys> RegionCore<S> {
         self.captured.last(index).filter(|last| is_told && Some(last.base) == entry.block())
     }
 
-    /// Marks those of `cow_mappings` that may differ: those with private pages, or with unmarked pages if sets describe
+    /// Adds those of `cow_mappings` that may differ: those with private pages, or with unmarked pages if sets describe
     /// the pages with a mark (`are_told`).
-    fn mark_patched(&self, cow_mappings: Range<usize>, are_told: bool, marks: &mut Marks) {
+    fn add_patched(&self, cow_mappings: Range<usize>, are_told: bool, found: &mut EngineVec<usize>) {
         let mut runs = [PageRun::default(); RUNS_AT_ONCE];
-        let mut at_once = RUNS_AT_ONCE;
+        let (mut at_once, base) = (RUNS_AT_ONCE, self.addresses.base());
         let mut bytes = self.bytes_of(&cow_mappings);
         while !bytes.is_empty() {
             let (part, wanted) = (self.addresses.part(&bytes), RegionCore::<S>::wanted(are_told));
             let Ok(scanned) = self.pool().sys.scan(part, wanted, &mut runs[..at_once]) else {
                 // If the scan fails, each entry may have private pages.
-                return self.touched(&bytes).for_each(|index| marks.add(index));
+                return found.extend(self.touched(&bytes));
             };
             at_once = self.runs_next(&scanned);
             bytes.start += scanned.looked_at;
             for run in &runs[..scanned.runs] {
-                let marked = self.touched(&self.offsets_of(run));
-                bytes.start = bytes.start.max(self.pool().block_size.len_of(marked.end));
-                marked.for_each(|index| marks.add(index));
+                let patched = self.touched(&(run.start as usize - base..run.end as usize - base));
+                bytes.start = bytes.start.max(self.pool().block_size.len_of(patched.end));
+                found.extend(patched);
             }
         }
     }

@@ -265,7 +265,7 @@ fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
     // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
     let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
     for operations in &waited_for {
-        between.push(operations.wait_for_all()?);
+        between.push(operations.core().wait_for_all()?);
     }
     body();
     Ok(())

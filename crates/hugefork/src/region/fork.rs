@@ -60,11 +60,7 @@ impl<S: Sys> RegionCore<S> {
         let locked = Locked::alone(&unmapped);
         let taken = if shown.is_ok() { region.take_pages_of(frozen, locked, &mut dirty) } else { Ok(()) };
         frozen.forget_all(Locked::alone(&alone));
-        drop(unmapped);
-        drop(alone);
-        drop(dirty);
-        drop(signals);
-        drop(turn);
+        drop((unmapped, alone, dirty, signals, turn));
         shown?;
         taken.map_err(|reason| region.error(reason))?;
         Ok(region)

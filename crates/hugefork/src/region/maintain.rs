@@ -13,7 +13,6 @@
 
 use std::ops::Range;
 
-use crate::mapping::addresses::Place;
 use crate::pool::density;
 use crate::pool::holders::CowMappingHolder;
 use crate::region::private::{PAGES_AT_ONCE, Quiesced, WrittenBack};
@@ -22,7 +21,7 @@ use crate::region::write::{Become, Resolution};
 use crate::stats::counters::count;
 use crate::sys::linux::schedule::yield_now;
 use crate::sys::{Access, PageRun, ScanFor, Shows, Sys, SystemError};
-use crate::table::transition::{Event, Held};
+use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved};
 use crate::types::options::{CopyGrain, Writers};
 use crate::units::{BlockId, EntryIndex};
@@ -89,22 +88,18 @@ impl<S: Sys> RegionCore<S> {
         if !entry.is_cow_mapping() || self.captured.is_prepared(first) {
             return Ok(entries.start + 1);
         }
-        if self.held(entry) == Held::ByOthersToo && !entry.is_writable_cow_mapping() && self.captured.is_dense(first) {
-            self.copy_beside(first);
-            return Ok(entries.start + 1);
-        }
-        if self.held(entry) == Held::ByOthersToo {
-            if self.may_promote() {
+        if self.shares_cow_mapping(first) {
+            if !entry.is_writable_cow_mapping() && self.captured.is_dense(first) {
+                self.copy_beside(first);
+            } else if self.may_promote() {
                 self.maintain_shared(first, entry, self.count_not_captured(first)?);
             }
             return Ok(entries.start + 1);
         }
-        let pages = self.count_pages(ScanFor::Private, first)?;
-        let (mut end, mut sum) = (entries.start + 1, pages);
-        self.note_density(first, pages);
-        while end < entries.end && self.may_write_back(end) {
+        let (mut end, mut sum) = (entries.start, 0);
+        while end < entries.end && (end == entries.start || self.may_write_back(end)) {
             let pages = self.count_pages(ScanFor::Private, EntryIndex(end))?;
-            if sum + pages > PAGES_AT_ONCE {
+            if end > entries.start && sum + pages > PAGES_AT_ONCE {
                 break;
             }
             self.note_density(EntryIndex(end), pages);
@@ -148,8 +143,8 @@ impl<S: Sys> RegionCore<S> {
     /// pages.
     fn expects_promotions(&self) -> bool {
         let is_expected = |index: EntryIndex| {
-            let entry = self.table.get(index);
-            entry.is_writable_cow_mapping() && self.captured.is_dense(index) && self.held(entry) == Held::ByOthersToo
+            let is_writable = self.table.get(index).is_writable_cow_mapping();
+            is_writable && self.captured.is_dense(index) && self.shares_cow_mapping(index)
         };
         self.pool().maintenance.is_paced()
             && self.may_promote()
@@ -160,20 +155,19 @@ impl<S: Sys> RegionCore<S> {
     /// others hold too. None if there are so few of these that the thread can visit all.
     fn usual_pages(&self) -> Option<usize> {
         let is_shared = |index: &usize| {
-            let entry = self.table.get(EntryIndex(*index));
-            let keeps_pages = self.captured.is_by_page(EntryIndex(*index));
-            entry.is_writable_cow_mapping() && !keeps_pages && self.held(entry) == Held::ByOthersToo
+            let index = EntryIndex(*index);
+            let is_writable = self.table.get(index).is_writable_cow_mapping();
+            is_writable && !self.captured.is_by_page(index) && self.shares_cow_mapping(index)
         };
         let count = (0..self.table.len()).filter(is_shared).count();
         let step = count.div_ceil(SAMPLED_COW_MAPPINGS);
         if step < 2 {
             return None;
         }
-        let (mut samples, mut taken) = ([0; SAMPLED_COW_MAPPINGS], 0);
-        for index in (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_COW_MAPPINGS) {
-            samples[taken] = self.count_not_captured(EntryIndex(index)).unwrap_or(0);
-            taken += 1;
-        }
+        let sampled = (0..self.table.len()).filter(is_shared).skip(step / 2).step_by(step).take(SAMPLED_COW_MAPPINGS);
+        let mut samples = [0; SAMPLED_COW_MAPPINGS];
+        let count = |index: usize| self.count_not_captured(EntryIndex(index)).unwrap_or(0);
+        let taken = sampled.zip(&mut samples).map(|(index, sample)| *sample = count(index)).count();
         let samples = &mut samples[..taken];
         samples.sort_unstable();
         samples.get(taken / 2).copied()
@@ -200,9 +194,8 @@ impl<S: Sys> RegionCore<S> {
         let Some(_no_snapshot) = self.captured.try_freezing() else { return };
         let Some(window) = self.table.try_lock(index) else { return };
         let publishing = self.lock.shared();
-        let entry = self.table.get(index);
-        if entry.is_writable_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.captured.is_prepared(index)
-        {
+        let is_writable = self.table.get(index).is_writable_cow_mapping();
+        if is_writable && self.shares_cow_mapping(index) && !self.captured.is_prepared(index) {
             self.captured.note_dense(index, true);
             // After a failure the CoW mapping counts as writable, as before.
             let _ = self.write_protect(Locked::windows(&window, &publishing), index.0..index.0 + 1);
@@ -275,7 +268,7 @@ impl<S: Sys> RegionCore<S> {
         let _window = self.table.try_lock(index)?;
         let _publishing = self.lock.shared();
         let entry = self.table.get(index);
-        let below = entry.block().filter(|_| entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo)?;
+        let below = entry.block().filter(|_| self.shares_cow_mapping(index))?;
         self.pool().frames.add_reference(below);
         Some((below, entry.origin()))
     }
@@ -294,22 +287,18 @@ impl<S: Sys> RegionCore<S> {
         let held = &self.counters.held_by_promotion;
         let Ok(quiesced) = Quiesced::begin(self, &window, publishing, only.clone(), held) else { return false };
         if seeded!("promotion-without-write-protection") {
-            let _ = quiesced.locked(|locked| self.allow_writes(locked, only.clone(), quiesced.place()));
+            let _ = quiesced.locked(|locked| self.allow_writes(locked, only.clone(), quiesced.place));
         }
         let mut runs = [PageRun::default(); 64];
         let to = self.pool().direct(own);
         // SAFETY: writers are kept off, the window lock keeps it so, and `own` is ours alone.
         let copied = seeded!("promotion-loses-pages")
-            || unsafe { self.copy_private_by(&mut runs, &only, quiesced.place(), to) }.is_ok();
+            || unsafe { self.copy_private(&mut runs, &only, quiesced.place, to) }.is_ok();
         let shows = Shows::Memory { start: own, access: Access::ReadWrite };
-        let is_shown = copied
-            && quiesced.locked(|locked| {
-                let Ok(remapped) = self.remap(locked, Place::Own, &only, shows) else { return false };
-                count(&self.counters.blocks_promoted, 1);
-                remapped.published(self.store(locked, Event::Write, only.clone(), |_, _| Entry::Private(own)));
-                true
-            });
+        let show = |locked: Locked<'_>| self.replace(locked, only, shows, Event::Write, |_, _| Entry::Private(own));
+        let is_shown = copied && quiesced.locked(show).is_ok();
         if is_shown {
+            count(&self.counters.blocks_promoted, 1);
             quiesced.done();
         }
         is_shown

@@ -22,7 +22,7 @@ use crate::pool::frames::{Content, Wanted};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::program::{ProgramSys, Zeros};
-use crate::sys::{Access, PageRun, Part, ScanFor, Shows};
+use crate::sys::{Access, PageRun, ScanFor, Shows};
 use crate::table::transition::Event;
 use crate::table::{Entry, Locked, Origin, Reserved, State};
 use crate::units::{BlockId, EntryIndex};
@@ -30,13 +30,10 @@ use crate::units::{BlockId, EntryIndex};
 impl<S: ProgramSys> RegionCore<S> {
     /// Gives blocks to entries that have none. After an error, some of the entries have got theirs.
     pub(crate) fn open(&self, entries: Range<usize>) -> Result<(), Unresolved> {
-        let _signals = SignalsBlocked::new();
         let mut next = entries.start;
         while next < entries.end {
-            let windows = self.table.lock_windows(self.windows_of(&(next..entries.end)));
-            let publishing = self.lock.shared();
-            let locked = Locked::windows(&windows, &publishing);
-            next = self.show_empty(locked, next..entries.end)?.end;
+            let held = self.lock_entries(&(next..entries.end));
+            next = self.show_empty(held.locked(), next..entries.end)?.end;
         }
         Ok(())
     }
@@ -50,19 +47,15 @@ impl<S: ProgramSys> RegionCore<S> {
         let emptied = taken.blocks().try_for_each(|block| self.empty(block));
         let run = entries.start..entries.start + taken.count;
         let shows = Shows::Memory { start: taken.first, access: Access::ReadWrite };
-        match emptied.and_then(|()| Ok(self.remap(locked, Place::Own, &run, shows)?)) {
-            Ok(remapped) => {
-                taken.blocks().for_each(|block| pool.frames.set_content(block, Content::Used));
-                let block = |at: usize| taken.first.offset(at - run.start);
-                let stored = self.store(locked, Event::Write, run.clone(), |at, _| Entry::Private(block(at.start)));
-                remapped.published(stored);
-                Ok(run)
-            }
-            Err(reason) => {
-                pool.give_back(taken);
-                Err(reason)
-            }
-        }
+        let block = |at: Range<usize>, _| {
+            let first = taken.first.offset(at.start - entries.start);
+            (0..at.len()).for_each(|by| pool.frames.set_content(first.offset(by), Content::Used));
+            Entry::Private(first)
+        };
+        emptied
+            .and_then(|()| Ok(self.replace(locked, run.clone(), shows, Event::Write, block)?))
+            .inspect_err(|_| pool.give_back(taken))?;
+        Ok(run)
     }
 
     /// Gives back the memory of a block, if it has any. The caller alone holds the block. It is shown nowhere, or only
@@ -79,10 +72,8 @@ impl<S: ProgramSys> RegionCore<S> {
 
     /// Releases the blocks of entries, and gives back their memory. The entries show nothing then.
     pub(crate) fn close(&self, entries: &Range<usize>) -> Result<(), Unresolved> {
-        let _signals = SignalsBlocked::new();
-        let windows = self.table.lock_windows(self.windows_of(entries));
-        let publishing = self.lock.shared();
-        let locked = Locked::windows(&windows, &publishing);
+        let held = self.lock_entries(entries);
+        let locked = held.locked();
         let remapped = self.remap(locked, Place::Own, entries, Shows::Hidden)?;
         self.give_memory_back(entries);
         remapped.published(self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero));
@@ -102,10 +93,8 @@ impl<S: ProgramSys> RegionCore<S> {
 
     /// Makes whole blocks read as zeros, without memory.
     pub(crate) fn empty_blocks(&self, entries: Range<usize>) -> Result<(), Unresolved> {
-        let _signals = SignalsBlocked::new();
         for index in entries.map(EntryIndex) {
-            let window = self.table.lock(index);
-            let publishing = self.lock.shared();
+            let held = self.lock_entry(index);
             let entry = self.table.get(index);
             if let Entry::Private(block) = entry {
                 // The program wants zeros there.
@@ -115,7 +104,7 @@ impl<S: ProgramSys> RegionCore<S> {
             if !entry.is_cow_mapping() {
                 continue;
             }
-            self.show_empty(Locked::windows(&window, &publishing), index.0..index.0 + 1)?;
+            self.show_empty(held.locked(), index.0..index.0 + 1)?;
         }
         Ok(())
     }
@@ -147,26 +136,15 @@ impl<S: ProgramSys> RegionCore<S> {
         let windows = self.table.lock_windows(self.windows_of(entries));
         let publishing = self.lock.shared();
         let locked = Locked::windows(&windows, &publishing);
-        let mut held = entries.start;
-        while held < entries.end {
-            let run = self.alike(held, entries.end);
-            if !self.holds(locked, &run) {
-                break;
-            }
-            held = run.end;
-        }
+        let is_held = |run: &Range<usize>| self.holds(locked, run);
+        let held = self.alike(entries.clone()).take_while(is_held).last().map_or(entries.start, |run| run.end);
         let handed = if held == entries.end { self.show_plain(entries, zeros) } else { Err(Unresolved::NotYet) };
         if handed.is_ok() {
             self.give_memory_back(entries);
             let Recount { before, after } = self.store(locked, Event::Discard, entries.clone(), |_, _| Entry::Zero);
             self.addresses.recount(before, after);
         } else {
-            let mut next = entries.start;
-            while next < held {
-                let run = self.alike(next, held);
-                next = run.end;
-                self.site().unpark(locked, &self.bytes_of(&run));
-            }
+            self.alike(entries.start..held).for_each(|run| self.site().unpark(locked, &self.bytes_of(&run)));
         }
         drop(publishing);
         if held > entries.start {
@@ -175,69 +153,57 @@ impl<S: ProgramSys> RegionCore<S> {
         handed
     }
 
-    /// The entries from `first` on that are one mapping, up to `end`.
-    fn alike(&self, first: usize, end: usize) -> Range<usize> {
-        first..first + self.table.alike(first..end)
+    /// The runs of entries that are one mapping each.
+    fn alike(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut rest = entries;
+        std::iter::from_fn(move || {
+            let start = rest.start;
+            rest.start += self.table.alike(rest.clone());
+            (start < rest.start).then_some(start..rest.start)
+        })
     }
 
-    /// Shows plain memory in place of entries, whose contents are all parked.
+    /// Shows plain memory in place of entries, whose contents are all parked. It gets the pieces of their blocks that
+    /// have memory, and the private pages. All else reads as zeros.
     fn show_plain(&self, entries: &Range<usize>, zeros: Zeros) -> Result<(), Unresolved> {
         let (pool, bytes) = (self.pool(), self.bytes_of(entries));
-        let mut plain = pool.sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
-        for index in entries.clone() {
-            let one = self.bytes_of(&(index..index + 1));
-            let from = self.addresses.part_at(Place::Parked, &one);
-            self.each_with_memory(EntryIndex(index), from, |at, len| {
-                pool.sys.fill(&mut plain, one.start - bytes.start + at, from.part(at, len), zeros);
+        let (size, parked) = (pool.block_size, self.addresses.part_at(Place::Parked, &bytes));
+        let mut plain = pool.sys.plain(bytes.len())?;
+        let mut fill = |at: usize, len: usize| pool.sys.fill(&mut plain, at, parked.part(at, len), zeros);
+        for (nth, index) in entries.clone().enumerate() {
+            let Some(block) = self.table.get(EntryIndex(index)).block() else { continue };
+            let start = pool.offset(block);
+            for found in self.pieces(start..start + size.bytes()) {
+                fill(size.len_of(nth) + found.start - start, found.len());
+            }
+        }
+        for run in self.cow_mappings(entries.clone()) {
+            let place = (&self.bytes_of(&run), Place::Parked);
+            self.scan(ScanFor::Private, place, &mut [PageRun::default(); 64], |pages, _| {
+                fill(pages.start - bytes.start, pages.len());
+                Ok::<(), Unresolved>(())
             })?;
         }
-        pool.sys.show_plain(plain, self.addresses.part(&bytes)).map_err(Unresolved::Unmappable)
+        Ok(pool.sys.show_plain(plain, self.addresses.part(&bytes))?)
     }
 
-    /// Calls `each` with the offset and the length of every piece of an entry that has memory: pieces of its block, and
-    /// private pages. All else reads as zeros. `part` shows the entry.
-    fn each_with_memory(
-        &self,
-        index: EntryIndex,
-        part: Part<'_>,
-        mut each: impl FnMut(usize, usize),
-    ) -> Result<(), Unresolved> {
-        let (pool, entry) = (self.pool(), self.table.get(index));
-        let Some(block) = entry.block() else { return Ok(()) };
-        let start = pool.offset(block);
-        let mut rest = start..start + part.len();
-        while let Some(found) = pool.sys.next_memory(rest.clone()) {
-            each(found.start - start, found.len());
+    /// The pieces of a range of the pool that have memory.
+    fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let mut rest = range;
+        std::iter::from_fn(move || {
+            let found = self.pool().sys.next_memory(rest.clone())?;
             rest.start = found.end;
-        }
-        if !entry.is_cow_mapping() {
-            return Ok(());
-        }
-        let (mut runs, mut at) = ([PageRun::default(); 64], 0);
-        while at < part.len() {
-            let scanned = pool.sys.scan(part.part(at, part.len() - at), ScanFor::Private, &mut runs);
-            let scanned = scanned.map_err(Unresolved::Unmappable)?;
-            for run in &runs[..scanned.runs] {
-                each(run.start as usize - part.at(), (run.end - run.start) as usize);
-            }
-            at += scanned.looked_at;
-        }
-        Ok(())
+            Some(found)
+        })
     }
 
     /// The `Private` entries that show something else than their blocks at some of their addresses. The program has
     /// mapped it there with a call that the library of `hugefork run` did not see. Whole runs are checked first, and
     /// single entries only in runs where something else is found.
     pub(crate) fn not_shown(&self, entries: Range<usize>) -> Vec<EntryIndex> {
-        let (mut found, mut next) = (Vec::new(), entries.start);
-        while next < entries.end {
-            let run = self.alike(next, entries.end);
-            next = run.end;
-            if matches!(self.table.get(EntryIndex(run.start)), Entry::Private(_)) && !self.shows(&run) {
-                found.extend(run.filter(|&index| !self.shows(&(index..index + 1))).map(EntryIndex));
-            }
-        }
-        found
+        let is_private = |run: &Range<usize>| matches!(self.table.get(EntryIndex(run.start)), Entry::Private(_));
+        let others = self.alike(entries).filter(|run| is_private(run) && !self.shows(run));
+        others.flatten().filter(|index| !self.shows(&(*index..index + 1))).map(EntryIndex).collect()
     }
 
     /// Whether entries that are one mapping show their blocks and nothing else.
@@ -260,10 +226,7 @@ impl<S: ProgramSys> RegionCore<S> {
     /// block becomes plain memory. Where that is refused, a private mapping shows the rest, and no other holder gets
     /// the block from then on.
     pub(crate) fn give_up(&self, index: EntryIndex) {
-        let (pool, _signals) = (self.pool(), SignalsBlocked::new());
-        let window = self.table.lock(index);
-        let publishing = self.lock.shared();
-        let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        let (pool, held, only) = (self.pool(), self.lock_entry(index), index.0..index.0 + 1);
         let Some(block) = self.table.get(index).block() else { return };
         let (bytes, base) = (self.bytes_of(&only), self.addresses.base());
         let (offset, mut next) = (pool.offset(block), bytes.start);
@@ -280,7 +243,7 @@ impl<S: ProgramSys> RegionCore<S> {
                 let _ = pool.sys.show(self.addresses.part(&piece), shows);
             }
         }
-        let Recount { before, after } = self.store(locked, Event::Discard, only, |_, _| Entry::Zero);
+        let Recount { before, after } = self.store(held.locked(), Event::Discard, only, |_, _| Entry::Zero);
         self.addresses.recount(before, after);
     }
 
@@ -289,19 +252,17 @@ impl<S: ProgramSys> RegionCore<S> {
     fn make_plain(&self, bytes: &Range<usize>, offset: usize) -> Result<(), Unresolved> {
         let sys = &self.pool().sys;
         let (part, parked) = (self.addresses.part(bytes), self.addresses.part_at(Place::Parked, bytes));
-        let mut plain = sys.plain(bytes.len()).map_err(Unresolved::Unmappable)?;
-        sys.hold(part, parked).map_err(Unresolved::Unmappable)?;
-        let mut rest = offset..offset + bytes.len();
-        while let Some(found) = sys.next_memory(rest.clone()) {
+        let mut plain = sys.plain(bytes.len())?;
+        sys.hold(part, parked)?;
+        for found in self.pieces(offset..offset + bytes.len()) {
             sys.fill(&mut plain, found.start - offset, parked.part(found.start - offset, found.len()), Zeros::Copied);
-            rest.start = found.end;
         }
-        let shown = sys.show_plain(plain, part).map_err(Unresolved::Unmappable);
+        let shown = sys.show_plain(plain, part);
         if shown.is_err() {
             sys.unpark(part, parked);
         }
         sys.resume(part, parked);
-        shown
+        Ok(shown?)
     }
 
     /// Shows all blocks among `entries` through private mappings, which a child inherits, and takes a reference to each
@@ -313,15 +274,10 @@ impl<S: ProgramSys> RegionCore<S> {
         }
         let windows = self.table.lock_windows(self.windows_of(&entries));
         let alone = self.lock.exclusive();
-        let (locked, mut unseen, mut next) = (Locked::alone(&alone), 0, entries.start);
-        while next < entries.end {
-            let entry = self.table.get(EntryIndex(next));
-            let Some(first) = entry.block() else {
-                next += 1;
-                continue;
-            };
-            let run = self.alike(next, entries.end);
-            next = run.end;
+        let (locked, mut unseen) = (Locked::alone(&alone), 0);
+        for run in self.alike(entries) {
+            let entry = self.table.get(EntryIndex(run.start));
+            let Some(first) = entry.block() else { continue };
             let blocks = || (0..run.len()).map(|by| first.offset(by));
             blocks().for_each(|block| self.pool().frames.add_reference(block));
             if !entry.is_cow_mapping() {

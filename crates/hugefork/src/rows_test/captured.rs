@@ -428,7 +428,7 @@ fn a_write_between_the_look_and_the_pause_is_in_the_snapshot() {
             if is_written {
                 region.write(at(3), 3);
             }
-            let parts = [Part::new(&region, frozen, true, None)];
+            let parts = [Part::new(&region, frozen, None)];
             fill(&parts, None, || {}).unwrap();
             let expected = vec![1, 2, if is_written { 3 } else { 0 }];
             assert_eq!((written(&parts[0].frozen, 4), written(&held[1], 4)), (expected, vec![1, 0, 0]));
@@ -673,7 +673,7 @@ fn a_snapshot_that_cannot_capture_behind_its_pause_is_given_up() {
         region.write(at(3), 77);
         let filler = world.fill();
         let before = [0, 1].map(|block| world.pool.frames.references(region.entry(block).block().unwrap()));
-        let parts = [Part::new(&region, frozen, true, None)];
+        let parts = [Part::new(&region, frozen, None)];
         let mut is_resumed = false;
         let failed = fill(&parts, None, || is_resumed = true);
         assert!(matches!(failed, Err(RegionError::PoolFull { .. })), "{failed:?}");

@@ -288,7 +288,7 @@ fn a_snapshot_that_fails_has_let_go_of_everything_when_others_may_look() {
         for call in [Call::Protect, Call::Obtain] {
             let frozen =
                 SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
-            let parts = [Part::new(&region, frozen, true, None)];
+            let parts = [Part::new(&region, frozen, None)];
             world.pool.sys.fail(Some((call, 0)));
             fill(&parts, None, || {}).unwrap_err();
             let failing = &parts[0].frozen;

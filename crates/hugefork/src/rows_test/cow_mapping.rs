@@ -357,7 +357,7 @@ fn pages_that_are_written_back_in_the_pause_leave_the_earlier_snapshot_as_it_was
         region.write(BASE_PAGE + 100, 7);
         let frozen =
             SnapshotCore::empty(&world.pool, region.table.len(), Derived::of(&region.accounts.cow), None, None);
-        let parts = [Part::new(&region, frozen, true, None)];
+        let parts = [Part::new(&region, frozen, None)];
         fill(&parts, None, || {}).unwrap();
         let seen = |snapshot: &SnapshotCore<SoftMmu>| read_at(snapshot, BASE_PAGE + 100);
         assert_eq!((seen(&earlier), seen(&parts[0].frozen), region.read(BASE_PAGE + 100)), (Ok(0), Ok(7), Some(7)));

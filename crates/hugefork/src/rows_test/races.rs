@@ -151,13 +151,13 @@ fn given_operations_while_it_waits<G: Ground>(region: &Region<G>, cut: impl FnOn
         scope.spawn(move || {
             tell_giver.send(this_thread()).unwrap();
             assert!(region.space.set_operations(operations).is(operations));
-            let seat = operations.take_seat();
-            operations.enter(seat);
+            let seat = operations.core().take_seat();
+            operations.core().enter(seat);
             region.write(100, 7);
             is_inside.store(true, Ordering::Release);
             let () = may_go_on.recv().unwrap();
             region.write(G::BLOCK + 100, 7);
-            assert!(operations.leave(seat));
+            assert!(operations.core().leave(seat));
         });
         let giver = told_giver.recv().unwrap();
         let is_inside = || is_inside.load(Ordering::Acquire);
@@ -205,8 +205,8 @@ fn what_others_write_protect_and_do_not_write_back_while_a_cut_waits_for_operati
         let operations = &HeldOperations::new(Duration::MAX);
         region.space.set_operations(operations);
         let earlier = region.snapshot();
-        let seat = operations.take_seat();
-        operations.enter(seat);
+        let seat = operations.core().take_seat();
+        operations.core().enter(seat);
         let (tell, told) = channel();
         let later = std::thread::scope(|scope| {
             let cut = scope.spawn(move || {
@@ -218,7 +218,7 @@ fn what_others_write_protect_and_do_not_write_back_while_a_cut_waits_for_operati
             world.pool.sys.fail(Some((Call::Scan, 0)));
             let prepared = region.prepare_snapshot();
             let write_protected = region.table.get(EntryIndex(0));
-            assert!(operations.leave(seat));
+            assert!(operations.core().leave(seat));
             assert!(matches!(
                 (prepared, write_protected),
                 (Err(RegionError::System(_)), Entry::CowMapped(_, _, Access::Read))

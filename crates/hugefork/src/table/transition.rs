@@ -2,8 +2,8 @@
 //! pure: they take no lock, make no system call and choose no block. The engine does the work that they name and stores
 //! the state that they return.
 //!
-//! `docs/safety/states.md` has all of it in one table; a test compares that table with machine.rs for all states, events and
-//! facts.
+//! `docs/safety/states.md` has all of it in one table; a test compares that table with machine.rs for all states,
+//! events and facts.
 //!
 //! ```text
 //!            first write (demand-zero)             write: reuse, or a copy if others hold the block

@@ -10,12 +10,13 @@
 use std::ops::Range;
 
 use super::capture::{Looks, Pages};
+use super::part::Look;
 use crate::mapping::addresses::Place;
 use crate::mem::{EngineVec, Own};
 use crate::pool::free_slots::FreeSlots;
 use crate::region::private::{PAGES_AT_ONCE, Patched, WrittenBack};
 use crate::region::state::RegionCore;
-use crate::region::write::{Become, Resolution};
+use crate::region::write::{Become, Resolution, Turns};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::linux::schedule::yield_now;
@@ -42,16 +43,9 @@ const READY_PAGES: usize = 4096;
 /// If a scan has more pages to copy, signals are no longer blocked.
 const MOST_PAGES_WITHOUT_SIGNALS: usize = 2048;
 
-/// The result of the scans ahead.
-pub(crate) struct Look {
-    /// The number of page faults that other threads had had when the last scan began, if that is known. All private
-    /// pages have marks by now, so while that number stays the same, no page was written.
-    pub(super) faults: Option<u64>,
-}
-
 /// The time at which CoW mappings are written back for a fork or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+pub(super) enum When {
     /// In the call of the snapshot, before its pause. All CoW mappings are written back, and other holders give up
     /// blocks as for writes.
     BeforePause,
@@ -70,11 +64,6 @@ impl<S: Sys> RegionCore<S> {
             return self.capture_written(When::Beforehand, &mut None).map(drop);
         }
         self.write_back_for_snapshot(When::Beforehand)
-    }
-
-    /// Writes private pages back, before the pause.
-    pub(super) fn write_back_ahead(&self) -> Result<(), RegionError> {
-        self.write_back_for_snapshot(When::BeforePause)
     }
 
     /// Captures written pages for a snapshot that keeps no writers off. `None` if the kernel does not track writes.
@@ -119,7 +108,14 @@ impl<S: Sys> RegionCore<S> {
         let marked = self.mark_written(0..self.table.len(), &mut found, &mut pages);
         let captured = marked.map_err(RegionError::System).and_then(|()| {
             if when == When::Beforehand {
-                found.retain(|patched| !self.leave_prepared(patched.index));
+                found.retain(|patched: &Patched| {
+                    let is_prepared = self.captured.is_prepared(patched.index);
+                    if is_prepared {
+                        // Its pages may have marks by now that are not in its set.
+                        self.captured.forget(patched.index);
+                    }
+                    !is_prepared
+                });
             }
             let count = pages.iter().map(|pages: &Pages| pages.bytes.len() / BASE_PAGE).sum::<usize>();
             if count > MOST_PAGES_WITHOUT_SIGNALS {
@@ -150,7 +146,8 @@ impl<S: Sys> RegionCore<S> {
                 let are_known = is_known(first);
                 let end = rest.clone().find(|index| is_known(*index) != are_known).unwrap_or(rest.end);
                 let bytes = self.bytes_of(&(first..end));
-                let mut note = |run: Range<usize>, are_written: bool| {
+                let wanted = if are_known { ScanFor::UnmarkedAndMark } else { ScanFor::PrivateAndMark };
+                self.scan(wanted, (&bytes, Place::Own), &mut runs_found, |run, is_written| {
                     for (index, bytes) in self.by_block(&run) {
                         // Captured pages count, too, because the region may get them back into its own block.
                         let before = if are_known { self.captured.pages_of(index) } else { 0 };
@@ -159,12 +156,8 @@ impl<S: Sys> RegionCore<S> {
                             Some(Patched { index: last, pages }) if *last == index => *pages += count,
                             Some(_) | None => found.push(Patched { index, pages: before + count }),
                         }
-                        pages.push(Pages { bytes, are_written, are_all: !are_known });
+                        pages.push(Pages { bytes, are_written: are_known || is_written, are_all: !are_known });
                     }
-                };
-                let wanted = if are_known { ScanFor::UnmarkedAndMark } else { ScanFor::PrivateAndMark };
-                self.scan(wanted, (&bytes, Place::Own), &mut runs_found, |run, is_written| {
-                    note(run, are_known || is_written);
                     Ok::<(), SystemError>(())
                 })?;
                 rest.start = end;
@@ -190,7 +183,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Writes private pages back. Unless system calls have to wait, all CoW mappings are write-protected first: those
     /// that nobody writes to meanwhile need no scan in the pause.
-    fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
+    pub(super) fn write_back_for_snapshot(&self, when: When) -> Result<(), RegionError> {
         if !self.accounts.has_cow_mappings() {
             return Ok(());
         }
@@ -211,16 +204,6 @@ impl<S: Sys> RegionCore<S> {
             self.note_density(patched.index, written);
         }
         self.write_back_each(&patched, Looks::Protected, when)
-    }
-
-    /// Whether writes to a block are prepared. If so, forgets its set: its pages may have marks by now that are not in
-    /// the set.
-    fn leave_prepared(&self, index: EntryIndex) -> bool {
-        let is_prepared = self.captured.is_prepared(index);
-        if is_prepared {
-            self.captured.forget(index);
-        }
-        is_prepared
     }
 
     /// Writes these CoW mappings back, several at once where possible, or captures their pages. Other threads go on
@@ -277,7 +260,7 @@ impl<S: Sys> RegionCore<S> {
             if is_left && !is_captured()? {
                 self.captured.note_copy();
                 match when {
-                    When::BeforePause => self.make_own_in_turn(first.index)?,
+                    When::BeforePause => self.make_until_done(Become::Own, first.index, Turns::Taken)?,
                     When::Beforehand => self.make_own_at_nobodys_cost(first.index)?,
                 }
             }

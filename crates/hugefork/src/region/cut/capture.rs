@@ -1,5 +1,5 @@
-//! Captures the private pages over a block that others hold too, before the pause of a snapshot: copies the pages that
-//! were written since the last snapshot. The region keeps its pages and its mapping.
+//! Captures the private pages over a block that others hold too, before or behind the pause of a snapshot: copies the
+//! pages that were written since the last snapshot. The region keeps its pages and its mapping.
 //!
 //! ```text
 //!   write-protected since the last set was made ─▶ that set
@@ -12,27 +12,32 @@
 //!
 //! If the kernel tracks writes, no writer is kept off, and CoW mappings stay writable. A page is marked and then
 //! copied. Only pages without a mark are visited: those that were written since. Pages that lose their mark before the
-//! pause are found there (freeze.rs), and captured behind it (behind.rs).
+//! pause are found there (freeze.rs), and captured behind it, while other threads go on:
+//! ```text
+//!   pause    write-protect the CoW mappings that were written to ─▶ release all windows except theirs
+//!   behind   capture the pages of one block after the other ─▶ release its window
+//! ```
+//! A thread that writes to such a block waits for its window. So the length of the pause depends neither on the number
+//! of pages to copy nor on memory for them. If system calls wait, the pages are parked, and nothing is left for later.
 //!
 //! Otherwise the CoW mapping is write-protected under its window's lock while all its pages are compared. A thread that
 //! writes to it before the pause makes it writable again, and then its pages are compared behind the pause.
 
 use std::ops::Range;
 
+use super::part::{Keeps, Part};
 use crate::mapping::addresses::Place;
-use crate::mem::{EngineArc, EngineVec, Own};
+use crate::mem::{EngineVec, Own};
 use crate::pool::density;
 use crate::pool::free_slots::FreeSlots;
 use crate::pool::page_set::PageSet;
-use crate::region::private::{PAGES_AT_ONCE, Patched};
+use crate::region::private::{PAGES_AT_ONCE, Patched, Quiesced};
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::racing::PageBytes;
 use crate::sys::{PageRun, ScanFor, Sys, SystemError};
-use crate::table::transition::Held;
 use crate::table::{Locked, WindowsGuard};
-use crate::types::options::Writers;
-use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+use crate::units::{BASE_PAGE, EntryIndex};
 
 /// A run of pages over one CoW mapping, as a scan has found them.
 #[derive(Clone, Debug)]
@@ -55,21 +60,69 @@ pub(super) enum Looks<'a> {
     Marked(&'a [Pages]),
 }
 
-/// A capture of pages of a block.
-struct Copies<'a, 'p, S: Sys> {
-    region: &'a RegionCore<S>,
-    /// The block below, which others hold too.
-    base: BlockId,
-    /// The offset in the region at which the block begins.
-    start: usize,
-    set: &'a mut EngineArc<PageSet<S>>,
-    free: &'a mut FreeSlots<'p, S>,
-    /// The number of slots that were used.
-    new: usize,
-    are_slots_left: bool,
+/// The windows of the blocks that are captured behind a pause, in order: one guard each.
+pub(super) type Behind<'a> = EngineVec<WindowsGuard<'a>>;
+
+impl<'a, S: Sys> Part<'a, S> {
+    /// Ends the pause: releases all locks except the windows of the blocks that are left.
+    pub(super) fn release(&self, alone: Quiesced<'a, S>) -> Behind<'a> {
+        let mut left = self.behind.borrow_mut();
+        left.sort_unstable();
+        left.dedup();
+        let window = |index: usize| self.region.table.window(EntryIndex(index));
+        alone.done_but_for(|one| left.binary_search_by_key(&one, |index| window(*index)).is_ok())
+    }
 }
 
 impl<S: Sys> RegionCore<S> {
+    /// Gives the snapshot the pages of the blocks that were left, and releases their windows. After a failure, the
+    /// snapshot is not as the region was.
+    pub(super) fn capture_behind(&self, part: &Part<'_, S>, windows: Behind<'_>) -> Result<(), Unresolved> {
+        let left = part.behind.replace(EngineVec::new_in(Own));
+        let captured = self.capture_each(part, &left, windows);
+        if captured.is_err() {
+            // Pages may have marks by now that are not in their sets.
+            left.iter().for_each(|index| self.captured.forget(EntryIndex(*index)));
+        }
+        captured
+    }
+
+    fn capture_each(&self, part: &Part<'_, S>, left: &[usize], windows: Behind<'_>) -> Result<(), Unresolved> {
+        let (mut found, mut pages) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
+        for run in left.chunk_by(|one, next| one + 1 == *next) {
+            let run = run[0]..run[run.len() - 1] + 1;
+            match part.keeps {
+                Keeps::Writable => self.mark_written(run, &mut found, &mut pages)?,
+                Keeps::Protected => found.extend(self.patched(run)?.iter().copied()),
+            }
+        }
+        let looks = if part.keeps == Keeps::Writable { Looks::Marked(&pages) } else { Looks::Protected };
+        let mut free = FreeSlots::new(self.pool(), found.iter().map(|patched| patched.pages).sum());
+        let window = |index: &usize| self.table.window(EntryIndex(*index));
+        for (of_window, guard) in left.chunk_by(|one, next| window(one) == window(next)).zip(windows) {
+            for index in of_window.iter().map(|index| EntryIndex(*index)) {
+                let of = found.binary_search_by_key(&index.0, |patched: &Patched| patched.index.0);
+                let patched = of.map_or(Patched { index, pages: 0 }, |at| found[at]);
+                let may_have_pages = patched.pages > 0 || part.keeps == Keeps::Writable;
+                if may_have_pages
+                    && part.frozen.has_room_for_pages()
+                    && self.capture(patched, looks, &mut free, Some(&guard))?
+                {
+                    part.frozen.set_pages(index, self.captured.last(index));
+                } else if may_have_pages {
+                    let publishing = self.lock.shared();
+                    let locked = Locked::windows(&guard, &publishing);
+                    self.write_back_for(locked, index, &part.frozen, Place::Own)?;
+                }
+                if self.shows_by_page() {
+                    let publishing = self.lock.shared();
+                    self.cow_map_each(Locked::windows(&guard, &publishing), index.0..index.0 + 1, Place::Own)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Captures the private pages over a block; `patched` has their approximate number. If the caller has locked the
     /// block's window, writers wait, and the block is not copied for them. False if the block has to be copied instead.
     pub(super) fn capture(
@@ -81,8 +134,8 @@ impl<S: Sys> RegionCore<S> {
     ) -> Result<bool, Unresolved> {
         let Patched { index, pages } = patched;
         let most = self.most_captured(looks, window.is_some());
-        let is_known = self.captured.has_all_marked(index);
-        if most.is_none_or(|most| most < if is_known { self.captured.pages_of(index) } else { pages }) {
+        let count = if self.captured.has_all_marked(index) { self.captured.pages_of(index) } else { pages };
+        if !self.may_capture() || count > most {
             return Ok(false);
         }
         let signals = SignalsBlocked::new();
@@ -92,10 +145,8 @@ impl<S: Sys> RegionCore<S> {
         if is_the_same && own.is_some() && self.keeps_last(index) {
             return Ok(true);
         }
-        let captured = match window.or(own.as_ref()) {
-            Some(window) => self.capture_pages(window, index, looks, free, most),
-            None => Ok(None),
-        };
+        let Some(window) = window.or(own.as_ref()) else { return Ok(false) };
+        let captured = self.capture_pages(window, index, looks, free, most);
         if !matches!(captured, Ok(Some(_))) {
             // The marks may say of some pages that they were not written, while the last set has older bytes of them.
             self.captured.forget(index);
@@ -116,14 +167,12 @@ impl<S: Sys> RegionCore<S> {
         index: EntryIndex,
         looks: Looks<'_>,
         free: &mut FreeSlots<'_, S>,
-        most: Option<usize>,
+        most: usize,
     ) -> Result<Option<usize>, Unresolved> {
         let only = index.0..index.0 + 1;
         let publishing = self.lock.shared();
-        let entry = self.table.get(index);
-        let is_shared =
-            entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo && !self.captured.is_prepared(index);
-        let Some(base) = entry.block().filter(|_| is_shared) else { return Ok(None) };
+        let is_shared = self.shares_cow_mapping(index) && !self.captured.is_prepared(index);
+        let Some(base) = self.table.get(index).block().filter(|_| is_shared) else { return Ok(None) };
         let is_protected = matches!(looks, Looks::Protected);
         if is_protected {
             self.write_protect(Locked::windows(window, &publishing), only.clone())?;
@@ -131,29 +180,61 @@ impl<S: Sys> RegionCore<S> {
         let was_known = self.captured.has_all_marked(index);
         let is_told = self.captured.begin_block(index, is_protected);
         drop(publishing);
-        let (bytes, mut new, mut runs) = (self.bytes_of(&only), 0, [PageRun::default(); PAGES_AT_ONCE]);
-        let empty = || PageSet::empty(self.pool(), base);
-        let is_captured = self.captured.change(index, empty, is_told.then_some(base), |set| {
-            let start = bytes.start;
-            let mut copies = Copies { region: self, base, start, set, free, new: 0, are_slots_left: true };
-            let found = match looks {
-                Looks::Marked(found) => found,
-                Looks::Protected => &[],
-            };
-            let found = &found[found.partition_point(|pages| pages.bytes.start < bytes.start)..];
-            let found = &found[..found.partition_point(|pages| pages.bytes.start < bytes.end)];
-            // If pages were dropped meanwhile, the pages that have lost their marks are not all that changed.
-            if !is_protected && (was_known || found.first().is_some_and(|pages| pages.are_all)) {
-                found.iter().for_each(|pages| copies.add_each(pages.bytes.clone(), pages.are_written));
-            } else {
-                self.scan(ScanFor::PrivateAndMark, (&bytes, Place::Own), &mut runs, |run, is_written| {
-                    copies.add_each(run, is_written);
-                    Ok::<(), SystemError>(())
-                })?;
-            }
-            new = copies.new;
-            Ok::<bool, Unresolved>(copies.are_slots_left && most.is_some_and(|most| copies.set.len() <= most))
-        })?;
+        let (pool, bytes, mut new) = (self.pool(), self.bytes_of(&only), 0);
+        let is_captured = self.captured.change(
+            index,
+            || PageSet::empty(pool, base),
+            is_told.then_some(base),
+            |set| {
+                let mut are_slots_left = true;
+                // Copies each page, unless it is as in the set, or as in the block if the set does not have it.
+                let mut add_each = |run: Range<usize>, are_written: bool| {
+                    for at in run.step_by(BASE_PAGE) {
+                        let (page, part) = ((at - bytes.start) / BASE_PAGE, self.addresses.part(&(at..at + BASE_PAGE)));
+                        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
+                        let differs = |from: &PageBytes| unsafe { pool.sys.shown_differs(part, from) };
+                        let is_written = are_written && !seeded!("written-page-counts-as-before");
+                        let is_new = match set.slot_of(page) {
+                            Some(slot) => is_written && differs(set.bytes(slot)),
+                            // A page that was only read, or that a reset has put back, is as in the block.
+                            // SAFETY: the page lies in the block, which the region and others hold, so that nobody
+                            // writes to it.
+                            None => differs(unsafe { &*pool.direct(base).add(page * BASE_PAGE).cast::<PageBytes>() }),
+                        };
+                        if !is_new {
+                            continue;
+                        }
+                        let Some(slot) = free.next() else {
+                            are_slots_left = false;
+                            return;
+                        };
+                        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable. Nobody uses the slot
+                        // yet. A thread that writes to the page meanwhile takes its mark away, so the page is copied
+                        // again before the cut is made.
+                        unsafe { pool.sys.copy_shown_page(part, pool.slot(slot)) };
+                        set.make_mut().put(page, slot);
+                        new += 1;
+                    }
+                };
+                let found = match looks {
+                    Looks::Marked(found) => found,
+                    Looks::Protected => &[],
+                };
+                let found = &found[found.partition_point(|pages| pages.bytes.start < bytes.start)..];
+                let found = &found[..found.partition_point(|pages| pages.bytes.start < bytes.end)];
+                // If pages were dropped meanwhile, the pages that have lost their marks are not all that changed.
+                if !is_protected && (was_known || found.first().is_some_and(|pages| pages.are_all)) {
+                    found.iter().for_each(|pages| add_each(pages.bytes.clone(), pages.are_written));
+                } else {
+                    let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+                    self.scan(ScanFor::PrivateAndMark, (&bytes, Place::Own), &mut runs, |run, is_written| {
+                        add_each(run, is_written);
+                        Ok::<(), SystemError>(())
+                    })?;
+                }
+                Ok::<bool, Unresolved>(are_slots_left && set.len() <= most)
+            },
+        )?;
         Ok(is_captured.then_some(new))
     }
 
@@ -165,10 +246,7 @@ impl<S: Sys> RegionCore<S> {
             return;
         }
         for index in (0..self.table.len()).map(EntryIndex).filter(|&index| self.captured.pages_of(index) > 0) {
-            let Some(last) = self.captured.last(index) else { continue };
-            let mut gone = EngineVec::with_capacity_in(last.len(), Own);
-            self.find_gone(index, &last, &mut gone);
-            let count = gone.len();
+            let count = self.count_gone(index);
             assert!(
                 count == 0,
                 "{count} pages of the block at {:#x} are not what was written there: give memory of a region back by \
@@ -178,14 +256,16 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
-    /// Lists the pages of the last set that show other bytes, though they have their marks. A write takes the mark away
-    /// first, so the marks are read last.
-    fn find_gone(&self, index: EntryIndex, last: &PageSet<S>, gone: &mut EngineVec<usize>) {
+    /// Counts the pages of the last set that show other bytes, though they have their marks. A write takes the mark
+    /// away first, so the marks are read last.
+    fn count_gone(&self, index: EntryIndex) -> usize {
+        let Some(last) = self.captured.last(index) else { return 0 };
+        let mut gone = EngineVec::with_capacity_in(last.len(), Own);
         let _signals = SignalsBlocked::new();
         let _window = self.table.lock(index);
         let entry = self.table.get(index);
         if !self.captured.has_all_marked(index) || !entry.is_cow_mapping() || entry.block() != Some(last.base) {
-            return;
+            return 0;
         }
         let (only, sys) = (index.0..index.0 + 1, &self.pool().sys);
         let shown = |at: &usize| self.addresses.part(&(*at..*at + BASE_PAGE));
@@ -200,9 +280,7 @@ impl<S: Sys> RegionCore<S> {
             gone.retain(|at| !written.contains(at));
             Ok::<(), SystemError>(())
         });
-        if looked.is_err() {
-            gone.clear();
-        }
+        if looked.is_ok() { gone.len() } else { 0 }
     }
 
     /// Makes the last set of a write-protected block the set for this cut, if nobody has written to the block since.
@@ -216,60 +294,18 @@ impl<S: Sys> RegionCore<S> {
 
     /// Whether a snapshot may capture private pages without keeping writers off, if the kernel tracks writes.
     pub(super) fn may_capture_tracked(&self) -> bool {
-        let accounts = &self.accounts;
-        let may_write = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
-        let may_capture = || self.captured.are_any() || self.shares_cow_mappings();
-        may_write && !self.shows_by_page() && accounts.has_cow_mappings() && may_capture()
-    }
-
-    /// Whether a CoW mapping has a block with other holders, so that its private pages cannot go back into it.
-    fn shares_cow_mappings(&self) -> bool {
-        (0..self.table.len())
-            .map(|index| self.table.get(EntryIndex(index)))
-            .any(|entry| entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo)
+        // Without a block that others hold too, all private pages can go back into their blocks.
+        let are_shared = || (0..self.table.len()).any(|index| self.shares_cow_mapping(EntryIndex(index)));
+        self.may_capture()
+            && !self.shows_by_page()
+            && self.accounts.has_cow_mappings()
+            && (self.captured.are_any() || are_shared())
     }
 
     /// The most pages that are captured over one block. With more pages, the block is copied, unless writers wait.
-    /// `None` if pages must not be captured.
-    fn most_captured(&self, looks: Looks<'_>, do_writers_wait: bool) -> Option<usize> {
-        let (accounts, size) = (&self.accounts, self.pool().block_size);
-        let may_capture = !accounts.calls_wait && accounts.limit.is_none() && accounts.writers == Writers::Fault;
-        let are_tracked = matches!(looks, Looks::Marked(_));
+    fn most_captured(&self, looks: Looks<'_>, do_writers_wait: bool) -> usize {
+        let (size, are_tracked) = (self.pool().block_size, matches!(looks, Looks::Marked(_)));
         let may_copy = !do_writers_wait && (!are_tracked || self.captured.may_copy());
-        let most = if may_copy { density::most_captured_pages(size, are_tracked) } else { size.bytes() / BASE_PAGE };
-        may_capture.then_some(most)
-    }
-}
-
-impl<S: Sys> Copies<'_, '_, S> {
-    /// Adds a run of pages.
-    fn add_each(&mut self, run: Range<usize>, are_written: bool) {
-        run.step_by(BASE_PAGE).for_each(|at| self.add(at, are_written));
-    }
-
-    /// Adds the page at `at`. Copies it, unless it is as in the set, or as in the block if the set does not have it.
-    fn add(&mut self, at: usize, is_written: bool) {
-        let pool = self.region.pool();
-        let (page, part) = ((at - self.start) / BASE_PAGE, self.region.addresses.part(&(at..at + BASE_PAGE)));
-        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable.
-        let differs = |from: &PageBytes| unsafe { pool.sys.shown_differs(part, from) };
-        let is_new = match self.set.slot_of(page) {
-            Some(slot) => is_written && !seeded!("written-page-counts-as-before") && differs(self.set.bytes(slot)),
-            // A page that was only read, or that a reset has put back, is as in the block.
-            // SAFETY: the page lies in the block, which the region and others hold, so that nobody writes to it.
-            None => differs(unsafe { &*pool.direct(self.base).add(page * BASE_PAGE).cast::<PageBytes>() }),
-        };
-        if !is_new {
-            return;
-        }
-        let Some(slot) = self.free.next() else {
-            self.are_slots_left = false;
-            return;
-        };
-        // SAFETY: the window's lock keeps the CoW mapping as it is, and readable. Nobody uses the slot yet. A thread
-        // that writes to the page meanwhile takes its mark away, so the page is copied again before the cut is made.
-        unsafe { pool.sys.copy_shown_page(part, pool.slot(slot)) };
-        self.set.make_mut().put(page, slot);
-        self.new += 1;
+        if may_copy { density::most_captured_pages(size, are_tracked) } else { size.bytes() / BASE_PAGE }
     }
 }

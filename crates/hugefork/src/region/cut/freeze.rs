@@ -12,7 +12,7 @@
 //!
 //! A snapshot holds blocks, and copies of private pages. So CoW mappings are written back or captured first, while
 //! other threads go on writing (ahead.rs). Pages that have become private since then are captured or written back
-//! behind the pause (behind.rs). If the kernel tracks writes, the pause write-protects only CoW mappings with such a
+//! behind the pause (capture.rs). If the kernel tracks writes, the pause write-protects only CoW mappings with such a
 //! page: threads that write to others go on.
 
 use std::ops::Range;
@@ -132,7 +132,7 @@ impl<S: Sys> RegionCore<S> {
         part @ Part { frozen, keeps, .. }: &Part<'_, S>,
         passes: usize,
     ) -> Result<bool, Unresolved> {
-        let entries = quiesced.entries();
+        let entries = quiesced.entries.clone();
         if *keeps == Keeps::Protected {
             return Ok(false);
         }
@@ -175,24 +175,23 @@ impl<S: Sys> RegionCore<S> {
     /// Gives `frozen` copies of pinned blocks, and of blocks whose pages are parked: threads write to these as soon as
     /// they are shown again.
     pub(super) fn keep_rest(&self, quiesced: &Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
-        let place = quiesced.place();
+        let place = quiesced.place;
         if place == Place::Parked {
             // Each write-back counts its mappings from here on.
             self.count_mappings_anew();
             let left = part.behind.replace(EngineVec::new_in(Own));
             for run in left.chunk_by(|one, next| one + 1 == *next) {
-                let mut rest = run[0]..run[run.len() - 1] + 1;
-                while let Some(index) = self.next_patched(&mut rest, place).map_err(Unresolved::Unmappable)? {
-                    quiesced.locked(|locked| self.write_back_for(locked, index, &part.frozen, place))?;
-                }
+                let bytes = self.bytes_of(&(run[0]..run[run.len() - 1] + 1));
+                self.scan(ScanFor::Private, (&bytes, place), &mut [PageRun::default(); MOST_RUNS], |pages, _| {
+                    // An entry that an earlier run of pages lies in is none by now.
+                    let is_left = |index: &EntryIndex| self.table.get(*index).is_cow_mapping();
+                    self.touched(&pages).map(EntryIndex).filter(is_left).try_for_each(|index| {
+                        quiesced.locked(|locked| self.write_back_for(locked, index, &part.frozen, place))
+                    })
+                })?;
             }
         }
-        self.copy_pinned(&part.frozen, quiesced.entries())
-    }
-
-    /// Counts the mappings of all entries anew, because the pause changes entries without counting.
-    pub(super) fn count_mappings_anew(&self) {
-        self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
+        self.copy_pinned(&part.frozen, quiesced.entries.clone())
     }
 
     /// Write-protects CoW mappings whose blocks are shared by now.
@@ -222,8 +221,8 @@ impl<S: Sys> RegionCore<S> {
     pub(super) fn resume_writers(&self, quiesced: &mut Quiesced<'_, S>, part: &Part<'_, S>) -> Result<(), Unresolved> {
         if self.shows_by_page() {
             let is_left = |index: usize| part.behind.borrow().binary_search(&index).is_ok();
-            runs(quiesced.entries(), |index| !is_left(index))
-                .try_for_each(|run| quiesced.locked(|locked| self.cow_map_each(locked, run, quiesced.place())))?;
+            runs(quiesced.entries.clone(), |index| !is_left(index))
+                .try_for_each(|run| quiesced.locked(|locked| self.cow_map_each(locked, run, quiesced.place)))?;
         }
         quiesced.unpark();
         Ok(())
@@ -254,11 +253,6 @@ impl<S: Sys> RegionCore<S> {
         frozen.entries.set(index, Entry::Shared(own, Origin::Parent));
         frozen.note_own(index);
         Ok(())
-    }
-
-    /// Whether any page of the region is pinned. The caller has the lock that keeps pins as they are.
-    pub(super) fn has_pins(&self) -> bool {
-        self.pins.pinned(0..self.table.len()).next().is_some()
     }
 
     /// Gives copies of pinned blocks to `frozen`, after everything else was protected, also the pages beside pinned

@@ -24,7 +24,6 @@
 //! one of the turns in between, the cut scans in the pause for the private pages that the other thread may have left.
 
 mod ahead;
-mod behind;
 mod capture;
 mod freeze;
 mod part;
@@ -33,15 +32,15 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use self::part::Part;
 
-use self::behind::Behind;
+use self::ahead::When;
 use self::freeze::MOST_PASSES;
 use self::part::Keeps;
 use crate::mem::pinned::PinnedBox;
-use crate::mem::{EngineVec, Own};
+use crate::mem::{EngineVec, Own, list};
 use crate::pool::lineage::Derived;
 use crate::region::private::Quiesced;
 use crate::region::state::operations;
-use crate::region::state::{RegionCore, Turn, Unresolved};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
@@ -67,25 +66,12 @@ enum Purpose {
 impl<S: Sys> RegionCore<S> {
     /// Makes a snapshot of the region as it is now. It becomes the region's place in the tree of snapshots.
     pub(crate) fn freeze(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        self.freeze_as(Purpose::Snapshot)
+        Ok(cut(&[self], Purpose::Snapshot)?.pop().expect("a cut has a snapshot of each region"))
     }
 
     /// As [`RegionCore::freeze`], for a fork: the region keeps its place in the tree of snapshots.
     pub(crate) fn freeze_for_fork(&self) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        self.freeze_as(Purpose::Fork)
-    }
-
-    fn freeze_as(&self, purpose: Purpose) -> Result<PinnedBox<SnapshotCore<S>>, RegionError> {
-        let mut made = cut(&[self], purpose)?;
-        Ok(made.pop().expect("a cut has a snapshot of each region"))
-    }
-
-    /// Stores the snapshot's place in the tree, and moves the region there.
-    fn is_now_at(&self, frozen: &SnapshotCore<S>) {
-        frozen.from.set(self.accounts.origin.get());
-        if frozen.id.is_some() {
-            self.accounts.origin.set(frozen.id);
-        }
+        Ok(cut(&[self], Purpose::Fork)?.pop().expect("a cut has a snapshot of each region"))
     }
 
     /// Moves the region back to its earlier place in the tree of snapshots, because the program does not get this
@@ -114,17 +100,12 @@ fn freeze_all_as<S: Sys>(
     regions: &[&RegionCore<S>],
     purpose: Purpose,
 ) -> Result<EngineVec<PinnedBox<SnapshotCore<S>>>, RegionError> {
-    let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
-    by_age.extend(0..regions.len());
+    let mut by_age = list(0..regions.len());
     by_age.sort_unstable_by_key(|nth| regions[*nth].accounts.cow.id);
-    let mut ordered: EngineVec<&RegionCore<S>> = EngineVec::with_capacity_in(regions.len(), Own);
-    ordered.extend(by_age.iter().map(|nth| regions[*nth]));
-    let mut made: EngineVec<_> = EngineVec::with_capacity_in(regions.len(), Own);
-    made.extend(by_age.iter().copied().zip(cut(&ordered, purpose)?));
+    let ordered = list(by_age.iter().map(|nth| regions[*nth]));
+    let mut made = list(by_age.into_iter().zip(cut(&ordered, purpose)?));
     made.sort_unstable_by_key(|(nth, _)| *nth);
-    let mut in_order = EngineVec::with_capacity_in(regions.len(), Own);
-    in_order.extend(made.into_iter().map(|(_, frozen)| frozen));
-    Ok(in_order)
+    Ok(list(made.into_iter().map(|(_, frozen)| frozen)))
 }
 
 /// Makes snapshots of `regions`, the oldest of which comes first.
@@ -136,11 +117,7 @@ fn cut<S: Sys>(
         return Err(RegionError::Revoked);
     }
     regions.iter().for_each(|region| region.captured.forget_some_density());
-    let take_turns = || {
-        let mut turns: EngineVec<Turn<'_, S>> = EngineVec::with_capacity_in(regions.len(), Own);
-        turns.extend(regions.iter().map(|region| region.take_turn()));
-        turns
-    };
+    let take_turns = || list(regions.iter().map(|region| region.take_turn()));
     let (mut tries, mut may_stay_writable) = (0, true);
     loop {
         let mut turns = take_turns();
@@ -157,9 +134,9 @@ fn cut<S: Sys>(
             let look = if may_stay_writable { region.capture_ahead(&mut signals)? } else { None };
             if look.is_none() {
                 signals = None;
-                region.write_back_ahead()?;
+                region.write_back_for_snapshot(When::BeforePause)?;
             }
-            parts.push(Part::new(region, begin(region, purpose), true, look.as_ref()));
+            parts.push(Part::new(region, begin(region, purpose), look));
         }
         if signals.is_none() {
             // A signal handler of this thread may have written, too.
@@ -172,8 +149,7 @@ fn cut<S: Sys>(
             hold_back();
         } else {
             // Operations go on while pages are written back ahead, and a thread inside one may wait for these turns.
-            let mut next: EngineVec<usize> = EngineVec::with_capacity_in(regions.len(), Own);
-            next.extend(turns.iter().map(|turn| turn.number.wrapping_add(1)));
+            let next = list(turns.iter().map(|turn| turn.number.wrapping_add(1)));
             drop(turns);
             (between, turns) = operations::over_and_then(regions.iter().copied(), take_turns)?;
             began = regions.first().map(|region| region.pool().sys.now());
@@ -200,12 +176,10 @@ fn cut<S: Sys>(
         let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
         match filled {
             Ok(()) => {
-                let mut made = EngineVec::with_capacity_in(parts.len(), Own);
-                made.extend(parts.into_iter().map(|Part { region, frozen, .. }| {
+                return Ok(list(parts.into_iter().map(|Part { region, frozen, .. }| {
                     frozen.keep_placement(region.placement.move_on(region.pool(), region.table.len()));
                     frozen
-                }));
-                return Ok(made);
+                })));
             }
             // CoW mappings that are write-protected one by one take more mappings, and blocks. The next try protects
             // all.
@@ -254,16 +228,40 @@ pub(crate) fn fill<S: Sys>(
     alone.extend(parts.iter().map(|part| part.region.hold_all()));
     parts.iter().for_each(|part| part.region.captured.end_prepared());
     let mut begun = 0;
-    let shared = share_each(parts, &mut alone, &mut begun)
-        .and_then(|()| keep_each(parts, &alone))
-        .and_then(|()| resume_each(parts, &mut alone));
+    let share = |part: &Part<'_, S>, alone: &mut Quiesced<'_, S>| {
+        begun += 1;
+        part.region.share_all(alone, part)?;
+        if seeded!("writers-go-on-before-the-cut-is-over") {
+            part.region.resume_writers(alone, part)?;
+        }
+        Ok(())
+    };
+    let shared = each(parts, &mut alone, share)
+        .and_then(|()| keep_each(parts, &mut alone))
+        .and_then(|()| each(parts, &mut alone, |part, alone| part.region.resume_writers(alone, part)));
     match &shared {
-        Ok(()) => parts.iter().for_each(|part| part.region.is_now_at(&part.frozen)),
-        Err(_) => undo(&parts[..begun], &filling, &mut alone),
+        // Each snapshot gets its place in the tree of snapshots, and the regions move there.
+        Ok(()) => {
+            for Part { region, frozen, .. } in parts {
+                frozen.from.set(region.accounts.origin.get());
+                if frozen.id.is_some() {
+                    region.accounts.origin.set(frozen.id);
+                }
+            }
+        }
+        // Takes back what was shared, even if the last part was not shared completely. This happens under the region
+        // locks: otherwise faults would take a block with two holders for write-protected, and copy it.
+        Err(_) => {
+            for ((part, filling), alone) in parts[..begun].iter().zip(&filling).zip(&mut alone) {
+                alone.fail();
+                if !seeded!("references-kept-after-a-failure") {
+                    part.frozen.give_up_all(Locked::alone(filling));
+                }
+            }
+        }
     }
     parts.iter().for_each(|part| part.region.count_mappings_anew());
-    let mut behind: EngineVec<Behind<'_>> = EngineVec::with_capacity_in(parts.len(), Own);
-    behind.extend(parts.iter().zip(alone.drain(..)).map(|(part, alone)| part.release(alone)));
+    let behind = list(parts.iter().zip(alone.drain(..)).map(|(part, alone)| part.release(alone)));
     resume();
     if let Err((failed, reason)) = shared {
         // The locks are released first, since the error's text allocates.
@@ -293,21 +291,14 @@ pub(crate) fn fill<S: Sys>(
     Err(region.error(reason))
 }
 
-/// Shares the blocks of each part and keeps off its writers. `begun` counts the parts for which that has begun. An
-/// error says which part failed, and why.
-fn share_each<S: Sys>(
-    parts: &[Part<'_, S>],
-    alone: &mut [Quiesced<'_, S>],
-    begun: &mut usize,
+/// Takes a step for each part. An error says which part failed, and why.
+fn each<'a, S: Sys>(
+    parts: &[Part<'a, S>],
+    alone: &mut [Quiesced<'a, S>],
+    mut step: impl FnMut(&Part<'a, S>, &mut Quiesced<'a, S>) -> Result<(), Unresolved>,
 ) -> Result<(), (usize, Unresolved)> {
-    for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
-        *begun = nth + 1;
-        part.region.share_all(alone, part).map_err(|reason| (nth, reason))?;
-        if seeded!("writers-go-on-before-the-cut-is-over") {
-            part.region.resume_writers(alone, part).map_err(|reason| (nth, reason))?;
-        }
-    }
-    Ok(())
+    let mut each = parts.iter().zip(alone).enumerate();
+    each.try_for_each(|(nth, (part, alone))| step(part, alone).map_err(|reason| (nth, reason)))
 }
 
 /// Write-protects the CoW mappings that are written to meanwhile, until a pass through all parts finds none. Then gives
@@ -318,41 +309,22 @@ fn share_each<S: Sys>(
 ///
 /// Pinned pages are copied after that moment. So that no thread goes on to them after a write that the cut does not
 /// have, everything else is write-protected then.
-fn keep_each<S: Sys>(parts: &[Part<'_, S>], alone: &[Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
-    let each = || parts.iter().zip(alone).enumerate();
+fn keep_each<'a, S: Sys>(parts: &[Part<'a, S>], alone: &mut [Quiesced<'a, S>]) -> Result<(), (usize, Unresolved)> {
     // All parts are asked, because each keeps its own count.
     let are_more_faults = || parts.iter().filter(|part| part.are_more_faults()).count() > 0;
     let stay_writable = parts.iter().any(|part| part.keeps == Keeps::Writable);
-    let are_pinned = parts.iter().any(|part| part.region.has_pins());
+    let are_pinned = parts.iter().any(|part| part.region.pins.pinned(0..part.region.table.len()).next().is_some());
     let mut are_any = stay_writable && (are_more_faults() && !seeded!("pause-trusts-its-look") || are_pinned);
     for passes in if are_pinned { MOST_PASSES } else { 0 }.. {
         if !are_any {
             break;
         }
         are_any = false;
-        for (nth, (part, alone)) in each() {
-            are_any |= part.region.protect_what_was_written(alone, part, passes).map_err(|reason| (nth, reason))?;
-        }
+        each(parts, alone, |part, alone| {
+            are_any |= part.region.protect_what_was_written(alone, part, passes)?;
+            Ok(())
+        })?;
         are_any &= are_more_faults() && !seeded!("cut-looks-once");
     }
-    each().try_for_each(|(nth, (part, alone))| part.region.keep_rest(alone, part).map_err(|reason| (nth, reason)))
-}
-
-/// Resumes the writers of each part. An error says which part failed, and why.
-fn resume_each<S: Sys>(parts: &[Part<'_, S>], alone: &mut [Quiesced<'_, S>]) -> Result<(), (usize, Unresolved)> {
-    for (nth, (part, alone)) in parts.iter().zip(alone).enumerate() {
-        part.region.resume_writers(alone, part).map_err(|reason| (nth, reason))?;
-    }
-    Ok(())
-}
-
-/// Takes back what was shared, even if the last part was not shared completely. This happens under the region locks:
-/// otherwise faults would take a block with two holders for write-protected, and copy it.
-fn undo<S: Sys>(parts: &[Part<'_, S>], filling: &[ExclusiveGuard<'_>], alone: &mut [Quiesced<'_, S>]) {
-    for ((Part { frozen, .. }, filling), alone) in parts.iter().zip(filling).zip(alone) {
-        alone.fail();
-        if !seeded!("references-kept-after-a-failure") {
-            frozen.give_up_all(Locked::alone(filling));
-        }
-    }
+    each(parts, alone, |part, alone| part.region.keep_rest(alone, part))
 }

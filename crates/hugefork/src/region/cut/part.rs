@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 
-use super::ahead::Look;
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineVec, Own};
 use crate::region::state::RegionCore;
@@ -10,13 +9,20 @@ use crate::snapshot::core::SnapshotCore;
 use crate::sys::Sys;
 use crate::units::EntryIndex;
 
+/// The result of the scans ahead.
+pub(crate) struct Look {
+    /// The number of page faults that other threads had had when the last scan began, if that is known. All private
+    /// pages have marks by now, so while that number stays the same, no page was written.
+    pub(super) faults: Option<u64>,
+}
+
 /// A region, and the snapshot that gets its blocks.
 pub(crate) struct Part<'a, S: Sys> {
-    pub(crate) region: &'a RegionCore<S>,
+    pub(super) region: &'a RegionCore<S>,
     pub(crate) frozen: PinnedBox<SnapshotCore<S>>,
     /// Whether all pages of write-protected CoW mappings were scanned ahead.
-    pub(crate) is_looked_at: bool,
-    pub(crate) keeps: Keeps,
+    pub(super) is_looked_at: bool,
+    pub(super) keeps: Keeps,
     /// The number of page faults of other threads at the last check. While it stays the same, nothing was written since
     /// the pages were captured.
     pub(super) faults: Cell<Option<u64>>,
@@ -28,12 +34,11 @@ impl<'a, S: Sys> Part<'a, S> {
     pub(crate) fn new(
         region: &'a RegionCore<S>,
         frozen: PinnedBox<SnapshotCore<S>>,
-        is_looked_at: bool,
-        look: Option<&Look>,
+        look: Option<Look>,
     ) -> Part<'a, S> {
         let keeps = if look.is_some() { Keeps::Writable } else { Keeps::Protected };
         let (faults, behind) = (Cell::new(look.and_then(|look| look.faults)), RefCell::new(EngineVec::new_in(Own)));
-        Part { region, frozen, is_looked_at, keeps, faults, behind }
+        Part { region, frozen, is_looked_at: true, keeps, faults, behind }
     }
 
     /// Whether other threads may have had page faults since the last call.
@@ -50,7 +55,7 @@ impl<'a, S: Sys> Part<'a, S> {
 
 /// The way in which a cut treats writable CoW mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
+pub(super) enum Keeps {
     /// It write-protects them, and copies the pages that have become private since the scans ahead.
     Protected,
     /// It leaves them writable, except those with a page that was written since it was captured. The cut write-protects

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use crate::mapping::addresses::Place;
+use super::lazy_free::whole;
 use crate::region::state::{RegionCore, Unresolved};
-use crate::sync::SignalsBlocked;
 use crate::sys::{Shows, Sys};
+use crate::table::Entry;
 use crate::table::transition::{Event, OnDiscard, on_discard};
-use crate::table::{Entry, Locked};
 use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
@@ -21,28 +20,17 @@ impl<S: Sys> RegionCore<S> {
     pub(crate) fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
         let size = self.pool().block_size;
-        let to_whole = if seeded!("discard-of-a-part-takes-the-whole") { 1 } else { size.bytes() };
-        let whole = size.count(range.start.next_multiple_of(to_whole))..size.count(range.end);
-        if whole.is_empty() {
-            // The range touches two blocks at most and covers neither.
-            for index in self.touched(&range) {
-                let start = size.len_of(index);
-                self.zero_part(index, range.start.max(start) - start..range.end.min(start + size.bytes()) - start)?;
-            }
-            return Ok(());
-        }
-        if size.within(range.start) != 0 {
-            self.zero_part(whole.start - 1, size.within(range.start)..size.bytes())?;
-        }
-        if size.within(range.end) != 0 {
-            self.zero_part(whole.end, 0..size.within(range.end))?;
-        }
+        let start =
+            range.start - if seeded!("discard-of-a-part-takes-the-whole") { size.within(range.start) } else { 0 };
+        let (before, blocks, after) = whole(&(start..range.end), size.bytes());
+        self.parts(before).chain(self.parts(after)).try_for_each(|(index, part)| self.zero_part(index, part))?;
+        let whole = size.count(blocks.start)..size.count(blocks.end);
         let mut next = whole.start;
         while next < whole.end {
             next = self.drop_some(next..whole.end).map_err(|reason| self.error(reason))?;
             if next < whole.end {
                 // The block is pinned, so it becomes zero where it is.
-                self.zero_part(next, 0..size.bytes())?;
+                self.zero_part(EntryIndex(next), 0..size.bytes())?;
                 next += 1;
             }
         }
@@ -50,13 +38,10 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// Makes `bytes` of one block zero. Copies the block first if others hold it.
-    fn zero_part(&self, index: usize, bytes: Range<usize>) -> Result<(), RegionError> {
-        let index = EntryIndex(index);
+    fn zero_part(&self, index: EntryIndex, bytes: Range<usize>) -> Result<(), RegionError> {
         while self.table.get(index) != Entry::Zero {
             self.make_own(index)?;
-            let _signals = SignalsBlocked::new();
-            let _window = self.table.lock(index);
-            let _publishing = self.lock.shared();
+            let _held = self.lock_entry(index);
             // A snapshot may share the block again as soon as it is writable. Then the loop tries again.
             if let Entry::Private(block) = self.table.get(index) {
                 // SAFETY: this region alone holds the block, and the region lock keeps it so; `bytes` lie within it.
@@ -78,27 +63,18 @@ impl<S: Sys> RegionCore<S> {
         let mut next = entries.start;
         // Entries before the first block read as zeros already.
         while let Some(first) = (next..entries.end).find(|&index| on(index) != OnDiscard::Nothing) {
-            let windows = self.windows_from(first, entries.end);
-            let most = self.table.entries_of(windows.clone()).end.min(entries.end);
-            let _signals = SignalsBlocked::new();
-            let windows = self.table.lock_windows(windows);
-            let publishing = self.lock.shared();
+            let windows = self.windows_of(&(first..entries.end));
+            let windows = windows.start..windows.end.min(windows.start + self.most_held());
+            let most = self.table.entries_of(windows).end.min(entries.end);
+            let held = self.lock_entries(&(first..most));
             let end = (first..most).find(|&index| on(index) == OnDiscard::ZeroInPlace).unwrap_or(most);
             if end == first {
                 return Ok(first);
             }
-            let locked = Locked::windows(&windows, &publishing);
-            let remapped = self.remap(locked, Place::Own, &(first..end), Shows::Zeros)?;
-            remapped.published(self.store(locked, Event::Discard, first..end, |_, _| Entry::Zero));
+            self.replace(held.locked(), first..end, Shows::Zeros, Event::Discard, |_, _| Entry::Zero)?;
             next = end;
         }
         Ok(entries.end)
-    }
-
-    /// The windows from that of `entry` to that of `end - 1`, as many as may be locked at once.
-    fn windows_from(&self, entry: usize, end: usize) -> Range<usize> {
-        let windows = self.windows_of(&(entry..end));
-        windows.start..windows.end.min(windows.start + self.most_held())
     }
 
     /// How many windows may be locked at once.

@@ -17,15 +17,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::change::Right;
+use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Sys};
 use crate::table::pins::Pinned;
 use crate::table::split::SplitPage;
-use crate::table::transition::{
-    Event, OnCancel, OnLazyFree, Skipped, on_cancel, on_lazy_free, on_lazy_free_part, on_protect_failed,
-};
+use crate::table::transition::{Event, OnLazyFree, Skipped, on_lazy_free, on_lazy_free_part, on_protect_failed};
 use crate::table::{Entry, Locked, State};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
@@ -72,17 +71,15 @@ impl<S: Sys> RegionCore<S> {
     /// Lazily frees the whole base pages of `range`.
     pub(crate) fn lazy_free(&self, range: Range<usize>) -> Result<LazyFreed, RegionError> {
         self.check(&range)?;
-        let pages = whole(&range, BASE_PAGE);
         let size = self.pool().block_size;
-        let blocks = whole(&pages, size.bytes());
-        self.write_back_what_is_alone(self.touched(&pages))?;
+        let (_, pages, _) = whole(&range, BASE_PAGE);
+        let (before, blocks, after) = whole(&pages, size.bytes());
+        let is_alone = |index: &usize| self.is_alone_with_cow_mapping(*index);
+        self.touched(&pages).filter(is_alone).try_for_each(|index| self.make_own(EntryIndex(index)))?;
         // Not 0, which is the mark of windows that do not wait.
         let mark = self.pool().marks.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
         let freed = LazyFreed { unaligned: range.len() - pages.len(), ..LazyFreed::default() };
         let mut freeing = Freeing { region: self, mark, freed };
-        // The blocks at both ends, if they are partly inside. The whole blocks lie between them.
-        let (before, after) =
-            if blocks.is_empty() { (pages.clone(), 0..0) } else { (pages.start..blocks.start, blocks.end..pages.end) };
         freeing.parts(before)?;
         if !blocks.is_empty() {
             freeing.blocks(size.count(blocks.start)..size.count(blocks.end)).map_err(|reason| self.error(reason))?;
@@ -96,13 +93,7 @@ impl<S: Sys> RegionCore<S> {
     /// range.
     pub(crate) fn cancel_lazy_free(&self, range: Range<usize>) -> Result<usize, RegionError> {
         self.check(&range)?;
-        let size = self.pool().block_size;
-        let mut cancelled = 0;
-        for index in self.touched(&range).map(EntryIndex) {
-            let start = size.len_of(index.0);
-            let part = range.start.max(start) - start..range.end.min(start + size.bytes()) - start;
-            cancelled += self.keep(index, part);
-        }
+        let cancelled: usize = self.parts(range).map(|(index, part)| self.keep_at(index, part)).sum();
         count(&self.counters.bytes_cancelled, cancelled as u64);
         Ok(cancelled)
     }
@@ -116,29 +107,13 @@ impl<S: Sys> RegionCore<S> {
         }
         let marked = (0..self.table.windows()).filter(|&window| self.table.waiting.is_waiting(window));
         let entries = marked.flat_map(|window| self.table.entries_of(window..window + 1));
-        let kept: usize = entries.map(|index| self.keep(EntryIndex(index), 0..self.pool().block_size.bytes())).sum();
+        let kept: usize = entries.map(|index| self.keep_at(EntryIndex(index), 0..self.pool().block_size.bytes())).sum();
         count(&self.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns the number of bytes that
-    /// were lazily freed.
-    fn keep(&self, index: EntryIndex, part: Range<usize>) -> usize {
-        let _signals = SignalsBlocked::new();
-        let window = self.table.lock(index);
-        let publishing = self.lock.shared();
-        let entry = self.table.get(index);
-        match (on_cancel(entry.state()), self.split(index)) {
-            // The block stays read-only. The next write finds out whether it has other holders.
-            ((next, OnCancel::Keep), _) => {
-                let locked = Locked::windows(&window, &publishing);
-                self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
-                self.pool().block_size.bytes()
-            }
-            ((_, OnCancel::KeepPages), Some(split)) => {
-                split.keep(part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE)) * BASE_PAGE
-            }
-            ((_, OnCancel::KeepPages), None) | ((_, OnCancel::Nothing), _) => 0,
-        }
+    /// As [`RegionCore::keep`], under the locks that it needs.
+    fn keep_at(&self, index: EntryIndex, part: Range<usize>) -> usize {
+        self.keep(self.lock_entry(index).locked(), index, part)
     }
 }
 
@@ -185,17 +160,8 @@ impl<S: Sys> Freeing<'_, S> {
             let entry = region.table.get(index);
             region.pins.has(index) || entry == Entry::Revoked || entry.is_cow_mapping()
         };
-        let mut next = entries.start;
-        while next < entries.end {
-            let start = (next..entries.end).find(|index| !is_left_out(index)).unwrap_or(entries.end);
-            let end = (start..entries.end).find(is_left_out).unwrap_or(entries.end);
-            (next..start).for_each(|index| self.skip(EntryIndex(index)));
-            if start < end {
-                self.run(locked, start..end)?;
-            }
-            next = end;
-        }
-        Ok(())
+        entries.clone().filter(is_left_out).for_each(|index| self.skip(EntryIndex(index)));
+        runs(entries, |index| !is_left_out(&index)).try_for_each(|run| self.run(locked, run))
     }
 
     /// The next state of an entry, and what to do for it. The caller has left out pinned blocks.
@@ -261,7 +227,7 @@ impl<S: Sys> Freeing<'_, S> {
         if right == Right::Granted {
             self.freed.already += (pages.len() - freed) * BASE_PAGE;
         }
-        if split.is_all_lazy() {
+        if split.pages.count(SplitPage::Lazy) == split.pages.len() {
             split.forget();
             return entry.in_state(State::Lazy);
         }
@@ -270,13 +236,9 @@ impl<S: Sys> Freeing<'_, S> {
 
     /// Frees parts of one block, or of two neighbours.
     fn parts(&mut self, bytes: Range<usize>) -> Result<(), RegionError> {
-        let size = self.region.pool().block_size;
-        for index in self.region.touched(&bytes) {
-            let start = size.len_of(index);
-            let part = bytes.start.max(start) - start..bytes.end.min(start + size.bytes()) - start;
-            self.part(EntryIndex(index), part).map_err(|reason| self.region.error(reason))?;
-        }
-        Ok(())
+        let region = self.region;
+        let mut parts = region.parts(bytes);
+        parts.try_for_each(|(index, part)| self.part(index, part).map_err(|reason| region.error(reason)))
     }
 
     /// Frees pages of one block.
@@ -284,9 +246,7 @@ impl<S: Sys> Freeing<'_, S> {
         let region = self.region;
         // This allocates, so it comes before any lock.
         region.prepare_split(index);
-        let _signals = SignalsBlocked::new();
-        let window = region.table.lock(index);
-        let publishing = region.lock.shared();
+        let guard = region.lock_entry(index);
         let entry = region.table.get(index);
         let (held, pinned) = (region.held(entry), region.pins.of(index));
         let next = match on_lazy_free_part(entry.state(), held, pinned, region.pool().sys.merging()) {
@@ -296,7 +256,7 @@ impl<S: Sys> Freeing<'_, S> {
             }
             (next, OnLazyFree::ForbidWrites | OnLazyFree::ForbidPages) => next,
         };
-        let locked = Locked::windows(&window, &publishing);
+        let locked = guard.locked();
         let (start, pages) = (region.pool().block_size.len_of(index.0), part.start / BASE_PAGE..part.end / BASE_PAGE);
         let protected = region.site().reprotect(locked, start + part.start..start + part.end, Access::Read)?;
         let right = protected.right();
@@ -313,8 +273,11 @@ impl<S: Sys> Freeing<'_, S> {
     }
 }
 
-/// The whole units in `range`, or an empty range at its start if there are none.
-fn whole(range: &Range<usize>, unit: usize) -> Range<usize> {
+/// The whole units in `range`, between the parts of it before and behind them. If it has none, all of it comes before.
+pub(super) fn whole(range: &Range<usize>, unit: usize) -> (Range<usize>, Range<usize>, Range<usize>) {
     let (start, end) = (range.start.next_multiple_of(unit), range.end / unit * unit);
-    if start < end { start..end } else { range.start..range.start }
+    match start < end {
+        true => (range.start..start, start..end, end..range.end),
+        false => (range.clone(), range.end..range.end, range.end..range.end),
+    }
 }

@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use crate::mapping::addresses::Place;
 use crate::pool::holders::{Droppable, Dropped, LazyHolder};
 use crate::pool::shortage::LOOKED_AT_ENTRIES;
 use crate::region::state::RegionCore;
@@ -128,9 +127,8 @@ impl<S: Sys> Reclaim<'_, S> {
     /// Drops a run of blocks. If the kernel refuses now, `note_change` lets a later reclaim try again.
     fn run(&mut self, locked: Locked<'_>, entries: Range<usize>) {
         let (region, count_of) = (self.region, entries.len());
-        match region.remap(locked, Place::Own, &entries, Shows::Zeros) {
-            Ok(remapped) => remapped.published(region.store(locked, Event::Reclaim, entries, |_, _| Entry::Zero)),
-            Err(_) => return region.pool().frames.note_change(),
+        if region.replace(locked, entries, Shows::Zeros, Event::Reclaim, |_, _| Entry::Zero).is_err() {
+            return region.pool().frames.note_change();
         }
         self.dropped.bytes += region.pool().block_size.len_of(count_of);
         self.count_blocks(count_of);

@@ -16,11 +16,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Remapped, Right};
+use crate::mapping::change::{Recount, Remapped};
 use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sys::{Access, Shows, Sys, SystemError};
-use crate::table::transition::{Event, on_protect_failed};
+use crate::table::transition::Event;
 use crate::table::{Entry, Locked, State};
 use crate::types::options::CopyGrain;
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
@@ -68,7 +68,8 @@ impl<S: Sys> RegionCore<S> {
         remapped: Remapped<'_, S>,
     ) -> Result<(), Unresolved> {
         let right = remapped.right();
-        remapped.published(self.cow_mapped(locked, entries));
+        let state = State::CowMapped(Access::ReadWrite);
+        remapped.published(self.store(locked, Event::Write, entries, |_, old| old.in_state(state)));
         self.noted(right)
     }
 
@@ -79,12 +80,8 @@ impl<S: Sys> RegionCore<S> {
         entries: Range<usize>,
         place: Place,
     ) -> Result<(), Unresolved> {
-        let allowed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), Access::ReadWrite)?;
-        let stored = match allowed.right() {
-            Right::Granted => self.cow_mapped(locked, entries),
-            Right::Unknown => self.protect_failed(locked, entries),
-        };
-        Ok(allowed.published(stored)?)
+        let writable = |_| State::CowMapped(Access::ReadWrite);
+        Ok(self.reprotect(locked, place, entries, Access::ReadWrite, Event::Write, writable)?)
     }
 
     /// Shows the shared blocks among `entries` through private mappings, as far as that can be done. After a failure
@@ -96,26 +93,19 @@ impl<S: Sys> RegionCore<S> {
         place: Place,
     ) -> Result<(), Unresolved> {
         for run in self.in_a_row(entries) {
-            let is_cow_mapping = |index: &usize| self.table.get(EntryIndex(*index)).is_cow_mapping();
-            // To make a CoW mapping writable costs a tenth of a new mapping, if it takes few calls.
-            let pieces =
-                1 + run.clone().skip(1).filter(|index| is_cow_mapping(index) != is_cow_mapping(&(index - 1))).count();
             // A mapping with captured pages must stay, because the pages are private pages of it.
             let keeps_pages = run.clone().any(|index| self.captured.pages_of(EntryIndex(index)) > 0);
-            if pieces > 1 + run.len() / 16 && !keeps_pages {
+            // To make a CoW mapping writable costs a tenth of a new mapping, if it takes few calls.
+            if self.mappings(run.clone()).count() > 1 + run.len() / 16 && !keeps_pages {
                 self.cow_map_or_protect(locked, run, place)?;
                 continue;
             }
-            let mut piece = run.start;
-            while piece < run.end {
-                let is_new = !is_cow_mapping(&piece);
-                let end = (piece..run.end).find(|index| is_cow_mapping(index) == is_new).unwrap_or(run.end);
-                match is_new {
-                    true => self.cow_map_or_protect(locked, piece..end, place)?,
+            for one in self.mappings(run) {
+                match self.table.get(EntryIndex(one.start)).is_cow_mapping() {
+                    false => self.cow_map_or_protect(locked, one, place)?,
                     // A CoW mapping that stays write-protected is left to the fault of the next write.
-                    false => drop(self.allow_writes(locked, piece..end, place)),
+                    true => drop(self.allow_writes(locked, one, place)),
                 }
-                piece = end;
             }
         }
         Ok(())
@@ -133,14 +123,9 @@ impl<S: Sys> RegionCore<S> {
 
     /// The runs of entries that can be shown through one private mapping each.
     fn in_a_row(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        self.rows(entries, |entry| match entry {
-            Entry::Shared(block, _) | Entry::CowMapped(block, _, Access::Read) => Some((block, false)),
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::CowMapped(_, _, Access::ReadWrite)
-            | Entry::Revoked => None,
+        self.rows(entries, |entry| {
+            let is_read_only = matches!(entry.state(), State::Shared | State::CowMapped(Access::Read));
+            entry.block().filter(|_| is_read_only).map(|block| (block, false))
         })
     }
 
@@ -167,14 +152,5 @@ impl<S: Sys> RegionCore<S> {
             self.accounts.unsure.store(true, Ordering::Relaxed);
             Unresolved::Unmappable(error)
         })
-    }
-
-    fn cow_mapped(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
-        self.store(locked, Event::Write, entries, |_, old| old.in_state(State::CowMapped(Access::ReadWrite)))
-    }
-
-    pub(super) fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
-        self.accounts.unsure.store(true, Ordering::Relaxed);
-        self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
     }
 }

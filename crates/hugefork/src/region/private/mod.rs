@@ -7,12 +7,12 @@
 //! | `cow_map`, `cow_map_each`, `publish_cow_mappings`, `noted` | show blocks through private mappings |
 //! | `allow_writes`, `write_protect`, `write_protect_all` | make CoW mappings writable or read-only |
 //! | `holds` | keeps writers off by making them wait |
-//! | `each_visible` | visits the entries that threads may access |
+//! | `visible` | finds the entries that threads may access |
 //! | `see_to_right` | makes a block writable that counts as writable |
 //! | `cow_mappings` | finds the CoW mappings |
 //! | `scan`, `count_pages` | find private pages or those without a mark, and mark them |
-//! | `patched`, `next_patched`, `private_page_count`, `by_block` | find the blocks with private pages |
-//! | `copy_private`, `copy_private_by` | copy private pages |
+//! | `patched`, `private_page_count`, `by_block` | find the blocks with private pages |
+//! | `copy_private` | copies private pages |
 //! | `drop_private` | drops private pages |
 //! | `is_alone_with_cow_mapping`, `may_write_back` | say whether private pages may go back into their own blocks |
 //! | `write_back_run`, `write_back_in_place` | put private pages back into blocks |
@@ -23,7 +23,6 @@
 //! Nothing here takes a block from the pool, or makes a holder give one up. If an entry needs a block, the caller has
 //! to get it: `write_back_run` returns the CoW mappings that it has written back, and the others need a copy.
 
-mod beside_pins;
 mod cow_mapping;
 mod quiesce;
 mod write_back;

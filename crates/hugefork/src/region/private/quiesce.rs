@@ -14,12 +14,18 @@
 //! | `done` | what the caller has shown there | what the caller has stored |
 //! | `unpark`, then `done` | the parked contents, as changed meanwhile | the same; write-protected entries stay so |
 //! | drop, after a failure | the parked contents | CoW mappings are writable, and the next write makes them so |
+//!
+//! While a snapshot copies a pinned block, or a reset writes to it, only its pinned pages have to stay writable. The
+//! pages beside them are closed to writers, like all other memory of the region: a thread that writes there waits, so
+//! the cut is one moment for all pages that are not pinned. If the rest of the region is parked, so that system calls
+//! wait too, these pages are parked as well. The block stays `Private` meanwhile. If the kernel refuses to make the
+//! pages writable again, the pins note that, and the next thread that needs such a block writable tries again.
 
 use std::mem;
 use std::ops::Range;
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Right};
+use crate::mapping::change::Recount;
 use crate::mem::{EngineVec, Own};
 use crate::ranges::runs;
 use crate::region::state::{RegionCore, Unresolved};
@@ -30,18 +36,22 @@ use crate::table::split::SplitPage;
 use crate::table::transition::{Event, on_write_protect};
 use crate::table::{Entry, Locked, WindowsGuard};
 use crate::types::options::Writers;
-use crate::units::{EntryIndex, HUGE_PAGE};
+use crate::units::{BASE_PAGE, EntryIndex, HUGE_PAGE};
 
 /// The bytes of CoW mappings that are write-protected at once: the kernel visits each page, which takes 2 ms for 1 GiB.
 const PROTECTED_AT_ONCE_BYTES: usize = 64 << 20;
+
+/// The most mappings that a run of pages adds when its access differs from that of the pages on both sides.
+const MAPPINGS_OF_A_RUN: usize = 2;
 
 /// A guard that keeps writers off entries of a region until it ends.
 pub(in crate::region) struct Quiesced<'a, S: Sys> {
     region: &'a RegionCore<S>,
     locks: Locks<'a>,
     /// The entries whose writers the guard resumes.
-    entries: Range<usize>,
-    place: Place,
+    pub(in crate::region) entries: Range<usize>,
+    /// The place of the pages.
+    pub(in crate::region) place: Place,
     /// The place of the pages beside pinned ones, while writers are kept off them.
     beside_pins: Option<Place>,
     /// If pages are parked: the record of the times for which their users waited, and the start of this time.
@@ -109,7 +119,7 @@ impl<'a, S: Sys> Quiesced<'a, S> {
     }
 
     /// Keeps writers off all its entries, in whatever state. Writers wait if the region shows shared blocks by page,
-    /// and fault otherwise. Of a pinned block, only the pinned pages stay writable (beside_pins.rs).
+    /// and fault otherwise. Of a pinned block, only the pinned pages stay writable .
     ///
     /// Entries are protected even if their state is read-only, since an earlier failure may have left some writable.
     /// Two kinds are left out, because each call waits for threads of the process that just then get memory, 4 ms for 2
@@ -138,19 +148,9 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         };
         self.locked(|locked| {
             let entries = entries.start..entries.end - usize::from(seeded!("snapshot-forgets-one-protect"));
-            region.each_visible(entries, |run| {
-                runs(run, |index| !is_left_out(index)).try_for_each(|closed| region.protect(locked, closed))
-            })
+            let mut closed = region.visible(entries).flat_map(|run| runs(run, |index| !is_left_out(index)));
+            closed.try_for_each(|run| region.protect(locked, run))
         })
-    }
-
-    pub(in crate::region) fn entries(&self) -> Range<usize> {
-        self.entries.clone()
-    }
-
-    /// The place of the pages.
-    pub(in crate::region) fn place(&self) -> Place {
-        self.place
     }
 
     /// Calls `change` with the proof that entries may be changed.
@@ -224,7 +224,10 @@ impl<'a, S: Sys> Quiesced<'a, S> {
         self.open();
         self.unpark();
         let entries = mem::take(&mut self.entries);
-        self.locked(|locked| self.region.protect_failed_in(locked, entries));
+        let region = self.region;
+        self.locked(|locked| {
+            region.cow_mappings(entries).for_each(|run| region.note_failed_protection(locked, run));
+        });
     }
 }
 
@@ -263,14 +266,7 @@ impl<S: Sys> RegionCore<S> {
     /// Write-protects CoW mappings, even those whose state is read-only: a call that failed may have left some of them
     /// writable. This costs nothing where nothing changes.
     pub(in crate::region) fn write_protect(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
-        let write_protected = self.site().reprotect(locked, self.bytes_of(&entries), Access::Read)?;
-        let stored = match write_protected.right() {
-            Right::Granted => {
-                self.store(locked, Event::WriteProtect, entries, |_, old| old.in_state(on_write_protect(old.state())))
-            }
-            Right::Unknown => self.protect_failed(locked, entries),
-        };
-        Ok(write_protected.published(stored)?)
+        Ok(self.reprotect(locked, Place::Own, entries, Access::Read, Event::WriteProtect, on_write_protect)?)
     }
 
     /// Write-protects all CoW mappings, some at a time, unless writes to them are prepared. The caller has blocked the
@@ -317,7 +313,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// The runs of entries that are one mapping each, as far as the entries tell. Only shared entries and CoW mappings
     /// are in such a run.
-    fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    pub(super) fn mappings(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         self.rows(entries, |entry| match entry {
             Entry::Shared(block, _) => Some((block, false)),
             Entry::CowMapped(block, ..) => Some((block, true)),
@@ -350,20 +346,65 @@ impl<S: Sys> RegionCore<S> {
         self.mappings(entries).for_each(|one| self.site().unpark(locked, &self.bytes_of(&one)));
     }
 
-    /// Calls `each` for the runs of entries that are neither pinned nor revoked.
-    pub(in crate::region) fn each_visible(
-        &self,
-        entries: Range<usize>,
-        mut each: impl FnMut(Range<usize>) -> Result<(), Unresolved>,
-    ) -> Result<(), Unresolved> {
+    /// The runs of entries that are neither pinned nor revoked.
+    pub(in crate::region) fn visible(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         let is_there = |index: usize| self.table.get(EntryIndex(index)) != Entry::Revoked;
-        self.pins.runs_between(entries).try_for_each(|between| runs(between, is_there).try_for_each(&mut each))
+        self.pins.runs_between(entries).flat_map(move |between| runs(between, is_there))
     }
 
-    fn protect_failed_in(&self, locked: Locked<'_>, entries: Range<usize>) {
-        for run in self.cow_mappings(entries) {
-            let Recount { before, after } = self.protect_failed(locked, run);
-            self.addresses.recount(before, after);
+    /// The runs of pages beside pinned ones, in bytes. The caller holds a lock that keeps the pins as they are.
+    fn beside_pins(&self, entries: Range<usize>) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.pins.pinned(entries).filter(|_| !seeded!("stays-open-beside-pins")).flat_map(|index| {
+            let start = self.pool().block_size.len_of(index.0);
+            let bytes = move |pages: Range<usize>| start + pages.start * BASE_PAGE..start + pages.end * BASE_PAGE;
+            self.pins.pages_beside(index).map(bytes)
+        })
+    }
+
+    /// Parks these pages, so that threads and system calls that use them wait. False if that cannot be done; then none
+    /// is parked.
+    fn park_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) -> bool {
+        let (site, runs) = (self.site(), self.beside_pins(entries.clone()).count());
+        // The mappings of all runs, here and in the parking.
+        if !self.pool().sys.budget().fits(2 * MAPPINGS_OF_A_RUN * runs) {
+            return false;
         }
+        let parked = self.beside_pins(entries.clone()).take_while(|bytes| site.park(locked, bytes)).count();
+        if parked < runs {
+            self.beside_pins(entries).take(parked).for_each(|bytes| site.unpark(locked, &bytes));
+        }
+        parked == runs
+    }
+
+    /// Moves these pages back to the region's own addresses. The threads that wait for them are woken with all others.
+    fn unpark_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) {
+        self.beside_pins(entries).for_each(|bytes| self.site().unpark(locked, &bytes));
+    }
+
+    /// Makes these pages read-only. The mappings that this adds stay counted until the caller counts all mappings anew.
+    fn protect_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) -> Result<(), Unresolved> {
+        self.beside_pins(entries).try_for_each(|bytes| {
+            let closed = self.site().reprotect(locked, bytes, Access::Read)?;
+            Ok(closed.published(Recount { before: 0, after: MAPPINGS_OF_A_RUN })?)
+        })
+    }
+
+    /// Makes these pages writable again.
+    fn allow_beside_pins(&self, locked: Locked<'_>, entries: Range<usize>) {
+        for index in self.pins.pinned(entries) {
+            if self.allow_all(locked, index).is_err() && self.allow_all(locked, index).is_err() {
+                self.pins.note_lack_of_right();
+            }
+        }
+    }
+
+    /// Makes sure that a `Private` block is writable: after a failure, its pages beside pinned ones may be read-only.
+    pub(in crate::region) fn see_to_right(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
+        if self.pins.may_lack_right() { self.allow_all(locked, index) } else { Ok(()) }
+    }
+
+    fn allow_all(&self, locked: Locked<'_>, index: EntryIndex) -> Result<(), Unresolved> {
+        let block = self.bytes_of(&(index.0..index.0 + 1));
+        Ok(self.site().reprotect(locked, block, Access::ReadWrite)?.published(Recount::default())?)
     }
 }

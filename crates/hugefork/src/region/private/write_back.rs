@@ -24,9 +24,6 @@ use crate::table::transition::{Event, Held};
 use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
-/// The runs of pages that one scan asks for. They lie on the handler's stack.
-const RUNS_AT_ONCE: usize = 4;
-
 /// The most pages that are written back at once, so that a writer there waits for at most a quarter of a millisecond.
 /// One block may have more.
 pub(in crate::region) const PAGES_AT_ONCE: usize = 256;
@@ -53,26 +50,12 @@ pub(in crate::region) enum WrittenBack {
 
 impl<S: Sys> RegionCore<S> {
     /// Copies the private pages over `entries`, which are in `place`, to memory that begins at `to`. Each page keeps
-    /// its offset from the start of `entries`.
+    /// its offset from the start of `entries`. `runs` is room for the runs of one scan.
     ///
     /// # Safety
     /// Writers are kept off the entries. `to` is valid for writes of as many bytes as the entries have, and nobody else
     /// uses these bytes.
     pub(in crate::region) unsafe fn copy_private(
-        &self,
-        entries: &Range<usize>,
-        place: Place,
-        to: *mut u8,
-    ) -> Result<(), SystemError> {
-        // SAFETY: the contract of both functions is the same.
-        unsafe { self.copy_private_by(&mut [PageRun::default(); RUNS_AT_ONCE], entries, place, to) }
-    }
-
-    /// As [`RegionCore::copy_private`], with room for the runs of one scan.
-    ///
-    /// # Safety
-    /// As [`RegionCore::copy_private`].
-    pub(in crate::region) unsafe fn copy_private_by(
         &self,
         runs: &mut [PageRun],
         entries: &Range<usize>,
@@ -128,21 +111,6 @@ impl<S: Sys> RegionCore<S> {
         Ok(pages)
     }
 
-    /// The first entry with private pages in a range of bytes, whose CoW mappings are in `place`.
-    fn next_private(&self, mut bytes: Range<usize>, place: Place) -> Result<Option<usize>, SystemError> {
-        let mut one = [PageRun::default(); 1];
-        while !bytes.is_empty() {
-            let part = self.addresses.part_at(place, &bytes);
-            let scanned = self.pool().sys.scan(part, ScanFor::Private, &mut one)?;
-            if scanned.runs > 0 {
-                let offset = bytes.start + (one[0].start as usize - part.at());
-                return Ok(Some(self.pool().block_size.count(offset)));
-            }
-            bytes.start += scanned.looked_at;
-        }
-        Ok(None)
-    }
-
     /// The CoW mappings among `entries` with private pages, in order. Other threads may change them meanwhile.
     ///
     /// Allocates from the engine's own memory, because what the program's allocator returns may lie in the region.
@@ -150,26 +118,21 @@ impl<S: Sys> RegionCore<S> {
         let (mut runs, mut found) = ([PageRun::default(); MOST_RUNS], EngineVec::new_in(Own));
         for cow_mappings in self.cow_mappings(entries) {
             let bytes = self.bytes_of(&cow_mappings);
-            let mut at = bytes.start;
-            while at < bytes.end {
+            for at in bytes.clone().step_by(SCANNED_AT_ONCE_BYTES) {
                 let part = at..bytes.end.min(at + SCANNED_AT_ONCE_BYTES);
-                let scanned = self.pool().sys.scan(self.addresses.part(&part), ScanFor::Private, &mut runs)?;
-                runs[..scanned.runs].iter().for_each(|run| self.note_patched(&self.offsets_of(run), &mut found));
-                at += scanned.looked_at;
+                self.scan(ScanFor::Private, (&part, Place::Own), &mut runs, |run, _| {
+                    for (index, over) in self.by_block(&run) {
+                        let pages = over.len() / BASE_PAGE;
+                        match found.last_mut() {
+                            Some(Patched { index: last, pages: sum }) if *last == index => *sum += pages,
+                            Some(_) | None => found.push(Patched { index, pages }),
+                        }
+                    }
+                    Ok::<(), SystemError>(())
+                })?;
             }
         }
         Ok(found)
-    }
-
-    /// Adds a run of pages, which may span blocks.
-    fn note_patched(&self, run: &Range<usize>, found: &mut EngineVec<Patched>) {
-        for (index, over) in self.by_block(run) {
-            let pages = over.len() / BASE_PAGE;
-            match found.last_mut() {
-                Some(last) if last.index == index => last.pages += pages,
-                Some(_) | None => found.push(Patched { index, pages }),
-            }
-        }
     }
 
     /// Splits a run of pages at the bounds of blocks.
@@ -219,70 +182,43 @@ impl<S: Sys> RegionCore<S> {
         while run.end < entries.end && self.may_write_back(run.end) && follows(run.end) {
             run.end += 1;
         }
-        if let Some(block) = block.filter(|_| !run.is_empty()) {
-            let are_own = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
-            // Where a CoW mapping stays write-protected, system calls that write would fail.
-            let may_write_protect = !self.accounts.calls_wait;
-            match what {
-                // A block of the parent becomes this region's own in the other way, which the accounts have to record.
-                WrittenBack::CowMappings if are_own && may_write_protect => {
-                    self.write_back_below(&windows, publishing, &run, block)?
-                }
-                WrittenBack::CowMappings | WrittenBack::Blocks => {
-                    self.write_back_in_place(&windows, publishing, run.clone(), block)?
-                }
-            }
+        if !run.is_empty() {
+            // A block of the parent has to become this region's own, which the accounts record. And where a CoW mapping
+            // stays write-protected, system calls that write would fail.
+            let may_stay = run.clone().all(|index| self.table.get(EntryIndex(index)).is_owner());
+            let what = if may_stay && !self.accounts.calls_wait { what } else { WrittenBack::Blocks };
+            let mut runs = [PageRun::default(); PAGES_AT_ONCE];
+            self.write_back_in_place(&windows, publishing, run.clone(), what, &mut runs)?;
         }
         Ok(run)
     }
 
-    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours. The CoW
-    /// mappings stay, write-protected.
-    fn write_back_below(
-        &self,
-        windows: &WindowsGuard<'_>,
-        publishing: SharedGuard<'_>,
-        entries: &Range<usize>,
-        first: BlockId,
-    ) -> Result<(), Unresolved> {
-        let quiesced = Quiesced::begin(self, windows, publishing, entries.clone(), &self.counters.held_by_write_back)?;
-        let mut runs = [PageRun::default(); PAGES_AT_ONCE];
-        // SAFETY: as in `write_back_in_place`.
-        let copied = unsafe { self.copy_private_by(&mut runs, entries, quiesced.place(), self.pool().direct(first)) };
-        copied.map_err(Unresolved::Unmappable)?;
-        // If the drop fails, the private pages stay and have the same bytes as the block.
-        let _ = self.drop_private(Place::Own, &self.bytes_of(entries));
-        count(&self.counters.blocks_written_back, entries.len() as u64);
-        quiesced.done();
-        Ok(())
-    }
-
-    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours.
+    /// Writes back CoW mappings into their own blocks, which this region alone holds and which are neighbours. `runs`
+    /// is room for the runs of one scan.
     pub(in crate::region) fn write_back_in_place(
         &self,
         windows: &WindowsGuard<'_>,
         publishing: SharedGuard<'_>,
         entries: Range<usize>,
-        first: BlockId,
+        what: WrittenBack,
+        runs: &mut [PageRun],
     ) -> Result<(), Unresolved> {
+        let Some(start) = self.table.get(EntryIndex(entries.start)).block() else { return Ok(()) };
         let quiesced = Quiesced::begin(self, windows, publishing, entries.clone(), &self.counters.held_by_write_back)?;
         // SAFETY: writers are kept off, and the window locks keep it so, also from snapshots. Nobody else holds the
         // blocks, and this region shows them only through the CoW mapping, where the private pages cover what is
         // written.
-        let copied = unsafe { self.copy_private(&entries, quiesced.place(), self.pool().direct(first)) };
-        copied.map_err(Unresolved::Unmappable)?;
-        quiesced.locked(|locked| self.show_written_back(locked, &entries, first))?;
-        quiesced.done();
-        Ok(())
-    }
-
-    /// Shows the blocks themselves, which begin with `first` and have all pages now.
-    fn show_written_back(&self, locked: Locked<'_>, entries: &Range<usize>, first: BlockId) -> Result<(), Unresolved> {
-        let shows = Shows::Memory { start: first, access: Access::ReadWrite };
-        let remapped = self.remap(locked, Place::Own, entries, shows)?;
+        unsafe { self.copy_private(runs, &entries, quiesced.place, self.pool().direct(start)) }?;
+        let shows = Shows::Memory { start, access: Access::ReadWrite };
+        match what {
+            WrittenBack::Blocks => quiesced.locked(|locked| {
+                self.replace(locked, entries.clone(), shows, Event::Write, |_, old| old.in_state(State::Private))
+            })?,
+            // If the drop fails, the private pages stay and have the same bytes as the block.
+            WrittenBack::CowMappings => _ = self.drop_private(Place::Own, &self.bytes_of(&entries)),
+        }
         count(&self.counters.blocks_written_back, entries.len() as u64);
-        let stored = self.store(locked, Event::Write, entries.clone(), |_, old| old.in_state(State::Private));
-        remapped.published(stored);
+        quiesced.done();
         Ok(())
     }
 
@@ -298,7 +234,7 @@ impl<S: Sys> RegionCore<S> {
         let only = index.0..index.0 + 1;
         // SAFETY: a lock keeps all other threads out, and writers are kept off. Nobody else holds the block, which is a
         // new copy or is covered by the private pages where they are written.
-        unsafe { self.copy_private(&only, place, self.pool().direct(own)) }.map_err(Unresolved::Unmappable)?;
+        unsafe { self.copy_private(&mut [PageRun::default(); PAGES_AT_ONCE], &only, place, self.pool().direct(own)) }?;
         count(&self.counters.blocks_written_back, 1);
         let shows = Shows::Memory { start: own, access: Access::Read };
         let remapped = self.remap(locked, place, &only, shows)?;
@@ -307,20 +243,5 @@ impl<S: Sys> RegionCore<S> {
         let Recount { after, .. } = self.store(locked, Event::Snapshot, only, |_, old| old.in_state(State::Shared));
         remapped.published(Recount { before, after });
         Ok(())
-    }
-
-    /// Finds the next CoW mapping in `rest` with private pages. `rest` begins after it then.
-    pub(in crate::region) fn next_patched(
-        &self,
-        rest: &mut Range<usize>,
-        place: Place,
-    ) -> Result<Option<EntryIndex>, SystemError> {
-        for run in self.cow_mappings(rest.clone()) {
-            if let Some(index) = self.next_private(self.bytes_of(&run), place)? {
-                rest.start = index + 1;
-                return Ok(Some(EntryIndex(index)));
-            }
-        }
-        Ok(None)
     }
 }

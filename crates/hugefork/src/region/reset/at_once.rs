@@ -83,14 +83,8 @@ impl<'a, S: Sys> Reset<'a, S> {
     /// mappings, for which faults wait. The new mapping is not writable for a moment, which only system calls notice.
     /// False if that is impossible; then nothing has changed.
     fn shows_anew(&self, run: &Range<usize>) -> bool {
-        let (region, block) = (self.region, self.region.table.get(EntryIndex(run.start)).block());
-        let Some(start) = block.filter(|_| !region.accounts.calls_wait) else { return false };
-        let shows = Shows::CowMapping { start, access: Access::ReadWrite };
-        let Ok(remapped) = region.remap(self.locked, Place::Own, run, shows) else { return false };
-        // If the right to write is missing, that is noted. The pages are gone all the same, and the next write asks for
-        // the right.
-        let _ = region.publish_cow_mappings(self.locked, run.clone(), remapped);
-        true
+        // If the right to write is missing, the pages are gone all the same, and the reset goes another way.
+        !self.region.accounts.calls_wait && self.region.cow_map(self.locked, run.clone(), Place::Own).is_ok()
     }
 
     /// The run of CoW mappings that has all differences from the snapshot. None if it cannot be one mapping, or if
@@ -111,37 +105,31 @@ impl<'a, S: Sys> Reset<'a, S> {
         (is_open && region.cow_mappings(run.end..all.end).next().is_none()).then_some(run)
     }
 
-    /// Puts the staged pages back and moves them to the region's own addresses. Returns the fault count at which the
-    /// list had all private pages, if it has them all. After any failure, the staged pages may be dropped.
+    /// Puts the staged pages back and moves them to the region's own addresses, with the pages that other threads have
+    /// written since the moment, while writers are kept off. Returns the fault count at which the list had all private
+    /// pages, if it has them all. After any failure, the staged pages may be dropped.
     fn come_back(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
         self.place = Place::Staging;
         let came = self.look().and_then(|_| self.put_back());
         self.place = Place::Own;
         came?;
-        // The list lacks the pages that other threads have written since the moment.
-        if self.dirty.pages.is_empty() { Ok(None) } else { self.bring(run) }
-    }
-
-    /// Keeps writers off, and moves the staged pages back, with those that other threads have written since.
-    fn bring(&mut self, run: &Range<usize>) -> Result<Option<u64>, Stop> {
+        if self.dirty.pages.is_empty() {
+            return Ok(None);
+        }
         let (region, locked) = (self.region, self.locked);
-        let quiesced = self.keep_off(run)?;
+        let quiesced = Quiesced::begin_briefly(region, locked, run.clone())?;
         let faults = region.pool().sys.minor_faults();
-        let are_known = self.copy_since(&region.bytes_of(run), quiesced.place())?;
+        // If there were such pages, the list lacks them.
+        let are_known = self.copy_since(&region.bytes_of(run), quiesced.place)?;
         region.site().bring_pages(locked, run)?;
         quiesced.done();
         Ok(are_known.then_some(faults))
     }
 
-    /// Keeps writers off the run, which has few private pages or none.
-    pub(super) fn keep_off(&self, run: &Range<usize>) -> Result<Quiesced<'a, S>, Unresolved> {
-        Quiesced::begin_briefly(self.region, self.locked, run.clone())
-    }
-
-    /// Resumes writers that were [kept off](Reset::keep_off).
+    /// Resumes writers that were [kept off briefly](Quiesced::begin_briefly).
     pub(super) fn resume(&self, mut quiesced: Quiesced<'_, S>) {
-        let is_parked = quiesced.place() == Place::Parked;
-        if is_parked || self.region.allow_writes(self.locked, quiesced.entries(), Place::Own).is_ok() {
+        let is_parked = quiesced.place == Place::Parked;
+        if is_parked || self.region.allow_writes(self.locked, quiesced.entries.clone(), Place::Own).is_ok() {
             quiesced.unpark();
             quiesced.done();
         }
@@ -165,9 +153,9 @@ impl<'a, S: Sys> Reset<'a, S> {
         Ok(are_none)
     }
 
-    /// Drops the pages that were written since the moment. Writers are kept off, and the run's contents are in `place`.
-    pub(super) fn forget_since(&mut self, run: &Range<usize>, place: Place) -> Result<(), Unresolved> {
-        self.place = place;
+    /// Drops the pages that were written since the moment. Writers are kept off.
+    pub(super) fn forget_since(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
+        self.place = self.quiesced.as_ref().map_or(Place::Own, |quiesced| quiesced.place);
         let forgotten = self.drop_over(run);
         self.place = Place::Own;
         forgotten

@@ -21,7 +21,6 @@ use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mem::EngineArc;
 use crate::pool::page_set::PageSet;
-use crate::pool::slots::Slot;
 use crate::ranges::runs;
 use crate::region::private::PAGES_AT_ONCE;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
@@ -74,13 +73,14 @@ impl<S: Sys> Reset<'_, S> {
         let are_asked = self.place == Place::Own && (self.has_sets || self.dirty.are_told || !is_known);
         self.dirty.are_told = false;
         for index in 0..region.table.len() {
-            let tells = |index: usize| {
-                region.captured.has_all_marked(EntryIndex(index))
-                    && self.covers_same(index)
-                    && self.last(index).is_some()
-            };
-            let is_told = are_asked && tells(index);
-            if mem::replace(&mut self.dirty.told[index], is_told) && !is_told && !seeded!("list-outlives-its-set") {
+            let is_told = are_asked
+                && region.captured.has_all_marked(EntryIndex(index))
+                && self.covers_same(index)
+                && self.last(index).is_some();
+            if mem::replace(&mut self.dirty.blocks[index].is_told, is_told)
+                && !is_told
+                && !seeded!("list-outlives-its-set")
+            {
                 self.dirty.seen_at = None;
             }
             self.dirty.are_told |= is_told;
@@ -98,17 +98,29 @@ impl<S: Sys> Reset<'_, S> {
         if self.has_sets { self.frozen.set_over(EntryIndex(index)) } else { None }
     }
 
-    /// The address of a page of the snapshot: in the slot, if it has one of its own, or else in the block.
-    pub(super) fn page_of(&self, block: BlockId, slot: Option<Slot>, page: usize) -> *const u8 {
+    /// The address of a page of the snapshot: in the slot of the set, if that has the page, or else in the block.
+    fn page_of(&self, block: BlockId, set: Option<&PageSet<S>>, page: usize) -> *const u8 {
         let pool = self.region.pool();
         let below = || pool.direct(block).wrapping_add(page * BASE_PAGE).cast_const();
-        slot.map_or_else(below, |slot| pool.slot(slot).cast_const())
+        set.and_then(|set| set.slot_of(page)).map_or_else(below, |slot| pool.slot(slot).cast_const())
     }
 
-    /// The access that the region's addresses have where it shows a CoW mapping.
-    pub(super) fn access_to(&self, index: usize) -> Access {
-        let is_open = self.region.table.get(EntryIndex(index)).is_writable_cow_mapping();
-        if is_open { Access::ReadWrite } else { Access::Read }
+    /// Gives a page of a CoW mapping, over the `block` of the snapshot, the snapshot's bytes. True if it had others.
+    pub(super) fn restore(
+        &self,
+        index: usize,
+        block: BlockId,
+        set: Option<&PageSet<S>>,
+        page: usize,
+    ) -> Result<bool, SystemError> {
+        let (region, pool) = (self.region, self.region.pool());
+        let at = pool.block_size.len_of(index) + page * BASE_PAGE;
+        let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
+        let is_open = region.table.get(EntryIndex(index)).is_writable_cow_mapping();
+        let access = if is_open { Access::ReadWrite } else { Access::Read };
+        // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block or the set's
+        // slot, since the snapshot holds them, and no other thread writes to the region.
+        unsafe { pool.sys.restore(part, access, self.page_of(block, set, page)) }
     }
 
     /// Makes CoW mappings of the snapshot's blocks that the region shows and over which the snapshot has pages. This
@@ -138,7 +150,7 @@ impl<S: Sys> Reset<'_, S> {
         let mut written = 0;
         for index in 0..self.region.table.len() {
             let set = self.set_over(index);
-            let last = if self.dirty.told[index] { self.last(index) } else { None };
+            let last = if self.dirty.blocks[index].is_told { self.last(index) } else { None };
             if set.is_none() && last.is_none() {
                 continue;
             }
@@ -159,32 +171,17 @@ impl<S: Sys> Reset<'_, S> {
         last: Option<&PageSet<S>>,
         set: Option<&PageSet<S>>,
     ) -> Result<u64, Unresolved> {
-        let (region, pool) = (self.region, self.region.pool());
-        let Some(block) = region.table.get(EntryIndex(index)).block() else { return Ok(0) };
-        let (start, access) = (pool.block_size.len_of(index), self.access_to(index));
+        let Some(block) = self.region.table.get(EntryIndex(index)).block() else { return Ok(0) };
         let (mut written, mut came) = (0, Ok(()));
         PageSet::each_difference(last, set, |page| {
             if came.is_ok() && !seeded!("reset-forgets-where-sets-differ") {
-                let at = start + page * BASE_PAGE;
-                let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-                let from = self.page_of(block, set.and_then(|set| set.slot_of(page)), page);
-                // SAFETY: as in `put_back_over`.
-                let restored = unsafe { pool.sys.restore(part, access, from) };
-                written += u64::from(restored.as_ref().is_ok_and(|differed| *differed));
+                let restored = self.restore(index, block, set, page);
+                written += u64::from(restored.is_ok_and(|differed| differed));
                 came = restored.map(drop);
             }
         });
         came?;
         Ok(written)
-    }
-
-    /// Copies the pages of a set into a pinned block, which already has the bytes of the snapshot's block.
-    pub(super) fn copy_set_in_place(&self, index: EntryIndex, set: &PageSet<S>) {
-        let Some(to) = self.region.table.get(index).block() else { return };
-        for (at, page) in set.pages() {
-            // SAFETY: as in `copy_in_place`.
-            unsafe { self.region.pool().direct(to).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
-        }
     }
 
     /// Stores the sets that describe the region's private pages now.
@@ -195,8 +192,8 @@ impl<S: Sys> Reset<'_, S> {
         for index in 0..self.region.table.len() {
             let (set, region) = (self.set_over(index).filter(|_| self.covers_same(index)), self.region);
             let had_one = region.captured.last(EntryIndex(index)).is_some();
-            if set.is_some() || self.dirty.told[index] || had_one && self.has_sets {
-                let base = region.table.get(EntryIndex(index)).block().filter(|_| self.dirty.told[index]);
+            if set.is_some() || self.dirty.blocks[index].is_told || had_one && self.has_sets {
+                let base = region.table.get(EntryIndex(index)).block().filter(|_| self.dirty.blocks[index].is_told);
                 // All private pages that have a mark have the bytes of the block.
                 let empty = || base.map(|base| EngineArc::new(PageSet::empty(region.pool(), base)));
                 region.captured.replace(EntryIndex(index), set.or_else(empty));
@@ -225,7 +222,7 @@ impl<S: Sys> Reset<'_, S> {
             let are_known = run.clone().all(|index| region.captured.has_all_marked(EntryIndex(index)));
             if are_known && self.mark_run(&run).is_some() {
                 // The list of private pages lacks those of the set.
-                self.dirty.told[run].fill(true);
+                self.dirty.blocks[run].iter_mut().for_each(|block| block.is_told = true);
                 self.dirty.are_told = true;
             } else {
                 region.captured.outdate(run);
@@ -239,7 +236,7 @@ impl<S: Sys> Reset<'_, S> {
 
     /// The first run of blocks whose pages are put back by sets.
     fn first_by_set(&self, entries: Range<usize>) -> Option<Range<usize>> {
-        let is_by_set = |index: usize| self.dirty.told[index] || self.set_over(index).is_some();
+        let is_by_set = |index: usize| self.dirty.blocks[index].is_told || self.set_over(index).is_some();
         runs(entries, |index| is_by_set(index) && self.covers_same(index)).next()
     }
 
@@ -258,7 +255,7 @@ impl<S: Sys> Reset<'_, S> {
                 let Some(block) = block else { continue };
                 for offset in pages.step_by(BASE_PAGE) {
                     let within = pool.block_size.within(offset) / BASE_PAGE;
-                    let from = self.page_of(block, set.as_deref().and_then(|set| set.slot_of(within)), within);
+                    let from = self.page_of(block, set.as_deref(), within);
                     let one = region.addresses.part(&(offset..offset + BASE_PAGE));
                     // SAFETY: the page can be read, and nobody writes to the block or the slot, since the snapshot
                     // holds both.

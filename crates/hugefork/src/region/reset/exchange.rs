@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use hugefork_kernels::{Target, Use};
 
-use super::Reset;
+use super::{Reset, Stop};
 use crate::mapping::addresses::Place;
 use crate::mapping::change::Recount;
 use crate::region::state::Unresolved;
@@ -60,28 +60,31 @@ enum Step {
 }
 
 impl Step {
-    /// The step that the entry `by` places further must need, so that it joins the run that this step begins.
-    fn along(self, by: usize) -> Step {
+    /// The step that the entry `by` places further must need, so that it joins the run that this step begins. `None` if
+    /// this one is a run of its own.
+    fn along(self, by: usize) -> Option<Step> {
         match self {
-            Step::Exchange { block, origin, by_page } => Step::Exchange { block: block.offset(by), origin, by_page },
-            Step::Nothing | Step::Keep | Step::InPlace(_) | Step::Zeros => self,
+            Step::Exchange { block, origin, by_page } => {
+                Some(Step::Exchange { block: block.offset(by), origin, by_page })
+            }
+            Step::Zeros => Some(Step::Zeros),
+            Step::Nothing | Step::Keep | Step::InPlace(_) => None,
         }
     }
 }
 
 impl<S: Sys> Reset<'_, S> {
     /// Changes all entries that do not show the snapshot's block.
-    pub(super) fn change_all(&mut self) -> Result<(), Unresolved> {
+    pub(super) fn change_all(&mut self) -> Result<(), Stop> {
         let (table, size) = (&self.region.table, self.region.pool().block_size);
-        let mut next = 0;
-        loop {
-            next = table.first_unlike(&self.frozen.entries, next..table.len());
-            self.done = size.len_of(next);
-            if next == table.len() {
-                return Ok(());
-            }
-            next = self.change_some(next)?;
+        let mut next = table.first_unlike(&self.frozen.entries, 0..table.len());
+        while next < table.len() {
+            // Pages that sets describe are put back at the end, so with sets nothing counts as done before.
+            let done = if self.goes_by_sets() { 0 } else { size.len_of(next) };
+            let changed = self.change_some(next).map_err(|reason| Stop::At { done, reason })?;
+            next = table.first_unlike(&self.frozen.entries, changed..table.len());
         }
+        Ok(())
     }
 
     /// The step that an entry needs.
@@ -127,22 +130,7 @@ impl<S: Sys> Reset<'_, S> {
     fn change_some(&mut self, first: usize) -> Result<usize, Unresolved> {
         let (index, table) = (EntryIndex(first), &self.region.table);
         let mut step = self.step(index)?;
-        match step {
-            Step::Nothing => return Ok(first + 1),
-            Step::Keep => {
-                self.keep(index);
-                return Ok(first + 1);
-            }
-            Step::InPlace(from) => {
-                self.copy_in_place(index, from);
-                if let Some(set) = self.set_over(first) {
-                    self.copy_set_in_place(index, &set);
-                }
-                return Ok(first + 1);
-            }
-            Step::Zeros | Step::Exchange { .. } => {}
-        }
-        if self.may_stay(index) {
+        if step.along(0).is_some() && self.may_stay(index) {
             if self.stays(index) {
                 return Ok(first + 1);
             }
@@ -151,42 +139,37 @@ impl<S: Sys> Reset<'_, S> {
         }
         let mut end = first + 1;
         while end < table.len()
-            && self.dirty.parked[end] == self.dirty.parked[first]
+            && self.dirty.blocks[end].is_parked == self.dirty.blocks[first].is_parked
             && !self.may_stay(EntryIndex(end))
-            && self.step(EntryIndex(end))? == step.along(end - first)
+            && Some(self.step(EntryIndex(end))?) == step.along(end - first)
         {
             end += 1;
         }
         match step {
-            Step::Exchange { block, origin, by_page } => self.exchange(first..end, block, origin, by_page)?,
+            Step::Nothing => {}
+            Step::Keep => self.keep(index),
+            Step::InPlace(from) => self.copy_in_place(index, from),
             Step::Zeros => self.show_zeros(first..end)?,
-            Step::Nothing | Step::Keep | Step::InPlace(_) => {}
+            Step::Exchange { block, origin, by_page } => self.exchange(first..end, block, origin, by_page)?,
         }
         Ok(end)
     }
 
     /// Whether the region alone holds the entry's block, and shows it without private pages.
     fn is_own(&self, index: EntryIndex) -> bool {
-        match self.region.table.get(index) {
-            Entry::Private(_) => true,
-            // This reset has marked the entry to keep writers off, or the last other holder has gone.
-            Entry::Shared(block, Origin::Own) => self.region.is_alone_with(block),
-            Entry::Zero
-            | Entry::Shared(_, Origin::Parent)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::CowMapped(..)
-            | Entry::Revoked => false,
-        }
+        let entry = self.region.table.get(index);
+        // If it is shared, this reset has marked the entry to keep writers off, or the last other holder has gone.
+        let is_left = matches!(entry, Entry::Shared(block, Origin::Own) if self.region.is_alone_with(block));
+        is_left || matches!(entry, Entry::Private(_))
     }
 
     /// Whether the entry's own block is worth keeping.
     fn may_stay(&mut self, index: EntryIndex) -> bool {
-        let is_known = self.dirty.own[index.0] > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
+        let is_known = self.dirty.blocks[index.0].own > 0 || self.region.pool().block_size.bytes() <= SMALL_BLOCK_BYTES;
         let is_own = self.is_own(index) && self.set_over(index.0).is_none();
         if is_own && !is_known {
             // It is from the next reset on.
-            self.dirty.own[index.0] = 1;
+            self.dirty.blocks[index.0].own = 1;
         }
         is_own && is_known
     }
@@ -211,7 +194,7 @@ impl<S: Sys> Reset<'_, S> {
             && dirty * SPARSE_ONE_IN < pages
             && region.may_cow_map()
             && (from.is_some() || self.lends_zeros(index, block));
-        let own = &mut self.dirty.own[index.0];
+        let own = &mut self.dirty.blocks[index.0].own;
         *own = if dirty > 0 { 1 } else { own.saturating_add(1) };
         if is_sparse {
             region.captured.keep_by_page(index);
@@ -240,20 +223,11 @@ impl<S: Sys> Reset<'_, S> {
         if is_counted || are_few || !self.frozen.may_take_zeros_of(accounts.cow.id, index) {
             return false;
         }
-        let place = if self.dirty.parked[index.0] { Place::Parked } else { Place::Own };
+        let place = if self.dirty.blocks[index.0].is_parked { Place::Parked } else { Place::Own };
         // The entry changes as in a snapshot. Until the snapshot holds the block, the block may be writable.
-        let shared = region.store(self.locked, Event::Snapshot, only.clone(), |_, old| old.in_state(State::Shared));
         let access = if seeded!("zeros-lent-writable") { Access::ReadWrite } else { Access::Read };
-        match region.site_at(place).reprotect(self.locked, region.bytes_of(&only), access) {
-            Ok(protected) => {
-                if protected.published(shared).is_err() {
-                    return false;
-                }
-            }
-            Err(_) => {
-                region.addresses.recount(shared.before, shared.after);
-                return false;
-            }
+        if region.reprotect(self.locked, place, only, access, Event::Snapshot, |_| State::Shared).is_err() {
+            return false;
         }
         frames.add_reference(block);
         self.frozen.take_zeros(frozen_locked, index, block);
@@ -262,19 +236,12 @@ impl<S: Sys> Reset<'_, S> {
 
     /// Cancels the lazy free of an entry that shows the snapshot's block.
     fn keep(&mut self, index: EntryIndex) {
-        let (region, size) = (self.region, self.region.pool().block_size);
-        let kept = match region.split(index) {
-            Some(split) => split.keep(0..size.bytes() / BASE_PAGE) * BASE_PAGE,
-            None => {
-                let kept = |_: Range<usize>, old: Entry| old.in_state(State::Shared);
-                region.store(self.locked, Event::Reset, index.0..index.0 + 1, kept);
-                size.bytes()
-            }
-        };
-        count(&region.counters.bytes_cancelled, kept as u64);
+        let kept = self.region.keep(self.locked, index, 0..self.region.pool().block_size.bytes());
+        count(&self.region.counters.bytes_cancelled, kept as u64);
     }
 
-    /// Copies `from`, or zeros, into a pinned block. Others may write to its pinned pages meanwhile.
+    /// Copies `from`, or zeros, into a pinned block, and the snapshot's pages over that. Others may write to its pinned
+    /// pages meanwhile.
     fn copy_in_place(&mut self, index: EntryIndex, from: Option<BlockId>) {
         let (pool, len) = (self.region.pool(), self.region.pool().block_size.bytes());
         let Some(to) = self.region.table.get(index).block() else { return };
@@ -288,14 +255,17 @@ impl<S: Sys> Reset<'_, S> {
             // SAFETY: as above.
             None => unsafe { pool.direct(to).write_bytes(0, len) },
         }
+        for (at, page) in self.set_over(index.0).iter().flat_map(|set| set.pages()) {
+            // SAFETY: as above.
+            unsafe { pool.direct(to).add(at).copy_from_nonoverlapping(page.as_ptr(), page.len()) };
+        }
     }
 
     fn show_zeros(&mut self, run: Range<usize>) -> Result<(), Unresolved> {
         let region = self.region;
-        let remapped = region.remap(self.locked, Place::Own, &run, Shows::Zeros)?;
-        self.dirty.parked[run.clone()].fill(false);
+        region.replace(self.locked, run.clone(), Shows::Zeros, Event::Discard, |_, _| Entry::Zero)?;
         count(&region.counters.blocks_exchanged, run.len() as u64);
-        remapped.published(region.store(self.locked, Event::Discard, run, |_, _| Entry::Zero));
+        self.dirty.blocks[run].iter_mut().for_each(|block| block.is_parked = false);
         Ok(())
     }
 
@@ -304,7 +274,7 @@ impl<S: Sys> Reset<'_, S> {
         let (region, locked, pool) = (self.region, self.locked, self.region.pool());
         let blocks = || (0..run.len()).map(|by| first.offset(by));
         blocks().for_each(|block| pool.frames.add_reference(block));
-        let place = if self.dirty.parked[run.start] { Place::Parked } else { Place::Own };
+        let place = if self.dirty.blocks[run.start].is_parked { Place::Parked } else { Place::Own };
         // Other threads must not write before the reset is done.
         let access = match (self.is_held, place) {
             (true, Place::Own) => Access::Read,
@@ -328,12 +298,14 @@ impl<S: Sys> Reset<'_, S> {
         };
         let back = |alike: Range<usize>, _: Entry| Entry::Shared(first.offset(alike.start - run.start), origin);
         let Recount { before, mut after } = region.store(locked, Event::Reset, run.clone(), back);
+        let mut cow_mapped = |event, access| {
+            let next = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(access));
+            Recount { after, .. } = region.store(locked, event, run.clone(), next);
+        };
         if by_page {
-            let cow_mapped = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(Access::ReadWrite));
-            Recount { after, .. } = region.store(locked, Event::Write, run.clone(), cow_mapped);
+            cow_mapped(Event::Write, Access::ReadWrite);
             if access == Access::Read {
-                let write_protected = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(access));
-                Recount { after, .. } = region.store(locked, Event::WriteProtect, run.clone(), write_protected);
+                cow_mapped(Event::WriteProtect, access);
             }
         }
         match remapped {

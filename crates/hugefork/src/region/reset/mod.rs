@@ -3,6 +3,7 @@
 //! | methods of `RegionCore` | purpose |
 //! |---|---|
 //! | `reset_to` | resets the region |
+//! | `check_fits` | says whether a snapshot is of a region like this one |
 //! | `bytes_for_resets` | says how much memory the region keeps for its resets |
 //! | `may_take_pages`, `take_pages_of`, `dirty_list` | give a new fork the pages of its snapshot |
 //!
@@ -43,17 +44,18 @@ mod reset_all;
 
 pub(crate) use reset_all::{Pair, reset_all};
 
-use std::sync::MutexGuard;
+use reset_all::{Failed, reset_each};
+
+use std::ops::Range;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::mapping::addresses::Place;
 use crate::ranges::runs;
 use crate::region::private::{Locks, Quiesced};
-use crate::region::state::operations;
 use crate::region::state::{DirtyList, RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::stats::counters::count;
-use crate::sync::SignalsBlocked;
 use crate::sys::{Sys, SystemError};
 use crate::table::transition::{Event, OnShare, on_share};
 use crate::table::{Entry, Locked, WindowsGuard};
@@ -87,33 +89,13 @@ impl From<SystemError> for Stop {
 impl<S: Sys> RegionCore<S> {
     /// Gives the region the bytes of a snapshot.
     pub(crate) fn reset_to(&self, frozen: &SnapshotCore<S>) -> Result<(), ResetError> {
-        self.check_goal(frozen).map_err(|reason| ResetError { done: 0, reason })?;
-        loop {
-            let over = operations::over_and_then([self].into_iter(), || self.take_turn());
-            let (between, turn) = over.map_err(|reason| ResetError { done: 0, reason })?;
-            let signals = SignalsBlocked::new();
-            let mut dirty = self.dirty_list(frozen);
-            let came = self.try_to_reset(frozen, &mut dirty);
-            drop((dirty, signals));
-            self.captured.drop_replaced();
-            drop((between, turn));
-            // No lock is held from here on, because errors allocate.
-            let (done, reason) = match came {
-                Ok(()) => break,
-                Err(Stop::Incomplete) => {
-                    frozen.complete().map_err(|reason| ResetError { done: 0, reason })?;
-                    continue;
-                }
-                Err(Stop::At { done, reason }) => (done, self.error(reason)),
-            };
-            return Err(ResetError { done, reason });
-        }
-        self.reserve_again(0..self.table.len()).map_err(|reason| ResetError { done: self.len(), reason })
+        let attempt = || self.try_to_reset(frozen).map_err(|stop| Failed { nth: 0, done: 0, stop });
+        reset_each(&[(self, frozen)], || self.take_turn(), attempt)
     }
 
     /// The bytes of memory that the region keeps for its resets.
     pub(crate) fn bytes_for_resets(&self) -> usize {
-        self.dirty_list.lock().bytes()
+        self.dirty_list.lock().unwrap_or_else(PoisonError::into_inner).bytes()
     }
 
     /// Checks that the snapshot is of a region like this one, in this pool.
@@ -134,7 +116,7 @@ impl<S: Sys> RegionCore<S> {
 
     /// Locks the list from the last reset, and makes room for the sets of a snapshot. The caller has the region's turn.
     pub(in crate::region) fn dirty_list(&self, frozen: &SnapshotCore<S>) -> MutexGuard<'_, DirtyList> {
-        let mut dirty = self.dirty_list.lock();
+        let mut dirty = self.dirty_list.lock().unwrap_or_else(PoisonError::into_inner);
         dirty.prepare(self.table.len());
         let has_sets = self.captured.are_any();
         if has_sets {
@@ -151,7 +133,8 @@ impl<S: Sys> RegionCore<S> {
     }
 
     /// One try. The caller has the region's turn.
-    fn try_to_reset(&self, frozen: &SnapshotCore<S>, dirty: &mut DirtyList) -> Result<(), Stop> {
+    fn try_to_reset(&self, frozen: &SnapshotCore<S>) -> Result<(), Stop> {
+        let dirty = &mut *self.dirty_list(frozen);
         let is_held = !self.pool().sys.is_alone() && !seeded!("reset-without-holding-writers");
         let maintenance = self.maintenance.lock();
         if is_held && self.reset_at_once(frozen, dirty) {
@@ -197,12 +180,12 @@ struct Reset<'a, S: Sys> {
     dirty: &'a mut DirtyList,
     /// Whether other threads may write, so that the reset has to keep them off.
     is_held: bool,
-    /// Keeps writers off the whole region, if other threads may write.
+    /// Keeps writers off the whole region, if other threads may write; or off the staged run.
     quiesced: Option<Quiesced<'a, S>>,
+    /// The run whose private pages are staged, in a reset of several regions.
+    staged: Option<Range<usize>>,
     /// Where the contents of the CoW mappings are at the moment.
     place: Place,
-    /// All blocks before this many bytes were exchanged.
-    done: usize,
     /// Whether the snapshot has pages over blocks.
     has_sets: bool,
     /// Whether the reset marks pages at its end.
@@ -216,20 +199,9 @@ impl<'a, S: Sys> Reset<'a, S> {
         dirty: &'a mut DirtyList,
         is_held: bool,
     ) -> Reset<'a, S> {
-        let (place, has_sets) = (Place::Own, frozen.has_pages());
-        Reset {
-            region,
-            frozen,
-            locked,
-            frozen_locked,
-            dirty,
-            is_held,
-            quiesced: None,
-            place,
-            done: 0,
-            has_sets,
-            marks: false,
-        }
+        let (quiesced, staged, place) = (None, None, Place::Own);
+        let (has_sets, marks) = (frozen.has_pages(), false);
+        Reset { region, frozen, locked, frozen_locked, dirty, is_held, quiesced, staged, place, has_sets, marks }
     }
 
     fn run(&mut self) -> Result<(), Stop> {
@@ -250,21 +222,25 @@ impl<'a, S: Sys> Reset<'a, S> {
 
     /// Resumes the writers that were kept off, after the reset is done or has failed.
     fn release(&mut self, is_done: bool) {
-        let (region, all) = (self.region, 0..self.region.table.len());
         let Some(mut quiesced) = self.quiesced.take() else { return };
         if self.place == Place::Parked {
             // For blocks that were exchanged meanwhile, the entries do not say whether they are parked.
-            quiesced.unpark_in(runs(all.clone(), |index| self.dirty.parked[index]));
-            self.dirty.parked.fill(false);
+            quiesced.unpark_in(runs(0..self.region.table.len(), |index| self.dirty.blocks[index].is_parked));
+            self.dirty.blocks.iter_mut().for_each(|block| block.is_parked = false);
             self.place = Place::Own;
         }
         if is_done {
-            self.resume_writes();
+            // CoW mappings become writable, as far as that can be done. The rest is left to faults. With a limit, each
+            // is charged when it is written to.
+            let has_limit = self.region.accounts.limit.is_some();
+            for run in self.region.cow_mappings(0..if has_limit { 0 } else { self.region.table.len() }) {
+                let _ = self.region.allow_writes(self.locked, run, Place::Own);
+            }
             quiesced.done();
         } else {
             drop(quiesced);
         }
-        region.addresses.recount(region.addresses.mappings(), 1 + region.shown().edges(all));
+        self.region.count_mappings_anew();
     }
 
     /// Sets all entries back. No other thread writes meanwhile.
@@ -287,9 +263,7 @@ impl<'a, S: Sys> Reset<'a, S> {
             self.allow_writes()?;
         }
         self.put_back()?;
-        // Pages that sets describe are put back at the end, so with sets nothing counts as done before.
-        self.change_all()
-            .map_err(|reason| Stop::At { done: if self.goes_by_sets() { 0 } else { self.done }, reason })?;
+        self.change_all()?;
         let unlisted = self.put_back_by_sets()?;
         self.note_sets();
         if self.marks {
@@ -307,39 +281,24 @@ impl<'a, S: Sys> Reset<'a, S> {
     fn hold(&mut self) -> Result<(), Unresolved> {
         let (region, locked, all) = (self.region, self.locked, 0..self.region.table.len());
         let quiesced = self.quiesced.insert(Quiesced::new(region, Locks::Region(locked), all.clone()));
-        region.each_visible(all.clone(), |run| {
+        for run in region.visible(all.clone()) {
             region.store(locked, Event::Snapshot, run, |alike, old| {
                 let (next, on) = on_share(old.state(), region.pins.of(EntryIndex(alike.start)));
                 debug_assert!(!matches!(on, OnShare::GiveCopy | OnShare::Refuse));
                 old.in_state(next)
             });
-            Ok(())
-        })?;
+        }
         let kept_off = quiesced.keep_all_off(1);
-        self.place = quiesced.place();
+        self.place = quiesced.place;
         if self.place == Place::Own {
             return kept_off;
         }
         for index in all.clone() {
-            self.dirty.parked[index] = match region.table.get(EntryIndex(index)) {
-                Entry::Shared(..) | Entry::CowMapped(..) => true,
-                Entry::Zero | Entry::Private(_) | Entry::Lazy(_) | Entry::Split(_) | Entry::Revoked => false,
-            };
+            let entry = region.table.get(EntryIndex(index));
+            self.dirty.blocks[index].is_parked = entry.is_cow_mapping() || matches!(entry, Entry::Shared(..));
         }
         kept_off?;
         region.cow_mappings(all).try_for_each(|run| region.allow_writes(locked, run, self.place))
-    }
-
-    /// Makes CoW mappings writable, as far as that can be done. The rest is left to faults.
-    fn resume_writes(&mut self) {
-        let region = self.region;
-        if region.accounts.limit.is_some() {
-            // With a limit, each CoW mapping is charged when it is written to.
-            return;
-        }
-        for run in region.cow_mappings(0..region.table.len()) {
-            let _ = region.allow_writes(self.locked, run, Place::Own);
-        }
     }
 
     /// Makes all CoW mappings writable that count as writable.
@@ -350,10 +309,9 @@ impl<'a, S: Sys> Reset<'a, S> {
         }
         let is_open = |index: usize| region.table.get(EntryIndex(index)).is_writable_cow_mapping();
         for run in runs(0..region.table.len(), is_open) {
-            let writable = region.allow_writes(self.locked, run, Place::Own);
             // After a failure, the next reset tries again.
-            region.accounts.unsure.fetch_or(writable.is_err(), Ordering::Relaxed);
-            writable?;
+            let note = |_: &Unresolved| region.accounts.unsure.store(true, Ordering::Relaxed);
+            region.allow_writes(self.locked, run, Place::Own).inspect_err(note)?;
         }
         Ok(())
     }

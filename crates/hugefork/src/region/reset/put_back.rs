@@ -45,25 +45,22 @@ impl<S: Sys> Reset<'_, S> {
         for cow_mappings in region.cow_mappings(0..region.table.len()) {
             let mut at = cow_mappings.start;
             while at < cow_mappings.end {
-                let (is_told, start) = (self.dirty.told[at], at);
-                at = (start..cow_mappings.end).find(|at| self.dirty.told[*at] != is_told).unwrap_or(cow_mappings.end);
-                self.look_at(start..at, is_told)?;
+                let (is_told, start) = (self.dirty.blocks[at].is_told, at);
+                at = (start..cow_mappings.end)
+                    .find(|at| self.dirty.blocks[*at].is_told != is_told)
+                    .unwrap_or(cow_mappings.end);
+                let wanted = if is_told { ScanFor::Unmarked } else { ScanFor::Private };
+                let (where_they_are, dirty) = ((&region.bytes_of(&(start..at)), self.place), &mut *self.dirty);
+                region.scan(wanted, where_they_are, &mut [PageRun::default(); MOST_RUNS], |run, _| {
+                    dirty.find(run.start / BASE_PAGE..run.end / BASE_PAGE);
+                    Ok::<(), Stop>(())
+                })?;
             }
         }
         if self.dirty.lacks_room() {
             self.drop_all()?;
         }
         Ok(faults)
-    }
-
-    /// Scans CoW mappings for private pages, or for those without a mark.
-    fn look_at(&mut self, entries: Range<usize>, is_told: bool) -> Result<(), Stop> {
-        let wanted = if is_told { ScanFor::Unmarked } else { ScanFor::Private };
-        let where_they_are = (&self.region.bytes_of(&entries), self.place);
-        self.region.scan(wanted, where_they_are, &mut [PageRun::default(); MOST_RUNS], |run, _| {
-            self.dirty.find(run.start / BASE_PAGE..run.end / BASE_PAGE);
-            Ok(())
-        })
     }
 
     /// Whether the entry is a CoW mapping of the snapshot's block.
@@ -120,22 +117,15 @@ impl<S: Sys> Reset<'_, S> {
         index: usize,
         block: BlockId,
     ) -> Result<usize, SystemError> {
-        let (region, pool) = (self.region, self.region.pool());
-        let (start, set, mut dirty) = (pool.block_size.len_of(index), self.set_over(index), 0);
-        let access = self.access_to(index);
+        let (first, set, mut dirty) =
+            (self.region.pool().block_size.len_of(index) / BASE_PAGE, self.set_over(index), 0);
         for (by, nth) in pages.enumerate() {
             let number = self.dirty.pages[nth].number;
             self.expect_page(nth + FETCHED_AHEAD_PAGES);
-            let at = number * BASE_PAGE;
-            let part = region.addresses.part_at(self.place, &(at..at + BASE_PAGE));
-            let within = (at - start) / BASE_PAGE;
-            let slot = set.as_deref().and_then(|set| set.slot_of(within));
-            let from = self.page_of(block, slot, within);
-            // SAFETY: the entry is a CoW mapping of this block, with this access. Nobody writes to the block or the
-            // set's slot, since the snapshot holds them, and no other thread writes to the region.
-            let differed = unsafe { pool.sys.restore(part, access, from) }?;
+            let differed = self.restore(index, block, set.as_deref(), number - first)?;
             dirty += usize::from(differed);
-            let is_wanted = differed || slot.is_some() && !seeded!("own-pages-of-the-snapshot-dropped");
+            let is_of_snapshot = || set.as_deref().is_some_and(|set| set.slot_of(number - first).is_some());
+            let is_wanted = differed || is_of_snapshot() && !seeded!("own-pages-of-the-snapshot-dropped");
             self.dirty.pages[to + by] = Page { number, is_wanted };
         }
         Ok(dirty)
@@ -199,9 +189,8 @@ impl<S: Sys> Reset<'_, S> {
                 region.cow_map(self.locked, only, self.place)?;
                 continue;
             }
-            let remapped = region.remap(self.locked, self.place, &only, shows)?;
             let read_only = |_: Range<usize>, old: Entry| old.in_state(State::CowMapped(Access::Read));
-            remapped.published(region.store(self.locked, Event::WriteProtect, only, read_only));
+            region.replace(self.locked, only, shows, Event::WriteProtect, read_only)?;
         }
         Ok(())
     }

@@ -19,15 +19,13 @@
 //! Locks are taken in the order of a cut (cut/mod.rs): regions by age. The snapshots follow, by address. Each is locked
 //! once, even if several regions go back to it.
 
-use std::ops::Range;
 use std::ptr;
-use std::sync::MutexGuard;
 
 use super::{Reset, Stop};
-use crate::mem::{EngineVec, Own};
+use crate::mem::{EngineVec, Own, list};
 use crate::region::private::Quiesced;
 use crate::region::state::operations;
-use crate::region::state::{DirtyList, RegionCore, Unresolved};
+use crate::region::state::{RegionCore, Unresolved};
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{ExclusiveGuard, SignalsBlocked};
 use crate::sys::Sys;
@@ -37,46 +35,39 @@ use crate::types::error::ResetError;
 /// A region, and the snapshot that it goes back to.
 pub(crate) type Pair<'a, S> = (&'a RegionCore<S>, &'a SnapshotCore<S>);
 
-/// The way in which the writers of a region are kept off.
-enum KeptOff<'a, S: Sys> {
-    /// As for a reset of this region alone.
-    Held,
-    /// The private pages of the run are staged, and the region shows the snapshot. Writers are kept off, unless that
-    /// has failed.
-    Staged { run: Range<usize>, quiesced: Option<Quiesced<'a, S>> },
-}
-
 /// The reset of region `nth` has ended early. The first `done` bytes, counted over all regions, are as in the
 /// snapshots.
-struct Failed {
-    nth: usize,
-    done: usize,
-    stop: Stop,
+pub(super) struct Failed {
+    pub(super) nth: usize,
+    pub(super) done: usize,
+    pub(super) stop: Stop,
 }
 
 /// Gives each region the bytes of its snapshot. No region occurs twice.
 pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError> {
-    let nothing_done = |reason| ResetError { done: 0, reason };
-    pairs.iter().try_for_each(|(region, frozen)| region.check_goal(frozen)).map_err(nothing_done)?;
     if let [(region, frozen)] = pairs {
         return region.reset_to(frozen);
     }
-    let mut by_age: EngineVec<usize> = EngineVec::with_capacity_in(pairs.len(), Own);
-    by_age.extend(0..pairs.len());
+    let mut by_age = list(0..pairs.len());
     by_age.sort_unstable_by_key(|nth| pairs[*nth].0.accounts.cow.id);
-    let take_turns = || {
-        let mut turns = EngineVec::with_capacity_in(pairs.len(), Own);
-        turns.extend(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
-        turns
-    };
+    let take_turns = || list(by_age.iter().map(|nth| pairs[*nth].0.take_turn()));
+    reset_each(pairs, take_turns, || try_to_reset_all(pairs, &by_age))
+}
+
+/// Tries to reset these regions until the snapshots are complete. `attempt` is one try, in the turns of all regions.
+pub(super) fn reset_each<S: Sys, T>(
+    pairs: &[Pair<'_, S>],
+    take_turns: impl Fn() -> T,
+    attempt: impl Fn() -> Result<(), Failed>,
+) -> Result<(), ResetError> {
+    let nothing_done = |reason| ResetError { done: 0, reason };
+    pairs.iter().try_for_each(|(region, frozen)| region.check_goal(frozen)).map_err(nothing_done)?;
     loop {
-        let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), take_turns);
+        let over = operations::over_and_then(pairs.iter().map(|(region, _)| *region), &take_turns);
         let (between, turns) = over.map_err(nothing_done)?;
         let signals = SignalsBlocked::new();
-        let mut dirty = EngineVec::with_capacity_in(pairs.len(), Own);
-        dirty.extend(pairs.iter().map(|(region, frozen)| region.dirty_list(frozen)));
-        let came = try_to_reset_all(pairs, &by_age, &mut dirty);
-        drop((dirty, signals));
+        let came = attempt();
+        drop(signals);
         pairs.iter().for_each(|(region, _)| region.captured.drop_replaced());
         drop((between, turns));
         // No lock is held from here on, because errors allocate.
@@ -97,30 +88,24 @@ pub(crate) fn reset_all<S: Sys>(pairs: &[Pair<'_, S>]) -> Result<(), ResetError>
 }
 
 /// One try. The caller has the turns of all regions.
-fn try_to_reset_all<S: Sys>(
-    pairs: &[Pair<'_, S>],
-    by_age: &[usize],
-    dirty: &mut [MutexGuard<'_, DirtyList>],
-) -> Result<(), Failed> {
+fn try_to_reset_all<S: Sys>(pairs: &[Pair<'_, S>], by_age: &[usize]) -> Result<(), Failed> {
+    let mut dirty = list(pairs.iter().map(|(region, frozen)| region.dirty_list(frozen)));
     let is_held = pairs.iter().any(|(region, _)| !region.pool().sys.is_alone());
-    let mut goals: EngineVec<&SnapshotCore<S>> = EngineVec::with_capacity_in(pairs.len(), Own);
-    goals.extend(pairs.iter().map(|(_, frozen)| *frozen));
+    let mut goals = list(pairs.iter().map(|(_, frozen)| *frozen));
     goals.sort_unstable_by_key(|frozen| ptr::from_ref(*frozen).addr());
     goals.dedup_by(|one, other| ptr::eq(*one, *other));
-    let mut maintenance = EngineVec::with_capacity_in(pairs.len(), Own);
+    let _maintenance = list(by_age.iter().map(|nth| pairs[*nth].0.maintenance.lock()));
     // Memory is allocated before any lock is taken that a fault takes, too.
     let mut alone: EngineVec<(WindowsGuard<'_>, ExclusiveGuard<'_>)> = EngineVec::with_capacity_in(pairs.len(), Own);
     let mut frozen_alone: EngineVec<ExclusiveGuard<'_>> = EngineVec::with_capacity_in(goals.len(), Own);
     let mut resets: EngineVec<Reset<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
-    let mut kept_off: EngineVec<KeptOff<'_, S>> = EngineVec::with_capacity_in(pairs.len(), Own);
-    maintenance.extend(by_age.iter().map(|nth| pairs[*nth].0.maintenance.lock()));
     for (region, _) in by_age.iter().map(|nth| pairs[*nth]) {
         let windows =
             if is_held { region.table.lock_windows(0..region.table.windows()) } else { WindowsGuard::default() };
         alone.push((windows, region.lock.exclusive()));
     }
     frozen_alone.extend(goals.iter().map(|frozen| frozen.lock.exclusive()));
-    for (nth, ((region, frozen), dirty)) in pairs.iter().zip(dirty).enumerate() {
+    for (nth, ((region, frozen), dirty)) in pairs.iter().zip(&mut dirty).enumerate() {
         let age = by_age.iter().position(|of| *of == nth).expect("each region has its place");
         let goal = goals.iter().position(|goal| ptr::eq(*goal, *frozen)).expect("each snapshot is a goal");
         let locks = (Locked::alone(&alone[age].1), Some(Locked::alone(&frozen_alone[goal])));
@@ -133,13 +118,13 @@ fn try_to_reset_all<S: Sys>(
         reset.take_sets().map_err(|stop| Failed { nth, done: 0, stop })?;
     }
     let mut count = 0;
-    let kept = if is_held { keep_each_off(&mut resets, &mut kept_off) } else { Ok(()) };
-    let came = kept.and_then(|()| set_each_back(&mut resets, &kept_off, &mut count));
-    for (nth, (reset, kept_off)) in resets.iter_mut().zip(kept_off.drain(..)).enumerate() {
-        match kept_off {
-            KeptOff::Held => reset.release(nth < count),
-            KeptOff::Staged { run, quiesced } => {
-                quiesced.into_iter().for_each(|quiesced| reset.resume(quiesced));
+    let kept = if is_held { keep_each_off(&mut resets) } else { Ok(()) };
+    let came = kept.and_then(|()| set_each_back(&mut resets, &mut count));
+    for (nth, reset) in resets.iter_mut().enumerate() {
+        match reset.staged.take() {
+            None => reset.release(nth < count),
+            Some(run) => {
+                reset.quiesced.take().into_iter().for_each(|quiesced| reset.resume(quiesced));
                 reset.settle(&run);
             }
         }
@@ -148,22 +133,15 @@ fn try_to_reset_all<S: Sys>(
 }
 
 /// Keeps the writers of each region off.
-fn keep_each_off<'a, S: Sys>(
-    resets: &mut [Reset<'a, S>],
-    kept_off: &mut EngineVec<KeptOff<'a, S>>,
-) -> Result<(), Failed> {
+fn keep_each_off<S: Sys>(resets: &mut [Reset<'_, S>]) -> Result<(), Failed> {
     for (nth, reset) in resets.iter_mut().enumerate() {
         let kept = match reset.stage_at_once() {
             Some(run) => {
-                let quiesced = reset.keep_off(&run);
-                let kept = quiesced.as_ref().map(drop).map_err(|reason| *reason);
-                kept_off.push(KeptOff::Staged { run, quiesced: quiesced.ok() });
-                kept
+                reset.staged = Some(run.clone());
+                let quiesced = Quiesced::begin_briefly(reset.region, reset.locked, run);
+                quiesced.map(|quiesced| reset.quiesced = Some(quiesced))
             }
-            None => {
-                kept_off.push(KeptOff::Held);
-                reset.hold()
-            }
+            None => reset.hold(),
         };
         kept.map_err(|reason| Failed { nth, done: 0, stop: reason.into() })?;
     }
@@ -171,19 +149,13 @@ fn keep_each_off<'a, S: Sys>(
 }
 
 /// Sets each region back, and counts those that are done.
-fn set_each_back<S: Sys>(
-    resets: &mut [Reset<'_, S>],
-    kept_off: &[KeptOff<'_, S>],
-    count: &mut usize,
-) -> Result<(), Failed> {
+fn set_each_back<S: Sys>(resets: &mut [Reset<'_, S>], count: &mut usize) -> Result<(), Failed> {
     let mut done = 0;
     for (nth, reset) in resets.iter_mut().enumerate() {
-        let came = match kept_off.get(nth) {
-            Some(KeptOff::Staged { quiesced: Some(_), .. }) if seeded!("writes-before-the-cut-stay") => Ok(()),
-            Some(KeptOff::Staged { run, quiesced: Some(quiesced) }) => {
-                reset.forget_since(run, quiesced.place()).map_err(Stop::from)
-            }
-            Some(KeptOff::Staged { quiesced: None, .. } | KeptOff::Held) | None => reset.set_back(),
+        let came = match reset.staged.clone() {
+            Some(_) if seeded!("writes-before-the-cut-stay") => Ok(()),
+            Some(run) => reset.forget_since(&run).map_err(Stop::from),
+            None => reset.set_back(),
         };
         came.map_err(|stop| Failed { nth, done, stop })?;
         (done, *count) = (done + reset.region.len(), nth + 1);

@@ -10,6 +10,7 @@ use crate::types::snapshot_id::Place;
 use crate::units::BlockSize;
 
 /// The counts of one region.
+#[derive(Default)]
 pub(crate) struct Accounts {
     pub(crate) reserve: Reserve,
     /// The limit of [`Accounts::cost`]: the most blocks that forks and snapshots may cost the region.
@@ -46,18 +47,11 @@ impl Accounts {
         Accounts {
             reserve: options.reserve,
             limit,
-            cow: EngineArc::new(CowAccount::default()),
             parent,
-            lazy_blocks: AtomicUsize::new(0),
-            lazy_pages: AtomicUsize::new(0),
-            revoked: AtomicUsize::new(0),
-            cow_mappings: AtomicUsize::new(0),
-            charged: AtomicUsize::new(0),
             grain: options.grain,
             calls_wait: options.calls_wait,
             writers: options.writers,
-            origin: Place::default(),
-            unsure: AtomicBool::new(false),
+            ..Accounts::default()
         }
     }
 

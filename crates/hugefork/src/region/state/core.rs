@@ -11,19 +11,19 @@
 //!
 //! * A `Shared` entry whose block this region alone holds may still be writable, after a failed write-protection.
 //! * A `CowMapped` entry that says writable may be read-only (`Accounts::unsure`).
-//! * Pages beside pinned ones may be read-only in a `Private` entry (private/beside_pins.rs).
+//! * Pages beside pinned ones may be read-only in a `Private` entry (private/quiesce.rs).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::accounts::Accounts;
-use super::dirty_list::LockedDirtyList;
+use super::dirty_list::DirtyList;
 use super::history::Habits;
 use super::operations::HeldOperations;
 use super::placement::PlacementHint;
 use crate::mapping::addresses::{Addresses, Place};
-use crate::mapping::change::{Refused, Remapped, Site};
+use crate::mapping::change::{Recount, Refused, Remapped, Right, Site};
 use crate::mapping::edges::Shown;
 use crate::mem::EngineArc;
 use crate::mem::pinned::{Known, PinnedBox};
@@ -34,15 +34,29 @@ use crate::pool::holders::SetHolder;
 use crate::pool::lineage::Derived;
 use crate::pool::unheld::USELESS;
 use crate::stats::counters::Counters;
-use crate::sync::{RegionLock, WordLock};
-use crate::sys::{PageRun, Shows, Sys};
+use crate::sync::{RegionLock, SharedGuard, SignalsBlocked, WordLock};
+use crate::sys::{Access, Shows, Sys};
 use crate::table::pins::Pins;
-use crate::table::transition::{Held, OnDrop, on_drop};
-use crate::table::{Entry, Locked, Table};
+use crate::table::transition::{Event, Held, OnDrop, on_drop, on_protect_failed};
+use crate::table::{Entry, Locked, State, Table, WindowsGuard};
 use crate::types::error::RegionError;
 use crate::types::observer::Observer;
 use crate::types::options::{RegionOptions, Reserve, Writers};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
+
+/// The locks under which a call changes some entries. The program's signals are blocked meanwhile.
+pub(in crate::region) struct HeldEntries<'a> {
+    publishing: SharedGuard<'a>,
+    windows: WindowsGuard<'a>,
+    _signals: SignalsBlocked,
+}
+
+impl HeldEntries<'_> {
+    /// The proof that the entries may be changed.
+    pub(in crate::region) fn locked(&self) -> Locked<'_> {
+        Locked::windows(&self.windows, &self.publishing)
+    }
+}
 
 /// A region without its public API. The fault handler and the pool find it by address.
 pub(crate) struct RegionCore<S: Sys> {
@@ -55,7 +69,8 @@ pub(crate) struct RegionCore<S: Sys> {
     pub(crate) accounts: Accounts,
     pub(crate) pins: Pins,
     pub(crate) habits: Habits,
-    pub(in crate::region) dirty_list: LockedDirtyList,
+    /// A thread that resets the region, or makes it from a snapshot, locks this in the region's turn.
+    pub(in crate::region) dirty_list: Mutex<DirtyList>,
     pub(crate) captured: EngineArc<Captured<S>>,
     /// For a fork: the page sets that were captured of its parent.
     pub(in crate::region) captured_of_parent: OnceLock<EngineArc<Captured<S>>>,
@@ -80,17 +95,8 @@ impl<S: Sys> RegionCore<S> {
         Ok(region)
     }
 
-    /// A region over memory of the program, at these addresses.
-    pub(crate) fn of_program(addresses: Addresses<S>, options: RegionOptions) -> PinnedBox<Self> {
-        Self::at(addresses, options, None)
-    }
-
     /// A new region at these addresses.
-    pub(in crate::region) fn at(
-        mut addresses: Addresses<S>,
-        options: RegionOptions,
-        parent: Option<&Derived>,
-    ) -> PinnedBox<Self> {
+    pub(crate) fn at(mut addresses: Addresses<S>, options: RegionOptions, parent: Option<&Derived>) -> PinnedBox<Self> {
         let pool = addresses.pool.clone();
         let count = pool.block_size.count(addresses.len());
         if options.calls_wait && pool.sys.has_cow_mappings() && pool.block_size.bytes() > BASE_PAGE {
@@ -104,7 +110,7 @@ impl<S: Sys> RegionCore<S> {
             accounts: Accounts::new(options, parent.cloned(), pool.block_size),
             pins: Pins::default(),
             habits: Habits::default(),
-            dirty_list: LockedDirtyList::default(),
+            dirty_list: Mutex::default(),
             captured: EngineArc::new(Captured::new(count, pool.block_size)),
             captured_of_parent: OnceLock::new(),
             counters: pool.registry.register(),
@@ -145,6 +151,18 @@ impl<S: Sys> RegionCore<S> {
         })
     }
 
+    /// Locks some entries, of which there must be any.
+    pub(in crate::region) fn lock_entries(&self, entries: &Range<usize>) -> HeldEntries<'_> {
+        let _signals = SignalsBlocked::new();
+        let windows = self.table.lock_windows(self.windows_of(entries));
+        HeldEntries { publishing: self.lock.shared(), windows, _signals }
+    }
+
+    /// Locks one entry.
+    pub(in crate::region) fn lock_entry(&self, index: EntryIndex) -> HeldEntries<'_> {
+        self.lock_entries(&(index.0..index.0 + 1))
+    }
+
     pub(crate) fn pool(&self) -> &EngineArc<PoolCore<S>> {
         &self.addresses.pool
     }
@@ -180,10 +198,13 @@ impl<S: Sys> RegionCore<S> {
         self.table.window(first)..self.table.window(last) + 1
     }
 
-    /// The offsets in the region of a run of pages.
-    pub(in crate::region) fn offsets_of(&self, run: &PageRun) -> Range<usize> {
-        let base = self.addresses.base();
-        run.start as usize - base..run.end as usize - base
+    /// The blocks that `range` touches, each with the part of it in the range, in bytes of the block.
+    pub(in crate::region) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
+        let size = self.pool().block_size;
+        self.touched(&range).map(move |index| {
+            let start = size.len_of(index);
+            (EntryIndex(index), range.start.max(start) - start..range.end.min(start + size.bytes()) - start)
+        })
     }
 
     /// The entries as the kernel's mappings show them.
@@ -216,6 +237,57 @@ impl<S: Sys> RegionCore<S> {
         self.site_at(place).remap(locked, entries, shows)
     }
 
+    /// Shows something else at `entries`, as [`Site::remap`], and stores the entries that `next` gives for theirs.
+    pub(in crate::region) fn replace(
+        &self,
+        locked: Locked<'_>,
+        entries: Range<usize>,
+        shows: Shows<BlockId>,
+        event: Event,
+        next: impl FnMut(Range<usize>, Entry) -> Entry,
+    ) -> Result<(), Refused> {
+        let remapped = self.remap(locked, Place::Own, &entries, shows)?;
+        remapped.published(self.store(locked, event, entries, next));
+        Ok(())
+    }
+
+    /// Makes entries writable or read-only, and stores them in the states that `next` gives for theirs. If the call
+    /// fails, stores them in states that are correct with and without the right to write.
+    pub(in crate::region) fn reprotect(
+        &self,
+        locked: Locked<'_>,
+        place: Place,
+        entries: Range<usize>,
+        access: Access,
+        event: Event,
+        next: impl Fn(State) -> State,
+    ) -> Result<(), Refused> {
+        let changed = self.site_at(place).reprotect(locked, self.bytes_of(&entries), access)?;
+        let stored = match changed.right() {
+            Right::Granted => self.store(locked, event, entries, |_, old| old.in_state(next(old.state()))),
+            Right::Unknown => self.protect_failed(locked, entries),
+        };
+        changed.published(stored)
+    }
+
+    /// Stores that these entries may have the right to write or not, after a call that failed.
+    fn protect_failed(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
+        self.accounts.unsure.store(true, Ordering::Relaxed);
+        self.store(locked, Event::ProtectFailed, entries, |_, old| old.in_state(on_protect_failed(old.state())))
+    }
+
+    /// As `protect_failed`, for entries whose mappings were counted before.
+    #[cold]
+    pub(in crate::region) fn note_failed_protection(&self, locked: Locked<'_>, entries: Range<usize>) {
+        let Recount { before, after } = self.protect_failed(locked, entries);
+        self.addresses.recount(before, after);
+    }
+
+    /// Counts the mappings of all entries anew, after a pause or a reset that changed entries without counting.
+    pub(in crate::region) fn count_mappings_anew(&self) {
+        self.addresses.recount(self.addresses.mappings(), 1 + self.shown().edges(0..self.table.len()));
+    }
+
     /// Whether other holders have the entry's block, too. While the caller holds the region lock, `Alone` stays true:
     /// only a holder can add another holder, and this region adds one only in a snapshot. `ByOthersToo` may become
     /// `Alone` at any time. For an entry without a block the value means nothing, and no transition depends on it.
@@ -230,18 +302,29 @@ impl<S: Sys> RegionCore<S> {
         }
     }
 
+    /// Whether the entry at `index` is a CoW mapping of a block that others hold too.
+    pub(in crate::region) fn shares_cow_mapping(&self, index: EntryIndex) -> bool {
+        let entry = self.table.get(index);
+        entry.is_cow_mapping() && self.held(entry) == Held::ByOthersToo
+    }
+
     /// Whether the region has several snapshots and may share blocks with them. Such snapshots keep only the pages that
     /// differ, where they can.
     pub(in crate::region) fn has_history(&self) -> bool {
         self.may_share_pages() && self.accounts.cow.has_several()
     }
 
-    /// Whether snapshots may have pages of their own over blocks that they share with the region. A limit on copies, a
-    /// reservation, system calls that have to wait, and writers that never fault each rule that out.
+    /// Whether snapshots may have pages of their own over blocks that they share with the region. A reservation rules
+    /// that out, too.
     pub(in crate::region) fn may_share_pages(&self) -> bool {
+        self.may_capture() && self.accounts.reserve == Reserve::None
+    }
+
+    /// Whether private pages over shared blocks may be captured. A limit on copies, system calls that have to wait, and
+    /// writers that never fault each rule that out.
+    pub(in crate::region) fn may_capture(&self) -> bool {
         let accounts = &self.accounts;
-        let are_uncounted = accounts.limit.is_none() && accounts.reserve == Reserve::None;
-        are_uncounted && !accounts.calls_wait && accounts.writers == Writers::Fault
+        accounts.limit.is_none() && !accounts.calls_wait && accounts.writers == Writers::Fault
     }
 
     /// Notes whether the block at `index` is dense, given that `pages` of its pages were written.

@@ -8,7 +8,6 @@
 //! | which blocks were the region's own | the reset copies the old bytes into such a block instead of exchanging it |
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::mem::{EngineVec, Own};
 
@@ -22,16 +21,6 @@ const MAX_IDLE_RESETS: u8 = 2;
 /// The most resets between two tries to keep pages, where that does not pay: so rare that tries cost little over all
 /// resets.
 const MAX_RESETS_BETWEEN_TRIES: u32 = 63;
-
-/// The list and its lock. A thread that resets the region, or makes it from a snapshot, also has the region's turn.
-#[derive(Debug, Default)]
-pub(crate) struct LockedDirtyList(Mutex<DirtyList>);
-
-impl LockedDirtyList {
-    pub(in crate::region) fn lock(&self) -> MutexGuard<'_, DirtyList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The private pages that a reset has to put back, and what else the region keeps from its last reset.
 #[derive(Debug)]
@@ -55,14 +44,7 @@ pub(in crate::region) struct DirtyList {
     pub(in crate::region) seen_at: Option<u64>,
     /// The number of pages that the list is to have room for at the next reset.
     wished: usize,
-    /// For each block: 0, or one more than the number of resets in a row that found it the region's own and not written
-    /// to.
-    pub(in crate::region) own: EngineVec<u8>,
-    /// For each block: whether it is parked while the reset keeps writers off.
-    pub(in crate::region) parked: EngineVec<bool>,
-    /// For each block: whether its set (pool/captured.rs) says what all its private pages with a mark have, so that a
-    /// scan has to find only the pages without one.
-    pub(in crate::region) told: EngineVec<bool>,
+    pub(in crate::region) blocks: EngineVec<BlockNote>,
     /// Whether any block is `told`.
     pub(in crate::region) are_told: bool,
 }
@@ -79,12 +61,22 @@ impl Default for DirtyList {
             after_failed_try: 0,
             seen_at: None,
             wished: FIRST_ROOM_PAGES,
-            own: EngineVec::new_in(Own),
-            parked: EngineVec::new_in(Own),
-            told: EngineVec::new_in(Own),
+            blocks: EngineVec::new_in(Own),
             are_told: false,
         }
     }
+}
+
+/// The notes on one block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::region) struct BlockNote {
+    /// 0, or one more than the number of resets in a row that found the block the region's own and not written to.
+    pub(in crate::region) own: u8,
+    /// Whether it is parked while the reset keeps writers off.
+    pub(in crate::region) is_parked: bool,
+    /// Whether its set (pool/captured.rs) says what all its private pages with a mark have, so that a scan has to find
+    /// only the pages without one.
+    pub(in crate::region) is_told: bool,
 }
 
 /// One private page.
@@ -102,15 +94,13 @@ impl DirtyList {
         if self.pages.capacity() < self.wished {
             self.pages.reserve(self.wished - self.pages.len());
         }
-        self.own.resize(blocks, 0);
-        self.parked.resize(blocks, false);
-        self.told.resize(blocks, false);
+        self.blocks.resize(blocks, BlockNote::default());
     }
 
     /// Makes no block `told`. The list lacks the pages that sets told of, so the next reset scans page tables again.
     pub(in crate::region) fn tell_nothing(&mut self) {
         if std::mem::take(&mut self.are_told) {
-            self.told.fill(false);
+            self.blocks.iter_mut().for_each(|block| block.is_told = false);
             self.seen_at = None;
         }
     }
@@ -167,7 +157,7 @@ impl DirtyList {
     /// all calls since the last call that returned true.
     pub(in crate::region) fn forget_marked(&mut self, block_of: impl Fn(usize) -> usize, most: usize) -> bool {
         let count = self.pages.len();
-        self.pages.retain(|page| !self.told[block_of(page.number)]);
+        self.pages.retain(|page| !self.blocks[block_of(page.number)].is_told);
         self.marked += count - self.pages.len();
         (self.idle, self.kept) = (0, self.pages.len());
         let are_many = self.marked > most;
@@ -188,7 +178,7 @@ impl DirtyList {
 
     /// The bytes of memory that the list takes.
     pub(crate) fn bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Page>() + self.own.capacity() + self.parked.capacity() + self.told.capacity()
+        self.pages.capacity() * size_of::<Page>() + self.blocks.capacity() * size_of::<BlockNote>()
     }
 }
 

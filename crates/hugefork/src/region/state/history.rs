@@ -48,9 +48,12 @@ pub(crate) enum Direction {
 }
 
 /// How a program writes to a region: its own advice, and its recent faults.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Habits {
-    history: History,
+    streams: [AtomicU64; FOLLOWED_STREAMS],
+    /// The number of streams begun so far, which gives the slot of the next one.
+    next: AtomicUsize,
+    trend: AtomicU64,
     /// An [`Advice`].
     advice: AtomicU8,
 }
@@ -60,41 +63,6 @@ pub(crate) struct Habits {
 pub(crate) struct Outlook {
     pub(crate) manner: Manner,
     pub(crate) stream: Option<Stream>,
-}
-
-impl Habits {
-    /// Stores the program's advice, which outweighs its faults from now on.
-    pub(crate) fn advise(&self, advice: Advice) {
-        self.advice.store(advice as u8, Ordering::Relaxed);
-    }
-
-    /// Notes a fault at byte `target` of the block at `index`, and returns the forecast for the next faults.
-    pub(in crate::region) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
-        let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
-        let stream = match advice {
-            Advice::Near => None,
-            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.history.stream(index, byte, size)),
-        };
-        let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
-        let used = if is_whole { Use::Whole } else { Use::Near };
-        Outlook { manner: Manner { used, side: self.history.side(index) }, stream }
-    }
-
-    /// Notes how far a stream has been prepared.
-    pub(in crate::region) fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
-        if let Some(stream) = outlook.stream {
-            self.history.advance(stream, start, count);
-        }
-    }
-}
-
-/// The recent faults of a region.
-#[derive(Debug)]
-struct History {
-    streams: [AtomicU64; FOLLOWED_STREAMS],
-    /// The number of streams begun so far, which gives the slot of the next one.
-    next: AtomicUsize,
-    trend: AtomicU64,
 }
 
 /// The stream that a fault belongs to.
@@ -132,17 +100,42 @@ impl Note {
 
 const NOTHING: u64 = Note { entry: NONE, direction: Direction::Up, count: 0 }.encode();
 
-impl Default for History {
+impl Default for Habits {
     fn default() -> Self {
-        History {
+        Habits {
             streams: [const { AtomicU64::new(NOTHING) }; FOLLOWED_STREAMS],
             next: AtomicUsize::new(0),
             trend: AtomicU64::new(NOTHING),
+            advice: AtomicU8::default(),
         }
     }
 }
 
-impl History {
+impl Habits {
+    /// Stores the program's advice, which outweighs its faults from now on.
+    pub(crate) fn advise(&self, advice: Advice) {
+        self.advice.store(advice as u8, Ordering::Relaxed);
+    }
+
+    /// Notes a fault at byte `target` of the block at `index`, and returns the forecast for the next faults.
+    pub(in crate::region) fn outlook(&self, index: EntryIndex, target: Option<usize>, size: BlockSize) -> Outlook {
+        let advice = Advice::from_u8(self.advice.load(Ordering::Relaxed));
+        let stream = match advice {
+            Advice::Near => None,
+            Advice::Unknown | Advice::Whole => target.and_then(|byte| self.stream(index, byte, size)),
+        };
+        let is_whole = advice == Advice::Whole || stream.is_some_and(Stream::is_believed);
+        let used = if is_whole { Use::Whole } else { Use::Near };
+        Outlook { manner: Manner { used, side: self.side(index) }, stream }
+    }
+
+    /// Notes how far a stream has been prepared.
+    pub(in crate::region) fn follow(&self, outlook: Outlook, start: EntryIndex, count: usize) {
+        if let Some(stream) = outlook.stream {
+            self.advance(stream, start, count);
+        }
+    }
+
     /// The stream that a fault at byte `target` of the block at `index` belongs to, if it may belong to one. In blocks
     /// of one base page every byte is in the first subpage, so streams there only go up.
     fn stream(&self, index: EntryIndex, target: usize, size: BlockSize) -> Option<Stream> {
@@ -215,7 +208,7 @@ mod tests {
 
     /// Simulates faults at byte `target` of each of `indices`, each of which prepares one block. Returns `ahead` for
     /// each.
-    fn run(history: &History, target: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    fn run(history: &Habits, target: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
         let ahead = |index| {
             let stream = history.stream(EntryIndex(index), target, HUGE).unwrap();
             history.advance(stream, EntryIndex(index), 1);
@@ -226,22 +219,22 @@ mod tests {
 
     #[test]
     fn a_stream_is_believed_at_its_third_block_and_followed_further_each_time() {
-        assert_eq!(run(&History::default(), FIRST, 10..17), [0, 0, 1, 3, 3, 3, 3]);
-        assert_eq!(run(&History::default(), LAST, (0..7).rev()), [0, 0, 1, 3, 3, 3, 3]);
+        assert_eq!(run(&Habits::default(), FIRST, 10..17), [0, 0, 1, 3, 3, 3, 3]);
+        assert_eq!(run(&Habits::default(), LAST, (0..7).rev()), [0, 0, 1, 3, 3, 3, 3]);
     }
 
     #[test]
     fn interleaved_streams_are_told_from_each_other_and_jumps_are_no_stream() {
-        let history = History::default();
+        let history = Habits::default();
         let interleaved = (0..4).flat_map(|step| [step, 100 + step, 200 + step]);
         assert_eq!(run(&history, FIRST, interleaved), [0, 0, 0, 0, 0, 0, 1, 1, 1, 3, 3, 3]);
-        assert_eq!(run(&History::default(), FIRST, [5, 4, 3, 9, 7, 1, 3]), [0; 7]);
-        assert_eq!(run(&History::default(), LAST, [3, 4, 5, 9, 7, 1, 3]), [0; 7]);
+        assert_eq!(run(&Habits::default(), FIRST, [5, 4, 3, 9, 7, 1, 3]), [0; 7]);
+        assert_eq!(run(&Habits::default(), LAST, [3, 4, 5, 9, 7, 1, 3]), [0; 7]);
     }
 
     #[test]
     fn a_stream_that_turns_begins_anew() {
-        let history = History::default();
+        let history = Habits::default();
         assert_eq!(run(&history, FIRST, 3..7), [0, 0, 1, 3]);
         assert_eq!(run(&history, LAST, [7, 6, 5, 4]), [0, 0, 1, 3]);
     }
@@ -249,16 +242,16 @@ mod tests {
     #[test]
     fn a_fault_inside_a_block_is_no_part_of_a_stream() {
         for target in [BASE_PAGE, HUGE.bytes() / 2, HUGE.bytes() - BASE_PAGE - 1] {
-            assert!(History::default().stream(EntryIndex(3), target, HUGE).is_none());
+            assert!(Habits::default().stream(EntryIndex(3), target, HUGE).is_none());
         }
-        let stream = History::default().stream(EntryIndex(3), BASE_PAGE - 1, BlockSize::KIB_4).unwrap();
+        let stream = Habits::default().stream(EntryIndex(3), BASE_PAGE - 1, BlockSize::KIB_4).unwrap();
         assert_eq!(stream.direction, Direction::Up);
     }
 
     #[test]
     fn the_side_is_where_the_last_faults_went() {
         let sides = |indices: &[usize]| {
-            let history = History::default();
+            let history = Habits::default();
             indices.iter().map(|&index| history.side(EntryIndex(index))).collect::<Vec<_>>()
         };
         use Side::{After, Around, Before};

@@ -2,14 +2,18 @@
 //!
 //! | methods of `RegionCore` | purpose |
 //! |---|---|
-//! | `zeros`, `of_program`, `at` | make a new region |
-//! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `offsets_of` | locate entries, bytes and windows |
-//! | `shown`, `site`, `site_at`, `remap` | read and change what the kernel maps |
-//! | `held`, `is_alone_with`, `is_revoked_at` | say which holders a block has |
-//! | `has_history`, `may_share_pages` | say whether snapshots may hold single pages over shared blocks |
+//! | `zeros`, `at` | make a new region |
+//! | `pool`, `len`, `check`, `touched`, `bytes_of`, `windows_of`, `parts` | locate entries, bytes and windows |
+//! | `shown`, `site`, `site_at`, `remap`, `replace` | read and change what the kernel maps |
+//! | `reprotect`, `note_failed_protection` | change the right to write, and store what the entries may show then |
+//! | `count_mappings_anew` | counts the mappings after many entries were changed |
+//! | `held`, `shares_cow_mapping`, `is_alone_with`, `is_revoked_at` | say which holders a block has |
+//! | `has_history`, `may_share_pages`, `may_capture` | say whether snapshots may hold single pages over shared blocks |
 //! | `note_density` | records whether a block is better copied than its pages |
+//! | `lock_entry`, `lock_entries` | lock entries for a call that changes them |
 //! | `store`, `reserve_again` | change entries and all that depends on them |
 //! | `split`, `pages_of`, `prepare_split` | treat blocks page by page |
+//! | `keep` | cancels lazy free of a block or of pages |
 //! | `take_turn`, `try_take_turn`, `set_operations` | decide which thread may cut or reset the region, and when |
 //! | `error` | makes the error that a call returns where a fault prints a line |
 
@@ -24,7 +28,6 @@ mod split;
 mod store;
 mod unresolved;
 
-pub(super) use crate::pool::captured::Turn;
 pub(super) use dirty_list::{DirtyList, Page};
 
 pub(crate) use self::core::RegionCore;

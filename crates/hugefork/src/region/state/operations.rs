@@ -19,7 +19,6 @@
 //!              └── gives up ─────▲
 //! ```
 
-use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -100,6 +99,7 @@ impl HeldOperations {
         HeldOperations { _last_gives_up: EngineArc::new(GivesUp(core.clone())), core }
     }
 
+    #[inline]
     pub(crate) fn core(&self) -> &EngineArc<OperationsCore> {
         &self.core
     }
@@ -107,15 +107,6 @@ impl HeldOperations {
     /// Whether both handles belong to the same operations.
     pub(crate) fn is(&self, other: &HeldOperations) -> bool {
         self.core.is(&other.core)
-    }
-}
-
-impl Deref for HeldOperations {
-    type Target = OperationsCore;
-
-    #[inline]
-    fn deref(&self) -> &OperationsCore {
-        &self.core
     }
 }
 
@@ -178,10 +169,6 @@ impl OperationsCore {
         unsafe { &*seat }
     }
 
-    fn seat(&self, nth: usize) -> Option<&ThreadSeat> {
-        self.room().seats.get(nth).map(|seat| self.stays(seat))
-    }
-
     /// Gives up the seat of a thread that ends. If the thread has forgotten an operation, that operation is over. Its
     /// guard may still be dropped later, so no other thread gets the seat then.
     pub(crate) fn vacate(&self, seat: &ThreadSeat) {
@@ -218,7 +205,7 @@ impl OperationsCore {
         let _engaged = Engaged::new();
         let begun = self.closes(called)?;
         // A seat that a thread takes after this loop has passed needs no check: that thread finds the gate closed.
-        let seats = (0..).map_while(|nth| self.seat(nth)).map(|seat| &seat.seat);
+        let seats = (0..).map_while(|nth| Some(&self.stays(self.room().seats.get(nth)?).seat));
         let closed = self.gate.close(seats, |seat, word, seen| {
             if let Some(ended) = self.of_ended_thread(seat) {
                 self.leave_for_good(ended);
@@ -329,7 +316,7 @@ pub(in crate::region) fn of_all<'a, S: Sys>(
         }
         found = Some(operations);
     }
-    Ok(found.map(Deref::deref))
+    Ok(found.map(|found| &**found.core()))
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use super::unresolved::Unresolved;
+use crate::mapping::addresses::Place;
 use crate::mapping::change::{Recount, Right};
 use crate::pool::frames::Content;
 use crate::stats::counters::count;
 use crate::sys::{Access, Merging, Sys};
 use crate::table::split::{Split, SplitPage};
-use crate::table::transition::Event;
-use crate::table::{Entry, Locked, Origin};
+use crate::table::transition::{Event, OnCancel, on_cancel};
+use crate::table::{Entry, Locked, State};
 use crate::units::{BASE_PAGE, BlockId, EntryIndex};
 
 /// A split block of a region.
@@ -51,6 +52,22 @@ impl<S: Sys> RegionCore<S> {
         let Some(pages) = self.table.split(index) else { return true };
         self.accounts.lazy_pages.fetch_sub(pages.count(SplitPage::Lazy), Ordering::Relaxed);
         pages.count(SplitPage::Dropped) == 0 || self.pool().give_memory_back(block)
+    }
+
+    /// Cancels lazy free of a block as a whole, or of a part of it if it is split. Returns the number of bytes that
+    /// were lazily freed.
+    pub(in crate::region) fn keep(&self, locked: Locked<'_>, index: EntryIndex, part: Range<usize>) -> usize {
+        match (on_cancel(self.table.get(index).state()), self.split(index)) {
+            // The block stays read-only. The next write finds out whether it has other holders.
+            ((next, OnCancel::Keep), _) => {
+                self.store(locked, Event::Cancel, index.0..index.0 + 1, |_, old| old.in_state(next));
+                self.pool().block_size.bytes()
+            }
+            ((_, OnCancel::KeepPages), Some(split)) => {
+                split.keep(part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE)) * BASE_PAGE
+            }
+            ((_, OnCancel::KeepPages), None) | ((_, OnCancel::Nothing), _) => 0,
+        }
     }
 }
 
@@ -97,21 +114,12 @@ impl<S: Sys> SplitBlock<'_, S> {
     /// Makes the block whole again: writable, with memory for all of its pages.
     fn join(&self, locked: Locked<'_>) -> Result<(), Unresolved> {
         self.fill_all(locked, Access::ReadWrite)?;
-        let all = 0..self.pages.len();
-        let allowed = self.region.site().reprotect(locked, self.bytes(&all), Access::ReadWrite)?;
-        let stored = match allowed.right() {
-            Right::Granted => self.make_whole(locked, Event::PagesWritable, Entry::Private(self.block)),
-            Right::Unknown => self.make_whole(locked, Event::ProtectFailed, Entry::Shared(self.block, Origin::Own)),
-        };
-        Ok(allowed.published(stored)?)
-    }
-
-    /// Stores a whole entry in place of the split one.
-    fn make_whole(&self, locked: Locked<'_>, event: Event, whole: Entry) -> Recount {
-        self.region.store(locked, event, self.index.0..self.index.0 + 1, |_, _| {
+        let (only, whole) = (self.index.0..self.index.0 + 1, |_| State::Private);
+        let joined = self.region.reprotect(locked, Place::Own, only, Access::ReadWrite, Event::PagesWritable, whole);
+        if !matches!(self.region.table.get(self.index), Entry::Split(_)) {
             self.forget();
-            whole
-        })
+        }
+        Ok(joined?)
     }
 
     /// Resets the page states, when the entry is no longer split.
@@ -157,19 +165,11 @@ impl<S: Sys> SplitBlock<'_, S> {
         freed
     }
 
-    /// Whether all pages are lazily freed.
-    pub(in crate::region) fn is_all_lazy(&self) -> bool {
-        self.pages.count(SplitPage::Lazy) == self.pages.len()
-    }
-
     /// Cancels lazy free of these pages. Returns how many were lazily freed.
     pub(in crate::region) fn keep(&self, pages: Range<usize>) -> usize {
-        let kept = self.pages.runs_of(pages, SplitPage::Lazy).map(|run| {
-            let count = run.len();
-            self.set(run, SplitPage::Readable);
-            count
-        });
-        kept.sum()
+        let before = self.pages.count(SplitPage::Lazy);
+        self.pages.runs_of(pages, SplitPage::Lazy).for_each(|run| self.set(run, SplitPage::Readable));
+        before - self.pages.count(SplitPage::Lazy)
     }
 
     /// Shows zeros in place of lazily freed pages and gives their memory back. False if the kernel refuses to show
@@ -195,7 +195,9 @@ impl<S: Sys> SplitBlock<'_, S> {
         let is_over = self.pages.count(SplitPage::Dropped) == self.pages.len();
         if is_over {
             self.region.pool().frames.set_content(self.block, Content::Fresh);
-            let Recount { before, after } = self.make_whole(locked, Event::PagesDropped, Entry::Zero);
+            let Recount { before, after } =
+                self.region.store(locked, Event::PagesDropped, self.index.0..self.index.0 + 1, |_, _| Entry::Zero);
+            self.forget();
             self.region.addresses.recount(before, after);
         }
         is_over

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 
 use super::core::RegionCore;
 use crate::mapping::change::Recount;
-use crate::sync::SignalsBlocked;
 use crate::sys::{Access, Sys};
 use crate::table::machine::allows;
 use crate::table::transition::Event;
@@ -99,32 +98,19 @@ impl<S: Sys> RegionCore<S> {
             // nothing.
             sums.freed += 1;
         }
-        if !keeps_blocks {
+        if let Some(first) = old.block().filter(|_| !keeps_blocks) {
             // The next write to such an entry takes a block again, which the reservation of the region covers.
             let takes_one = matches!(new, Entry::Zero | Entry::Shared(_, Origin::Parent));
-            self.leave_all(entries.clone(), old, takes_one, sums);
+            for index in entries.clone() {
+                self.leave(EntryIndex(index), old, first.offset(index - entries.start), takes_one, sums);
+            }
         }
         if matches!(new, Entry::Private(_)) {
-            self.take_reservations(entries, keeps_blocks, sums);
-        }
-    }
-
-    /// Clears the reservations of entries that became writable. They have been used, or are not needed if the entry
-    /// keeps its block.
-    fn take_reservations(&self, entries: Range<usize>, keeps_blocks: bool, sums: &mut Sums) {
-        for index in entries {
-            let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
-            sums.unreserved += usize::from(was_reserved && keeps_blocks && !seeded!("reservation-not-given-back"));
-        }
-    }
-
-    /// Releases the blocks of a run of entries that began with `old`.
-    fn leave_all(&self, entries: Range<usize>, old: Entry, take_one: bool, sums: &mut Sums) {
-        let Some(first) = old.block() else { return };
-        let mut index = entries.start;
-        while index < entries.end {
-            self.leave(EntryIndex(index), old, first.offset(index - entries.start), take_one, sums);
-            index += 1;
+            // The reservations have been used, or are not needed if the entries keep their blocks.
+            for index in entries {
+                let was_reserved = self.table.set_reserved(EntryIndex(index), Reserved::No);
+                sums.unreserved += usize::from(was_reserved && keeps_blocks && !seeded!("reservation-not-given-back"));
+            }
         }
     }
 
@@ -186,9 +172,7 @@ impl<S: Sys> RegionCore<S> {
         }
         for index in entries.map(EntryIndex).filter(|&index| has_none(index)) {
             let one = self.pool().reserve(Reserve::Full, 1)?;
-            let _signals = SignalsBlocked::new();
-            let _window = self.table.lock(index);
-            let _publishing = self.lock.shared();
+            let _held = self.lock_entry(index);
             one.give_to(self.pool(), &self.table, index.0..index.0 + 1, has_none);
         }
         Ok(())

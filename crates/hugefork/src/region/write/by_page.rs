@@ -5,31 +5,25 @@ use hugefork_kernels::Use;
 
 use super::fault::{Fault, Resolution};
 use crate::mapping::addresses::Place;
-use crate::region::private::Quiesced;
+use crate::region::private::{Quiesced, WrittenBack};
 use crate::region::state::Unresolved;
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, Sys};
+use crate::sys::{PageRun, Sys};
 use crate::table::transition::Grain;
-use crate::table::{Entry, Locked};
+use crate::table::{Entry, Locked, State};
 use crate::types::options::CopyGrain;
+
+/// The runs of pages that one scan asks for. They lie on the handler's stack.
+const RUNS_AT_ONCE: usize = 4;
 
 impl<S: Sys> Fault<'_, S> {
     /// Whether a write to `entry`, whose block others hold too, copies a page or the block.
     pub(super) fn grain(&self, entry: Entry) -> Grain {
-        let by_page = self.region.may_cow_map() && self.is_sparse();
-        match entry {
-            // Another thread has made the entry writable.
-            Entry::CowMapped(_, _, Access::ReadWrite) => Grain::Page,
-            Entry::Shared(..) | Entry::CowMapped(..) if by_page => Grain::Page,
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Shared(..)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::CowMapped(..)
-            | Entry::Revoked => Grain::Block,
-        }
+        let is_shared = matches!(entry.state(), State::Shared | State::CowMapped(_));
+        // If the entry is writable, another thread has made it so.
+        let is_by_page = entry.is_writable_cow_mapping() || is_shared && self.region.may_cow_map() && self.is_sparse();
+        if is_by_page { Grain::Page } else { Grain::Block }
     }
 
     fn is_sparse(&self) -> bool {
@@ -46,17 +40,6 @@ impl<S: Sys> Fault<'_, S> {
         region.accounts.grain == CopyGrain::Page || is_guessed
     }
 
-    /// The most blocks that may become CoW mappings in this fault. With a limit, only one block of the region's own
-    /// may: a block that nobody has written to must not be charged.
-    fn most_cow_mapped(&self, entry: Entry, limit: Option<usize>) -> Result<usize, Unresolved> {
-        if entry.is_charged() {
-            // Another thread has made the entry writable.
-            return Ok(1);
-        }
-        self.check_limit(limit)?;
-        Ok(if limit.is_some() && entry.is_owner() { 1 } else { usize::MAX })
-    }
-
     /// Makes the kernel copy the pages that are written in the block and its neighbours: shows them through a private
     /// mapping, or makes the private mapping that is there writable.
     pub(super) fn by_page(
@@ -65,8 +48,15 @@ impl<S: Sys> Fault<'_, S> {
         entry: Entry,
         limit: Option<usize>,
     ) -> Result<Resolution, Unresolved> {
-        let most = self.most_cow_mapped(entry, limit)?;
-        let (_before, _after, run) = self.alike_by_page(entry, most);
+        // If the entry is charged, another thread has made it writable.
+        if !entry.is_charged() {
+            self.check_limit(limit)?;
+        }
+        // With a limit, only one block of the region's own may become a CoW mapping in this fault: a block that nobody
+        // has written to must not be charged.
+        let is_one = entry.is_charged() || limit.is_some() && entry.is_owner();
+        let most = if is_one { 1 } else { usize::MAX };
+        let (_others, run) = self.alike_by_page(entry, most);
         let locked = Locked::windows(self.window, publishing);
         match entry.is_cow_mapping() {
             true => self.region.allow_writes(locked, run, Place::Own)?,
@@ -93,10 +83,10 @@ impl<S: Sys> Fault<'_, S> {
     /// Adds the private pages to the copy of the block, if the block is a CoW mapping.
     pub(super) fn patch(&self) -> Result<(), Unresolved> {
         let (region, Some(quiesced)) = (self.region, &self.quiesced) else { return Ok(()) };
-        let new = region.pool().direct(self.taken.wanted);
+        let (new, only) = (region.pool().direct(self.taken.wanted), self.index.0..self.index.0 + 1);
         // SAFETY: this fault alone uses `new`. The guard keeps writers off, and our window lock lets nothing change
         // that.
-        unsafe { region.copy_private(&(self.index.0..self.index.0 + 1), quiesced.place(), new) }
+        unsafe { region.copy_private(&mut [PageRun::default(); RUNS_AT_ONCE], &only, quiesced.place, new) }
             .map_err(|error| self.returned(Unresolved::Unmappable(error)))?;
         count(&region.counters.blocks_written_back, 1);
         Ok(())
@@ -105,8 +95,8 @@ impl<S: Sys> Fault<'_, S> {
     /// Writes the private pages back into their block, which this region alone holds.
     pub(super) fn write_back(&mut self, publishing: SharedGuard<'_>) -> Result<Resolution, Unresolved> {
         let only = self.index.0..self.index.0 + 1;
-        let Some(block) = self.region.table.get(self.index).block() else { return Ok(Resolution::Raced) };
-        self.region.write_back_in_place(self.window, publishing, only, block)?;
+        let mut runs = [PageRun::default(); RUNS_AT_ONCE];
+        self.region.write_back_in_place(self.window, publishing, only, WrittenBack::Blocks, &mut runs)?;
         Ok(Resolution::Reused)
     }
 }

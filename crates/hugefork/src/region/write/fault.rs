@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering;
 use hugefork_kernels::{Target, Work};
 
 use crate::mapping::addresses::Place;
-use crate::mapping::change::{Recount, Refused, Remapped, Right};
+use crate::mapping::change::Recount;
 use crate::pool::frames::{Content, Taken, Wanted};
 use crate::pool::shortage::Found;
 use crate::region::private::{Locks, Quiesced};
@@ -29,9 +29,9 @@ use crate::region::state::history::Outlook;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::stats::counters::count;
 use crate::sync::SharedGuard;
-use crate::sys::{Access, Shows, Sys, SystemError};
-use crate::table::transition::{Event, Grain, OnWrite, on_protect_failed, on_write};
-use crate::table::{Entry, Locked, Reserved, State, WindowsGuard};
+use crate::sys::{Access, Shows, Sys};
+use crate::table::transition::{Event, Grain, OnWrite, on_write};
+use crate::table::{Entry, Locked, State, WindowsGuard};
 use crate::units::{BASE_PAGE, EntryIndex};
 
 /// How a write was resolved.
@@ -68,19 +68,11 @@ impl Become {
 
 /// Whether the thread has the turn of a region (state/core.rs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turns {
+pub(in crate::region) enum Turns {
     /// It has no turn, so it may wait for a thread that has one.
     Free,
     /// It has at least one, so a thread that has another turn may wait for it.
     Taken,
-}
-
-/// The next step after a try to make a block writable.
-enum Next {
-    Again,
-    Done,
-    /// Try again, once signals have been delivered.
-    ComeBack,
 }
 
 /// A write to one block, under the lock of its window.
@@ -121,60 +113,46 @@ impl<S: Sys> RegionCore<S> {
         let (mut what, mut limit, mut short) = (what, self.accounts.limit, None);
         loop {
             let resolved = self.try_to_make(what, index, target, limit);
-            if what == Become::Writable && resolved == Err(Unresolved::PoolFull) && self.may_cow_map() {
-                // A CoW mapping takes no block, so no other holder has to give one up.
-                what = Become::WritableByPage;
-                continue;
-            }
-            if resolved == Err(Unresolved::PoolFull) {
-                // Until this write is resolved, the pool's thread takes no blocks: the next free one is for the write.
-                short.get_or_insert_with(|| self.pool().note_writer_short_of_blocks());
-            }
-            match self.after(index, &resolved, &mut limit, turns) {
-                Next::Again => {}
-                Next::Done => return resolved,
-                Next::ComeBack => return Err(Unresolved::NotYet),
-            }
-        }
-    }
-
-    /// Makes room if the try found no block, or else counts its result. The caller holds no lock.
-    fn after(
-        &self,
-        index: EntryIndex,
-        resolved: &Result<Resolution, Unresolved>,
-        limit: &mut Option<usize>,
-        turns: Turns,
-    ) -> Next {
-        let counter = match resolved {
-            Ok(Resolution::DemandZero) => &self.counters.demand_zero,
-            Ok(Resolution::Copied) => &self.counters.copied,
-            Ok(Resolution::Reused) => &self.counters.reused,
-            Ok(Resolution::CowMapped) => &self.counters.cow_mapped,
-            Ok(Resolution::Raced) => &self.counters.raced,
-            Err(Unresolved::PoolFull) => match self.make_room(index, turns) {
-                Found::Some => return Next::Again,
-                Found::None => &self.counters.failed,
-                Found::LookAgain => return Next::ComeBack,
-            },
-            Err(Unresolved::CowLimit) if self.write_back_a_charged_one() => return Next::Again,
-            Err(Unresolved::CowLimit) => {
-                if !self.revoke_from_others(index) {
-                    *limit = None;
+            // No lock is held here, so this thread may wait for others while it makes room.
+            let counter = match resolved {
+                Ok(Resolution::DemandZero) => &self.counters.demand_zero,
+                Ok(Resolution::Copied) => &self.counters.copied,
+                Ok(Resolution::Reused) => &self.counters.reused,
+                Ok(Resolution::CowMapped) => &self.counters.cow_mapped,
+                Ok(Resolution::Raced) => &self.counters.raced,
+                Err(Unresolved::PoolFull) if what == Become::Writable && self.may_cow_map() => {
+                    // A CoW mapping takes no block, so no other holder has to give one up.
+                    what = Become::WritableByPage;
+                    continue;
                 }
-                return Next::Again;
-            }
-            // The write has neither succeeded nor failed, and faults again.
-            Err(Unresolved::NotYet) => return Next::Done,
-            Err(
-                Unresolved::OutOfMemory(_)
-                | Unresolved::TooManyMappings
-                | Unresolved::Unmappable(_)
-                | Unresolved::Revoked,
-            ) => &self.counters.failed,
-        };
-        count(counter, 1);
-        Next::Done
+                Err(Unresolved::PoolFull) => {
+                    // Until this write is resolved, the pool's thread takes no blocks: the next free one is for the
+                    // write.
+                    short.get_or_insert_with(|| self.pool().note_writer_short_of_blocks());
+                    match self.make_room(index, turns) {
+                        Found::Some => continue,
+                        Found::None => &self.counters.failed,
+                        Found::LookAgain => return Err(Unresolved::NotYet),
+                    }
+                }
+                Err(Unresolved::CowLimit) => {
+                    if !self.write_back_a_charged_one() && !self.revoke_from_others(index) {
+                        limit = None;
+                    }
+                    continue;
+                }
+                // The write has neither succeeded nor failed, and faults again.
+                Err(Unresolved::NotYet) => return resolved,
+                Err(
+                    Unresolved::OutOfMemory(_)
+                    | Unresolved::TooManyMappings
+                    | Unresolved::Unmappable(_)
+                    | Unresolved::Revoked,
+                ) => &self.counters.failed,
+            };
+            count(counter, 1);
+            return resolved;
+        }
     }
 
     /// As [`RegionCore::make`], without making room.
@@ -200,7 +178,9 @@ impl<S: Sys> RegionCore<S> {
             self.see_to_right(Locked::windows(&window, &publishing), index)?;
             return Ok(Resolution::Raced);
         }
-        let mut fault = Fault::new(self, &window, index, target);
+        let (outlook, start) = (self.habits.outlook(index, target, self.pool().block_size), index);
+        let (quiesced, taken) = (None, Taken::NONE);
+        let mut fault = Fault { region: self, window: &window, index, target, outlook, quiesced, taken, start };
         if needed == OnWrite::Copy && what.may_be_by_page() {
             needed = self.needed(entry, if what == Become::Writable { fault.grain(entry) } else { Grain::Page });
         }
@@ -253,21 +233,12 @@ impl<S: Sys> RegionCore<S> {
     }
 }
 
-impl<'a, S: Sys> Fault<'a, S> {
-    fn new(
-        region: &'a RegionCore<S>,
-        window: &'a WindowsGuard<'a>,
-        index: EntryIndex,
-        target: Option<usize>,
-    ) -> Fault<'a, S> {
-        let outlook = region.habits.outlook(index, target, region.pool().block_size);
-        Fault { region, window, index, target, outlook, quiesced: None, taken: Taken::NONE, start: index }
-    }
-
+impl<S: Sys> Fault<'_, S> {
     /// Resolves a first write: gives zeroed blocks to the entry and to neighbours that have none either.
     fn give_zeroed(&mut self) -> Result<Resolution, Unresolved> {
         let (_ahead, run) = self.unwritten();
-        self.take_zeroed(&run)?;
+        self.take(&run, Wanted::Zeroed)?;
+        if seeded!("mapped-without-being-cleared") { self.obtain_fresh() } else { self.zero() }?;
         self.map(Resolution::DemandZero)
     }
 
@@ -275,20 +246,10 @@ impl<'a, S: Sys> Fault<'a, S> {
     fn reuse(&self, publishing: &SharedGuard<'_>, entry: Entry) -> Result<Resolution, Unresolved> {
         let (region, locked) = (self.region, Locked::windows(self.window, publishing));
         let (_ahead, run) = self.alike(entry);
-        let bytes = region.bytes_of(&run);
-        let len = bytes.len();
-        let allowed = region.site().reprotect(locked, bytes, Access::ReadWrite)?;
-        let stored = match allowed.right() {
-            Right::Granted => region.store(locked, Event::Write, run.clone(), |_, old| old.in_state(State::Private)),
-            // Some pages may be writable now, and no fault would report a write to them.
-            Right::Unknown => region.store(locked, Event::ProtectFailed, run.clone(), |_, old| {
-                old.in_state(on_protect_failed(old.state()))
-            }),
-        };
-        allowed.published(stored)?;
+        region.reprotect(locked, Place::Own, run.clone(), Access::ReadWrite, Event::Write, |_| State::Private)?;
         region.habits.follow(self.outlook, EntryIndex(run.start), run.len());
         if matches!(entry, Entry::Lazy(_)) {
-            count(&region.counters.bytes_cancelled, len as u64);
+            count(&region.counters.bytes_cancelled, region.bytes_of(&run).len() as u64);
         }
         Ok(Resolution::Reused)
     }
@@ -301,29 +262,33 @@ impl<'a, S: Sys> Fault<'a, S> {
         Ok(Resolution::Reused)
     }
 
-    /// Resolves a write to a block that others hold: makes a copy for this region alone.
+    /// Resolves a write to a block that others hold: makes a copy for this region alone, and perhaps copies of
+    /// neighbours.
+    ///
+    /// The run is chosen under the region lock. A snapshot first marks an entry as shared and then takes away the right
+    /// to write. Until every processor knows of that, other threads still write to the block. But a snapshot holds the
+    /// region lock exclusively all that time, so none is half done when the run is chosen. Blocks that others hold are
+    /// write-protected then, and our window locks keep them so.
     fn copy(&mut self, publishing: SharedGuard<'_>, limit: Option<usize>) -> Result<Resolution, Unresolved> {
-        if self.region.table.get(self.index).is_cow_mapping() {
+        let region = self.region;
+        if region.table.get(self.index).is_cow_mapping() {
             let (locks, only) = (Locks::Windows(self.window), self.index.0..self.index.0 + 1);
-            self.quiesced = Some(Quiesced::new(self.region, locks, only));
+            self.quiesced = Some(Quiesced::new(region, locks, only));
         }
         self.check_limit(limit)?;
         let (_ahead, run) = self.held_by_others();
-        self.copy_run(publishing, run)
-    }
-
-    /// Copies blocks that others hold.
-    ///
-    /// The run was chosen under the region lock. A snapshot first marks an entry as shared and then takes away the
-    /// right to write. Until every processor knows of that, other threads still write to the block. But a snapshot
-    /// holds the region lock exclusively all that time, so none was half done when the run was chosen. Blocks that
-    /// others hold were write-protected then, and our window locks keep them so.
-    fn copy_run(&mut self, publishing: SharedGuard<'_>, run: Range<usize>) -> Result<Resolution, Unresolved> {
         drop(publishing);
-        if !self.region.addresses.can_hold() {
+        if !region.addresses.can_hold() {
             self.keep_writers_off()?;
         }
-        self.take_copies(&run)?;
+        self.take(&run, Wanted::Any)?;
+        self.obtain_fresh()?;
+        self.copy_blocks();
+        if region.addresses.can_hold() {
+            // Not earlier, because writers change only private pages, and never the blocks that were copied.
+            self.keep_writers_off().map_err(|reason| self.returned(reason))?;
+        }
+        self.patch()?;
         self.map(Resolution::Copied)
     }
 
@@ -338,31 +303,11 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
     }
 
-    /// Takes zeroed blocks for the entry and for as many entries of `run` around it as the pool has free neighbours
-    /// for.
-    fn take_zeroed(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
-        self.take(run, Wanted::Zeroed)?;
-        if seeded!("mapped-without-being-cleared") { self.obtain_fresh() } else { self.zero() }
-    }
-
-    /// As `take_zeroed`, but fills the blocks with copies of the entries' bytes.
-    fn take_copies(&mut self, run: &Range<usize>) -> Result<(), Unresolved> {
-        self.take(run, Wanted::Any)?;
-        self.obtain_fresh()?;
-        self.copy_blocks();
-        self.count_copied();
-        if self.region.addresses.can_hold() {
-            // Not earlier, because writers change only private pages, and never the blocks that were copied.
-            self.keep_writers_off().map_err(|reason| self.returned(reason))?;
-        }
-        self.patch()
-    }
-
     /// Takes blocks for the entry and for as many entries of `run` around it as the pool has free neighbours for.
     fn take(&mut self, run: &Range<usize>, wanted: Wanted) -> Result<(), Unresolved> {
         let (pool, index) = (self.region.pool(), self.index);
-        let reserved = if self.region.table.is_reserved(index) { Reserved::Yes } else { Reserved::No };
         let wish = self.region.placement.hint(index, pool.frames.len());
+        let reserved = self.region.table.reservation(index);
         let taken = pool.frames.take(wish, index.0 - run.start, run.end - 1 - index.0, wanted, reserved);
         self.taken = taken.ok_or(Unresolved::PoolFull)?;
         self.start = EntryIndex(index.0 - (self.taken.wanted.0 - self.taken.first.0) as usize);
@@ -375,7 +320,11 @@ impl<'a, S: Sys> Fault<'a, S> {
         let pool = self.region.pool();
         let touched = self.target.map(|byte| pool.block_size.len_of(self.index.0 - self.start.0) + byte);
         let zeroed = pool.zero(self.taken, touched, self.outlook.manner);
-        self.count_zeroed(zeroed.map_err(|error| self.returned(Unresolved::OutOfMemory(error)))?);
+        let bytes = zeroed.map_err(|error| self.returned(Unresolved::OutOfMemory(error)))?;
+        let (counters, cleared) = (&self.region.counters, pool.block_size.count(bytes));
+        count(&counters.blocks_cleared, cleared as u64);
+        count(&counters.bytes_cleared, bytes as u64);
+        count(&counters.blocks_zeroed_before, (self.taken.count - cleared) as u64);
         Ok(())
     }
 
@@ -411,75 +360,43 @@ impl<'a, S: Sys> Fault<'a, S> {
                 );
             }
         }
+        count(&self.region.counters.blocks_copied, self.taken.count as u64);
+        count(&self.region.counters.bytes_copied, pool.block_size.len_of(self.taken.count) as u64);
     }
 
     /// Maps the taken blocks, writable, and releases the old ones. That resolves the write.
     fn map(&mut self, resolved: Resolution) -> Result<Resolution, Unresolved> {
-        let publishing = self.region.lock.shared();
+        let (region, entries) = (self.region, self.start.0..self.start.0 + self.taken.count);
+        let publishing = region.lock.shared();
         let locked = Locked::windows(self.window, &publishing);
-        seeded!("reference-dropped-before-the-mapping-goes").then(|| self.store(locked));
-        self.publish(locked, self.show(locked))?;
+        seeded!("reference-dropped-before-the-mapping-goes").then(|| self.store(locked, entries.clone()));
+        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
+        let remapped = region.remap(locked, Place::Own, &entries, shows);
+        let remapped = remapped.map_err(|refused| self.returned(refused.into()))?;
+        let right = remapped.right();
+        remapped.published(self.store(locked, entries.clone()));
+        if let Err(error) = right {
+            // The blocks are shown but may be read-only: the next write asks for the right to write again.
+            region.note_failed_protection(locked, entries);
+            return Err(Unresolved::Unmappable(error));
+        }
         drop(publishing);
         if let Some(quiesced) = self.quiesced.take() {
             quiesced.done();
         }
-        self.follow();
+        region.habits.follow(self.outlook, self.start, self.taken.count);
         Ok(resolved)
     }
 
-    fn show(&self, locked: Locked<'_>) -> Result<Remapped<'a, S>, Refused> {
-        let shows = Shows::Memory { start: self.taken.first, access: Access::ReadWrite };
-        self.region.remap(locked, Place::Own, &self.entries(), shows)
-    }
-
-    /// Stores the entries of the taken blocks, which `shown` has mapped.
-    fn publish(&self, locked: Locked<'_>, shown: Result<Remapped<'_, S>, Refused>) -> Result<(), Unresolved> {
-        let remapped = shown.map_err(|refused| self.returned(refused.into()))?;
-        let right = remapped.right();
-        remapped.published(self.store(locked));
-        right.map_err(|error| self.not_writable(locked, error))
-    }
-
-    /// Stores that the taken blocks are shown but may be read-only: the next write asks for the right to write again.
-    #[cold]
-    fn not_writable(&self, locked: Locked<'_>, error: SystemError) -> Unresolved {
-        let Recount { before, after } = self
-            .region
-            .store(locked, Event::ProtectFailed, self.entries(), |_, old| old.in_state(on_protect_failed(old.state())));
-        self.region.addresses.recount(before, after);
-        Unresolved::Unmappable(error)
-    }
-
-    fn follow(&self) {
-        self.region.habits.follow(self.outlook, self.start, self.taken.count);
-    }
-
-    fn entries(&self) -> Range<usize> {
-        self.start.0..self.start.0 + self.taken.count
-    }
-
-    fn store(&self, locked: Locked<'_>) -> Recount {
+    fn store(&self, locked: Locked<'_>, entries: Range<usize>) -> Recount {
         let content = if seeded!("used-block-counts-as-zero") { Content::Clean } else { Content::Used };
-        self.region.store(locked, Event::Write, self.entries(), |alike, _| {
+        self.region.store(locked, Event::Write, entries, |alike, _| {
             let first = self.taken.first.offset(alike.start - self.start.0);
             for by in 0..alike.len() {
                 self.region.pool().frames.set_content(first.offset(by), content);
             }
             Entry::Private(first)
         })
-    }
-
-    fn count_zeroed(&self, bytes_cleared: usize) {
-        let (counters, cleared) = (&self.region.counters, self.region.pool().block_size.count(bytes_cleared));
-        count(&counters.blocks_cleared, cleared as u64);
-        count(&counters.bytes_cleared, bytes_cleared as u64);
-        count(&counters.blocks_zeroed_before, (self.taken.count - cleared) as u64);
-    }
-
-    fn count_copied(&self) {
-        let (counters, size) = (&self.region.counters, self.region.pool().block_size);
-        count(&counters.blocks_copied, self.taken.count as u64);
-        count(&counters.bytes_copied, size.len_of(self.taken.count) as u64);
     }
 
     /// Gives back the taken blocks, which could not be used, and returns the reason.

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `resolve` | resolves the write of a fault |
 //! | `populate`, `prepare_blocks`, `prepare_write` | make blocks writable before the program writes |
-//! | `make_own`, `make_own_in_turn`, `try_to_make` | make a block the region's own, for other calls |
-//! | `write_back_what_is_alone`, `end_cow_mappings` | replace CoW mappings by blocks of the region's own |
+//! | `make_own`, `make_until_done`, `try_to_make` | make a block the region's own, for other calls |
+//! | `end_cow_mappings` | replaces CoW mappings by blocks of the region's own |
 //! | `pin`, `unpin` | keep blocks where they are, and end that |
 //! | `revoke_from_others` | takes a block away from forks and snapshots |
 
@@ -17,6 +17,6 @@ mod populate;
 mod revoke;
 mod run;
 
-pub(super) use fault::Become;
+pub(super) use fault::{Become, Turns};
 
 pub(crate) use fault::Resolution;

@@ -1,7 +1,7 @@
 //! Pins: blocks whose physical memory a device or the kernel uses without going through the page table.
 //!
 //! A pinned block is `Private` at every moment and stays where it is. Its pinned pages stay writable. Where a part of a
-//! block can be protected, its other pages are write-protected while it is copied (private/beside_pins.rs).
+//! block can be protected, its other pages are write-protected while it is copied (private/quiesce.rs).
 //!
 //! | operation | effect on a pinned block |
 //! |---|---|
@@ -15,9 +15,7 @@
 use std::ops::Range;
 
 use crate::region::state::RegionCore;
-use crate::sync::SignalsBlocked;
 use crate::sys::{Merging, Sys};
-use crate::table::Locked;
 use crate::table::transition::{OnPin, on_pin};
 use crate::types::error::RegionError;
 use crate::units::{BASE_PAGE, EntryIndex};
@@ -26,36 +24,29 @@ impl<S: Sys> RegionCore<S> {
     /// Makes the blocks that `range` touches writable and pins them. Pins all of them or none.
     pub(crate) fn pin(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.check(&range)?;
-        let entries = self.touched(&range);
         let size = self.pool().block_size;
         let divides = self.pool().sys.merging() == Merging::Merge && size.bytes() > BASE_PAGE;
         self.pins.prepare(self.table.len(), if divides { size.bytes() / BASE_PAGE } else { 0 });
-        for index in entries.clone().map(EntryIndex) {
-            if let Err(error) = self.pin_block(index, self.pages_at(index, &range)) {
-                self.unpin_entries(entries.start..index.0, &range);
+        for (nth, (index, pages)) in self.pages_in(&range).enumerate() {
+            if let Err(error) = self.pin_block(index, pages) {
+                self.unpin_first(nth, &range);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// The pages of a block that `range` touches.
-    fn pages_at(&self, index: EntryIndex, range: &Range<usize>) -> Range<usize> {
-        let block = self.bytes_of(&(index.0..index.0 + 1));
-        let (start, end) = (range.start.max(block.start) - block.start, range.end.min(block.end) - block.start);
-        start / BASE_PAGE..end.div_ceil(BASE_PAGE)
+    /// The blocks that `range` touches, each with its pages that `range` touches.
+    fn pages_in(&self, range: &Range<usize>) -> impl Iterator<Item = (EntryIndex, Range<usize>)> {
+        self.parts(range.clone()).map(|(index, part)| (index, part.start / BASE_PAGE..part.end.div_ceil(BASE_PAGE)))
     }
 
     fn pin_block(&self, index: EntryIndex, pages: Range<usize>) -> Result<(), RegionError> {
         loop {
             self.make_own(index)?;
-            let _signals = SignalsBlocked::new();
-            let window = self.table.lock(index);
-            let publishing = self.lock.shared();
+            let held = self.lock_entry(index);
             match on_pin(self.table.get(index).state()).1 {
-                OnPin::Count if self.pins.add(Locked::windows(&window, &publishing), index, pages.clone()) => {
-                    return Ok(());
-                }
+                OnPin::Count if self.pins.add(held.locked(), index, pages.clone()) => return Ok(()),
                 OnPin::Count => return Err(RegionError::TooManyPins),
                 // A snapshot has shared the block meanwhile. The loop tries again.
                 OnPin::WriteFirst => {}
@@ -65,15 +56,13 @@ impl<S: Sys> RegionCore<S> {
 
     /// Takes a pin off the blocks that `range` touches.
     pub(crate) fn unpin(&self, range: &Range<usize>) {
-        self.unpin_entries(self.touched(range), range);
+        self.unpin_first(usize::MAX, range);
     }
 
-    fn unpin_entries(&self, entries: Range<usize>, range: &Range<usize>) {
-        for index in entries.map(EntryIndex) {
-            let _signals = SignalsBlocked::new();
-            let window = self.table.lock(index);
-            let publishing = self.lock.shared();
-            self.pins.remove(Locked::windows(&window, &publishing), index, self.pages_at(index, range));
+    /// Takes a pin off the first `count` of the blocks that `range` touches.
+    fn unpin_first(&self, count: usize, range: &Range<usize>) {
+        for (index, pages) in self.pages_in(range).take(count) {
+            self.pins.remove(self.lock_entry(index).locked(), index, pages);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::mapping::addresses::Place;
 use crate::region::state::{RegionCore, Unresolved};
 use crate::sync::SignalsBlocked;
 use crate::sys::Sys;
-use crate::table::{Entry, Locked};
+use crate::table::Entry;
 use crate::types::error::RegionError;
 use crate::units::{EntryIndex, HUGE_PAGE};
 
@@ -39,9 +39,11 @@ impl<S: Sys> RegionCore<S> {
         // The density after earlier snapshots does not matter: a copy now would take a thousand times as long as a CoW
         // mapping.
         self.captured.forget_density(entries.clone());
+        let at_once = (PREPARED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
         let mut next = entries.start;
         while next < entries.end {
-            let end = entries.end.min(self.table.entries_of(self.prepared_with(next)).end);
+            let window = self.table.window(EntryIndex(next));
+            let end = entries.end.min(self.table.entries_of(window..window + at_once).end);
             next = self.prepare_some(next..end).map_err(|reason| self.error(reason))?;
             if next < end {
                 // This makes neighbours writable, too.
@@ -51,20 +53,11 @@ impl<S: Sys> RegionCore<S> {
         Ok(())
     }
 
-    /// The windows that are locked at once, from that of `entry` on.
-    fn prepared_with(&self, entry: usize) -> Range<usize> {
-        let first = self.table.window(EntryIndex(entry));
-        let count = (PREPARED_AT_ONCE_BYTES / self.pool().block_size.bytes().max(HUGE_PAGE)).max(1);
-        first..self.table.windows().min(first + count)
-    }
-
     /// Prepares writes from the first of `entries` on, up to an entry where a write would fault. Returns that one, or
     /// the end.
     fn prepare_some(&self, entries: Range<usize>) -> Result<usize, Unresolved> {
-        let _signals = SignalsBlocked::new();
-        let windows = self.table.lock_windows(self.windows_of(&entries));
-        let publishing = self.lock.shared();
-        let locked = Locked::windows(&windows, &publishing);
+        let held = self.lock_entries(&entries);
+        let locked = held.locked();
         let get = |index: usize| self.table.get(EntryIndex(index));
         let mut next = entries.start;
         while next < entries.end {
@@ -98,17 +91,7 @@ impl<S: Sys> RegionCore<S> {
         // Waits for faults under way, which may still make CoW mappings: they hold the lock.
         drop(self.lock.exclusive());
         drop(signals);
-        let is_cow_mapping = |index: &EntryIndex| self.table.get(*index).is_cow_mapping();
-        (0..self.table.len()).map(EntryIndex).filter(is_cow_mapping).try_for_each(|index| self.make_own(index))
-    }
-
-    /// Writes back the CoW mappings among `entries` that this region alone holds.
-    pub(in crate::region) fn write_back_what_is_alone(&self, entries: Range<usize>) -> Result<(), RegionError> {
-        if !self.accounts.has_cow_mappings() {
-            return Ok(());
-        }
-        let mut alone = entries.filter(|&index| self.is_alone_with_cow_mapping(index)).map(EntryIndex);
-        alone.try_for_each(|index| self.make_own(index))
+        self.make_each_own(0..self.len(), Entry::is_cow_mapping)
     }
 
     /// Makes a block the region's own, with all bytes that the region shows there, and writable. Goes on until the
@@ -117,12 +100,13 @@ impl<S: Sys> RegionCore<S> {
         self.make_until_done(Become::Own, index, Turns::Free)
     }
 
-    /// As [`RegionCore::make_own`], for a thread that has the region's turn.
-    pub(in crate::region) fn make_own_in_turn(&self, index: EntryIndex) -> Result<(), RegionError> {
-        self.make_until_done(Become::Own, index, Turns::Taken)
-    }
-
-    fn make_until_done(&self, what: Become, index: EntryIndex, turns: Turns) -> Result<(), RegionError> {
+    /// As [`RegionCore::make`], until the search for a block is over.
+    pub(in crate::region) fn make_until_done(
+        &self,
+        what: Become,
+        index: EntryIndex,
+        turns: Turns,
+    ) -> Result<(), RegionError> {
         loop {
             let signals = SignalsBlocked::new();
             let resolved = self.make(what, index, None, turns);

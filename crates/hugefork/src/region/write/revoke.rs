@@ -21,7 +21,6 @@
 use std::sync::atomic::Ordering;
 
 use super::fault::Turns;
-use crate::mapping::addresses::Place;
 use crate::pool::holders::{Answer, CowMappingHolder, Holder, LazyHolder};
 use crate::pool::lineage::{Derived, RegionId};
 use crate::pool::shortage::Found;
@@ -110,35 +109,25 @@ impl<S: Sys> RegionCore<S> {
         }
         let Some(block) = self.table.get(index).block() else { return false };
         let holders = pool.frames.references(block);
-        match asked {
-            _ if holders == 1 => true,
-            Asked::Changed => true,
-            Asked::Busy => {
-                pool.frames.given_back.wait_a_moment();
-                true
-            }
-            Asked::Strangers => false,
-            // All holders have refused, or some references were leaked and will never go.
-            Asked::Kept { .. } if asked == Asked::Kept { block, holders } => false,
-            Asked::Kept { .. } if pool.leaked.load(Ordering::Relaxed) > 0 => false,
-            Asked::Kept { .. } => {
-                pool.frames.given_back.wait_a_moment();
-                true
-            }
+        if holders == 1 || asked == Asked::Changed {
+            return true;
         }
+        let is_final = match asked {
+            Asked::Changed | Asked::Busy => false,
+            Asked::Strangers => true,
+            // All holders have refused, or some references were leaked and will never go.
+            Asked::Kept { .. } => asked == Asked::Kept { block, holders } || pool.leaked.load(Ordering::Relaxed) > 0,
+        };
+        if !is_final {
+            pool.frames.given_back.wait_a_moment();
+        }
+        !is_final
     }
 
     /// The block at `index`, if others hold it too and no block is reserved for a write there.
     fn shared_block(&self, index: EntryIndex) -> Option<BlockId> {
         let block = self.table.get(index).block().filter(|block| !self.is_alone_with(*block))?;
         (!self.table.is_reserved(index)).then_some(block)
-    }
-
-    fn hide(&self, locked: Locked<'_>, index: EntryIndex) -> bool {
-        let only = index.0..index.0 + 1;
-        let Ok(remapped) = self.remap(locked, Place::Own, &only, Shows::Hidden) else { return false };
-        remapped.published(self.store(locked, Event::Revoke, only, |_, _| Entry::Revoked));
-        true
     }
 }
 
@@ -182,7 +171,11 @@ impl<S: Sys> Holder for RegionCore<S> {
         // regions are locked oldest region first, and an older region may have a block of the asker's from a reset.
         let Some(window) = self.table.try_lock(index) else { return Answer::Busy };
         let publishing = self.lock.shared();
-        let lets_go = self.on_revoke(index, block) == OnRevoke::Hide;
-        if lets_go && self.hide(Locked::windows(&window, &publishing), index) { Answer::Done } else { Answer::No }
+        if self.on_revoke(index, block) != OnRevoke::Hide {
+            return Answer::No;
+        }
+        let (locked, only) = (Locked::windows(&window, &publishing), index.0..index.0 + 1);
+        let hidden = self.replace(locked, only, Shows::Hidden, Event::Revoke, |_, _| Entry::Revoked);
+        if hidden.is_ok() { Answer::Done } else { Answer::No }
     }
 }

@@ -28,8 +28,8 @@ const SCARCE_ONE_IN: usize = 8;
 /// entry (sys/linux/parked.rs). With 128 MiB, 100 writes to 1 GiB took 1.2 ms, and with 1 GiB 0.8 (docs/design.md).
 const COW_MAPPED_AT_ONCE_BYTES: usize = 1 << 30;
 
-/// The entries that one fault treats, and the locks of their windows besides that of the entry that faulted.
-type Run<'a> = (WindowsGuard<'a>, Range<usize>);
+/// The entries that one fault treats, and the locks of their windows on both sides of that of the entry that faulted.
+type Run<'a> = ([WindowsGuard<'a>; 2], Range<usize>);
 
 impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a first write gives blocks to.
@@ -53,15 +53,8 @@ impl<'a, S: Sys> Fault<'a, S> {
         }
         let budget = region.pool().sys.budget();
         // A lazily freed block is not worth a copy that no write has asked for.
-        let is_held_by_others = |entry: Entry, _| match entry {
-            Entry::Shared(block, _) => !region.is_alone_with(block),
-            Entry::Zero
-            | Entry::Private(_)
-            | Entry::Lazy(_)
-            | Entry::Split(_)
-            | Entry::CowMapped(..)
-            | Entry::Revoked => false,
-        };
+        let is_held_by_others =
+            |entry: Entry, _| matches!(entry, Entry::Shared(block, _) if !region.is_alone_with(block));
         if region.table.is_one_a_window() && self.leaves_enough() {
             let belongs = |entry, by| is_held_by_others(entry, by) && self.has_memory(by);
             self.onward(history::MOST_BLOCKS_A_FAULT, belongs)
@@ -97,11 +90,7 @@ impl<'a, S: Sys> Fault<'a, S> {
     /// The entries that a write by page treats together with the one that faulted, which is `entry`: they are in the
     /// same state, their blocks are neighbours in the pool, and others hold them too. There are at most `most`. The run
     /// lies within [`COW_MAPPED_AT_ONCE_BYTES`], and ends where a lock is not free.
-    pub(super) fn alike_by_page(
-        &self,
-        entry: Entry,
-        most: usize,
-    ) -> (WindowsGuard<'a>, WindowsGuard<'a>, Range<usize>) {
+    pub(super) fn alike_by_page(&self, entry: Entry, most: usize) -> Run<'a> {
         let (region, index) = (self.region, self.index.0);
         let (table, size) = (&region.table, region.pool().block_size);
         let belongs = |at: usize| {
@@ -116,25 +105,7 @@ impl<'a, S: Sys> Fault<'a, S> {
         };
         let group = size.count(COW_MAPPED_AT_ONCE_BYTES).max(1);
         let start = index / group * group;
-        let (mut run, own) = (index..index + 1, table.window(self.index));
-        let mut windows = own..own + 1;
-        let mut comes_along = |at: usize| {
-            let window = table.window(EntryIndex(at));
-            let lock = if windows.contains(&window) { None } else { table.try_lock(EntryIndex(at)) };
-            let comes_along = (windows.contains(&window) || lock.is_some()) && belongs(at);
-            if comes_along {
-                lock.into_iter().for_each(WindowsGuard::keep);
-                windows = windows.start.min(window)..windows.end.max(window + 1);
-            }
-            comes_along
-        };
-        while run.end < table.len().min(start + group) && run.len() < most && comes_along(run.end) {
-            run.end += 1;
-        }
-        while run.start > start && run.len() < most && comes_along(run.start - 1) {
-            run.start -= 1;
-        }
-        (table.kept(windows.start..own), table.kept(own + 1..windows.end), run)
+        self.extend(start..table.len().min(start + group), most, belongs)
     }
 
     /// Whether the block that the entry at distance `by` prefers has memory already. A fault waits for the kernel to
@@ -147,61 +118,62 @@ impl<'a, S: Sys> Fault<'a, S> {
 
     /// The run of this entry alone.
     fn only(&self) -> Run<'a> {
-        (WindowsGuard::default(), self.index.0..self.index.0 + 1)
+        (<[WindowsGuard<'a>; 2]>::default(), self.index.0..self.index.0 + 1)
     }
 
     /// This entry and the next ones of its stream, `most` in all, up to the first that `belongs` rejects. `belongs`
-    /// also gets the distance of each from this entry. The run ends with the window. If each entry has a lock of its
-    /// own, it ends where a lock is not free.
+    /// also gets the distance of each from this entry. If several entries share a lock, the run ends with the window.
     fn onward(&self, most: usize, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
-        let (table, index) = (&self.region.table, self.index);
-        let mut run = index.0..index.0 + 1;
+        let (table, index) = (&self.region.table, self.index.0);
         let Some(stream) = self.outlook.stream else { return self.only() };
-        let own = table.window_of(index);
-        for _ in 0..stream.ahead(most) {
-            let next = match stream.direction {
-                Direction::Up if run.end < table.len() => EntryIndex(run.end),
-                Direction::Down if run.start > 0 => EntryIndex(run.start - 1),
-                Direction::Up | Direction::Down => break,
-            };
-            let lock = if own.contains(&next.0) { None } else { table.try_lock(next) };
-            let is_locked = own.contains(&next.0) || lock.is_some() && table.is_one_a_window();
-            let by = next.0 as isize - index.0 as isize;
-            if !is_locked || !self.goes_along(next) || !belongs(table.get(next), by) {
-                break;
-            }
-            lock.into_iter().for_each(WindowsGuard::keep);
-            run = run.start.min(next.0)..run.end.max(next.0 + 1);
-        }
-        let others = match (table.is_one_a_window(), stream.direction) {
-            (false, _) => 0..0,
-            (true, Direction::Up) => index.0 + 1..run.end,
-            (true, Direction::Down) => run.start..index.0,
+        let (ahead, window) = (stream.ahead(most), table.window_of(self.index));
+        let bounds = if table.is_one_a_window() { 0..table.len() } else { window };
+        let within = match stream.direction {
+            Direction::Up => index..bounds.end.min(index + ahead + 1),
+            Direction::Down => bounds.start.max(index.saturating_sub(ahead))..index + 1,
         };
-        (table.kept(others), run)
+        self.along(within, belongs)
     }
 
     /// The entries around this one, in its window and without a gap, that `belongs` accepts. `belongs` also gets the
     /// distance of each from this entry.
     fn around(&self, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
-        let (table, index) = (&self.region.table, self.index);
-        let window = table.window_of(index);
-        let belongs = |at: usize| {
-            self.goes_along(EntryIndex(at)) && belongs(table.get(EntryIndex(at)), at as isize - index.0 as isize)
-        };
-        let mut run = index.0..index.0 + 1;
-        while run.end < window.end && belongs(run.end) {
-            run.end += 1;
-        }
-        while run.start > window.start && belongs(run.start - 1) {
-            run.start -= 1;
-        }
-        (WindowsGuard::default(), run)
+        self.along(self.region.table.window_of(self.index), belongs)
     }
 
-    /// Whether `other` may get a block together with this entry: both have one reserved, or neither has.
-    fn goes_along(&self, other: EntryIndex) -> bool {
-        self.region.table.is_reserved(self.index) == self.region.table.is_reserved(other)
+    /// The entries of `within` around this one that may get a block together with it and that `belongs` accepts: both
+    /// have a block reserved, or neither has.
+    fn along(&self, within: Range<usize>, belongs: impl Fn(Entry, isize) -> bool) -> Run<'a> {
+        let (table, index) = (&self.region.table, self.index);
+        self.extend(within, usize::MAX, |at| {
+            table.is_reserved(index) == table.is_reserved(EntryIndex(at))
+                && belongs(table.get(EntryIndex(at)), at as isize - index.0 as isize)
+        })
+    }
+
+    /// The entries of `within` around this one, without a gap and `most` in all, that `belongs` accepts. Takes the
+    /// locks of their windows. The run ends where a lock is not free.
+    fn extend(&self, within: Range<usize>, most: usize, belongs: impl Fn(usize) -> bool) -> Run<'a> {
+        let (region, table, index) = (self.region, &self.region.table, self.index.0);
+        let (mut run, mut locked) = (index..index + 1, table.window_of(self.index));
+        let mut comes_along = |at: usize| {
+            if locked.contains(&at) {
+                return belongs(at);
+            }
+            let Some(lock) = table.try_lock(EntryIndex(at)).filter(|_| belongs(at)) else { return false };
+            lock.keep();
+            let window = table.window_of(EntryIndex(at));
+            locked = locked.start.min(window.start)..locked.end.max(window.end);
+            true
+        };
+        while run.end < within.end && run.len() < most && comes_along(run.end) {
+            run.end += 1;
+        }
+        while run.start > within.start && run.len() < most && comes_along(run.start - 1) {
+            run.start -= 1;
+        }
+        let (own, windows) = (table.window(self.index), region.windows_of(&locked));
+        ([table.kept(windows.start..own), table.kept(own + 1..windows.end)], run)
     }
 
     /// Whether the fault may take blocks that no write has asked for: an eighth of the pool is left for writes that do.
