@@ -49,7 +49,7 @@ use crate::units::SizeError;
 /// | 1108 | `too_many_pins` | `EBUSY` | A block has as many pins as can be counted. |
 /// | 1201 | `revoked` | `EIO` | Part of a fork or snapshot was taken away. |
 /// | 1202 | `already_observed` | `EEXIST` | The region has an observer. |
-/// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which has no regions. |
+/// | 1203 | `forked_child` | `EOPNOTSUPP` | The process is a `fork(2)` child, which cannot make this call. |
 /// | 1205 | `inside_operation` | `EDEADLK` | A fork, snapshot or reset inside an operation, which it would wait for. |
 /// | 1206 | `operation_goes_on` | `EBUSY` | An operation that took longer than a fork, snapshot or reset waits. |
 /// | 1301 | `backing_unavailable` | `EOPNOTSUPP` | The machine lacks the backing that was asked for. |
@@ -123,7 +123,7 @@ pub enum ErrorCode {
     Revoked = 1201,
     /// The region has an observer.
     AlreadyObserved = 1202,
-    /// The process is a `fork(2)` child, which has no regions.
+    /// The process is a `fork(2)` child, which cannot make this call.
     ForkedChild = 1203,
     /// A fork, snapshot or reset inside an operation, which it would wait for.
     InsideOperation = 1205,

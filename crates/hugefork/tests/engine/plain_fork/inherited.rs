@@ -244,6 +244,29 @@ fn a_child_sees_no_half_of_an_operation_unless_it_goes_on_inside() {
     .well();
 }
 
+/// Methods that return slices return those of the child.
+#[test]
+fn a_child_has_slices_of_its_regions() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice()[5] = 1;
+        region.lazy_free(BLOCK..2 * BLOCK).unwrap();
+        // SAFETY: a copy for the child only, which forgets it.
+        let mut copy = core::mem::ManuallyDrop::new(unsafe { core::ptr::read(&raw const region) });
+        check_fork(|| {
+            assert_eq!(copy.as_mut_slice()[5], 1);
+            copy.slice_of_mut::<u32>(0..16).unwrap()[0] = 7;
+            assert_eq!(copy.as_atomic_u64s()[0].load(Ordering::Relaxed), 7 | 1 << 40);
+            assert_eq!(copy.values_of::<u64>(0..16).unwrap().get(0), 7 | 1 << 40);
+            assert_eq!(copy.writers(2).unwrap().len(), 2);
+            assert_eq!(copy.snapshot().map(drop), Err(RegionError::ForkedChild));
+        });
+        assert_eq!(region.as_mut_slice()[..6], [0, 0, 0, 0, 0, 1]);
+    })
+    .well();
+}
+
 /// Closes all descriptors, as daemons do.
 fn close_all() {
     // SAFETY: closes descriptors; this process uses none of them any more.
