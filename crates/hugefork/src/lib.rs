@@ -109,6 +109,7 @@ pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};
 pub use pool::stock::{StockStats, ZeroedStock};
+pub use region::children::BeforeFork;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;

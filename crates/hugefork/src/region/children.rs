@@ -14,6 +14,7 @@
 //! which go back to the moment of the cut.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
 
 use super::cut;
-use super::state::{BetweenOperations, HeldOperations, RegionCore};
+use super::state::{BetweenOperations, HeldOperations, OperationsCore, RegionCore};
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
@@ -128,6 +129,8 @@ static REGISTRY: LazyLock<Registry> =
 thread_local! {
     /// How many forks of this thread are under way. More than one means that another handler forks.
     static FORKS: Cell<usize> = const { Cell::new(0) };
+    /// Whether the thread has a [`BeforeFork`] that has waited.
+    static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From now on, children of `fork(2)` inherit the region.
@@ -246,29 +249,70 @@ impl Fork {
     }
 }
 
-/// Calls `body` between the operations of all regions, unless this thread is inside an operation.
-fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
-    let mut waited_for: EngineVec<HeldOperations> = EngineVec::new_in(Own);
-    if !HeldOperations::is_this_thread_inside() {
-        let _signals = SignalsBlocked::new();
-        let _locked = REGISTRY.lock.lock();
-        // SAFETY: under the lock.
-        let (regions, _) = unsafe { &*REGISTRY.inner.get() };
-        for one in regions {
+/// While this lives, no thread is inside an operation of a region that children inherit, and a fork of this thread does
+/// not wait for any. It serves interpreters in which a fork holds a lock, and threads need that lock to leave an
+/// operation: there, the fork would wait in vain.
+///
+/// ```
+/// use hugefork::BeforeFork;
+/// let before = BeforeFork::wait()?; // without the lock
+/// // Here the thread takes the lock and forks.
+/// drop(before);
+/// # Ok::<(), hugefork::RegionError>(())
+/// ```
+/// In the child it has no effect.
+pub struct BeforeFork {
+    /// `None` if the thread is inside an operation, or has another value. What depends on the handles comes first.
+    waited: Option<(EngineVec<BetweenOperations<'static>>, EngineVec<HeldOperations>)>,
+    /// Belongs to its thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl BeforeFork {
+    /// Waits for the operations of all regions that children inherit.
+    ///
+    /// # Errors
+    /// [`RegionError::OperationGoesOn`], [`RegionError::System`].
+    pub fn wait() -> Result<BeforeFork, RegionError> {
+        if owner::is_forked_child() || HAS_WAITED.get() || HeldOperations::is_this_thread_inside() {
+            return Ok(BeforeFork { waited: None, _not_send: PhantomData });
+        }
+        let mut handles: EngineVec<HeldOperations> = EngineVec::new_in(Own);
+        {
+            let _signals = SignalsBlocked::new();
+            let _locked = REGISTRY.lock.lock();
+            // SAFETY: under the lock.
+            let (regions, _) = unsafe { &*REGISTRY.inner.get() };
             // SAFETY: a region stays in place until it leaves the list, which is locked.
-            let Some(operations) = (unsafe { &*one.region }).operations.get() else { continue };
-            if !waited_for.iter().any(|known| known.is(operations)) {
-                waited_for.push(operations.clone());
+            for operations in regions.iter().filter_map(|one| unsafe { &*one.region }.operations.get()) {
+                if !handles.iter().any(|known| known.is(operations)) {
+                    handles.push(operations.clone());
+                }
             }
         }
+        // Threads that wait here at once do so in one order.
+        handles.sort_unstable_by_key(|handle| &raw const **handle.core());
+        // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
+        let mut between: EngineVec<BetweenOperations<'static>> = EngineVec::with_capacity_in(handles.len(), Own);
+        for handle in &handles {
+            let operations: *const OperationsCore = &raw const **handle.core();
+            // SAFETY: the handle keeps it alive, and is dropped after what borrows it.
+            between.push(unsafe { &*operations }.wait_for_all()?);
+        }
+        HAS_WAITED.set(true);
+        Ok(BeforeFork { waited: Some((between, handles)), _not_send: PhantomData })
     }
-    // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
-    let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
-    for operations in &waited_for {
-        between.push(operations.wait_for_all()?);
+}
+
+impl Drop for BeforeFork {
+    fn drop(&mut self) {
+        let Some(waited) = self.waited.take() else { return };
+        HAS_WAITED.set(false);
+        if owner::is_forked_child() {
+            // Missing threads may hold locks of the operations.
+            std::mem::forget(waited);
+        }
     }
-    body();
-    Ok(())
 }
 
 /// Snapshots that the next child of a thread has, instead of the regions as they are.
@@ -347,7 +391,7 @@ extern "C" fn prepare() {
             "the next child of fork(2) has no regions: a signal handler forks in the middle of a snapshot"
         ));
         begin(|_, signals| Fork::without(signals));
-    } else if let Err(reason) = between_operations(|| begin(Fork::prepare)) {
+    } else if let Err(reason) = BeforeFork::wait().map(|_before| begin(Fork::prepare)) {
         refuse(reason);
         begin(|_, signals| Fork::without(signals));
     }

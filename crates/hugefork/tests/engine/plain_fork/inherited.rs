@@ -4,13 +4,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use crate::common::alone::alone;
 use crate::common::forked::{check_fork, in_fork, in_raw_fork};
 use crate::common::random::Random;
 use crate::common::wait::{self, until};
 use crate::common::{BACKINGS, Over, built};
-use hugefork::{Backing, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
+use hugefork::{Backing, BeforeFork, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
 
 const BLOCK: usize = 2 << 20;
 
@@ -240,6 +241,46 @@ fn a_child_sees_no_half_of_an_operation_unless_it_goes_on_inside() {
         let status = in_fork(|| i32::from(words[0][0].load(Ordering::Relaxed) != u64::MAX));
         assert!(status.success(), "{status}");
         drop(inside);
+    })
+    .well();
+}
+
+/// As in an interpreter: a thread leaves its operation with a lock that the thread has which forks.
+#[test]
+fn a_thread_that_has_waited_before_its_fork_waits_no_more() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let operations = Operations::with_patience(core::time::Duration::MAX);
+        region.set_operations(&operations).unwrap();
+        let (words, over) = (region.as_atomic_u64s(), AtomicBool::new(false));
+        let lock = Mutex::new(());
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _inside = operations.enter();
+                        words[0].fetch_add(1, Ordering::Relaxed);
+                        drop(lock.lock().unwrap());
+                        words[1].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..100 {
+                let before = BeforeFork::wait().unwrap();
+                let locked = lock.lock().unwrap();
+                check_fork(|| {
+                    assert_eq!(words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed));
+                    // Waits for nobody.
+                    drop(operations.enter());
+                });
+                drop((before, locked));
+            }
+            let inside = operations.enter();
+            drop((BeforeFork::wait().unwrap(), inside));
+        });
+        until_free(&pool, 15);
     })
     .well();
 }
