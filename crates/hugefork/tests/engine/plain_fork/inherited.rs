@@ -1,6 +1,6 @@
 //! Children of `fork(2)` that inherit the regions of a pool (`Children::Inherit`).
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -281,6 +281,40 @@ fn a_thread_that_has_waited_before_its_fork_waits_no_more() {
             drop((BeforeFork::wait().unwrap(), inside));
         });
         until_free(&pool, 15);
+    })
+    .well();
+}
+
+/// libc calls the oldest handlers first in a child. An allocator has such ones.
+#[test]
+fn older_handlers_of_forks_find_the_regions_in_a_child() {
+    static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+    extern "C" fn add_one() {
+        // SAFETY: null, or the first word of a region.
+        if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() } {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    alone(|| {
+        // SAFETY: the handlers add to a word.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(add_one), Some(add_one), Some(add_one)) }, 0);
+        let pool = builder(8).build().unwrap();
+        let (region, other) = (pool.region(BLOCK).unwrap(), pool.region(BLOCK).unwrap());
+        let word = &region.as_atomic_u64s()[0];
+        other.as_atomic_u64s()[7].store(7, Ordering::Relaxed);
+        WORD.store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+        for round in 0..3 {
+            check_fork(|| {
+                // The snapshot was taken before the handler in the parent.
+                assert_eq!(word.load(Ordering::Relaxed), 2 * round + 1);
+                check_fork(|| assert_eq!(word.load(Ordering::Relaxed), 2 * round + 3));
+                assert_eq!((word.load(Ordering::Relaxed), pool.stats().blocks), (2 * round + 3, 8));
+                assert_eq!(other.as_atomic_u64s()[7].load(Ordering::Relaxed), 7);
+            });
+            assert_eq!(word.load(Ordering::Relaxed), 2 * round + 2);
+        }
+        WORD.store(core::ptr::null_mut(), Ordering::Relaxed);
+        until_free(&pool, 6);
     })
     .well();
 }
