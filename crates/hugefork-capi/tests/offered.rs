@@ -56,6 +56,7 @@ const METHODS: &[(&str, &str)] = &[
     ("RegionOptions::copy_grain", "copy_grain"),
     ("RegionOptions::calls_wait", "calls_wait"),
     ("RegionOptions::max_cow_bytes", "max_cow_bytes"),
+    ("Region::in_child", "not offered in C yet"),
     ("Region::len", "hf_region_len"),
     ("Region::pool", "hf_region_pool"),
     ("Region::as_ptr", "hf_region_address"),
