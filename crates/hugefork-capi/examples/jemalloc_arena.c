@@ -1,10 +1,16 @@
 /*
  * A jemalloc arena whose memory is a region: a snapshot captures the whole arena, while the
- * program continues to allocate, write and free in it.
+ * program continues to allocate, write and free in it. A child of fork(2) has the arena at the
+ * same addresses, and goes on with it as with an arena of its own.
  *
  * jemalloc requests memory from extent hooks. These hand out the region from its beginning, one
  * block at a time, and let jemalloc keep and split its memory. Memory that jemalloc does not
- * need at the moment is lazily freed, so that the pool can reuse it.
+ * need at the moment is lazily freed, so that the pool can reuse it. In a child the hooks fail
+ * to free memory, and jemalloc keeps it.
+ *
+ * jemalloc's data about its extents lies elsewhere, so hf_region_reset_to cannot roll an arena
+ * back: it would not reset that data. fork(2) copies that data, too, but a moment after the
+ * region: no other thread may use the arena meanwhile.
  *
  *     cc -O2 jemalloc_arena.c $(pkg-config --cflags --libs hugefork) -ljemalloc
  */
@@ -15,6 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define NODES 100000
 
@@ -112,6 +120,27 @@ static const struct node *in_snapshot(const struct node *live, const struct aren
     return live == NULL ? NULL : (const struct node *)(const void *)(snapshot + offset_of(arena, live));
 }
 
+/* Frees the nodes and allocates another, in a child. Returns whether all nodes were right. */
+static int change_in_child(struct node *first, unsigned which, int flags)
+{
+    struct node *node, *next;
+    size_t nth = NODES;
+    char command[64];
+    for (node = first; node != NULL; node = next) {
+        next = node->next;
+        if (node->value != --nth)
+            return 0;
+        dallocx(node, flags);
+    }
+    snprintf(command, sizeof command, "arena.%u.purge", which);
+    mallctl(command, NULL, NULL, NULL, 0);
+    node = mallocx(sizeof *node, flags);
+    if (node == NULL)
+        return 0;
+    node->value = 1;
+    return nth == 0;
+}
+
 int main(void)
 {
     static struct arena arena = {.hooks = {.alloc = give, .dalloc = take_back, .purge_lazy = purge_lazily,
@@ -127,7 +156,10 @@ int main(void)
     size_t nth, count = 0, sum = 0, size = sizeof which;
     int flags;
     char command[64];
+    pid_t child;
+    int status;
     options.name = "jemalloc";
+    options.children = HF_CHILDREN_INHERIT;
     options.capacity = (size_t)128 << 20;
     or_end(hf_pool_create(&options, &pool));
     or_end(hf_region_create(pool, (size_t)64 << 20, NULL, &arena.region));
@@ -147,6 +179,9 @@ int main(void)
     }
 
     head = first;
+    child = fork();
+    if (child == 0)
+        _exit(!change_in_child(first, which, flags));
     or_end(hf_region_snapshot(arena.region, NULL, &saved));
     /* The program frees the live list, and jemalloc frees memory. */
     while (first != NULL) {
@@ -171,6 +206,11 @@ int main(void)
     }
     printf("%zu nodes in %zu MiB of a jemalloc arena were snapshotted\n", count, atomic_load(&arena.used) >> 20);
     hf_snapshot_close(saved);
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        fprintf(stderr, "the child has another arena\n");
+        return 1;
+    }
+    printf("a child has changed its copy of them\n");
     /* The region is not closed: a jemalloc arena cannot be destroyed here. */
     hf_pool_close(pool);
     return 0;

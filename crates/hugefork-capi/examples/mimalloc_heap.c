@@ -1,11 +1,14 @@
 /*
  * A mimalloc heap in a region: a snapshot captures the whole heap with all its allocations,
- * while the program continues to allocate and free.
+ * while the program continues to allocate and free. A child of fork(2) has the heap at the same
+ * addresses, and goes on with it as with a heap of its own.
  *
  * mimalloc 2.0.9 or newer can manage given memory. The memory must be aligned to 32 MiB and be
  * passed with `is_large`, so that mimalloc neither protects nor frees it: hugefork manages the
- * pages of a region. mimalloc's data about threads and heaps lies elsewhere, so a snapshot is
- * for reading: a heap cannot be rolled back.
+ * pages of a region. mimalloc's data about threads and heaps lies elsewhere. So a snapshot is
+ * for reading, and hf_region_reset_to cannot roll a heap back: it would not reset that data.
+ * fork(2) copies that data, too, but a moment after the region: no other thread may use the heap
+ * meanwhile.
  *
  *     cc -O2 mimalloc_heap.c $(pkg-config --cflags --libs hugefork) -lmimalloc
  */
@@ -14,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define ALIGNED ((size_t)32 << 20)
 #define MANAGED (4 * ALIGNED)
@@ -38,6 +43,24 @@ static const void *in_snapshot(const void *live, const hf_region *region, const 
     return live == NULL ? NULL : snapshot + ((const char *)live - (const char *)hf_region_address(region));
 }
 
+/* Frees the words and allocates others, in a child. Returns whether all words were right. */
+static int change_in_child(mi_heap_t *heap, struct word *first)
+{
+    struct word *word, *next;
+    size_t nth = WORDS;
+    char text[32];
+    for (word = first; word != NULL; word = next) {
+        next = word->next;
+        snprintf(text, sizeof text, "word %zu", --nth);
+        if (strcmp(word->text, text) != 0)
+            return 0;
+        mi_free(word->text);
+        word->text = mi_heap_strdup(heap, "the child's");
+        mi_free(word);
+    }
+    return nth == 0;
+}
+
 int main(void)
 {
     hf_pool_options options = HF_POOL_OPTIONS_INIT;
@@ -51,7 +74,10 @@ int main(void)
     const struct word *word;
     const void *mapped;
     size_t start, nth, count = 0;
+    pid_t child;
+    int status;
     options.name = "mimalloc";
+    options.children = HF_CHILDREN_INHERIT;
     options.capacity = 2 * (MANAGED + ALIGNED);
     or_end(hf_pool_create(&options, &pool));
     or_end(hf_region_create(pool, MANAGED + ALIGNED, NULL, &region));
@@ -72,6 +98,9 @@ int main(void)
         first = next;
     }
 
+    child = fork();
+    if (child == 0)
+        _exit(!change_in_child(heap, first));
     or_end(hf_region_snapshot(region, NULL, &saved));
     /* The live heap changes: every other text is freed, all others are overwritten. */
     for (nth = WORDS, word = first; nth-- > 0; word = word->next) {
@@ -97,6 +126,11 @@ int main(void)
     if (count != WORDS)
         return 1;
     hf_snapshot_close(saved);
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        fprintf(stderr, "the child has another heap\n");
+        return 1;
+    }
+    printf("a child has changed its copy of them\n");
     /* The region is not closed: mimalloc never releases memory that it was given. */
     hf_pool_close(pool);
     return 0;

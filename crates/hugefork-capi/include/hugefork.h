@@ -72,11 +72,12 @@
  * such as a put of a key and a value, a snapshot may contain the first write without the
  * second; hf_operations prevent that.
  *
- * FORK(2). Regions and snapshots belong to their process: in a child of fork(2), no memory is
- * at their addresses, functions return HF_E_FORKED_CHILD, and closing a handle does not affect
- * the parent. After exec a child is like any other process. Exports and imports work in
- * children, too: the descriptor of an export is open there, and an import is like other memory,
- * of which a child has a copy.
+ * FORK(2). A child of fork(2) has the regions of pools with HF_CHILDREN_INHERIT, as plain memory
+ * at the same addresses; the comment there says what it may do. It has no other regions, and no
+ * snapshots: no memory is at their addresses. In a child, functions return HF_E_FORKED_CHILD,
+ * and closing a handle does not affect the parent. After exec a child is like any other process.
+ * Exports and imports work in children, too: the descriptor of an export is open there, and an
+ * import is like other memory, of which a child has a copy.
  *
  * SYSTEM CALLS that read from a region always work. A call that writes to a block which is not
  * writable yet fails with EFAULT. Use hf_region_read_from instead, or pin the range;
@@ -175,7 +176,7 @@ enum hf_error {
     HF_E_TOO_MANY_PINS = -1108,       /* a block has 255 pins already */
     HF_E_REVOKED = -1201,             /* a part of a fork or snapshot was revoked */
     HF_E_ALREADY_OBSERVED = -1202,    /* the region has an observer */
-    HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which has no regions */
+    HF_E_FORKED_CHILD = -1203,        /* a fork(2) child, which cannot call this */
     HF_E_INSIDE_OPERATION = -1205,    /* a cut inside an operation would wait for itself */
     HF_E_OPERATION_GOES_ON = -1206,   /* an operation lasted longer than the cut's patience */
     HF_E_BACKING_UNAVAILABLE = -1301, /* the machine lacks the backing asked for */
@@ -276,6 +277,50 @@ enum hf_swap {
                          * may be swapped until they are written back into blocks */
 };
 
+/*
+ * The regions of a pool that a child of fork(2) has.
+ *
+ * HF_CHILDREN_INHERIT: all of them, at their addresses, as they were at one moment of the call
+ * of fork(2). So pointers into them are valid in the child.
+ *
+ * The child reads and writes the memory as plain memory of its own: the kernel copies each page
+ * of 4 KiB that it writes. No write of the parent reaches it, and none of its writes reaches the
+ * parent. Its own children inherit the memory, too. hf_region_address works in the child;
+ * functions that do more return HF_E_FORKED_CHILD. Closing a region there leaves the memory
+ * mapped; munmap is allowed. If the pool has hugetlb pages, a write copies a whole hugetlb page,
+ * and raises SIGBUS if the machine has none left. As in any child of a process with threads,
+ * only the thread that has forked exists. All memory outside of regions is that of a later
+ * moment in the call of fork(2): other threads may have written in between. So a thread that
+ * forks should hold the locks of data that lie partly in a region and partly outside.
+ *
+ * For the parent, fork(2) takes a snapshot of all such regions, whatever their pool, and costs
+ * what hf_region_snapshot costs; later writes copy pages. The parent holds the snapshot until
+ * the child and all that it has forked have ended, called exec, or unmapped the memory. A thread
+ * of the pool sleeps until then. The blocks of this snapshot are never revoked, just as those of
+ * an export are not: see hf_snapshot_export.
+ *
+ * The snapshot lies between the operations (hf_operations) of regions that have some, unless
+ * the thread that forks is inside one: then the snapshot is taken at once, and the child goes on
+ * inside that operation.
+ *
+ * posix_spawn, vfork and raw clone take no snapshot, and cost nothing. If exec follows fork, the
+ * parent closes the snapshot at the exec.
+ *
+ * The child has none of the regions if the snapshot fails, for example in a full pool or because
+ * an operation goes on for too long, and if the program has closed the pool's descriptor. One
+ * line on standard error says why. The same holds for a fork in a signal handler that has
+ * interrupted a snapshot or reset of the same thread, and for a fork in a handler of
+ * pthread_atfork.
+ *
+ * The child maps the pool's file, so it can reach ALL memory of the pool, and also what the
+ * parent writes later: mremap can make a mapping longer. If a child gives up rights, memory that
+ * it must not see belongs in another pool.
+ */
+enum hf_children {
+    HF_CHILDREN_HAVE_NOTHING = 0, /* an access raises SIGSEGV, after a line on standard error */
+    HF_CHILDREN_INHERIT = 1       /* implies `exports` = 1 */
+};
+
 /* The options of a pool. Zero is the default of every field except `capacity`. */
 typedef struct hf_pool_options {
     /* sizeof(hf_pool_options). */
@@ -327,10 +372,14 @@ typedef struct hf_pool_options {
     /* 1: hf_snapshot_export works, and the pool holds a read-only descriptor of its memory. 0:
      * it holds none (except for hugetlb, readable and writable). */
     int exports;
+    /* HF_CHILDREN_... */
+    int children;
+    /* Must be 0. */
+    int unused;
 } hf_pool_options;
 
 #define HF_POOL_OPTIONS_INIT \
-    { sizeof(hf_pool_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0 }
+    { sizeof(hf_pool_options), NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0 }
 
 /*
  * Builds a pool. The first pool of a process also installs the SIGSEGV handler, and measures
@@ -840,7 +889,7 @@ int hf_region_set_operations(hf_region *region, hf_operations *operations);
  *   mutex.
  * - Do not block inside: cuts wait, and threads that want to enter wait with them.
  *
- * In a child of fork(2), which has no regions, the call does not wait.
+ * In a child of fork(2) the call does not wait.
  */
 int hf_operations_enter(hf_operations *operations);
 

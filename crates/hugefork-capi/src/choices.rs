@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use hugefork::{Advice, Backing, Commit, CopyGrain, CoreDump, Fallback, Granted, Reserve, Swap};
+use hugefork::{Advice, Backing, Children, Commit, CopyGrain, CoreDump, Fallback, Granted, Reserve, Swap};
 
 use crate::failure::Failure;
 
@@ -60,6 +60,10 @@ choices! {
     Swap, "swap" {
         HF_SWAP_ALLOWED = 0 => Swap::Allowed,
         HF_SWAP_REFUSED = 1 => Swap::Refused,
+    }
+    Children, "regions of children" {
+        HF_CHILDREN_HAVE_NOTHING = 0 => Children::HaveNothing,
+        HF_CHILDREN_INHERIT = 1 => Children::Inherit,
     }
     Reserve, "reservation" {
         HF_RESERVE_NONE = 0 => Reserve::None,

@@ -37,6 +37,8 @@ pub(crate) struct hf_pool_options {
     pressure_step: usize,
     swap: c_int,
     exports: c_int,
+    children: c_int,
+    unused: c_int,
 }
 
 // SAFETY: `repr(C)`, begins with its size; pairs of `c_int` leave no padding; all fields may be zero.
@@ -64,7 +66,8 @@ impl hf_pool_options {
             .fallback(chosen(self.fallback)?)
             .commit(chosen(self.commit)?)
             .core_dump(chosen(self.core_dump)?)
-            .swap(chosen(self.swap)?);
+            .swap(chosen(self.swap)?)
+            .children(chosen(self.children)?);
         builder = match self.exports {
             0 => builder,
             1 => builder.exports(true),
@@ -74,6 +77,9 @@ impl hf_pool_options {
                 )));
             }
         };
+        if self.unused != 0 {
+            return Err(Failure::bad_value(format!("`unused` of hf_pool_options is {}: set it to 0", self.unused)));
+        }
         // SAFETY: the caller vouches for the arguments.
         if let Some(name) = unsafe { string(self.name) } {
             builder = builder.name(name.to_string_lossy());

@@ -45,7 +45,7 @@ macro_rules! programs {
     };
 }
 
-programs! { handles pools regions snapshots pins transfers observers operations threads forked full_pool mappings changes exports resets }
+programs! { handles pools regions snapshots pins transfers observers operations threads forked inherited full_pool mappings changes exports resets }
 
 #[test]
 fn out_of_addresses() {

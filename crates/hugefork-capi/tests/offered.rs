@@ -28,6 +28,7 @@ const METHODS: &[(&str, &str)] = &[
     ("Pool::reclaim", "hf_pool_reclaim"),
     ("Pool::trim", "hf_pool_trim"),
     ("Pool::stats", "hf_pool_get_stats"),
+    ("Pool::children", "the program has set it"),
     ("Pool::region", "hf_region_create"),
     ("Pool::region_with", "hf_region_create"),
     ("PoolBuilder::name", "name"),
@@ -39,6 +40,7 @@ const METHODS: &[(&str, &str)] = &[
     ("PoolBuilder::core_dump", "core_dump"),
     ("PoolBuilder::swap", "swap"),
     ("PoolBuilder::exports", "exports"),
+    ("PoolBuilder::children", "children"),
     ("PoolBuilder::obtain_ahead", "obtain_ahead"),
     ("PoolBuilder::zeroed_stock", "zeroed_high"),
     ("PoolBuilder::reclaim_under_pressure", "reclaim_under_pressure"),
@@ -55,6 +57,7 @@ const METHODS: &[(&str, &str)] = &[
     ("RegionOptions::copy_grain", "copy_grain"),
     ("RegionOptions::calls_wait", "calls_wait"),
     ("RegionOptions::max_cow_bytes", "max_cow_bytes"),
+    ("Region::in_child", "not offered in C yet"),
     ("Region::len", "hf_region_len"),
     ("Region::pool", "hf_region_pool"),
     ("Region::as_ptr", "hf_region_address"),
@@ -163,13 +166,14 @@ const STRUCTS: [(&str, &str, &str); 7] = [
 ];
 
 /// The engine's enums, and the prefix of their constants.
-const CHOICES: [(&str, &str); 9] = [
+const CHOICES: [(&str, &str); 10] = [
     ("Backing", "HF_BACKING"),
     ("Granted", "HF_GRANTED"),
     ("Fallback", "HF_FALLBACK"),
     ("Commit", "HF_COMMIT"),
     ("CoreDump", "HF_CORE_DUMP"),
     ("Swap", "HF_SWAP"),
+    ("Children", "HF_CHILDREN"),
     ("Reserve", "HF_RESERVE"),
     ("CopyGrain", "HF_COPY_GRAIN"),
     ("Advice", "HF_ADVICE"),

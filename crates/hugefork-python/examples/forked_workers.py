@@ -1,90 +1,95 @@
-"""The memory of forked workers that only read data shared with their parent, as in prefork servers.
+"""Forked workers that have their parent's arrays, as in prefork servers (gunicorn ``--preload``) and `multiprocessing` with
+``fork``, while the parent goes on writing.
 
-    python forked_workers.py                           # as it is
-    systemd-run -t -p MemoryKSM=yes python $PWD/forked_workers.py   # with equal pages merged (KSM has to run)
+    python forked_workers.py --workers 8 --table "256 MiB"
 
-CPython counts references, and so writes to objects that it reads: the kernel copies each page for each worker.
-Arguments: the number of workers (8), the shared MiB (1024), and the seconds to wait after the workers have read
-everything (10). Needs Linux, and only Python.
+The parent forks workers one after the other, and adds 1 to a hundredth of the table after each fork. Each worker checks
+that it has the table as it was at its fork, and writes to another hundredth, which nobody else sees. With arrays of a pool,
+and with numpy's own. A fork of a pool costs the more, the more was written since the last, if earlier workers live.
 """
 
-import gc
+import argparse
 import os
+import statistics
 import sys
 import time
 
-MIB = 1 << 20
+import numpy as np
 
-
-def kib(path, *names):
-    """The sum of some lines of a file such as /proc/meminfo, in KiB."""
-    with open(path) as lines:
-        words = [line.split() for line in lines]
-    return sum(int(line[1]) for line in words if line[0].rstrip(":") in names)
-
-
-def machine():
-    """MiB of memory of all programs that is not backed by a file on disk. Run nothing else."""
-    return kib("/proc/meminfo", "AnonPages", "Shmem") >> 10
+import hugefork as hf
 
 
 def proportional(pids):
     """MiB of some processes, each shared page counted once."""
-    return sum(kib(f"/proc/{pid}/smaps_rollup", "Pss") for pid in pids) >> 10
+    kib = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            kib += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kib >> 10
 
 
-def helper_ms(pid):
-    """Milliseconds that the other threads of a process have used."""
-    used = 0
-    for task in os.listdir(f"/proc/{pid}/task"):
-        if task != str(pid):
-            with open(f"/proc/{pid}/task/{task}/stat") as stat:
-                user, system = stat.read().rsplit(")", 1)[1].split()[11:13]
-            used += (int(user) + int(system)) * 1000 // os.sysconf("SC_CLK_TCK")
-    return used
+def work(table, expected):
+    """A worker. Returns whether it has the right table."""
+    part = len(table) // 100
+    is_right = bool((table[:part] == expected).all() and not table[part:].any())
+    table[-part:] = -1
+    return is_right
 
 
-def read_all(table):
-    return sum(len(name) + number + len(texts[0]) for name, number, texts in table)
+def run(table, workers):
+    """Forks workers, and returns the milliseconds of a fork and of the parent's writes, MiB, and the number of bad workers."""
+    has_worked, says_so = os.pipe()
+    goes_on, lets_go = os.pipe()
+    pids, forks, writes = [], [], []
+    for nth in range(workers):
+        began = time.perf_counter()
+        pid = os.fork()
+        if pid == 0:
+            is_right = False
+            try:
+                is_right = work(table, nth)
+            finally:
+                os.write(says_so, b".")
+                os.read(goes_on, 1)
+                os._exit(not is_right)
+        forked = time.perf_counter()
+        pids.append(pid)
+        table[: len(table) // 100] += 1
+        forks.append(1e3 * (forked - began))
+        writes.append(1e3 * (time.perf_counter() - forked))
+    for _ in pids:
+        os.read(has_worked, 1)
+    mib = proportional([os.getpid(), *pids])
+    os.write(lets_go, b"." * workers)
+    bad = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
+    bad += not work(table, workers)
+    return statistics.median(forks), statistics.median(writes), mib, bad
 
 
 def main():
-    workers, mib, wait = (int(arg) for arg in (sys.argv[1:] + ["8", "1024", "10"][len(sys.argv) - 1 :]))
-    # Each row takes about 320 bytes.
-    table = [(f"name {row}", row + 1000, [f"value {row}"]) for row in range(mib * MIB // 320)]
-    gc.collect()
-    gc.freeze()
-    expected = read_all(table)
-    before, own = machine(), kib("/proc/self/status", "VmRSS") >> 10
-    has_read, says_so = os.pipe()
-    goes_on, lets_go = os.pipe()
-    pids, began = [], time.monotonic()
-    for _ in range(workers):
-        pid = os.fork()
-        if pid == 0:
-            is_right = read_all(table) == expected
-            os.write(says_so, b".")
-            os.read(goes_on, 1)
-            os._exit(0 if is_right and read_all(table) == expected else 1)
-        pids.append(pid)
-    for _ in pids:
-        os.read(has_read, 1)
-    took = time.monotonic() - began
-    for seconds in (0, wait):
-        time.sleep(seconds)
-        pss, now = proportional([os.getpid(), *pids]), machine()
+    parser = argparse.ArgumentParser(description="Compares forked workers on arrays of a pool with workers on numpy's own.")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--table", default="256 MiB", help="its size")
+    options = parser.parse_args()
+    count = hf.parse_size(options.table) // 8
+    failed = 0
+    for name in ("hugefork", "numpy"):
+        if name == "hugefork":
+            # The parent and each worker may have pages of their own.
+            pool = hf.Pool(-(-count * 8 // (2 << 20)) * (options.workers + 2) * (2 << 20))
+            table = pool.zeros(count)
+        else:
+            table = np.zeros(count)
+        table += 0
+        fork, write, mib, bad = run(table, options.workers)
         print(
-            f"{seconds:3} s after {workers} workers have read all in {took:.1f} s: they take {now - before} MiB "
-            f"beside the {own} MiB that they share; PSS of all {pss} MiB"
+            f"{name:8}: a fork {fork:.2f} ms, adding 1 to a hundredth of the table after it {write:.1f} ms; the parent and {options.workers} "
+            f"workers take {mib} MiB"
         )
-    used = [helper_ms(pid) for pid in pids]
-    if any(used):
-        lived = time.monotonic() - began
-        print(f"hugefork's thread of a worker: {max(used)} ms at most, {max(used) / 10 / lived:.1f} % of a processor")
-    os.write(lets_go, b"." * workers)
-    bad = sum(os.waitpid(pid, 0)[1] != 0 for pid in pids)
-    print(f"{bad} workers read something else than before")
-    return bad != 0
+        failed += bad
+        del table
+    print(f"{failed} processes read something that they should not")
+    return failed != 0
 
 
 if __name__ == "__main__":

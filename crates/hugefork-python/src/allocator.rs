@@ -4,10 +4,13 @@
 //!   malloc ─▶ small, or in a child of fork(2) ───────────────────────────────▶ the handler before
 //!          └▶ a kept region of about that size ─▶ else a new one ─▶ else ────▶ the handler before
 //!   calloc ─▶ the same, with a kept region's contents discarded: its blocks come from the zeroed stock
-//!   free ───▶ keep the region, or give it back if enough are kept
+//!   free ───▶ keep the region, or give it back if enough are kept; in a child: nothing
 //! ```
 //! Each block of numpy is a region, and the whole block is writable when numpy gets it: numpy fills
-//! memory by system calls, and the kernel raises no fault signal when a system call writes.
+//! memory by system calls, and the kernel raises no fault signal when a system call writes. If
+//! children of `fork(2)` inherit the pool's regions, a fork takes a snapshot of them, and writes to
+//! them copy pages, which works in system calls, too. A pool that cannot copy pages copies kept
+//! regions when they are used again.
 //!
 //! Arrays that are used together must not begin at the same offset of their huge pages: otherwise
 //! simultaneous accesses hit the same cache sets and memory banks. An addition of arrays of 256 MB
@@ -22,8 +25,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use hugefork::{Children, CopyGrain, RegionOptions};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -116,6 +120,16 @@ struct Counts {
     refused: AtomicU64,
 }
 
+/// The place of a block of numpy.
+enum Place {
+    /// The handler `before` has allocated it.
+    Before,
+    /// A region, which has this many bytes from the start of the block on.
+    Region { len: usize },
+    /// In a child of `fork(2)`: probably a region, but the child lacks its memory or cannot find its length.
+    Lost,
+}
+
 /// The required contents of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Contents {
@@ -128,10 +142,21 @@ impl Blocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is a child of `fork(2)`: a child has none of the regions, and a thread that the child does not have
-    /// may hold the lock.
+    /// Whether this is a child of `fork(2)`: there, regions are plain memory at most.
     fn is_in_child(&self) -> bool {
         std::process::id() != self.process
+    }
+
+    /// As [`Blocks::state`], but `None` if a thread that a child does not have holds the lock.
+    fn state_unless_lost(&self) -> Option<MutexGuard<'_, State>> {
+        if !self.is_in_child() {
+            return Some(self.state());
+        }
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Whether a block may be a region: it lies in the address range of all regions.
@@ -177,6 +202,8 @@ impl Blocks {
         if contents == Contents::Zeros {
             region.discard(0..region.len()).ok()?;
             region.populate().ok()?;
+        } else if self.pool.children() == Children::Inherit && !self.pool.has_page_grain() {
+            region.prepare_write(0..region.len()).ok()?;
         }
         self.counts.recycled.fetch_add(1, Ordering::Relaxed);
         Some(region)
@@ -184,7 +211,12 @@ impl Blocks {
 
     /// Makes a new region. If the pool is full, frees all kept regions first.
     fn make(&self, len: usize) -> Option<hugefork::Region> {
-        let make = || self.pool.region(len).and_then(|region| region.populate().map(|()| region)).ok();
+        let grain = match self.pool.children() {
+            Children::Inherit => CopyGrain::Page,
+            _ => CopyGrain::Auto,
+        };
+        let options = RegionOptions::new().copy_grain(grain);
+        let make = || self.pool.region_with(len, options).and_then(|region| region.populate().map(|()| region)).ok();
         let region = make().or_else(|| (self.give_back() > 0).then(make).flatten())?;
         self.counts.made.fetch_add(1, Ordering::Relaxed);
         Some(region)
@@ -206,7 +238,8 @@ impl Blocks {
             return false;
         }
         if self.is_in_child() {
-            return true;
+            // The memory of the region stays mapped.
+            return !matches!(self.place_of(block), Place::Before);
         }
         let mut state = self.state();
         let Some(region) = state.live.remove(&block.addr()) else { return false };
@@ -220,14 +253,16 @@ impl Blocks {
         true
     }
 
-    /// Usable size of a block that is a region.
-    fn len_of(&self, block: *mut c_void) -> Option<usize> {
+    fn place_of(&self, block: *mut c_void) -> Place {
         if !self.may_be_ours(block) {
-            return None;
+            return Place::Before;
         }
-        let state = self.state();
-        let region = state.live.get(&block.addr())?;
-        Some(region.as_ptr().addr() + region.len() - block.addr())
+        let Some(state) = self.state_unless_lost() else { return Place::Lost };
+        match state.live.get(&block.addr()) {
+            None => Place::Before,
+            Some(_) if self.is_in_child() && self.pool.children() == Children::HaveNothing => Place::Lost,
+            Some(region) => Place::Region { len: region.as_ptr().addr() + region.len() - block.addr() },
+        }
     }
 }
 
@@ -257,13 +292,11 @@ unsafe extern "C" fn calloc(context: *mut c_void, count: usize, size: usize) -> 
 unsafe extern "C" fn realloc(context: *mut c_void, block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller vouches for `context`.
     let blocks = unsafe { &*context.cast::<Blocks>() };
-    if blocks.may_be_ours(block) && blocks.is_in_child() {
-        // A child of fork(2) does not have the contents of the block.
-        return ptr::null_mut();
-    }
-    let Some(len) = blocks.len_of(block) else {
+    let len = match blocks.place_of(block) {
         // SAFETY: the handler before, which is alive, has allocated it.
-        return unsafe { (blocks.before.realloc)(blocks.before.context, block, size) };
+        Place::Before => return unsafe { (blocks.before.realloc)(blocks.before.context, block, size) },
+        Place::Lost => return ptr::null_mut(),
+        Place::Region { len } => len,
     };
     if size <= len {
         return block;

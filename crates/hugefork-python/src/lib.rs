@@ -12,6 +12,7 @@
 //! | `pool`, `region`, `snapshot`, `pin`, `operations` | the objects |
 //! | `export` | snapshots for other processes |
 //! | `checksum` | the checksum of a checkpoint's files |
+//! | `fork` | forks of the interpreter |
 //! | `interrupt` | Ctrl-C in long calls |
 //! | `stats` | statistics, as dictionaries |
 //! | `allocator` | numpy's memory from a pool (NEP 49) |
@@ -22,6 +23,7 @@ mod allocator;
 mod checksum;
 mod export;
 mod failure;
+mod fork;
 mod interrupt;
 mod operations;
 mod options;
@@ -43,6 +45,8 @@ mod native {
     use super::export::{Export, Imported};
     #[pymodule_export]
     use super::failure::error_codes;
+    #[pymodule_export]
+    use super::fork::{after_fork, before_fork};
     #[pymodule_export]
     use super::operations::Operations;
     #[pymodule_export]

@@ -1,6 +1,6 @@
 //! Pools: physical memory in blocks.
 
-use hugefork::{Backing, BlockSize, ByteSize, Commit, CoreDump, Fallback, PressureWatch, Swap, ZeroedStock};
+use hugefork::{Backing, BlockSize, ByteSize, Children, Commit, CoreDump, Fallback, PressureWatch, Swap, ZeroedStock};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -25,7 +25,7 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, Failure> {
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, exports, reclaim_under_pressure))]
+    #[pyo3(signature = (capacity, *, name, block_size, backing, strict, commit, obtain_ahead, zeroed_stock, zeroed_cpu_percent, core_dump, swap, exports, children, reclaim_under_pressure))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -41,8 +41,10 @@ impl Pool {
         core_dump: bool,
         swap: bool,
         exports: bool,
+        children: &str,
         reclaim_under_pressure: bool,
     ) -> Result<Pool, Failure> {
+        let regions_of_children = [("inherit", Children::Inherit), ("nothing", Children::HaveNothing)];
         let commits = [("on_demand", Commit::OnDemand), ("upfront", Commit::Upfront)];
         let mut builder = hugefork::Pool::builder()
             .name(name)
@@ -53,7 +55,8 @@ impl Pool {
             .commit(choose("commit", commit, &commits)?)
             .core_dump(if core_dump { CoreDump::Included } else { CoreDump::LeftOut })
             .swap(if swap { Swap::Allowed } else { Swap::Refused })
-            .exports(exports);
+            .exports(exports)
+            .children(choose("children", children, &regions_of_children)?);
         if let Some(bytes) = obtain_ahead {
             builder = builder.obtain_ahead(bytes);
         }
@@ -104,6 +107,10 @@ impl Pool {
     #[getter]
     fn backing(&self) -> Result<String, Failure> {
         Ok(self.pool.get()?.backing().to_string())
+    }
+
+    fn is_inherited(&self) -> Result<bool, Failure> {
+        Ok(self.pool.get()?.children() == Children::Inherit)
     }
 
     #[getter]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use hugefork::{RegionError, RegionOptions};
+use hugefork::{Children, RegionError, RegionOptions};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -126,6 +126,11 @@ impl Region {
 
     fn pool_name(&self) -> Result<String, Failure> {
         Ok(self.get()?.pool().name().to_owned())
+    }
+
+    /// Whether a child of `fork(2)` has the region.
+    fn is_inherited(&self) -> Result<bool, Failure> {
+        Ok(self.get()?.pool().children() == Children::Inherit)
     }
 
     #[pyo3(signature = (threads, progress))]

@@ -3,10 +3,18 @@
 import gc
 import subprocess
 import sys
+import time
 
 import pytest
 
 import hugefork as hf
+
+
+def until(is_true):
+    """Waits for a condition, but not for ever."""
+    end = time.monotonic() + 60
+    while not is_true() and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 @pytest.fixture
@@ -16,6 +24,8 @@ def pool(request):
     yield made
     if not made.closed:
         gc.collect()
+        # A thread frees the memory of children that have ended.
+        until(lambda: made.stats().blocks_free == made.stats().blocks)
         figures = made.stats()
         assert (figures.regions, figures.blocks_free) == (0, figures.blocks), "the test has leaked memory"
 

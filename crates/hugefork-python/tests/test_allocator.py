@@ -205,10 +205,11 @@ def test_threads_that_use_one_allocator_go_back_to_their_own(pool, allocator):
     assert inner.stats().made == 2 and allocator.stats().made == 0
 
 
-def test_a_forked_child_uses_ordinary_memory(run):
-    done = run("""
+@pytest.mark.parametrize("children", ["inherit", "nothing"])
+def test_a_forked_child_uses_ordinary_memory(run, children):
+    done = run(f"children = {children!r}" + """
 import os
-allocator = hf.numpy_allocator(hf.Pool("64 MiB"))
+allocator = hf.numpy_allocator(hf.Pool("64 MiB", children=children))
 allocator.__enter__()
 a = np.ones(4 << 20, "u1")
 b = np.ones(4 << 20, "u1")
@@ -221,3 +222,74 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), a.sum(dtype="u8"))
 """)
     assert done.stdout == f"0 {4 << 20}\n", done.stderr
+
+
+def test_a_forked_child_has_the_arrays_of_its_parent(run):
+    done = run("""
+import os
+pool = hf.Pool("128 MiB")
+allocator = hf.numpy_allocator(pool)
+allocator.__enter__()
+a, b, c, d = (np.full(4 << 20, nth, "u1") for nth in range(1, 5))
+del d                                        # is kept
+counts = allocator.stats()
+assert counts.kept_bytes > 0
+child = os.fork()
+if child == 0:
+    status = 1
+    try:
+        assert [x.sum(dtype="u8") >> 22 for x in (a, b, c)] == [1, 2, 3]
+        a[:] = 7
+        a.resize(2 << 20, refcheck=False)    # stays
+        b.resize(9 << 20, refcheck=False)    # moves into ordinary memory
+        assert a.sum(dtype="u8") == 7 * (2 << 20) and b[: 4 << 20].sum(dtype="u8") == 2 * (4 << 20)
+        b[:] = 1
+        new = [np.ones(4 << 20, "u1") for _ in range(20)]
+        new.append(a + c[: 2 << 20])
+        assert new[-1][5] == 10
+        del a, b, new, c
+        new = np.zeros(4 << 20, "u1")
+        assert not new.any()
+        assert allocator.stats().made == counts.made
+        inner = os.fork()
+        if inner == 0:
+            os._exit(int(new.any()))
+        assert os.waitpid(inner, 0)[1] == 0
+        status = 0
+    finally:
+        os._exit(status)
+a[:] = 9
+assert allocator.stats().kept_bytes == 0
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), [int(x.sum(dtype="u8") >> 22) for x in (a, b, c)])
+""")
+    assert (done.stdout, done.stderr) == ("0 [9, 2, 3]\n", "")
+
+
+def test_files_can_be_read_into_arrays_while_a_child_has_them(run, tmp_path):
+    (tmp_path / "file").write_bytes(bytes(range(256)) * (8 << 12))
+    done = run(f"file = open({str(tmp_path / 'file')!r}, 'rb', buffering=0)" + """
+import os, time
+pool = hf.Pool("128 MiB")
+print(pool.no_page_grain)
+allocator = hf.numpy_allocator(pool)
+allocator.__enter__()
+written, new, kept = np.ones(8 << 20, "u1"), np.empty(8 << 20, "u1"), np.ones(8 << 20, "u1")
+reads, writes = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(reads, 1)
+    os._exit(int(not written.all()))
+del kept
+for _ in range(2):
+    again = np.empty(8 << 20, "u1")
+    for array in (written, new, again):
+        file.seek(0)
+        assert file.readinto(array) == 8 << 20 and array[255] == 255
+    assert (np.fromfile(file.name, "u1") == written).all()
+    del again
+os.write(writes, b".")
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    if not done.stdout.startswith("None\n"):
+        pytest.skip(f"single pages cannot be copied: {done.stdout}")
+    assert (done.stdout, done.stderr) == ("None\n0\n", "")

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
         ("branch_and_rewind.py", ["--state", "16 MiB", "--turns", "3"], "all came to the same end"),
         ("what_it_costs.py", ["--rounds", "1", "--only", "snapshots"], "us besides"),
         ("what_it_costs.py", ["--rounds", "1", "--only", "chains", "--megabytes", "4"], "glibc that keeps its memory"),
-        ("forked_workers.py", ["2", "8", "0"], "0 workers read something else than before"),
+        ("forked_workers.py", ["--workers", "2", "--table", "8 MiB"], "0 processes read something that they should not"),
         ("torch_checkpoints.py", ["--state", "48 MiB", "--saves", "1", "--ways", "hugefork"], "the state is 48 MiB"),
     ],
 )

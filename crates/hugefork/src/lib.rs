@@ -50,9 +50,9 @@
 //!
 //! # Process
 //! The first pool installs a `SIGSEGV` handler, which passes faults that are not hugefork's on to the earlier handler
-//! (see [`reinstall_fault_handler`] for the other order). Regions stay with the process: a child of plain `fork(2)`
-//! cannot see them. In a child, methods return [`RegionError::ForkedChild`]; methods that hand out memory without a
-//! `Result` panic with it.
+//! (see [`reinstall_fault_handler`] for the other order). A child of `fork(2)` has the regions of pools that are built
+//! with [`Children::Inherit`], as plain memory at the same addresses, and no other regions. In a child, methods return
+//! [`RegionError::ForkedChild`], except those that return addresses or slices of inherited regions.
 //!
 //! # Errors
 //! There is one type for each family: [`SizeError`], [`BuildError`], [`RegionError`], and [`TransferError`], which also
@@ -108,6 +108,7 @@ pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};
 pub use pool::stock::{StockStats, ZeroedStock};
+pub use region::children::BeforeFork;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let pool = hugefork::Pool::builder().capacity(8 << 20).build()?;

@@ -48,7 +48,7 @@ const DYNAMIC: [(&str, &str); 10] = [
 
 /// Functions of shared libraries that the handler may call: those allowed in signal handlers (`signal-safety(7)`),
 /// those that only read memory of their own, and plain system calls.
-const IMPORTS: [&str; 16] = [
+const IMPORTS: [&str; 17] = [
     "__errno_location",
     "bcmp",
     "clock_gettime",
@@ -59,6 +59,7 @@ const IMPORTS: [&str; 16] = [
     "memcpy",
     "memmove",
     "memset",
+    "pthread_self",
     "raise",
     "sigaction",
     "sigdelset",

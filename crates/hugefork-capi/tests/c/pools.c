@@ -39,6 +39,10 @@ static void refusals(void)
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.exports = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
+    bad = good, bad.children = 2;
+    FAILS(HF_E_BAD_VALUE, built(&bad));
+    bad = good, bad.unused = 1;
+    FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.core_dump = 2;
     FAILS(HF_E_BAD_VALUE, built(&bad));
     bad = good, bad.zeroed_low = MIB;
@@ -97,6 +101,7 @@ static void every_option(void)
     options.commit = HF_COMMIT_ON_DEMAND;
     options.core_dump = HF_CORE_DUMP_INCLUDED;
     options.swap = HF_SWAP_ALLOWED;
+    options.children = HF_CHILDREN_HAVE_NOTHING;
     options.obtain_ahead = 16 * MIB;
     options.zeroed_low = MIB;
     options.zeroed_high = 2 * MIB;

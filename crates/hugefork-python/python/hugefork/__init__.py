@@ -10,9 +10,10 @@
 >>> branch = hf.fork(a)                         # a writable copy
 
 Functions accept arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use
-everything concurrently; long calls release the interpreter's lock. A child of ``os.fork()`` has no pools: its calls
-raise `ForkedChildError`, and an access to an array ends it with a message. The first fork of a process that has
-arrays warns.
+everything concurrently; long calls release the interpreter's lock.
+
+A child of ``os.fork()``, and so a worker of `multiprocessing` with ``fork``, has the arrays of all pools as they were at
+the fork, as memory of its own (`Pool`, ``children``). It has no pools: its calls raise `ForkedChildError`.
 
 A thread that blocks all signals, like the threads of uWSGI (``--threads``), ends the process at its first write to an
 array. It must call ``signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})`` first, or make an array itself.

@@ -44,7 +44,8 @@ class numpy_allocator:
 
     The memory is writable at once, so files and sockets can be read into it. If the pool has too little memory,
     arrays get ordinary memory. Arrays remain valid after the block. They are not arrays of `Pool.empty`: they cannot
-    be snapshotted, and a child of ``os.fork()`` does not have them.
+    be snapshotted. A child of ``os.fork()`` has them if the pool's `children` inherit, and takes ordinary memory for
+    new ones.
 
     numpy keeps the allocator in the context (`contextvars`): the block applies to its own thread, and to asyncio
     tasks that it starts. Other threads, also those started inside, use their own allocator, which is the default at
@@ -82,6 +83,7 @@ class numpy_allocator:
             pool.block_size if least is None else parse_size(least),
             pool.capacity // 2 if keep is None else parse_size(keep),
         )
+        self._is_inherited = pool._native.is_inherited()
         _fork.allocates(self)
 
     def __enter__(self) -> numpy_allocator:

@@ -34,7 +34,7 @@ class Place(NamedTuple):
 def bytes_of(holder: _native.Region | _native.RegionSnapshot | _native.Imported) -> Array:
     """All bytes of a holder, as an array that owns a view of it. Only `frombuffer` does that: an array of
     ``np.ndarray(buffer=memoryview(holder))`` releases the view at once."""
-    if not isinstance(holder, _native.Imported):
+    if isinstance(holder, _native.RegionSnapshot) or (isinstance(holder, _native.Region) and not holder.is_inherited()):
         _fork.stays_here(holder)
     # Before Python 3.12, type checkers do not know that the holder is a buffer.
     return np.frombuffer(cast(memoryview, holder), np.uint8)

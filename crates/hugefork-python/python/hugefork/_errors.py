@@ -210,8 +210,8 @@ class UnsupportedError(HugeforkError, RuntimeError):
 
 
 class ForkedChildError(UnsupportedError):
-    """The process is a child of ``os.fork()``, which has no regions: start it with ``spawn`` or ``forkserver``, and
-    pass snapshots to it (``hugefork.share``)."""
+    """The process is a child of ``os.fork()``, where arrays of pools are plain memory. Calls belong to the parent, or to
+    a process that was started with ``spawn`` or ``forkserver``."""
 
 
 class BackingUnavailableError(UnsupportedError):

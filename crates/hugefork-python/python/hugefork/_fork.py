@@ -1,7 +1,8 @@
-"""Warns a process once when it forks while it has arrays of pools.
+"""Forks by Python.
 
-A child of ``os.fork()`` has no pools, and an access to an array ends it. `multiprocessing.Pool` then waits for ever
-for the worker's result. The child cannot report that, so the parent is warned before the fork.
+A child of ``os.fork()`` has the arrays of pools that its parent has (`Pool`, ``children``), except those of snapshots and
+of pools with ``children="nothing"``. An access to one of these ends it. `multiprocessing.Pool` then waits for ever for the
+worker's result. The child cannot report that, so the parent is warned once before the fork.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from . import _native
+
 if TYPE_CHECKING:
     from ._allocator import numpy_allocator
 
 _holders: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-"""Regions and snapshots that have had arrays, by `id`."""
+"""Regions and snapshots that no child has, and that have had arrays, by `id`."""
 
 _allocators: weakref.WeakValueDictionary[int, numpy_allocator] = weakref.WeakValueDictionary()
 
 _is_told = False
+
+_is_child = False
+"""Whether this process was forked by one that has imported hugefork."""
 
 
 def stays_here(holder: Any) -> None:
@@ -29,38 +35,49 @@ def stays_here(holder: Any) -> None:
 
 
 def allocates(allocator: numpy_allocator) -> None:
-    """Notes the same for arrays with memory of this allocator."""
+    """Notes an allocator."""
     _allocators[id(allocator)] = allocator
 
 
 def follow() -> None:
-    """Registers the warning for forks by Python."""
+    """Registers for forks by Python."""
+    os.register_at_fork(before=_native.before_fork, after_in_parent=_native.after_fork, after_in_child=_after_in_child)
+    # Handlers run in reverse order: this one comes first.
     os.register_at_fork(before=_before_fork)
-
-
-def _live() -> int:
-    """Arrays that a child would not have."""
-    holders = [holder for reference in _holders.valuerefs() if (holder := reference()) is not None]
-    allocators = [allocator for reference in _allocators.valuerefs() if (allocator := reference()) is not None]
-    in_arrays: int = sum(holder.exports for holder in holders)
-    return in_arrays + sum(allocator.stats().live for allocator in allocators)
 
 
 def _before_fork() -> None:
     global _is_told
+    # In a child, threads that are missing may hold locks of allocators.
+    if _is_child:
+        return
+    allocators = [allocator for reference in _allocators.valuerefs() if (allocator := reference()) is not None]
+    for allocator in allocators:
+        if allocator._is_inherited:
+            # Memory without contents is not kept for children.
+            allocator.trim()
     if _is_told or _is_for_exec():
         return
-    live = _live()
+    holders = [holder for reference in _holders.valuerefs() if (holder := reference()) is not None]
+    live = sum(holder.exports for holder in holders)
+    live += sum(allocator.stats().live for allocator in allocators if not allocator._is_inherited)
     if live == 0:
         return
     _is_told = True
     warnings.warn(
-        f"this process forks and has {live} array(s) of hugefork: a child that touches one dies, and multiprocessing may "
-        "wait for it for ever; start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method) and give "
-        "them hugefork.share(hugefork.snapshot(array)), or only use copies in the child",
+        f"this process forks and has {live} array(s) of hugefork that no child has, of snapshots or of pools with "
+        "children='nothing': a child that touches one dies, and multiprocessing may wait for it for ever; copy them, or "
+        "start processes with 'spawn' or 'forkserver' (multiprocessing.set_start_method) and give them "
+        "hugefork.share(hugefork.snapshot(array))",
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+def _after_in_child() -> None:
+    global _is_child
+    _is_child = True
+    _native.after_fork()
 
 
 def _is_for_exec() -> bool:

@@ -79,7 +79,21 @@ class Pool:
     exports
         Whether `share` works without a copy. If so, the pool holds a read-only descriptor of its memory. If not, it
         holds none (except for hugetlb pages), and no process of the same user can open the memory through
-        ``/proc/PID/fd`` and write to it.
+        ``/proc/PID/fd`` and write to it. False needs ``children="nothing"``.
+    children
+        The arrays that a child of ``os.fork()`` has, and so a worker of `multiprocessing` with ``fork``.
+
+        ``"inherit"``: all arrays of the pool, also those of `numpy_allocator`, as they were at one moment of the fork.
+        The child reads and writes them as ordinary arrays of its own, and so do its children. Calls of hugefork raise
+        `ForkedChildError` there. A fork costs what a snapshot of all arrays of such pools costs. The snapshot lies
+        between their `Operations`, unless the forking thread is inside one. The pool holds it until the child has ended
+        or called ``exec``; in a full pool, its blocks are not taken away. If it cannot be taken, for example because
+        the pool is full, a line on standard error says so, and the child has none of the arrays. A child can get at
+        *all* memory of the pool, also at later contents. If it must not see something, put that into another pool.
+
+        ``"nothing"``: none. A child that touches an array dies, and the first fork with arrays warns.
+
+        No child has the arrays of a snapshot.
     reclaim_under_pressure
         Return memory to the system when the machine is short of it.
 
@@ -87,6 +101,8 @@ class Pool:
     ------
     SizeError, BeyondTheMachineError, BackingUnavailableError, OutOfMemoryError, UnknownBackingError, ForkedChildError
         The message names the remedy.
+    ValueError
+        An unknown word, or ``exports=False`` with ``children="inherit"``.
 
     Examples
     --------
@@ -112,8 +128,11 @@ class Pool:
         core_dump: bool = False,
         swap: bool = True,
         exports: bool = True,
+        children: Literal["inherit", "nothing"] = "inherit",
         reclaim_under_pressure: bool = False,
     ) -> None:
+        if children == "inherit" and not exports:
+            raise ValueError("exports=False: children inherit by the same descriptor; take children='nothing', too")
         self._native = _native.Pool(
             parse_size(capacity),
             name=name,
@@ -127,6 +146,7 @@ class Pool:
             core_dump=core_dump,
             swap=swap,
             exports=exports,
+            children=children,
             reclaim_under_pressure=reclaim_under_pressure,
         )
         _faulthandler.has_pool = True

@@ -76,7 +76,7 @@ use crate::types::error::RegionError;
 ///   thread ends in any way. Cuts fail meanwhile, as for a thread that blocks.
 /// * **A guard belongs to its thread**: it is not `Send`. Do not hold one over an `await`.
 /// * **Signal handlers** enter no operation, and neither do observers.
-/// * **A child of `fork(2)`** has no regions, so operations have no effect there, and no thread waits.
+/// * **In a child of `fork(2)`** operations have no effect, and no thread waits.
 #[derive(Clone)]
 pub struct Operations {
     held: HeldOperations,

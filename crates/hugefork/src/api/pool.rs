@@ -18,6 +18,7 @@ use crate::sys::Sys;
 use crate::sys::linux::memory::Linux;
 use crate::sys::linux::{may_map, owner};
 use crate::types::backing::Granted;
+use crate::types::children::Children;
 use crate::types::error::RegionError;
 use crate::units::BlockSize;
 
@@ -56,6 +57,7 @@ pub(super) struct Shared {
     pub(super) fallback_reason: Option<String>,
     pub(super) _workers: [Option<Worker>; 3],
     pub(super) watcher: Option<Watcher>,
+    /// `None` with [`Children::HaveNothing`].
     pub(super) children: Option<EngineArc<PoolChildren>>,
 }
 
@@ -97,6 +99,11 @@ impl Pool {
     /// The reason why the machine refused a better backing, if it did.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.shared.fallback_reason.as_deref()
+    }
+
+    /// The regions of the pool that a child of `fork(2)` has.
+    pub fn children(&self) -> Children {
+        if self.shared.children.is_some() { Children::Inherit } else { Children::HaveNothing }
     }
 
     /// The kernel that clears this pool's blocks, unless they are about to be written as a whole.

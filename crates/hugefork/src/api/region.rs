@@ -19,6 +19,7 @@ use crate::region::state::RegionCore;
 use crate::snapshot::core::SnapshotCore;
 use crate::sys::linux::memory::Linux;
 use crate::types::advice::Advice;
+use crate::types::children::Children;
 use crate::types::error::{RegionError, ResetError};
 use crate::types::observer::Observer;
 use crate::types::options::{RegionOptions, Reserve};
@@ -86,8 +87,12 @@ use crate::types::snapshot_id::SnapshotId;
 /// write, as for a mapped file on a full disk. A `SIGBUS` handler may free memory and return: the write is tried again.
 ///
 /// # `fork(2)`
-/// A child of `fork(2)` has no regions. Methods there return [`RegionError::ForkedChild`], or panic if they return
-/// memory without a `Result`; an access raises a fault with a message.
+/// A child of `fork(2)` has the regions of pools that are built with [`Children::Inherit`](crate::Children), as plain
+/// memory at the same addresses. Methods there return [`RegionError::ForkedChild`], except those that return addresses
+/// or slices of the region.
+///
+/// A child has no other region. Methods that return its slices without a `Result` panic there, and an access raises a
+/// fault with a message.
 pub struct Region {
     held: EngineArc<Routed>,
 }
@@ -118,7 +123,8 @@ impl Region {
     }
 
     /// The first byte, aligned to the block size. The pointer is valid for [`Region::len`] bytes as long as the region
-    /// lives, in this process only: a child of `fork(2)` has no memory there.
+    /// lives. A child of `fork(2)` has memory there only if the pool is built with
+    /// [`Children::Inherit`](crate::Children).
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.held.at(0).as_ptr()
     }
@@ -130,7 +136,7 @@ impl Region {
     /// are not dropped yet, so that no bytes change while the slice is used.
     ///
     /// # Panics
-    /// In a child of `fork(2)`, which has no regions.
+    /// In a child of `fork(2)` that does not inherit the region.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         match self.bytes_mut() {
             Ok(bytes) => bytes,
@@ -139,9 +145,21 @@ impl Region {
     }
 
     /// Every exclusive slice of a region comes from here, so this function establishes its preconditions.
+    /// Whether this process has the memory of the region: it owns the region, or may have inherited it. If the fork has
+    /// failed to give it to a child, an access raises a fault there.
+    pub(super) fn check_memory(&self) -> Result<(), RegionError> {
+        check_owner().or_else(|error| match self.pool().children() {
+            Children::Inherit => Ok(()),
+            Children::HaveNothing => Err(error),
+        })
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
-        check_owner()?;
-        self.core().keep_all();
+        self.check_memory()?;
+        // The parent's snapshot holds all memory of a child, so none of it is dropped there.
+        if check_owner().is_ok() {
+            self.core().keep_all();
+        }
         // SAFETY: the range is readable and, through faults, writable for as long as `self` is borrowed. Other code
         // could only reach it through `as_mut_ptr`, whose users promise not to write during an exclusive borrow.
         // Changes of the mapping preserve every byte, with two exceptions: `discard` needs `self`; and there is no

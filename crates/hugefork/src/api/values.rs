@@ -26,7 +26,6 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use bytemuck::{AnyBitPattern, NoUninit};
 
-use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use super::stats::RegionStats;
@@ -358,7 +357,7 @@ impl Region {
     /// holds a whole number of them and starts at a multiple of 8 and of their alignment. [`RegionError::OutOfRange`],
     /// [`RegionError::ForkedChild`].
     pub fn values_of<T: AnyBitPattern + NoUninit>(&self, range: Range<usize>) -> Result<Values<'_, T>, RegionError> {
-        check_owner()?;
+        self.check_memory()?;
         RegionError::check_range(&range, self.len())?;
         let (size, align) = (size_of::<T>(), align_of::<T>().max(WORD));
         if !size.is_multiple_of(WORD) {

@@ -20,7 +20,6 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use super::pool::check_owner;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::types::error::RegionError;
@@ -53,9 +52,9 @@ impl Region {
     /// ```
     ///
     /// # Panics
-    /// In a child of `fork(2)`, which has no regions.
+    /// In a child of `fork(2)` that does not inherit the region.
     pub fn as_atomic_u64s(&self) -> &[AtomicU64] {
-        if let Err(error) = check_owner() {
+        if let Err(error) = self.check_memory() {
             panic!("a region cannot be borrowed: {error}");
         }
         let (base, count) = (self.as_ptr().cast(), self.len() / size_of::<AtomicU64>());

@@ -3,6 +3,7 @@
 
 use super::report;
 use super::route::{Found, Owner, Routes};
+use crate::mapping::inheritance;
 use crate::pool::core::PoolCore;
 use crate::region::state::Unresolved;
 use crate::sys::SystemError;
@@ -53,6 +54,9 @@ fn resolve(fault: &mut Fault<'_>) -> bool {
     let address = fault.address;
     let Some(routes) = Routes::get() else { return false };
     if owner::is_forked_child() {
+        if inheritance::show_announced() {
+            return true;
+        }
         report::of_parent(address);
         return false;
     }

@@ -29,7 +29,8 @@ pub(super) fn small_stack(has: usize, needed: usize) {
 /// For a child of `fork(2)` that touches its parent's regions.
 pub(super) fn of_parent(address: usize) {
     say(format_args!(
-        "{address:#x} lies in a region, and regions do not cross fork(2): this process is a child of the one that made it"
+        "{address:#x} lies in a region or snapshot; regions do not cross fork(2) unless the option `children` of their pool \
+         says so, and snapshots never do: this process is a child of the one that made it"
     ));
 }
 

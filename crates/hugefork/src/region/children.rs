@@ -5,6 +5,7 @@
 //!                                                                                                   fork(2)
 //! parent   keep the snapshots beside the number of the witness ─▶ unlock ───────────────────────────────┤
 //! child    map each snapshot at the addresses of its region ─▶ unlock ──────────────────────────────────┘
+//!          (earlier, if an older handler touches a region: mapping/inheritance.rs)
 //!
 //! thread   the last mapping of a child goes (sys/linux/children.rs) ─▶ drop its snapshots
 //! ```
@@ -14,14 +15,15 @@
 //! which go back to the moment of the cut.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
-use std::ops::Range;
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
 
 use super::cut;
-use super::state::{BetweenOperations, HeldOperations, RegionCore};
+use super::state::{BetweenOperations, HeldOperations, OperationsCore, RegionCore};
+use crate::mapping::inheritance::{Inheritance, Shown};
 use crate::mem::pinned::PinnedBox;
 use crate::mem::{EngineArc, EngineVec, Own};
 use crate::pool::core::PoolCore;
@@ -29,7 +31,7 @@ use crate::pool::worker::Worker;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{Engaged, SignalsBlocked, WordLock};
 use crate::sys::SystemError;
-use crate::sys::linux::children::{Piece, Witness, is_witnessed, on_each_close};
+use crate::sys::linux::children::{Witness, is_witnessed, on_each_close};
 use crate::sys::linux::memory::{Linux, NOTHING_KEPT};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
@@ -128,6 +130,8 @@ static REGISTRY: LazyLock<Registry> =
 thread_local! {
     /// How many forks of this thread are under way. More than one means that another handler forks.
     static FORKS: Cell<usize> = const { Cell::new(0) };
+    /// Whether the thread has a [`BeforeFork`] that has waited.
+    static HAS_WAITED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// From now on, children of `fork(2)` inherit the region.
@@ -155,25 +159,16 @@ pub(crate) fn leave_out(region: &RegionCore<Linux>) {
 struct Fork {
     /// Blocked until the end: a handler of the program could fork in between.
     _signals: SignalsBlocked,
+    /// In the order of the pools in `inheritance`.
     pools: EngineVec<PoolFork>,
+    inheritance: Inheritance,
 }
 
 /// The part of a fork in one pool.
 struct PoolFork {
     children: EngineArc<PoolChildren>,
     byte: u64,
-    witness: Witness,
     snapshots: EngineVec<PinnedBox<SnapshotCore<Linux>>>,
-    shown: EngineVec<Shown>,
-}
-
-/// What a child sees at the addresses of a region.
-struct Shown {
-    addresses: Range<usize>,
-    /// Parts of the pool's file.
-    mapped: EngineVec<Piece>,
-    /// Pages in place of some in the parts above.
-    copied: EngineVec<Piece>,
 }
 
 impl Fork {
@@ -182,6 +177,7 @@ impl Fork {
         let mut fork = Fork::without(signals);
         let filled = with_instead(|instead| fork.fill(regions, instead));
         if let Err(error) = filled {
+            fork.inheritance.give_nothing();
             fork.pools.clear();
             refuse(error);
         }
@@ -190,7 +186,7 @@ impl Fork {
 
     /// A fork whose child has no regions.
     fn without(signals: SignalsBlocked) -> Fork {
-        Fork { _signals: signals, pools: EngineVec::new_in(Own) }
+        Fork { _signals: signals, pools: EngineVec::new_in(Own), inheritance: Inheritance::new() }
     }
 
     fn fill(&mut self, regions: &EngineVec<Inheritable>, instead: &Instead<'_>) -> Result<(), RegionError> {
@@ -206,8 +202,8 @@ impl Fork {
             let (children, byte) = (one.children.clone(), BYTE.fetch_add(1, Ordering::Relaxed));
             children.drop_unwitnessed(children.pool.sys.file()?);
             let witness = Witness::new(&children.pool.sys, byte)?;
-            let (snapshots, shown) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
-            self.pools.push(PoolFork { children, byte, witness, snapshots, shown });
+            self.pools.push(PoolFork { children, byte, snapshots: EngineVec::new_in(Own) });
+            self.inheritance.add_pool(witness);
         }
         // SAFETY: a region stays in place until it leaves the list, which is locked.
         let cores = || regions.iter().map(|one| unsafe { &*one.region });
@@ -234,41 +230,82 @@ impl Fork {
             let (mut mapped, mut copied) = (EngineVec::new_in(Own), EngineVec::new_in(Own));
             frozen.list_places(&mut mapped, &mut copied);
             if let Some(pool) = self.of_pool(&one.children) {
-                pool.shown.push(Shown { addresses: base..base + region.len(), mapped, copied });
-                pool.snapshots.push(frozen);
+                self.inheritance.add_region(pool, Shown { addresses: base..base + region.len(), mapped, copied });
+                self.pools[pool].snapshots.push(frozen);
             }
         }
         Ok(())
     }
 
-    fn of_pool(&mut self, children: &EngineArc<PoolChildren>) -> Option<&mut PoolFork> {
-        self.pools.iter_mut().find(|pool| pool.children.is(children))
+    fn of_pool(&self, children: &EngineArc<PoolChildren>) -> Option<usize> {
+        self.pools.iter().position(|pool| pool.children.is(children))
     }
 }
 
-/// Calls `body` between the operations of all regions, unless this thread is inside an operation.
-fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
-    let mut waited_for: EngineVec<HeldOperations> = EngineVec::new_in(Own);
-    if !HeldOperations::is_this_thread_inside() {
-        let _signals = SignalsBlocked::new();
-        let _locked = REGISTRY.lock.lock();
-        // SAFETY: under the lock.
-        let (regions, _) = unsafe { &*REGISTRY.inner.get() };
-        for one in regions {
+/// While this lives, no thread is inside an operation of a region that children inherit, and a fork of this thread does
+/// not wait for any. It serves interpreters in which a fork holds a lock, and threads need that lock to leave an
+/// operation: there, the fork would wait in vain.
+///
+/// ```
+/// use hugefork::BeforeFork;
+/// let before = BeforeFork::wait()?; // without the lock
+/// // Here the thread takes the lock and forks.
+/// drop(before);
+/// # Ok::<(), hugefork::RegionError>(())
+/// ```
+/// In the child it has no effect.
+pub struct BeforeFork {
+    /// `None` if the thread is inside an operation, or has another value. What depends on the handles comes first.
+    waited: Option<(EngineVec<BetweenOperations<'static>>, EngineVec<HeldOperations>)>,
+    /// Belongs to its thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl BeforeFork {
+    /// Waits for the operations of all regions that children inherit.
+    ///
+    /// # Errors
+    /// [`RegionError::OperationGoesOn`], [`RegionError::System`].
+    pub fn wait() -> Result<BeforeFork, RegionError> {
+        if owner::is_forked_child() || HAS_WAITED.get() || HeldOperations::is_this_thread_inside() {
+            return Ok(BeforeFork { waited: None, _not_send: PhantomData });
+        }
+        let mut handles: EngineVec<HeldOperations> = EngineVec::new_in(Own);
+        {
+            let _signals = SignalsBlocked::new();
+            let _locked = REGISTRY.lock.lock();
+            // SAFETY: under the lock.
+            let (regions, _) = unsafe { &*REGISTRY.inner.get() };
             // SAFETY: a region stays in place until it leaves the list, which is locked.
-            let Some(operations) = (unsafe { &*one.region }).operations.get() else { continue };
-            if !waited_for.iter().any(|known| known.is(operations)) {
-                waited_for.push(operations.clone());
+            for operations in regions.iter().filter_map(|one| unsafe { &*one.region }.operations.get()) {
+                if !handles.iter().any(|known| known.is(operations)) {
+                    handles.push(operations.clone());
+                }
             }
         }
+        // Threads that wait here at once do so in one order.
+        handles.sort_unstable_by_key(|handle| &raw const **handle.core());
+        // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
+        let mut between: EngineVec<BetweenOperations<'static>> = EngineVec::with_capacity_in(handles.len(), Own);
+        for handle in &handles {
+            let operations: *const OperationsCore = &raw const **handle.core();
+            // SAFETY: the handle keeps it alive, and is dropped after what borrows it.
+            between.push(unsafe { &*operations }.wait_for_all()?);
+        }
+        HAS_WAITED.set(true);
+        Ok(BeforeFork { waited: Some((between, handles)), _not_send: PhantomData })
     }
-    // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
-    let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
-    for operations in &waited_for {
-        between.push(operations.core().wait_for_all()?);
+}
+
+impl Drop for BeforeFork {
+    fn drop(&mut self) {
+        let Some(waited) = self.waited.take() else { return };
+        HAS_WAITED.set(false);
+        if owner::is_forked_child() {
+            // Missing threads may hold locks of the operations.
+            std::mem::forget(waited);
+        }
     }
-    body();
-    Ok(())
 }
 
 /// Snapshots that the next child of a thread has, instead of the regions as they are.
@@ -347,7 +384,7 @@ extern "C" fn prepare() {
             "the next child of fork(2) has no regions: a signal handler forks in the middle of a snapshot"
         ));
         begin(|_, signals| Fork::without(signals));
-    } else if let Err(reason) = between_operations(|| begin(Fork::prepare)) {
+    } else if let Err(reason) = BeforeFork::wait().map(|_before| begin(Fork::prepare)) {
         refuse(reason);
         begin(|_, signals| Fork::without(signals));
     }
@@ -359,7 +396,9 @@ fn begin(make: impl FnOnce(&EngineVec<Inheritable>, SignalsBlocked) -> Fork) {
     REGISTRY.lock.lock().keep();
     // SAFETY: under the lock.
     let (regions, fork) = unsafe { &mut *REGISTRY.inner.get() };
-    *fork = Some(make(regions, signals));
+    let fork = fork.insert(make(regions, signals));
+    // SAFETY: it stays there until `end`, and the registry is locked until then.
+    unsafe { fork.inheritance.announce() };
 }
 
 /// Unlocks the registry. Returns the fork that [`begin`] has stored, unless it belongs to an outer fork.
@@ -370,6 +409,7 @@ fn end() -> Option<Fork> {
     }
     // SAFETY: this thread has locked the registry in `prepare`; in a child, this thread is its copy.
     let (_, fork) = unsafe { &mut *REGISTRY.inner.get() };
+    Inheritance::withdraw();
     let ended = fork.take();
     REGISTRY.lock.release();
     ended
@@ -377,23 +417,17 @@ fn end() -> Option<Fork> {
 
 extern "C" fn parent() {
     let Some(fork) = end() else { return };
-    for PoolFork { children, byte, witness, snapshots, .. } in fork.pools {
+    for PoolFork { children, byte, snapshots } in fork.pools {
         children.with_held(|held| held.push(Held { byte, _snapshots: snapshots }));
-        // If the fork has failed, no other process has the description, and the thread drops the snapshots.
-        drop(witness);
     }
+    // If the fork has failed, no other process has the descriptions, and the thread drops the snapshots.
+    drop(fork.inheritance);
 }
 
 extern "C" fn child() {
-    let Some(fork) = end() else { return };
+    let Some(mut fork) = end() else { return };
+    fork.inheritance.show_regions();
     for pool in fork.pools {
-        for Shown { addresses, mapped, copied } in &pool.shown {
-            // SAFETY: the addresses of a region, which the child does not have.
-            if let Err(error) = unsafe { pool.witness.show(addresses, mapped, copied) } {
-                say(format_args!("this child of fork(2) lacks the region at {:#x}: {error}", addresses.start));
-            }
-        }
-        drop(pool.witness);
         // They belong to the parent.
         std::mem::forget((pool.snapshots, pool.children));
     }

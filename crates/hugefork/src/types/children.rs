@@ -35,8 +35,11 @@ pub enum Children {
     /// It reads and writes the memory as plain memory of its own: the kernel copies each page of 4 KiB that it writes.
     /// No write of the parent reaches it, and none of its writes reaches the parent. So do its own children inherit
     /// the memory. Everything else stays with the parent: methods of pools, regions and snapshots return
-    /// [`RegionError::ForkedChild`](crate::RegionError::ForkedChild), except those that return addresses and slices. To
-    /// drop a region there has no effect.
+    /// [`RegionError::ForkedChild`](crate::RegionError::ForkedChild), except those that return addresses or slices of
+    /// a region. To drop a region there has no effect.
+    ///
+    /// All memory outside of regions is that of a later moment in the call of `fork(2)`: other threads may have written
+    /// in between. So a thread that forks should hold the locks of data that lie partly in a region and partly outside.
     ///
     /// A child whose pool has hugetlb pages copies a whole page of hugetlb at a write, and gets `SIGBUS` if the machine
     /// has none left.

@@ -122,7 +122,7 @@ codes! {
     Revoked = 1201 "revoked" EIO;
     /// The region has an observer.
     AlreadyObserved = 1202 "already_observed" EEXIST;
-    /// The process is a `fork(2)` child, which has no regions.
+    /// The process is a `fork(2)` child, which cannot make this call.
     ForkedChild = 1203 "forked_child" EOPNOTSUPP;
     /// A fork, snapshot or reset inside an operation, which it would wait for.
     InsideOperation = 1205 "inside_operation" EDEADLK;

@@ -332,8 +332,9 @@ pub enum RegionError {
         /// The call that failed.
         source: SystemError,
     },
-    /// This process is a `fork(2)` child; regions exist only in the parent.
-    #[error("regions and snapshots do not cross fork(2): this process is a child of the one that made them")]
+    /// This process is a `fork(2)` child, which has the memory of regions at most
+    /// ([`Children`](crate::Children)); calls belong to the parent.
+    #[error("calls of regions and snapshots do not cross fork(2): this process is a child of the one that made them")]
     ForkedChild,
     /// The kernel refused a call, for a reason without a variant of its own.
     #[error(transparent)]

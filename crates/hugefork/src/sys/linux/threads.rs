@@ -136,6 +136,12 @@ pub(crate) fn own_number() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// The C library's handle of the calling thread, which its copy in a child of `fork(2)` has, too.
+pub(crate) fn own_handle() -> usize {
+    // SAFETY: the call only reads.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// Whether the thread of this process with this id has ended. If a filter refuses the query, the answer is false.
 ///
 /// The first thread keeps its id until all others have ended, so for that thread this reads its state.

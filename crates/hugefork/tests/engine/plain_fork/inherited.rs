@@ -1,16 +1,17 @@
 //! Children of `fork(2)` that inherit the regions of a pool (`Children::Inherit`).
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
 use crate::common::alone::alone;
 use crate::common::forked::{check_fork, in_fork, in_raw_fork};
 use crate::common::random::Random;
 use crate::common::wait::{self, until};
 use crate::common::{BACKINGS, Over, built};
-use hugefork::{Backing, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
+use hugefork::{Backing, BeforeFork, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
 
 const BLOCK: usize = 2 << 20;
 
@@ -240,6 +241,103 @@ fn a_child_sees_no_half_of_an_operation_unless_it_goes_on_inside() {
         let status = in_fork(|| i32::from(words[0][0].load(Ordering::Relaxed) != u64::MAX));
         assert!(status.success(), "{status}");
         drop(inside);
+    })
+    .well();
+}
+
+/// As in an interpreter: a thread leaves its operation with a lock that the thread has which forks.
+#[test]
+fn a_thread_that_has_waited_before_its_fork_waits_no_more() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let operations = Operations::with_patience(core::time::Duration::MAX);
+        region.set_operations(&operations).unwrap();
+        let (words, over) = (region.as_atomic_u64s(), AtomicBool::new(false));
+        let lock = Mutex::new(());
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _inside = operations.enter();
+                        words[0].fetch_add(1, Ordering::Relaxed);
+                        drop(lock.lock().unwrap());
+                        words[1].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for _ in 0..100 {
+                let before = BeforeFork::wait().unwrap();
+                let locked = lock.lock().unwrap();
+                check_fork(|| {
+                    assert_eq!(words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed));
+                    // Waits for nobody.
+                    drop(operations.enter());
+                });
+                drop((before, locked));
+            }
+            let inside = operations.enter();
+            drop((BeforeFork::wait().unwrap(), inside));
+        });
+        until_free(&pool, 15);
+    })
+    .well();
+}
+
+/// libc calls the oldest handlers first in a child. An allocator has such ones.
+#[test]
+fn older_handlers_of_forks_find_the_regions_in_a_child() {
+    static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+    extern "C" fn add_one() {
+        // SAFETY: null, or the first word of a region.
+        if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() } {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    alone(|| {
+        // SAFETY: the handlers add to a word.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(add_one), Some(add_one), Some(add_one)) }, 0);
+        let pool = builder(8).build().unwrap();
+        let (region, other) = (pool.region(BLOCK).unwrap(), pool.region(BLOCK).unwrap());
+        let word = &region.as_atomic_u64s()[0];
+        other.as_atomic_u64s()[7].store(7, Ordering::Relaxed);
+        WORD.store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+        for round in 0..3 {
+            check_fork(|| {
+                // The snapshot was taken before the handler in the parent.
+                assert_eq!(word.load(Ordering::Relaxed), 2 * round + 1);
+                check_fork(|| assert_eq!(word.load(Ordering::Relaxed), 2 * round + 3));
+                assert_eq!((word.load(Ordering::Relaxed), pool.stats().blocks), (2 * round + 3, 8));
+                assert_eq!(other.as_atomic_u64s()[7].load(Ordering::Relaxed), 7);
+            });
+            assert_eq!(word.load(Ordering::Relaxed), 2 * round + 2);
+        }
+        WORD.store(core::ptr::null_mut(), Ordering::Relaxed);
+        until_free(&pool, 6);
+    })
+    .well();
+}
+
+/// Methods that return slices return those of the child.
+#[test]
+fn a_child_has_slices_of_its_regions() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice()[5] = 1;
+        region.lazy_free(BLOCK..2 * BLOCK).unwrap();
+        // SAFETY: a copy for the child only, which forgets it.
+        let mut copy = core::mem::ManuallyDrop::new(unsafe { core::ptr::read(&raw const region) });
+        check_fork(|| {
+            assert_eq!(copy.as_mut_slice()[5], 1);
+            copy.slice_of_mut::<u32>(0..16).unwrap()[0] = 7;
+            assert_eq!(copy.as_atomic_u64s()[0].load(Ordering::Relaxed), 7 | 1 << 40);
+            assert_eq!(copy.values_of::<u64>(0..16).unwrap().get(0), 7 | 1 << 40);
+            assert_eq!(copy.writers(2).unwrap().len(), 2);
+            assert_eq!(copy.snapshot().map(drop), Err(RegionError::ForkedChild));
+        });
+        assert_eq!(region.as_mut_slice()[..6], [0, 0, 0, 0, 0, 1]);
     })
     .well();
 }
