@@ -144,7 +144,6 @@ impl Region {
         }
     }
 
-    /// Every exclusive slice of a region comes from here, so this function establishes its preconditions.
     /// Whether this process has the memory of the region: it owns the region, or may have inherited it. If the fork has
     /// failed to give it to a child, an access raises a fault there.
     pub(super) fn check_memory(&self) -> Result<(), RegionError> {
@@ -154,6 +153,7 @@ impl Region {
         })
     }
 
+    /// Every exclusive slice of a region comes from here, so this function establishes its preconditions.
     pub(crate) fn bytes_mut(&mut self) -> Result<&mut [u8], RegionError> {
         self.check_memory()?;
         // The parent's snapshot holds all memory of a child, so none of it is dropped there.
