@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
+use std::thread::AccessError;
 use std::time::Duration;
 
 use super::region::Region;
@@ -165,13 +166,55 @@ impl Operations {
     /// If it is the first call on this thread, and the thread's local values are already being dropped.
     #[inline]
     pub fn enter(&self) -> Operation<'_> {
+        match self.seat() {
+            Ok(seat) => self.enter_seat(seat),
+            Err(_) => panic!("an operation cannot be entered while the thread's locals are dropped"),
+        }
+    }
+
+    #[inline]
+    fn enter_seat(&self, seat: Option<NonNull<ThreadSeat>>) -> Operation<'_> {
         let core: &OperationsCore = &self.held;
-        let seat = self.seat();
         if let Some(seat) = seat {
             // SAFETY: a place lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
         Operation { inside: seat.map(|seat| (core, seat)), _not_send: PhantomData }
+    }
+
+    /// Enters an operation if these operations are those that the thread has entered last. Returns the number of the
+    /// thread's place, too, which no other thread has meanwhile.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn enter_again(&self) -> Option<(Operation<'_>, usize)> {
+        let (last, seat) = LAST.get();
+        let seat = seat.filter(|_| ptr::eq(last, &raw const **self.held.core()))?;
+        // SAFETY: a place lives as long as its operations.
+        Some((self.enter_seat(Some(seat)), unsafe { seat.as_ref() }.nth()))
+    }
+
+    /// Calls `body` inside an operation, also while the thread's locals are dropped. `body` gets the number of the
+    /// thread's place. It gets `None` in a child of `fork(2)`, unless the
+    /// operation is the last that the thread has entered before.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn within<T>(&self, body: impl FnOnce(Option<usize>) -> T) -> T {
+        let Ok(seat) = self.seat() else { return self.within_for_once(body) };
+        let _inside = self.enter_seat(seat);
+        // SAFETY: as above.
+        body(seat.map(|seat| unsafe { seat.as_ref() }.nth()))
+    }
+
+    /// As [`Operations::within`], with a place for this call alone.
+    #[cfg(feature = "heap")]
+    #[cold]
+    fn within_for_once<T>(&self, body: impl FnOnce(Option<usize>) -> T) -> T {
+        let seat = self.held.take_seat();
+        let inside = self.enter_seat(Some(NonNull::from(seat)));
+        let result = body(Some(seat.nth()));
+        drop(inside);
+        self.held.vacate(seat);
+        result
     }
 
     /// Leaves the operation that this thread has entered last and whose guard it has forgotten ([`std::mem::forget`]):
@@ -185,25 +228,26 @@ impl Operations {
     /// ```
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = &self.held;
+        let Ok(seat) = self.seat() else { return false };
         // SAFETY: a place lives as long as its operations.
-        self.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
+        seat.is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 
-    /// The calling thread's place.
+    /// The calling thread's place; an error while the thread's locals are dropped.
     #[inline]
-    fn seat(&self) -> Option<NonNull<ThreadSeat>> {
+    fn seat(&self) -> Result<Option<NonNull<ThreadSeat>>, AccessError> {
         let (last, seat) = LAST.get();
-        if ptr::eq(last, &raw const **self.held.core()) { seat } else { self.find_seat() }
+        if ptr::eq(last, &raw const **self.held.core()) { Ok(seat) } else { self.find_seat() }
     }
 
     #[cold]
-    fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
+    fn find_seat(&self) -> Result<Option<NonNull<ThreadSeat>>, AccessError> {
         // In a fork(2) child, a missing thread may hold the lock of the places.
         if owner::is_forked_child() {
-            return None;
+            return Ok(None);
         }
         let core = self.held.core();
-        let found = SEATS.try_with(|seats| {
+        SEATS.try_with(|seats| {
             let found = seats.0.borrow().iter().find(|(operations, _)| operations.is(core)).map(|(_, seat)| *seat);
             let seat = found.unwrap_or_else(|| {
                 let seat = NonNull::from(core.take_seat());
@@ -213,9 +257,8 @@ impl Operations {
                 seat
             });
             LAST.set((&raw const **core, Some(seat)));
-            seat
-        });
-        Some(found.unwrap_or_else(|_| panic!("an operation cannot be entered while the thread's locals are dropped")))
+            Some(seat)
+        })
     }
 }
 
