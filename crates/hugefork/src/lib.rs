@@ -69,6 +69,8 @@ extern crate hugefork_kernels as _;
 
 mod api;
 mod fault;
+#[cfg(feature = "heap")]
+mod heap;
 mod mapping;
 mod mem;
 #[cfg(any(test, fuzzing))]
@@ -104,6 +106,12 @@ pub use api::stats::{PoolStats, RegionStats};
 #[cfg(feature = "bytemuck")]
 pub use api::values::{Snapshotter, Values};
 pub use fault::delivery::reinstall_fault_handler;
+#[cfg(feature = "heap")]
+pub use heap::allocator::Heap;
+#[cfg(feature = "heap")]
+pub use heap::rooted::Rooted;
+#[cfg(feature = "heap")]
+pub use heap::scoped::ScopedAllocator;
 pub use hugefork_kernels as kernels;
 pub use pool::ahead::SupplyStats;
 pub use pool::pressure::{PressureStats, PressureWatch};

@@ -28,6 +28,9 @@ mod scrub;
 #[path = "../examples/store/main.rs"]
 #[allow(dead_code)] // It asks for the name of a file.
 mod store;
+#[path = "../examples/string_cache.rs"]
+#[allow(dead_code)] // It asks for a number.
+mod string_cache;
 
 #[test]
 fn no_file_has_half_an_entry_and_a_slow_save_has_one_moment_while_a_history_is_kept() {
@@ -39,6 +42,13 @@ fn no_file_has_half_an_entry_and_a_slow_save_has_one_moment_while_a_history_is_k
 #[test]
 fn a_jump_to_any_frame_of_a_simulation_finds_what_was_recorded() {
     scrub::script(60).unwrap();
+}
+
+#[test]
+fn a_child_saves_a_cache_at_one_moment_while_a_thread_writes() {
+    let file = std::env::temp_dir().join(format!("hugefork-cache-{}", std::process::id()));
+    string_cache::run(3_000, 3, &file).unwrap();
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -131,13 +131,54 @@ impl Operations {
     /// If it is the first call on this thread, and the thread's local values are already being dropped.
     #[inline]
     pub fn enter(&self) -> Operation<'_> {
+        match self.held.seat() {
+            Ok(seat) => self.enter_seat(seat),
+            Err(_) => panic!("an operation cannot be entered while the thread's locals are dropped"),
+        }
+    }
+
+    #[inline]
+    fn enter_seat(&self, seat: Option<NonNull<ThreadSeat>>) -> Operation<'_> {
         let core: &OperationsCore = self.held.core();
-        let seat = self.held.seat();
         if let Some(seat) = seat {
             // SAFETY: a seat lives as long as its operations.
             core.enter(unsafe { seat.as_ref() });
         }
         Operation { inside: seat.map(|seat| (core, seat)) }
+    }
+
+    /// Enters an operation if these operations are those that the thread has entered last. Returns the number of the
+    /// thread's seat, too, which no other thread has meanwhile.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn enter_again(&self) -> Option<(Operation<'_>, usize)> {
+        let seat = self.held.last_seat()?;
+        // SAFETY: a seat lives as long as its operations.
+        Some((self.enter_seat(Some(seat)), unsafe { seat.as_ref() }.nth()))
+    }
+
+    /// Calls `body` inside an operation, also while the thread's locals are dropped. `body` gets the number of the
+    /// thread's seat. It gets `None` in a child of `fork(2)`, unless the operation is the last that the thread has
+    /// entered before.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn within<T>(&self, body: impl FnOnce(Option<usize>) -> T) -> T {
+        let Ok(seat) = self.held.seat() else { return self.within_for_once(body) };
+        let _inside = self.enter_seat(seat);
+        // SAFETY: as above.
+        body(seat.map(|seat| unsafe { seat.as_ref() }.nth()))
+    }
+
+    /// As [`Operations::within`], with a seat for this call alone.
+    #[cfg(feature = "heap")]
+    #[cold]
+    fn within_for_once<T>(&self, body: impl FnOnce(Option<usize>) -> T) -> T {
+        let seat = self.held.core().take_seat();
+        let inside = self.enter_seat(Some(NonNull::from(seat)));
+        let result = body(Some(seat.nth()));
+        drop(inside);
+        self.held.core().vacate(seat);
+        result
     }
 
     /// Leaves the operation that this thread has entered last and whose guard it has forgotten ([`std::mem::forget`]):
@@ -151,8 +192,9 @@ impl Operations {
     /// ```
     pub fn leave(&self) -> bool {
         let core: &OperationsCore = self.held.core();
+        let Ok(seat) = self.held.seat() else { return false };
         // SAFETY: a seat lives as long as its operations.
-        self.held.seat().is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
+        seat.is_none_or(|seat| core.leave(unsafe { seat.as_ref() }))
     }
 }
 

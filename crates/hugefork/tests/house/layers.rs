@@ -39,7 +39,10 @@ const REGION: [&[&str]; 5] = [
 /// The room above all of these.
 const FACE: &str = "api";
 
-/// The room above that, for one other crate only.
+/// The room above that.
+const HEAP: &str = "heap";
+
+/// The highest room, for one other crate only.
 const SEAM: &str = "seam";
 
 /// Crates that only `sys` may name.
@@ -179,7 +182,8 @@ fn height(module: &Module) -> Option<(usize, usize)> {
     match room(module) {
         [] => None,
         [face] if face == FACE => Some((ROOMS.len(), 0)),
-        [seam] if seam == SEAM => Some((ROOMS.len() + 1, 0)),
+        [heap] if heap == HEAP => Some((ROOMS.len() + 1, 0)),
+        [seam] if seam == SEAM => Some((ROOMS.len() + 2, 0)),
         [room] => Some((place(&ROOMS, room), REGION.len())),
         [room, within, ..] => Some((place(&ROOMS, room), place(&REGION, within))),
     }

@@ -44,6 +44,9 @@ pub(crate) struct ThreadSeat {
     /// The thread's number, for messages.
     thread: AtomicU32,
     is_taken: AtomicBool,
+    /// Its place among the seats of the operations, from 0 on.
+    #[cfg_attr(not(feature = "heap"), allow(dead_code))]
+    nth: usize,
 }
 
 /// The state that regions share with the threads that write to them.
@@ -154,7 +157,8 @@ impl OperationsCore {
         let _engaged = Engaged::new();
         let seats = &mut self.room().seats;
         if seats.iter().all(|seat| seat.is_taken.load(Ordering::Acquire)) {
-            seats.push(EngineBox::new_in(ThreadSeat::default(), Own));
+            let nth = seats.len();
+            seats.push(EngineBox::new_in(ThreadSeat { nth, ..ThreadSeat::default() }, Own));
         }
         let free = seats.iter().find(|seat| !seat.is_taken.load(Ordering::Acquire)).expect("there is a free seat");
         free.is_taken.store(true, Ordering::Relaxed);
@@ -283,6 +287,13 @@ impl OperationsCore {
 }
 
 impl ThreadSeat {
+    /// The number of the seat among those of its operations, from 0 on. No two living threads have the same.
+    #[cfg(feature = "heap")]
+    #[inline]
+    pub(crate) fn nth(&self) -> usize {
+        self.nth
+    }
+
     pub(crate) fn is_inside(&self) -> bool {
         self.seat.is_inside()
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ptr::{self, NonNull};
+use std::thread::AccessError;
 
 use super::operations::{HeldOperations, OperationsCore, ThreadSeat};
 use crate::mem::{EngineArc, EngineVec, Own};
@@ -37,21 +38,29 @@ impl HeldOperations {
         is_inside == Ok(true)
     }
 
-    /// The calling thread's seat; `None` in a child of `fork(2)`.
+    /// The calling thread's seat, if these are the operations that the thread has entered last.
+    #[cfg(feature = "heap")]
     #[inline]
-    pub(crate) fn seat(&self) -> Option<NonNull<ThreadSeat>> {
+    pub(crate) fn last_seat(&self) -> Option<NonNull<ThreadSeat>> {
         let (last, seat) = LAST.get();
-        if ptr::eq(last, &raw const **self.core()) { seat } else { self.find_seat() }
+        seat.filter(|_| ptr::eq(last, &raw const **self.core()))
+    }
+
+    /// The calling thread's seat; `None` in a child of `fork(2)`, and an error while the thread's locals are dropped.
+    #[inline]
+    pub(crate) fn seat(&self) -> Result<Option<NonNull<ThreadSeat>>, AccessError> {
+        let (last, seat) = LAST.get();
+        if ptr::eq(last, &raw const **self.core()) { Ok(seat) } else { self.find_seat() }
     }
 
     #[cold]
-    fn find_seat(&self) -> Option<NonNull<ThreadSeat>> {
+    fn find_seat(&self) -> Result<Option<NonNull<ThreadSeat>>, AccessError> {
         // In a fork(2) child, a missing thread may hold the lock of the seats.
         if owner::is_forked_child() {
-            return None;
+            return Ok(None);
         }
         let core = self.core();
-        let found = SEATS.try_with(|seats| {
+        SEATS.try_with(|seats| {
             let found = seats.0.borrow().iter().find(|(operations, _)| operations.is(core)).map(|(_, seat)| *seat);
             let seat = found.unwrap_or_else(|| {
                 let seat = NonNull::from(core.take_seat());
@@ -61,8 +70,7 @@ impl HeldOperations {
                 seat
             });
             LAST.set((&raw const **core, Some(seat)));
-            seat
-        });
-        Some(found.unwrap_or_else(|_| panic!("an operation cannot be entered while the thread's locals are dropped")))
+            Some(seat)
+        })
     }
 }

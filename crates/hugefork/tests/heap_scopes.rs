@@ -1,0 +1,85 @@
+//! A program whose `#[global_allocator]` serves threads from heaps.
+
+mod common;
+
+use std::alloc::System;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::OnceLock;
+
+use common::alone::alone;
+use common::forked::check_fork;
+use common::random::Random;
+use hugefork::{Children, Heap, Pool, ScopedAllocator};
+
+#[global_allocator]
+static ALLOCATOR: ScopedAllocator<System> = ScopedAllocator::over(System);
+
+const LEN: usize = 32 << 20;
+
+fn heap() -> &'static Heap {
+    static POOL: OnceLock<Pool> = OnceLock::new();
+    let pool = POOL.get_or_init(|| Pool::builder().capacity(8 * LEN).children(Children::Inherit).build().unwrap());
+    Box::leak(Box::new(pool.heap(LEN).unwrap()))
+}
+
+#[test]
+fn memory_of_scopes_lies_in_their_heaps_and_is_freed_from_anywhere() {
+    let [first, second] = [heap(), heap()];
+    let outside = vec![1_u8; 100];
+    let mut mine = first.scope(|| {
+        let inner = second.scope(|| vec![2_u8; 100]);
+        assert!(second.contains(inner.as_ptr()));
+        let mut grown = outside.clone();
+        assert!(first.contains(grown.as_ptr()));
+        grown.extend_from_slice(&inner);
+        grown
+    });
+    assert!(!first.contains(outside.as_ptr()) && !second.contains(outside.as_ptr()));
+    // It grows where it lies.
+    for _ in 0..12 {
+        mine.extend_from_within(..);
+    }
+    assert!(first.contains(mine.as_ptr()) && mine.len() == 200 << 12);
+    let mut other = outside;
+    first.scope(|| (0..12).for_each(|_| other.extend_from_within(..)));
+    assert!(!first.contains(other.as_ptr()));
+    mine.truncate(3);
+    mine.shrink_to_fit();
+    std::thread::spawn(move || drop((mine, other))).join().unwrap();
+    let zeroed = first.scope(|| vec![0_u8; 3 << 20]);
+    assert!(first.contains(zeroed.as_ptr()) && zeroed.iter().all(|byte| *byte == 0));
+    // A panic ends the scope.
+    std::panic::catch_unwind(AssertUnwindSafe(|| first.scope(|| panic!("expected")))).unwrap_err();
+    assert!(!first.contains(Box::into_raw(Box::new(1_u64))));
+}
+
+#[test]
+fn a_map_of_std_goes_back_and_children_have_it() {
+    alone(|| {
+        let heap = heap();
+        let mut random = Random::new(3);
+        let root = heap.put(HashMap::<String, Vec<u8>>::new());
+        let fill = |random: &mut Random| {
+            let (key, value) = (random.below(3_000), random.next() as u8);
+            root.write(|map| heap.scope(|| map.insert(format!("key {key}"), vec![value; key])));
+        };
+        (0..5_000).for_each(|_| fill(&mut random));
+        let expected = root.read(Clone::clone);
+        let saved = heap.scope(|| heap.snapshot().unwrap());
+        for _ in 0..10 {
+            (0..1_000).for_each(|_| fill(&mut random));
+            root.write(|map| map.retain(|key, _| !key.ends_with('7')));
+            check_fork(|| {
+                let before = root.read(Clone::clone);
+                root.write(|map| heap.scope(|| map.insert("child".to_owned(), vec![1; 100_000])));
+                root.write(|map| map.remove("child"));
+                assert!(root.read(|map| *map == before));
+            });
+            // SAFETY: only the map has memory in the heap, and it is older than the snapshot.
+            unsafe { heap.reset_to(&saved).unwrap() };
+            assert!(root.read(|map| *map == expected));
+        }
+    })
+    .well();
+}
