@@ -262,6 +262,8 @@ fn between_operations(body: impl FnOnce()) -> Result<(), RegionError> {
             }
         }
     }
+    // A fork keeps the first operations out while it waits for the next, so all forks wait in the same order.
+    waited_for.sort_unstable_by_key(|operations| ptr::from_ref(&**operations.core()).addr());
     // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
     let mut between: EngineVec<BetweenOperations<'_>> = EngineVec::with_capacity_in(waited_for.len(), Own);
     for operations in &waited_for {

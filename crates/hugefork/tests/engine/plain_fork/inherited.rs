@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::common::alone::alone;
 use crate::common::forked::{check_fork, in_fork, in_raw_fork};
@@ -587,4 +588,29 @@ fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back()
     });
     assert!(!ended.stderr.contains("has no regions"), "{ended}");
     ended.well();
+}
+
+/// The program drops the oldest region while a fork waits, so the next fork finds the operations in another order.
+#[test]
+fn two_forks_that_wait_for_the_same_operations_do_not_wait_for_each_other() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let operations = [Operations::new(), Operations::new()];
+        let regions = [0, 1, 0].map(|which: usize| {
+            let region = pool.region(BLOCK).unwrap();
+            region.set_operations(&operations[which]).unwrap();
+            region
+        });
+        let [oldest, ..] = regions;
+        std::thread::scope(|scope| {
+            let inside = operations[0].enter();
+            scope.spawn(|| check_fork(|| ()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(oldest);
+            scope.spawn(|| check_fork(|| ()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(inside);
+        });
+    })
+    .well();
 }
