@@ -1,13 +1,16 @@
 //! Children of `fork(2)` that inherit the regions of a pool (`Children::Inherit`).
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::CString;
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::alone::alone;
-use crate::common::forked::{check_fork, in_fork, in_raw_fork};
+use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork};
 use crate::common::random::Random;
 use crate::common::wait::{self, until};
 use crate::common::{BACKINGS, Over, built};
@@ -611,6 +614,32 @@ fn two_forks_that_wait_for_the_same_operations_do_not_wait_for_each_other() {
             std::thread::sleep(Duration::from_millis(100));
             drop(inside);
         });
+    })
+    .well();
+}
+
+/// The kernel reports the close of the child's last mapping before the lock of the witness goes. Other watchers of the
+/// same file, to which the kernel reports it too, make the time in between longer.
+#[test]
+fn blocks_come_back_although_the_close_is_reported_before_the_lock_goes() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        let is_of_pool = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == POOL);
+        let paths = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let path = CString::new(paths.into_iter().find(is_of_pool).unwrap().into_os_string().into_vec()).unwrap();
+        for _ in 0..60 {
+            // SAFETY: makes a descriptor, and reads a path.
+            unsafe {
+                let watcher = libc::inotify_init1(libc::IN_CLOEXEC);
+                assert!(watcher >= 0 && libc::inotify_add_watch(watcher, path.as_ptr(), libc::IN_CLOSE_NOWRITE) >= 0);
+            }
+        }
+        for round in 0..300 {
+            check_fork(|| ());
+            region.as_mut_slice().fill(round as u8);
+            until_free(&pool, 14);
+        }
     })
     .well();
 }
