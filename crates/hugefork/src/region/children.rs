@@ -393,6 +393,7 @@ extern "C" fn child() {
             // SAFETY: the addresses of a region, which the child does not have.
             if let Err(error) = unsafe { pool.witness.show(addresses, mapped, copied) } {
                 say(format_args!("this child of fork(2) lacks the region at {:#x}: {error}", addresses.start));
+                with_instead(|instead| instead.refused.replace(Some(error.into())));
             }
         }
         drop(pool.witness);

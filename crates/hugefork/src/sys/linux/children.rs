@@ -19,12 +19,13 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use hugefork_linux::Descriptor;
+use hugefork_linux::parking::clear;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::{Errno, pread};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{kept, last_error, memory, named};
+use super::{kept, last_error, memory, named, owner};
 use crate::sys::SystemError;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -52,7 +53,8 @@ impl Witness {
     }
 
     /// In the child: shows memory at `addresses`, private and writable: pieces of the file, copies of others, and else
-    /// zeros. Offsets of the pieces count from the start of the addresses.
+    /// zeros. Offsets of the pieces count from the start of the addresses. After a failure, the addresses are
+    /// inaccessible.
     ///
     /// # Safety
     /// The addresses belong to a region of the parent, and are free in this process.
@@ -62,9 +64,26 @@ impl Witness {
         mapped: &[Piece],
         copied: &[Piece],
     ) -> Result<(), SystemError> {
+        let shown = self.show_pieces(addresses, mapped, copied);
+        if shown.is_err() {
+            // Zeros in place of a piece would look like lost data. The pieces go first, because a process that has
+            // reached its limit of mappings gets no new one.
+            // SAFETY: by this function's contract.
+            let gone = unsafe { munmap(memory::pointer(addresses.start), addresses.len()) };
+            if gone.is_err() {
+                owner::end(1);
+            }
+            // If the kernel refuses this, the addresses are free.
+            // SAFETY: as above.
+            let _ = unsafe { clear(addresses.start, addresses.len()) };
+        }
+        shown
+    }
+
+    fn show_pieces(&self, addresses: &Range<usize>, mapped: &[Piece], copied: &[Piece]) -> Result<(), SystemError> {
         let file = kept(&self.file)?;
         let at = |offset: usize| memory::pointer(addresses.start + offset);
-        // SAFETY: by this function's contract.
+        // SAFETY: by the contract of `show`.
         named("mmap of zeros", unsafe { mmap_anonymous(at(0), addresses.len(), READ_WRITE, OVER) })?;
         for piece in mapped {
             let from = piece.file_offset as u64;

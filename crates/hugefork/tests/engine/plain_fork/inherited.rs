@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::common::alone::alone;
 use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork};
 use crate::common::random::Random;
+use crate::common::seccomp::{refuse, with};
 use crate::common::wait::{self, until};
 use crate::common::{BACKINGS, Over, built};
 use hugefork::{Backing, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
@@ -642,4 +643,25 @@ fn blocks_come_back_although_the_close_is_reported_before_the_lock_goes() {
         }
     })
     .well();
+}
+
+#[test]
+fn a_child_has_no_zeros_in_place_of_memory_that_it_could_not_map() {
+    let ended = alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let (saved, at) = (region.snapshot().unwrap(), region.as_ptr());
+        let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        refuse(with(libc::SYS_mmap, 3, private, libc::ENOMEM));
+        // SAFETY: a fault, which ends the child.
+        let status = in_fork(|| i32::from(unsafe { at.read_volatile() }));
+        assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+        // SAFETY: the process has no other thread but the engine's.
+        let child = unsafe { Region::in_child(&[(&region, &saved)], || vec![at.read_volatile()]) }.unwrap();
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("without an answer: exit status: 1"), "{error}");
+    });
+    assert_eq!(ended.stderr.matches("this child of fork(2) lacks the region").count(), 2, "{ended}");
+    ended.well();
 }
