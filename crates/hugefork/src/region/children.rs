@@ -387,7 +387,10 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    let Some(fork) = end() else { return };
+    let ended = end();
+    // If another handler has forked this child, the outer fork is the parent's, and never ends here.
+    FORKS.set(0);
+    let Some(fork) = ended else { return };
     for pool in fork.pools {
         for Shown { addresses, mapped, copied } in &pool.shown {
             // SAFETY: the addresses of a region, which the child does not have.

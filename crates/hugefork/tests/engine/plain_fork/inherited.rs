@@ -665,3 +665,33 @@ fn a_child_has_no_zeros_in_place_of_memory_that_it_could_not_map() {
     assert_eq!(ended.stderr.matches("this child of fork(2) lacks the region").count(), 2, "{ended}");
     ended.well();
 }
+
+/// The handler is older than the pool, so it forks while the pool's handler has a snapshot for another child.
+#[test]
+fn a_child_that_another_handler_forks_has_nothing_and_neither_have_its_children() {
+    static AT: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn prepare() {
+        let at = std::ptr::with_exposed_provenance::<u8>(AT.swap(0, Ordering::Relaxed) as usize);
+        if !at.is_null() {
+            check_fork(|| {
+                // SAFETY: a fault, which ends the child.
+                let status = in_fork(|| i32::from(unsafe { at.read_volatile() }));
+                assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+            });
+        }
+    }
+    alone(|| {
+        // SAFETY: it forks, and checks.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(prepare), None, None) }, 0);
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let at = region.as_ptr();
+        AT.store(at.expose_provenance() as u64, Ordering::Relaxed);
+        // SAFETY: the child's own memory.
+        check_fork(|| assert_eq!(unsafe { at.read_volatile() }, 1));
+        region.as_mut_slice().fill(2);
+        until_free(&pool, 15);
+    })
+    .well();
+}
