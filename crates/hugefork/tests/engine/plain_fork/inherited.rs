@@ -695,3 +695,44 @@ fn a_child_that_another_handler_forks_has_nothing_and_neither_have_its_children(
     })
     .well();
 }
+
+#[test]
+fn the_result_of_work_in_a_child_waits_for_no_other_child() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let over = AtomicBool::new(false);
+        let in_child = |work: fn() -> Vec<u8>| {
+            // SAFETY: the work takes no lock.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        std::thread::scope(|scope| {
+            let forker = scope.spawn(|| {
+                let mut waiting = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    waiting.push(in_child(|| {
+                        // SAFETY: sleeps until a signal ends it.
+                        unsafe { (libc::alarm(600), libc::pause()) };
+                        Vec::new()
+                    }));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                waiting
+            });
+            let stop = Over(&over);
+            for _ in 0..300 {
+                assert_eq!(in_child(|| vec![7; 100_000]).wait().unwrap(), [7; 100_000]);
+            }
+            drop(stop);
+            for child in forker.join().unwrap() {
+                // SAFETY: a child of this test.
+                assert_eq!(unsafe { libc::kill(child.id().cast_signed(), libc::SIGKILL) }, 0);
+                assert!(child.wait().unwrap_err().to_string().contains("signal: 9"));
+            }
+        });
+        drop((region, saved));
+        until_free(&pool, 16);
+    })
+    .well();
+}
