@@ -1,6 +1,7 @@
 //! [`InChild`]: work in a child of `fork(2)` that has older snapshots at the addresses of their regions.
 
-use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitStatus;
@@ -38,15 +39,17 @@ const PANICKED: u8 = 1;
 #[must_use = "`wait` for it: the child remains a zombie otherwise"]
 pub struct InChild {
     pid: i32,
-    answer: PipeReader,
+    /// Complete when the child has ended. A pipe would not do: children that other threads fork at that moment have its
+    /// writing end, too, and it would not end before they do.
+    answer: File,
 }
 
 impl Region {
     /// Forks a child in which each region of `pairs` is as the snapshot beside it, at the region's own addresses.
     /// Pointers into the region hold there, so a child can save yesterday's hash map while this process goes on with
-    /// today's. The child calls `work`, sends its result here, and ends without running destructors or `atexit`
-    /// functions. The other regions of pools with [`Children::Inherit`](crate::Children::Inherit) are there as in any
-    /// child.
+    /// today's. The child calls `work`, leaves its result for [`InChild::wait`], and ends without running destructors or
+    /// `atexit` functions. The other regions of pools with [`Children::Inherit`](crate::Children::Inherit) are there as
+    /// in any child.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -77,7 +80,7 @@ impl Region {
     /// [`RegionError::NotExportable`] for a pool without [`Children::Inherit`](crate::Children::Inherit), or if the
     /// process has closed the pool's descriptor. [`RegionError::AnotherPool`], [`RegionError::AnotherLength`],
     /// [`RegionError::Revoked`], those of [`Region::snapshot_all`], and [`RegionError::System`] if `fork(2)` or
-    /// `pipe(2)` fails. [`RegionError::ForkedChild`].
+    /// `memfd_create(2)` fails. [`RegionError::ForkedChild`].
     ///
     /// # Panics
     /// If a region occurs twice.
@@ -95,17 +98,17 @@ impl Region {
             !is_any_twice(pairs.iter().map(|(region, _)| *region)),
             "a region is named twice: it can have one content"
         );
-        let (answer, writer) = owner::pipe()?;
+        let answer = owner::memory_file()?;
         // SAFETY: the caller answers for the child.
         match fork_with(&cores, || unsafe { owner::fork() })? {
-            0 => answer_and_end(writer, work),
+            0 => answer_and_end(answer, work),
             pid => Ok(InChild { pid, answer }),
         }
     }
 }
 
 /// In the child.
-fn answer_and_end(mut writer: PipeWriter, work: impl FnOnce() -> Vec<u8>) -> ! {
+fn answer_and_end(mut answer: File, work: impl FnOnce() -> Vec<u8>) -> ! {
     let (kind, bytes) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(bytes) => (RETURNED, bytes),
         Err(panic) => {
@@ -114,7 +117,7 @@ fn answer_and_end(mut writer: PipeWriter, work: impl FnOnce() -> Vec<u8>) -> ! {
             (PANICKED, text.as_bytes().to_vec())
         }
     };
-    let sent = writer.write_all(&[kind]).and_then(|()| writer.write_all(&bytes));
+    let sent = answer.write_all(&[kind]).and_then(|()| answer.write_all(&bytes));
     owner::end(i32::from(sent.is_err()))
 }
 
@@ -131,9 +134,10 @@ impl InChild {
     /// status. If the answer cannot be read.
     pub fn wait(mut self) -> io::Result<Vec<u8>> {
         let mut answer = Vec::new();
-        let read = self.answer.read_to_end(&mut answer);
         let status = ExitStatus::from_raw(owner::wait_for(self.pid));
-        read?;
+        // The child has moved the offset, which both processes share.
+        self.answer.rewind()?;
+        self.answer.read_to_end(&mut answer)?;
         match answer.split_first() {
             Some((&RETURNED, bytes)) if status.success() => Ok(bytes.to_vec()),
             Some((&PANICKED, text)) => {

@@ -9,6 +9,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::mem::{EngineVec, Own};
+use crate::sys::SystemError;
 use crate::sys::linux::children::{Piece, Witness};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::threads;
@@ -19,6 +20,8 @@ pub(crate) struct Inheritance {
     thread: usize,
     parts: EngineVec<Part>,
     is_shown: bool,
+    /// Why the child lacks a region, if it does.
+    pub(crate) lacks: Option<SystemError>,
 }
 
 /// The part of it that belongs to one pool.
@@ -43,7 +46,7 @@ impl Inheritance {
     /// For a child that the calling thread is about to fork.
     pub(crate) fn new() -> Inheritance {
         let thread = threads::own_handle();
-        Inheritance { thread, parts: EngineVec::new_in(Own), is_shown: false }
+        Inheritance { thread, parts: EngineVec::new_in(Own), is_shown: false, lacks: None }
     }
 
     /// Adds a pool, and returns its number.
@@ -86,6 +89,7 @@ impl Inheritance {
                 // SAFETY: the addresses of a region, which the child does not have.
                 if let Err(error) = unsafe { part.witness.show(addresses, mapped, copied) } {
                     say(format_args!("this child of fork(2) lacks the region at {:#x}: {error}", addresses.start));
+                    self.lacks = Some(error);
                 }
             }
         }

@@ -425,8 +425,14 @@ extern "C" fn parent() {
 }
 
 extern "C" fn child() {
-    let Some(mut fork) = end() else { return };
+    let ended = end();
+    // If another handler has forked this child, the outer fork is the parent's, and never ends here.
+    FORKS.set(0);
+    let Some(mut fork) = ended else { return };
     fork.inheritance.show_regions();
+    if let Some(error) = fork.inheritance.lacks {
+        with_instead(|instead| instead.refused.replace(Some(error.into())));
+    }
     for pool in fork.pools {
         // They belong to the parent.
         std::mem::forget((pool.snapshots, pool.children));

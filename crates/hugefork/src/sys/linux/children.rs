@@ -5,7 +5,7 @@
 //! parent  closes its descriptor                                                 │
 //! child   maps the file through it, and closes its descriptor                   │
 //! later   the mappings keep the description, and so the lock: of the child, of its children, of theirs
-//! end     the last mapping goes (exit, exec, munmap) ─▶ no lock; inotify says that a description was closed
+//! end     the last mapping goes (exit, exec, munmap) ─▶ inotify says that a description was closed; no lock
 //! ```
 //! So the kernel itself counts who has the memory, whatever these processes do with their descriptors. The byte need
 //! not exist: a lock of an open file description (`F_OFD_SETLK`, fcntl(2)) may lie behind the end of the file.
@@ -19,11 +19,13 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use hugefork_linux::Descriptor;
+use hugefork_linux::parking::clear;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::{Errno, pread};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{kept, last_error, memory, named};
+use super::{kept, last_error, memory, named, owner};
 use crate::sys::SystemError;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -51,7 +53,8 @@ impl Witness {
     }
 
     /// In the child: shows memory at `addresses`, private and writable: pieces of the file, copies of others, and else
-    /// zeros. Offsets of the pieces count from the start of the addresses.
+    /// zeros. Offsets of the pieces count from the start of the addresses. After a failure, the addresses are
+    /// inaccessible.
     ///
     /// # Safety
     /// The addresses belong to a region of the parent, and are free in this process.
@@ -61,9 +64,26 @@ impl Witness {
         mapped: &[Piece],
         copied: &[Piece],
     ) -> Result<(), SystemError> {
+        let shown = self.show_pieces(addresses, mapped, copied);
+        if shown.is_err() {
+            // Zeros in place of a piece would look like lost data. The pieces go first, because a process that has
+            // reached its limit of mappings gets no new one.
+            // SAFETY: by this function's contract.
+            let gone = unsafe { munmap(memory::pointer(addresses.start), addresses.len()) };
+            if gone.is_err() {
+                owner::end(1);
+            }
+            // If the kernel refuses this, the addresses are free.
+            // SAFETY: as above.
+            let _ = unsafe { clear(addresses.start, addresses.len()) };
+        }
+        shown
+    }
+
+    fn show_pieces(&self, addresses: &Range<usize>, mapped: &[Piece], copied: &[Piece]) -> Result<(), SystemError> {
         let file = kept(&self.file)?;
         let at = |offset: usize| memory::pointer(addresses.start + offset);
-        // SAFETY: by this function's contract.
+        // SAFETY: by the contract of `show`.
         named("mmap of zeros", unsafe { mmap_anonymous(at(0), addresses.len(), READ_WRITE, OVER) })?;
         for piece in mapped {
             let from = piece.file_offset as u64;
@@ -108,6 +128,9 @@ fn lock(file: BorrowedFd<'_>, what: i32, kind: i32, byte: u64) -> Result<i32, Sy
 /// On a thread of its own: calls `look` with the pool's file at once, and each time that a description of the file was
 /// closed, until `look` returns false. Returns at once if the kernel refuses.
 ///
+/// The kernel (6.18, `__fput`) reports the close before it takes the lock away, and another process may run in between.
+/// So `look` is called again after these times.
+///
 /// From then on the thread has no other descriptor than this file, so it must not write messages.
 pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
     let Some((number, identity)) = pool.number() else { return };
@@ -122,12 +145,18 @@ pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedF
     if inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).is_err() {
         return;
     }
-    let mut buffer = [const { MaybeUninit::uninit() }; 4096];
+    let again = [1, 30, 900].map(|milliseconds| Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 });
+    let (mut buffer, mut times) = ([const { MaybeUninit::uninit() }; 4096], again.iter());
     while look(file) {
-        let read = inotify::Reader::new(&events, &mut buffer).next().map(drop);
+        let ready = poll(&mut [PollFd::new(&events, PollFlags::IN)], times.next());
+        let read = match ready {
+            Ok(0) => continue,
+            ready => ready.and_then(|_| inotify::Reader::new(&events, &mut buffer).next().map(drop)),
+        };
         if !matches!(read, Ok(()) | Err(Errno::INTR)) {
             return;
         }
+        times = again.iter();
     }
 }
 

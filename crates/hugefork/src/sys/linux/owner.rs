@@ -5,9 +5,10 @@
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
-use std::io::{self, PipeReader, PipeWriter};
+use std::fs::File;
 
 use hugefork_linux::mappings::map_anonymous;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -44,10 +45,9 @@ pub(crate) unsafe fn follow_forks(prepare: extern "C" fn(), parent: extern "C" f
     unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
 }
 
-/// A pipe that no other program inherits.
-pub(crate) fn pipe() -> Result<(PipeReader, PipeWriter), SystemError> {
-    let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    named("pipe", io::pipe().map_err(errno))
+/// An empty file in memory, for a child to write to. No other program inherits it.
+pub(crate) fn memory_file() -> Result<File, SystemError> {
+    Ok(File::from(named("memfd_create", memfd_create("hugefork-answer", MemfdFlags::CLOEXEC))?))
 }
 
 /// Forks by the C library. Returns 0 in the child, and its number in the parent.

@@ -1,14 +1,19 @@
 //! Children of `fork(2)` that inherit the regions of a pool (`Children::Inherit`).
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::ffi::CString;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::common::alone::alone;
-use crate::common::forked::{check_fork, in_fork, in_raw_fork};
+use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork};
 use crate::common::random::Random;
+use crate::common::seccomp::{refuse, with};
 use crate::common::wait::{self, until};
 use crate::common::{BACKINGS, Over, built};
 use hugefork::{Backing, BeforeFork, BlockSize, Children, Operations, Pool, PoolBuilder, Region, RegionError};
@@ -685,4 +690,147 @@ fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back()
     });
     assert!(!ended.stderr.contains("has no regions"), "{ended}");
     ended.well();
+}
+
+/// The program drops the oldest region while a fork waits, so the next fork finds the operations in another order.
+#[test]
+fn two_forks_that_wait_for_the_same_operations_do_not_wait_for_each_other() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let operations = [Operations::new(), Operations::new()];
+        let regions = [0, 1, 0].map(|which: usize| {
+            let region = pool.region(BLOCK).unwrap();
+            region.set_operations(&operations[which]).unwrap();
+            region
+        });
+        let [oldest, ..] = regions;
+        std::thread::scope(|scope| {
+            let inside = operations[0].enter();
+            scope.spawn(|| check_fork(|| ()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(oldest);
+            scope.spawn(|| check_fork(|| ()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop(inside);
+        });
+    })
+    .well();
+}
+
+/// The kernel reports the close of the child's last mapping before the lock of the witness goes. Other watchers of the
+/// same file, to which the kernel reports it too, make the time in between longer.
+#[test]
+fn blocks_come_back_although_the_close_is_reported_before_the_lock_goes() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        let is_of_pool = |path: &PathBuf| std::fs::read_link(path).is_ok_and(|file| file.as_os_str() == POOL);
+        let paths = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+        let path = CString::new(paths.into_iter().find(is_of_pool).unwrap().into_os_string().into_vec()).unwrap();
+        for _ in 0..60 {
+            // SAFETY: makes a descriptor, and reads a path.
+            unsafe {
+                let watcher = libc::inotify_init1(libc::IN_CLOEXEC);
+                assert!(watcher >= 0 && libc::inotify_add_watch(watcher, path.as_ptr(), libc::IN_CLOSE_NOWRITE) >= 0);
+            }
+        }
+        for round in 0..300 {
+            check_fork(|| ());
+            region.as_mut_slice().fill(round as u8);
+            until_free(&pool, 14);
+        }
+    })
+    .well();
+}
+
+#[test]
+fn a_child_has_no_zeros_in_place_of_memory_that_it_could_not_map() {
+    let ended = alone(|| {
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(2 * BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let (saved, at) = (region.snapshot().unwrap(), region.as_ptr());
+        let private = libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        refuse(with(libc::SYS_mmap, 3, private, libc::ENOMEM));
+        // SAFETY: a fault, which ends the child.
+        let status = in_fork(|| i32::from(unsafe { at.read_volatile() }));
+        assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+        // SAFETY: the process has no other thread but the engine's.
+        let child = unsafe { Region::in_child(&[(&region, &saved)], || vec![at.read_volatile()]) }.unwrap();
+        let error = child.wait().unwrap_err().to_string();
+        assert!(error.contains("without an answer: exit status: 1"), "{error}");
+    });
+    assert_eq!(ended.stderr.matches("this child of fork(2) lacks the region").count(), 2, "{ended}");
+    ended.well();
+}
+
+/// The handler is older than the pool, so it forks while the pool's handler has a snapshot for another child.
+#[test]
+fn a_child_that_another_handler_forks_has_nothing_and_neither_have_its_children() {
+    static AT: AtomicU64 = AtomicU64::new(0);
+    extern "C" fn prepare() {
+        let at = std::ptr::with_exposed_provenance::<u8>(AT.swap(0, Ordering::Relaxed) as usize);
+        if !at.is_null() {
+            check_fork(|| {
+                // SAFETY: a fault, which ends the child.
+                let status = in_fork(|| i32::from(unsafe { at.read_volatile() }));
+                assert_eq!(status.signal(), Some(libc::SIGSEGV), "{status}");
+            });
+        }
+    }
+    alone(|| {
+        // SAFETY: it forks, and checks.
+        assert_eq!(unsafe { libc::pthread_atfork(Some(prepare), None, None) }, 0);
+        let pool = builder(16).build().unwrap();
+        let mut region = pool.region(BLOCK).unwrap();
+        region.as_mut_slice().fill(1);
+        let at = region.as_ptr();
+        AT.store(at.expose_provenance() as u64, Ordering::Relaxed);
+        // SAFETY: the child's own memory.
+        check_fork(|| assert_eq!(unsafe { at.read_volatile() }, 1));
+        region.as_mut_slice().fill(2);
+        until_free(&pool, 15);
+    })
+    .well();
+}
+
+#[test]
+fn the_result_of_work_in_a_child_waits_for_no_other_child() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        let over = AtomicBool::new(false);
+        let in_child = |work: fn() -> Vec<u8>| {
+            // SAFETY: the work takes no lock.
+            unsafe { Region::in_child(&[(&region, &saved)], work) }.unwrap()
+        };
+        std::thread::scope(|scope| {
+            let forker = scope.spawn(|| {
+                let mut waiting = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    waiting.push(in_child(|| {
+                        // SAFETY: sleeps until a signal ends it.
+                        unsafe { (libc::alarm(600), libc::pause()) };
+                        Vec::new()
+                    }));
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                waiting
+            });
+            let stop = Over(&over);
+            for _ in 0..300 {
+                assert_eq!(in_child(|| vec![7; 100_000]).wait().unwrap(), [7; 100_000]);
+            }
+            drop(stop);
+            for child in forker.join().unwrap() {
+                // SAFETY: a child of this test.
+                assert_eq!(unsafe { libc::kill(child.id().cast_signed(), libc::SIGKILL) }, 0);
+                assert!(child.wait().unwrap_err().to_string().contains("signal: 9"));
+            }
+        });
+        drop((region, saved));
+        until_free(&pool, 16);
+    })
+    .well();
 }
