@@ -20,6 +20,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
+use std::time::{Duration, Instant};
 
 use super::cut;
 use super::state::{BetweenOperations, HeldOperations, OperationsCore, RegionCore};
@@ -36,6 +37,9 @@ use crate::sys::linux::memory::{Linux, NOTHING_KEPT};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
 use crate::types::error::RegionError;
+
+/// How long a fork keeps threads from entering operations while it waits for the end of others.
+const CLOSED_FOR: Duration = Duration::from_millis(10);
 
 /// The snapshots that children of the process have, for one pool.
 pub(crate) struct PoolChildren {
@@ -283,14 +287,25 @@ impl BeforeFork {
                 }
             }
         }
-        // Threads that wait here at once do so in one order.
-        handles.sort_unstable_by_key(|handle| &raw const **handle.core());
         // A thread inside an operation may make or drop a region, so the registry is not locked meanwhile.
         let mut between: EngineVec<BetweenOperations<'static>> = EngineVec::with_capacity_in(handles.len(), Own);
-        for handle in &handles {
+        let begun = Instant::now();
+        while let Some(handle) = handles.get(between.len()) {
             let operations: *const OperationsCore = &raw const **handle.core();
             // SAFETY: the handle keeps it alive, and is dropped after what borrows it.
-            between.push(unsafe { &*operations }.wait_for_all()?);
+            let operations = unsafe { &*operations };
+            // A thread inside this operation may wait to enter one that this thread has closed, as to allocate in a
+            // heap. So this thread soon opens them again, and begins with the operation that it waited for.
+            let is_first = between.is_empty() || begun.elapsed() > operations.patience();
+            match operations.wait_for_at_most(if is_first { operations.patience() } else { CLOSED_FOR }) {
+                Ok(closed) => between.push(closed),
+                Err(RegionError::OperationGoesOn { .. }) if !is_first => {
+                    let waited_for = between.len();
+                    between.clear();
+                    handles[..=waited_for].rotate_right(1);
+                }
+                Err(error) => return Err(error),
+            }
         }
         HAS_WAITED.set(true);
         Ok(BeforeFork { waited: Some((between, handles)), _not_send: PhantomData })
@@ -428,6 +443,7 @@ extern "C" fn child() {
     let ended = end();
     // If another handler has forked this child, the outer fork is the parent's, and never ends here.
     FORKS.set(0);
+    Inheritance::withdraw();
     let Some(mut fork) = ended else { return };
     fork.inheritance.show_regions();
     if let Some(error) = fork.inheritance.lacks {

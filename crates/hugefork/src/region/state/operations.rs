@@ -201,13 +201,18 @@ impl OperationsCore {
 
     /// Waits until no thread is inside an operation, and lets no thread enter one until the result is dropped.
     pub(crate) fn wait_for_all(&self) -> Result<BetweenOperations<'_>, RegionError> {
-        self.wait_since(Instant::now())
+        self.wait_since(Instant::now(), self.patience)
+    }
+
+    /// As [`OperationsCore::wait_for_all`], with another patience.
+    pub(crate) fn wait_for_at_most(&self, patience: Duration) -> Result<BetweenOperations<'_>, RegionError> {
+        self.wait_since(Instant::now(), patience)
     }
 
     /// As [`OperationsCore::wait_for_all`], for a cut that has waited since `called`.
-    fn wait_since(&self, called: Instant) -> Result<BetweenOperations<'_>, RegionError> {
+    fn wait_since(&self, called: Instant, patience: Duration) -> Result<BetweenOperations<'_>, RegionError> {
         let _engaged = Engaged::new();
-        let begun = self.closes(called)?;
+        let begun = self.closes(called, patience)?;
         // A seat that a thread takes after this loop has passed needs no check: that thread finds the gate closed.
         let seats = (0..).map_while(|nth| Some(&self.stays(self.room().seats.get(nth)?).seat));
         let closed = self.gate.close(seats, |seat, word, seen| {
@@ -215,7 +220,7 @@ impl OperationsCore {
                 self.leave_for_good(ended);
                 return true;
             }
-            let left = self.left_since(begun);
+            let left = patience.saturating_sub(begun.elapsed());
             if !left.is_zero() {
                 wait_at_most(word, seen, left.min(LOOKS_AFTER_THREAD));
             }
@@ -229,7 +234,7 @@ impl OperationsCore {
             }
             Err(NotClosed::NoFence(error)) => RegionError::System(error),
             Err(NotClosed::Inside(inside)) => {
-                self.goes_on(room.seats.iter().find(|seat| ptr::eq(&raw const seat.seat, inside)))
+                OperationsCore::goes_on(patience, room.seats.iter().find(|seat| ptr::eq(&raw const seat.seat, inside)))
             }
         };
         self.free(room);
@@ -238,18 +243,18 @@ impl OperationsCore {
 
     /// Waits until no other cut closes the gate. Returns the start of the time for which this cut has waited for
     /// operations: an operation that runs now may have run since then.
-    fn closes(&self, called: Instant) -> Result<Instant, RegionError> {
+    fn closes(&self, called: Instant, patience: Duration) -> Result<Instant, RegionError> {
         let mut room = self.room();
         loop {
             let begun = called.max(room.empty);
-            let left = self.left_since(begun);
+            let left = patience.saturating_sub(begun.elapsed());
             room = match room.closing {
                 Closing::Free => {
                     room.closing = Closing::Waits;
                     return Ok(begun);
                 }
                 Closing::Waits if left.is_zero() => {
-                    return Err(self.goes_on(room.seats.iter().find(|seat| seat.is_inside())));
+                    return Err(OperationsCore::goes_on(patience, room.seats.iter().find(|seat| seat.is_inside())));
                 }
                 Closing::Waits => {
                     let woken = self.is_free.wait_timeout(room, left.min(LONGEST_SLEEP));
@@ -267,14 +272,9 @@ impl OperationsCore {
         threads::has_ended(taken.thread.load(Ordering::Relaxed)).then_some(taken)
     }
 
-    /// The patience that is left to a cut that has waited since `begun`.
-    fn left_since(&self, begun: Instant) -> Duration {
-        self.patience.saturating_sub(begun.elapsed())
-    }
-
-    fn goes_on(&self, seat: Option<&EngineBox<ThreadSeat>>) -> RegionError {
+    fn goes_on(patience: Duration, seat: Option<&EngineBox<ThreadSeat>>) -> RegionError {
         let thread = seat.map_or(0, |seat| seat.thread.load(Ordering::Relaxed));
-        RegionError::OperationGoesOn { thread, patience: self.patience }
+        RegionError::OperationGoesOn { thread, patience }
     }
 
     /// Lets another cut close the gate, which is open now. It is enough to wake one cut: a cut gives up only when it
@@ -347,7 +347,7 @@ mod tests {
         let seat = operations.take_seat();
         operations.enter(seat);
         thread::scope(|scope| {
-            let cut = scope.spawn(|| drop(operations.wait_since(called).unwrap()));
+            let cut = scope.spawn(|| drop(operations.wait_since(called, operations.patience).unwrap()));
             while !is_closed(operations) {
                 assert!(!cut.is_finished(), "the cut did not wait");
                 thread::yield_now();
@@ -375,7 +375,8 @@ mod tests {
         let long_ago = Instant::now().checked_sub(LONG).unwrap();
         operations.room().empty = long_ago;
         beside_a_cut_that_waits(&operations, Instant::now(), || {
-            let Err(RegionError::OperationGoesOn { thread, .. }) = operations.wait_since(long_ago) else {
+            let Err(RegionError::OperationGoesOn { thread, .. }) = operations.wait_since(long_ago, operations.patience)
+            else {
                 panic!("it has waited for long enough")
             };
             assert_eq!(thread, threads::own_number());

@@ -834,3 +834,36 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
     })
     .well();
 }
+
+/// A thread that is inside an operation enters another: a fork must not keep the one closed while it waits for the
+/// other.
+#[test]
+fn a_fork_ends_beside_operations_within_operations() {
+    let ended = alone(|| {
+        let pool = builder(16).build().unwrap();
+        // Without an end of its patience, a fork that waits for its own gate would never end.
+        let operations = [(); 3].map(|()| Operations::with_patience(Duration::MAX));
+        let regions = [(); 3].map(|()| pool.region(BLOCK).unwrap());
+        regions.iter().zip(&operations).for_each(|(region, own)| region.set_operations(own).unwrap());
+        let words = regions.each_ref().map(|region| region.as_atomic_u64s());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _over = Over(&over);
+            for outer in 0..3 {
+                let (over, words, operations) = (&over, &words, &operations);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        // Always in the same order, as locks.
+                        let _inside: Vec<_> = operations[outer..].iter().map(Operations::enter).collect();
+                        words[outer..].iter().for_each(|words| _ = words[0].fetch_add(1, Ordering::Relaxed));
+                    }
+                });
+            }
+            for _ in 0..100 {
+                assert!(in_fork(|| 0).success());
+            }
+        });
+    });
+    assert!(!ended.stderr.contains("has no regions"), "{ended}");
+    ended.well();
+}
