@@ -48,8 +48,9 @@ const DYNAMIC: [(&str, &str); 10] = [
 
 /// Functions of shared libraries that the handler may call: those allowed in signal handlers (`signal-safety(7)`),
 /// those that only read memory of their own, and plain system calls.
-const IMPORTS: [&str; 17] = [
+const IMPORTS: [&str; 18] = [
     "__errno_location",
+    "_exit",
     "bcmp",
     "clock_gettime",
     "getpid",
