@@ -63,8 +63,9 @@ use crate::types::error::{RegionError, ResetError};
 /// more. A snapshot or reset waits for the operations in progress, and has all of each or nothing. Between two
 /// operations of a thread it may come between two writes that belong together, as with any region.
 ///
-/// A thread that allocates inside of *another* [`Operations`] waits there for a fork that waits for that one, until the
-/// fork gives up. So give the regions of such threads the operations of the heap ([`Heap::operations`]).
+/// A fork waits for the operations of all regions that the child gets. While it waits for *another* [`Operations`],
+/// threads inside it may have to wait 10 ms for an allocation. Regions that share the operations of the heap
+/// ([`Heap::operations`]) do without.
 ///
 /// # Snapshots
 /// A snapshot lies at other addresses than the heap. **Do not follow the pointers in a snapshot's bytes: they point to
