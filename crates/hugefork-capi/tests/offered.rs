@@ -15,6 +15,7 @@ use syn::visit::{self, Visit};
 
 /// Methods, and for each its function, field or constant in C, or the reason for its absence.
 const METHODS: &[(&str, &str)] = &[
+    ("Pool::heap", "mimalloc and jemalloc allocate in a region: README.md of hugefork-capi"),
     ("Pool::builder", "hf_pool_create"),
     ("Pool::name", "hf_pool_name"),
     ("Pool::has_page_grain", "hf_pool_has_page_grain"),
