@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::common::alone::alone;
-use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork};
+use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork, pool_mappings};
 use crate::common::random::Random;
 use crate::common::seccomp::{refuse, with};
 use crate::common::wait::{self, until};
@@ -733,6 +733,21 @@ fn the_result_of_work_in_a_child_waits_for_no_other_child() {
         });
         drop((region, saved));
         until_free(&pool, 16);
+    })
+    .well();
+}
+
+#[test]
+fn a_pool_ends_with_its_thread_although_the_program_has_closed_its_descriptors() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        pool.region(BLOCK).unwrap().as_mut_slice().fill(1);
+        let asleep = || wait::named("hugefork-child").and_then(wait::asleep);
+        until("the thread's sleep", || asleep().is_some_and(|asleep| asleep.call == libc::SYS_ppoll));
+        close_from(3);
+        drop(pool);
+        assert!(pool_mappings().is_empty(), "the memory is still there");
+        until("the end of the thread", || wait::named("hugefork-child").is_none());
     })
     .well();
 }
