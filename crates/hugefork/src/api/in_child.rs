@@ -47,9 +47,9 @@ pub struct InChild {
 impl Region {
     /// Forks a child in which each region of `pairs` is as the snapshot beside it, at the region's own addresses.
     /// Pointers into the region hold there, so a child can save yesterday's hash map while this process goes on with
-    /// today's. The child calls `work`, leaves its result for [`InChild::wait`], and ends without running destructors or
-    /// `atexit` functions. The other regions of pools with [`Children::Inherit`](crate::Children::Inherit) are there as
-    /// in any child.
+    /// today's. The child calls `work`, leaves its result for [`InChild::wait`], and ends without running destructors
+    /// or `atexit` functions. The other regions of pools with [`Children::Inherit`](crate::Children::Inherit) are there
+    /// as in any child.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
