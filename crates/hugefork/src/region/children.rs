@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{LazyLock, Once};
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ use crate::pool::worker::Worker;
 use crate::snapshot::core::SnapshotCore;
 use crate::sync::{Engaged, SignalsBlocked, WordLock};
 use crate::sys::SystemError;
-use crate::sys::linux::children::{Witness, is_witnessed, on_each_close};
+use crate::sys::linux::children::{Witness, is_witnessed, on_each_close, wake};
 use crate::sys::linux::memory::{Linux, NOTHING_KEPT};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::{may_map, owner};
@@ -48,6 +48,8 @@ pub(crate) struct PoolChildren {
     /// Changes under `lock`.
     held: UnsafeCell<EngineVec<Held>>,
     is_over: AtomicBool,
+    /// The number of the thread that drops snapshots, once it sleeps.
+    sleeper: AtomicU32,
 }
 
 // SAFETY: `held` is used under the lock only.
@@ -73,18 +75,26 @@ impl PoolChildren {
             unsafe { owner::follow_forks(prepare, parent, child) };
         });
         let (lock, held) = (WordLock::default(), UnsafeCell::new(EngineVec::new_in(Own)));
-        let children = EngineArc::new(PoolChildren { pool: pool.clone(), lock, held, is_over: AtomicBool::new(false) });
+        let children = EngineArc::new(PoolChildren {
+            pool: pool.clone(),
+            lock,
+            held,
+            is_over: AtomicBool::new(false),
+            sleeper: AtomicU32::new(0),
+        });
         let (watched, told) = (children.clone(), children.clone());
         let work = move || {
-            on_each_close(&watched.pool.sys, |file| {
+            on_each_close(&watched.pool.sys, &watched.sleeper, |file| {
                 watched.drop_unwitnessed(file);
-                !watched.is_over.load(Ordering::Acquire)
+                !watched.is_over.load(Ordering::SeqCst)
             });
         };
         let tell_to_end = move || {
-            told.is_over.store(true, Ordering::Release);
-            // The close of this descriptor wakes the thread.
-            told.pool.sys.open_for_reading().is_ok()
+            // Either this thread reads the other's number, or the other reads that it is over.
+            told.is_over.store(true, Ordering::SeqCst);
+            let _signals = SignalsBlocked::new();
+            let _no_fork = REGISTRY.lock.lock();
+            wake(&told.pool.sys, &told.sleeper)
         };
         (children, Worker::start("hugefork-child", work, tell_to_end).ok())
     }

@@ -17,15 +17,17 @@
 use core::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use hugefork_linux::Descriptor;
 use hugefork_linux::parking::clear;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use super::{kept, last_error, memory, named, owner};
+use super::{kept, last_error, memory, named, owner, threads};
 use crate::sys::SystemError;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -131,8 +133,9 @@ fn lock(file: BorrowedFd<'_>, what: i32, kind: i32, byte: u64) -> Result<i32, Sy
 /// The kernel (6.18, `__fput`) reports the close before it takes the lock away, and another process may run in between.
 /// So `look` is called again after these times.
 ///
-/// From then on the thread has no other descriptor than this file, so it must not write messages.
-pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
+/// From then on the thread has no other descriptor than this file, so it must not write messages. `sleeper` gets its
+/// number, for [`wake`].
+pub(crate) fn on_each_close(pool: &memory::Linux, sleeper: &AtomicU32, mut look: impl FnMut(BorrowedFd<'_>) -> bool) {
     let Some((number, identity)) = pool.number() else { return };
     if !has_only(number) {
         return;
@@ -145,6 +148,7 @@ pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedF
     if inotify::add_watch(&events, path, WatchFlags::CLOSE_NOWRITE).is_err() {
         return;
     }
+    sleeper.store(threads::own_number(), Ordering::SeqCst);
     let again = [1, 30, 900].map(|milliseconds| Timespec { tv_sec: 0, tv_nsec: milliseconds * 1_000_000 });
     let (mut buffer, mut times) = ([const { MaybeUninit::uninit() }; 4096], again.iter());
     while look(file) {
@@ -158,6 +162,18 @@ pub(crate) fn on_each_close(pool: &memory::Linux, mut look: impl FnMut(BorrowedF
         }
         times = again.iter();
     }
+}
+
+/// Has the thread of [`on_each_close`] look once more. False if the kernel refuses.
+///
+/// This closes a description of the file. The thread's own descriptor leads to it, because the program may have closed
+/// the pool's. A child that has the description meanwhile would delay its end, so the caller lets no thread fork.
+pub(crate) fn wake(pool: &memory::Linux, sleeper: &AtomicU32) -> bool {
+    let thread = sleeper.load(Ordering::SeqCst);
+    let path = |(number, _): (RawFd, _)| format!("/proc/self/task/{thread}/fd/{number}");
+    let open = |path| open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    // Without a number the thread has not looked yet, or never will.
+    thread == 0 || pool.number().is_some_and(|number| open(path(number)).is_ok())
 }
 
 /// Gives this thread a table of descriptors of its own, in which only `number` is open. False if the kernel refuses.

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::common::alone::alone;
-use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork};
+use crate::common::forked::{POOL, check_fork, in_fork, in_raw_fork, pool_mappings};
 use crate::common::random::Random;
 use crate::common::seccomp::{refuse, with};
 use crate::common::wait::{self, until};
@@ -866,4 +866,19 @@ fn a_fork_ends_beside_operations_within_operations() {
     });
     assert!(!ended.stderr.contains("has no regions"), "{ended}");
     ended.well();
+}
+
+#[test]
+fn a_pool_ends_with_its_thread_although_the_program_has_closed_its_descriptors() {
+    alone(|| {
+        let pool = builder(16).build().unwrap();
+        pool.region(BLOCK).unwrap().as_mut_slice().fill(1);
+        let asleep = || wait::named("hugefork-child").and_then(wait::asleep);
+        until("the thread's sleep", || asleep().is_some_and(|asleep| asleep.call == libc::SYS_ppoll));
+        close_from(3);
+        drop(pool);
+        assert!(pool_mappings().is_empty(), "the memory is still there");
+        until("the end of the thread", || wait::named("hugefork-child").is_none());
+    })
+    .well();
 }
