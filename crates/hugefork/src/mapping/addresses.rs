@@ -135,11 +135,11 @@ impl<S: Sys> Addresses<S> {
 
     /// Charges `after` mappings in place of `before`.
     pub(crate) fn recount(&self, before: usize, after: usize) {
-        self.pool.sys.budget().replace(before, after);
         // Two faults at neighbouring entries may count their common edge twice or not at all. The next snapshot
-        // corrects the count.
+        // corrects the count. The budget changes by as much as the count does, so it stays the sum of all counts.
         let count = |mappings: usize| (mappings + after).saturating_sub(before);
-        self.mappings.update(Ordering::Relaxed, Ordering::Relaxed, count);
+        let old = self.mappings.update(Ordering::Relaxed, Ordering::Relaxed, count);
+        self.pool.sys.budget().replace(old, count(old));
     }
 
     /// Shows the blocks of a fork or snapshot, with one call for each run of neighbours. Blocks with a snapshot's pages

@@ -330,6 +330,14 @@ proptest! {
     }
 }
 
+/// Found by a random program: after a failure in the pause of a snapshot, the budget of mappings was off.
+#[test]
+fn the_budget_is_right_after_a_snapshot_that_fails_in_its_pause() {
+    let beside = Op::SnapshotBeside { region: 0, offset: 606_890_207_425_134_592, value: 1 };
+    let rest = [Op::MapSnapshot { snapshot: 0 }, Op::FailNext { call: 6, after: 1 }, beside];
+    run(SPLITTING, &[begin_of_a_history().to_vec(), rest.to_vec()].concat());
+}
+
 /// Found by a random program: the last page set of a block still contained a page that a discard had dropped.
 #[test]
 fn a_page_that_was_discarded_is_in_no_later_snapshot() {
