@@ -132,8 +132,8 @@ struct Registry {
     inner: UnsafeCell<(EngineVec<Inheritable>, Option<Fork>)>,
 }
 
-// SAFETY: `inner` is used under the lock only. Regions stay in place until they leave the list. What blocks signals is
-// dropped by the thread that made it.
+// SAFETY: `inner` is used under the lock only. Regions stay in place until they leave the list. The thread that
+// blocked signals is the one that drops their guard.
 unsafe impl Send for Registry {}
 // SAFETY: as above.
 unsafe impl Sync for Registry {}
@@ -189,7 +189,11 @@ impl Fork {
     /// Takes the snapshots of all regions for a child.
     fn prepare(regions: &EngineVec<Inheritable>, signals: SignalsBlocked) -> Fork {
         let mut fork = Fork::without(signals);
-        let filled = with_instead(|instead| fork.fill(regions, instead));
+        let filled = with_instead(|instead| {
+            fork.fill(regions, instead)?;
+            instead.refused.replace(None);
+            Ok(())
+        });
         if let Err(error) = filled {
             fork.inheritance.give_nothing();
             fork.pools.clear();
@@ -269,7 +273,8 @@ impl Fork {
 /// ```
 /// In the child it has no effect.
 pub struct BeforeFork {
-    /// `None` if the thread is inside an operation, or has another value. What depends on the handles comes first.
+    /// `None` if the thread is inside an operation, or has another value. The closed gates come
+    /// before the handles that they borrow from.
     waited: Option<(EngineVec<BetweenOperations<'static>>, EngineVec<HeldOperations>)>,
     /// Belongs to its thread.
     _not_send: PhantomData<*const ()>,
@@ -336,7 +341,8 @@ impl Drop for BeforeFork {
 /// Snapshots that the next child of a thread has, instead of the regions as they are.
 struct Instead<'a> {
     pairs: &'a [(&'a RegionCore<Linux>, &'a SnapshotCore<Linux>)],
-    /// The reason why the child has none.
+    /// The reason why the child has none, until it is sure to have them: libc may call no handler, because no pool
+    /// inherits, or a handler forks within a fork.
     refused: RefCell<Option<RegionError>>,
 }
 
@@ -384,7 +390,8 @@ pub(crate) fn fork_with(
             INSTEAD.replace(ptr::null());
         }
     }
-    let instead = Instead { pairs, refused: RefCell::new(None) };
+    let refused = RefCell::new(Some(RegionError::NotExportable { source: NOTHING_KEPT }));
+    let instead = Instead { pairs, refused };
     let takes_back = TakesBack;
     INSTEAD.replace((&raw const instead).cast());
     let child = fork();

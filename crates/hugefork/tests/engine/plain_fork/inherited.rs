@@ -882,3 +882,19 @@ fn a_pool_ends_with_its_thread_although_the_program_has_closed_its_descriptors()
     })
     .well();
 }
+
+#[test]
+fn work_in_a_child_begins_only_if_the_child_has_the_regions() {
+    alone(|| {
+        // No pool inherits, so libc calls no handler of the engine.
+        let pool = Pool::builder().capacity(4 * BLOCK).build().unwrap();
+        let region = pool.region(BLOCK).unwrap();
+        let saved = region.snapshot().unwrap();
+        // SAFETY: the process has no other thread but the engine's.
+        let refused = unsafe { Region::in_child(&[(&region, &saved)], Vec::new) }.map(drop).unwrap_err();
+        assert!(matches!(refused, RegionError::NotExportable { .. }), "{refused}");
+        // SAFETY: writes nothing.
+        assert_eq!(unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) }, -1, "a child is left");
+    })
+    .well();
+}
