@@ -1,4 +1,4 @@
-//! What a `fork(2)` costs its parent beside a large memory, by turns: a region that children inherit, transparent huge
+//! The cost of a `fork(2)` to a parent with a large memory, by turns: a region that children inherit, transparent huge
 //! pages, 4 KiB pages.
 //!
 //! ```sh

@@ -293,8 +293,8 @@ enum hf_swap {
  * moment in the call of fork(2): other threads may have written in between. So a thread that
  * forks should hold the locks of data that lie partly in a region and partly outside.
  *
- * For the parent, fork(2) takes a snapshot of all such regions, whatever their pool, and costs
- * what hf_region_snapshot costs; later writes copy pages. The parent holds the snapshot until
+ * For the parent, fork(2) takes a snapshot of all such regions, whatever their pool, which
+ * costs as much as hf_region_snapshot; later writes copy pages. The parent holds the snapshot until
  * the child and all that it has forked have ended, called exec, or unmapped the memory. A thread
  * of the pool sleeps until then. The blocks of this snapshot are never revoked, just as those of
  * an export are not: see hf_snapshot_export.

@@ -177,7 +177,7 @@ pub(crate) struct Highlight {
     pub(crate) case: &'static str,
     pub(crate) metric: &'static str,
     pub(crate) only: Only,
-    /// The rest of the sentence that begins with the figure: what was measured. `{name}` stands for a parameter.
+    /// The rest of the sentence that begins with the figure; it names the work. `{name}` stands for a parameter.
     pub(crate) says: &'static str,
 }
 

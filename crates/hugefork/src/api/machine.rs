@@ -1,4 +1,4 @@
-//! What hugefork can do on this machine, as far as no pool tells it, for `hugefork doctor`.
+//! The capabilities of this machine that no pool reports, for `hugefork doctor`.
 
 use std::ops::RangeInclusive;
 

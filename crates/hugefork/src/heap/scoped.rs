@@ -77,7 +77,7 @@ pub(super) fn outside<T>(body: impl FnOnce() -> T) -> T {
 }
 
 impl Heap {
-    /// Calls `body`. What this thread allocates meanwhile lies in the heap, if the program's `#[global_allocator]` is a
+    /// Calls `body`. Allocations of this thread meanwhile lie in the heap, if the program's `#[global_allocator]` is a
     /// [`ScopedAllocator`]. Scopes nest, the innermost counts. Other threads are not affected, nor are those that
     /// `body` starts.
     ///

@@ -14,7 +14,7 @@ use crate::sys::linux::children::{Piece, Witness};
 use crate::sys::linux::stderr::say;
 use crate::sys::linux::threads;
 
-/// What a child gets. Lies in the engine's memory, where it does not move while it is announced.
+/// The memory that a child gets. This value lies in the engine's memory, where it does not move while it is announced.
 pub(crate) struct Inheritance {
     /// The thread that forks, by its handle.
     thread: usize,
@@ -30,7 +30,7 @@ struct Part {
     shown: EngineVec<Shown>,
 }
 
-/// What a child sees at the addresses of a region.
+/// The contents of a region's addresses in a child.
 pub(crate) struct Shown {
     pub(crate) addresses: Range<usize>,
     /// Parts of the pool's file.

@@ -19,7 +19,7 @@ pub(super) struct Machine {
     pub(super) hugepages: Option<u64>,
 }
 
-/// What small pools get on this machine.
+/// The backings that small pools get on this machine.
 #[derive(Debug)]
 pub(super) struct Tried {
     /// The choice of [`Backing::Auto`], and the reason against a better one.
