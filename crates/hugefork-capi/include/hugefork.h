@@ -294,10 +294,10 @@ enum hf_swap {
  * forks should hold the locks of data that lie partly in a region and partly outside.
  *
  * For the parent, fork(2) takes a snapshot of all such regions, whatever their pool, which
- * costs as much as hf_region_snapshot; later writes copy pages. The parent holds the snapshot until
- * the child and all that it has forked have ended, called exec, or unmapped the memory. A thread
- * of the pool sleeps until then. The blocks of this snapshot are never revoked, just as those of
- * an export are not: see hf_snapshot_export.
+ * costs as much as hf_region_snapshot; later writes copy pages. The parent holds the snapshot
+ * until the child and all that it has forked have ended, called exec, or unmapped the memory. A
+ * thread of the pool sleeps until then. The blocks of this snapshot are never revoked, just as
+ * those of an export are not: see hf_snapshot_export.
  *
  * The snapshot lies between the operations (hf_operations) of regions that have some, unless
  * the thread that forks is inside one: then the snapshot is taken at once, and the child goes on
