@@ -72,7 +72,9 @@ impl PoolChildren {
         REGISTERED.call_once(|| {
             LazyLock::force(&REGISTRY);
             // SAFETY: the handlers do what such handlers may do.
-            unsafe { owner::follow_forks(prepare, parent, child) };
+            if let Err(error) = unsafe { owner::follow_forks(prepare, parent, child) } {
+                say(format_args!("no child of fork(2) will have regions: {error}"));
+            }
         });
         let (lock, held) = (WordLock::default(), UnsafeCell::new(EngineVec::new_in(Own)));
         let children = EngineArc::new(PoolChildren {

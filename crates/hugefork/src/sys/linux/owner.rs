@@ -31,18 +31,25 @@ pub(crate) fn claim(in_child: unsafe extern "C" fn()) -> Result<(), SystemError>
     unsafe { &*mark }.store(OWNER, Ordering::Relaxed);
     MARK.store(mark, Ordering::Release);
     // SAFETY: `in_child` is sound to run there, for which the caller answers.
-    let refused = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    at_fork(unsafe { libc::pthread_atfork(None, None, Some(in_child)) })
+}
+
+/// The result of `pthread_atfork`.
+fn at_fork(refused: i32) -> Result<(), SystemError> {
     if refused == 0 { Ok(()) } else { named("pthread_atfork", Err(Errno::from_raw_os_error(refused))) }
 }
 
-/// Has the C library call these at each fork from now on: `prepare` before it, `parent` and `child` after it. If there
-/// is no memory for that, it does not.
+/// Has the C library call these at each fork from now on: `prepare` before it, `parent` and `child` after it.
 ///
 /// # Safety
 /// They do only what such handlers may do.
-pub(crate) unsafe fn follow_forks(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) {
+pub(crate) unsafe fn follow_forks(
+    prepare: extern "C" fn(),
+    parent: extern "C" fn(),
+    child: extern "C" fn(),
+) -> Result<(), SystemError> {
     // SAFETY: by this function's contract.
-    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    at_fork(unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) })
 }
 
 /// An empty file in memory, for a child to write to. No other program inherits it.
