@@ -9,7 +9,7 @@
 //! page reads as before or as zeros. Every other page must be exact, in the region and in every snapshot and fork, or
 //! accesses must fail because the block was taken away. In the end every block must be back.
 //!
-//! The test takes 3 s for each block size and copy grain, and longer with `HUGEFORK_SOAK_SECONDS=60`.
+//! The test takes 2 s for each block size and copy grain, and longer with `HUGEFORK_SOAK_SECONDS=60`.
 
 mod common;
 #[path = "occupied/owner.rs"]
@@ -138,7 +138,7 @@ fn occupy(backing: Backing, block_size: BlockSize, grain: CopyGrain, blocks: usi
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // The default action, because Rust's own handler would repeat a write that fails.
     handle(libc::SIGBUS, libc::SIG_DFL, 0, &[]);
-    let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(3, |seconds| seconds.parse().unwrap());
+    let seconds = std::env::var("HUGEFORK_SOAK_SECONDS").map_or(2, |seconds| seconds.parse().unwrap());
     let len = blocks * block_size.bytes();
     let pool = Pool::builder().name("occupied").capacity(3 * len).block_size(block_size).backing(backing);
     let world = World::new(pool.build().unwrap(), grain);

@@ -16,7 +16,7 @@ use hugefork::{Backing, BlockSize};
 
 const PAGE: usize = 4096;
 const LEN: usize = 64 << 20;
-const ROUNDS: usize = 4000;
+const ROUNDS: usize = 1500;
 
 /// The value that the other end of the pipe writes. The snapshot does not contain it.
 const READ: u8 = 7;

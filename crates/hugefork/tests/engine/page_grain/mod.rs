@@ -68,7 +68,7 @@ const WRITERS: usize = 3;
 /// More than one run of blocks that become CoW mappings at once.
 const LEN: usize = 40 << 20;
 const WORDS: usize = LEN / 8;
-const CUTS: usize = 20;
+const CUTS: usize = 12;
 const KEPT: usize = 2;
 
 /// The two counters of `writer`, far apart: it writes the first, and later the second.

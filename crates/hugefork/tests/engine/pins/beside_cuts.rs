@@ -345,7 +345,7 @@ fn a_block_that_a_pin_has_made_the_regions_own_beside_a_cut_keeps_its_bytes() {
                     }
                 });
             }
-            for nth in 0..3_000 {
+            for nth in 0..1_000 {
                 let page = nth * 1237 % pages;
                 let pin = region.pin(page * PAGE..page * PAGE + 1).unwrap();
                 pause(300);
