@@ -53,6 +53,7 @@ def test_snapshots_of_several_pools(pool):
         second = hf.snapshot(b)
         b[:] = 2
         child = hf.in_child(lambda: [int(array.sum()) for array in (a, b, c)], first, second)
+        first.close(), second.close()
         assert child.result(60) == [0, 0, 0] and (a.sum(), b.sum(), c.sum()) == (9, 18, 9)
         for refused in (hf.snapshot(d), hf.snapshot(a, d)):
             with pytest.raises(ValueError, match="children='nothing'"):
@@ -240,7 +241,6 @@ def test_a_process_is_one_of_multiprocessing(pool):
         quick = hf.Process(snapshots=[s], target=lambda *, code: sys.exit(code + int(a.sum())), kwargs={"code": 3})
         saver = Saver(snapshots=[s])
     a[:] = 1
-    s.close()
     assert (slow.name, slow.daemon, quick.daemon) == ("slow", True, False)
     saver.array, saver.queue = a, multiprocessing.get_context("fork").Queue()
     for process in (slow, quick, saver):

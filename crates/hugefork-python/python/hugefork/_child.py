@@ -38,7 +38,8 @@ class Process(context.ForkProcess):
     """A `multiprocessing.Process` of the context ``fork`` whose child has the arrays of `snapshots` as they were then.
 
     The arrays themselves change, not those of ``snapshot[array]``: all references in the child lead to the old
-    contents, as memory of its own. Other arrays are as at the fork. The snapshots may be closed after this call.
+    contents, as memory of its own. Other arrays are as at the fork. The ``with`` block of a snapshot may end before
+    ``start``, and `Snapshot.close` may be called after it.
 
     Parameters
     ----------
