@@ -59,6 +59,7 @@ const METHODS: &[(&str, &str)] = &[
     ("RegionOptions::calls_wait", "calls_wait"),
     ("RegionOptions::max_cow_bytes", "max_cow_bytes"),
     ("Region::in_child", "not offered in C yet"),
+    ("Region::fork_process_with", "not offered in C yet"),
     ("Region::len", "hf_region_len"),
     ("Region::pool", "hf_region_pool"),
     ("Region::as_ptr", "hf_region_address"),

@@ -46,7 +46,7 @@ mod native {
     #[pymodule_export]
     use super::failure::error_codes;
     #[pymodule_export]
-    use super::fork::{after_fork, before_fork};
+    use super::fork::{after_fork, before_fork, fork_with};
     #[pymodule_export]
     use super::operations::Operations;
     #[pymodule_export]

@@ -33,8 +33,10 @@ def test_every_example_is_run():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted({name for name, *_ in marks})
 
 
-def test_the_first_example_of_the_readme_runs(tmp_path):
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    code = readme.split("```python\n")[1].split("```")[0]
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize("code", [code.split("```")[0] for code in README.split("```python\n")[1:]], ids=["first", "child"])
+def test_an_example_of_the_readme_runs(code, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

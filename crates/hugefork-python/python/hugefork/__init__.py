@@ -13,7 +13,8 @@ Functions accept arrays of a pool, or views of them. Sizes are bytes, or text su
 everything concurrently; long calls release the interpreter's lock.
 
 A child of ``os.fork()``, and so a worker of `multiprocessing` with ``fork``, has the arrays of all pools as they were at
-the fork, as memory of its own (`Pool`, ``children``). It has no pools: its calls raise `ForkedChildError`.
+the fork, as memory of its own (`Pool`, ``children``). It has no pools: its calls raise `ForkedChildError`. `in_child` and
+`Process` make children that have arrays as they were at a snapshot.
 
 A thread that blocks all signals, like the threads of uWSGI (``--threads``), ends the process at its first write to an
 array. It must call ``signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGSEGV})`` first, or make an array itself.
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from . import _faulthandler, _fork, checkpoint, dcp, mpi
 from ._allocator import AllocatorStats, numpy_allocator
+from ._child import InChild, Process, in_child
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _error_names
 from ._history import History, history
@@ -37,11 +39,13 @@ from ._stats import LazyFreed, PoolStats, RegionStats
 __all__ = [
     "AllocatorStats",
     "History",
+    "InChild",
     "LazyFreed",
     "Operations",
     "Pin",
     "Pool",
     "PoolStats",
+    "Process",
     "Region",
     "RegionStats",
     "Shared",
@@ -50,6 +54,7 @@ __all__ = [
     "dcp",
     "fork",
     "history",
+    "in_child",
     "mpi",
     "numpy_allocator",
     "parse_size",

@@ -17,6 +17,7 @@ __all__ = [
     "BadSettingError",
     "BeyondTheMachineError",
     "CheckpointError",
+    "ChildDiedError",
     "ClosedError",
     "ForkedChildError",
     "HugeforkError",
@@ -71,6 +72,10 @@ class ClosedError(HugeforkError, ValueError):
 
 class CheckpointError(HugeforkError, ValueError):
     """A checkpoint cannot be read: it is truncated or altered, or is not a checkpoint."""
+
+
+class ChildDiedError(HugeforkError, RuntimeError):
+    """The child of `in_child` ended before its function did."""
 
 
 class InvalidError(HugeforkError, ValueError):

@@ -11,7 +11,8 @@ use super::pool::check_owner_and_addresses;
 use super::region::Region;
 use super::snapshot::Snapshot;
 use crate::mem::{EngineVec, Own};
-use crate::region::children::fork_with;
+use crate::region::children;
+use crate::sys::SystemError;
 use crate::sys::linux::owner;
 use crate::types::error::RegionError;
 
@@ -88,23 +89,69 @@ impl Region {
         pairs: &[(&Region, &Snapshot)],
         work: impl FnOnce() -> Vec<u8>,
     ) -> Result<InChild, RegionError> {
-        check_owner_and_addresses()?;
-        let mut cores = EngineVec::with_capacity_in(pairs.len(), Own);
-        for (region, snapshot) in pairs {
-            region.core().check_fits(snapshot.core())?;
-            cores.push((region.core(), snapshot.core()));
-        }
-        assert!(
-            !is_any_twice(pairs.iter().map(|(region, _)| *region)),
-            "a region is named twice: it can have one content"
-        );
         let answer = owner::memory_file()?;
         // SAFETY: the caller answers for the child.
-        match fork_with(&cores, || unsafe { owner::fork() })? {
+        match fork_with(pairs, || unsafe { owner::fork() })? {
             0 => answer_and_end(answer, work),
             pid => Ok(InChild { pid, answer }),
         }
     }
+
+    /// Calls `fork`, which forks this process in its own way: an interpreter has locks to look after. It returns 0 in
+    /// the child and the child's number in the parent, and so does this function. The child has the snapshots as that
+    /// of [`Region::in_child`] does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use hugefork::{Children, Pool, Region};
+    /// # let pool = Pool::builder().capacity(8 << 20).children(Children::Inherit).build()?;
+    /// # let region = pool.region(2 << 20)?;
+    /// # let saved = region.snapshot()?;
+    /// let fork = || match unsafe { libc::fork() } {
+    ///     -1 => Err(std::io::Error::last_os_error()),
+    ///     child => Ok(child),
+    /// };
+    /// // SAFETY: this process has one thread.
+    /// match unsafe { Region::fork_process_with(&[(&region, &saved)], fork) }? {
+    ///     0 => unsafe { libc::_exit(7) },
+    ///     child => {
+    ///         let mut status = 0;
+    ///         unsafe { libc::waitpid(child, &raw mut status, 0) };
+    ///         assert_eq!(libc::WEXITSTATUS(status), 7);
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The contract of [`Region::in_child`], for all that the caller does in the child.
+    ///
+    /// # Errors
+    /// Those of [`Region::in_child`]. If the child cannot have the snapshots, it has ended, and was waited for.
+    ///
+    /// # Panics
+    /// If a region occurs twice.
+    pub unsafe fn fork_process_with(
+        pairs: &[(&Region, &Snapshot)],
+        fork: impl FnOnce() -> io::Result<i32>,
+    ) -> Result<i32, RegionError> {
+        fork_with(pairs, || fork().map_err(|error| SystemError::from_io("fork", &error)))
+    }
+}
+
+fn fork_with(
+    pairs: &[(&Region, &Snapshot)],
+    fork: impl FnOnce() -> Result<i32, SystemError>,
+) -> Result<i32, RegionError> {
+    check_owner_and_addresses()?;
+    let mut cores = EngineVec::with_capacity_in(pairs.len(), Own);
+    for (region, snapshot) in pairs {
+        region.core().check_fits(snapshot.core())?;
+        cores.push((region.core(), snapshot.core()));
+    }
+    assert!(!is_any_twice(pairs.iter().map(|(region, _)| *region)), "a region is named twice: it can have one content");
+    children::fork_with(&cores, fork)
 }
 
 /// In the child.

@@ -33,6 +33,11 @@ impl SystemError {
         SystemError { call, errno: errno.raw_os_error() }
     }
 
+    /// For a call that the caller of the engine makes. An error without a number becomes `EIO`.
+    pub(crate) fn from_io(call: &'static str, error: &io::Error) -> SystemError {
+        SystemError { call, errno: error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()) }
+    }
+
     /// The name of the call, as in its manual page.
     pub const fn call(&self) -> &'static str {
         self.call

@@ -682,6 +682,11 @@ fn work_in_a_child_sees_older_snapshots_and_its_result_panic_and_end_come_back()
         let plain = without.region(BLOCK).unwrap();
         let of_plain = plain.snapshot().unwrap();
         assert!(matches!(refused(&[(&plain, &of_plain)]), RegionError::NotExportable { .. }));
+        // SAFETY: forks nothing.
+        let not_forked = unsafe {
+            Region::fork_process_with(&[(&old, &snapshots[0])], || Err(std::io::ErrorKind::OutOfMemory.into()))
+        };
+        assert_eq!(not_forked.unwrap_err().to_string(), "fork failed: input/output error (EIO)");
         close_from(3);
         let lost = refused(&[(&old, &snapshots[0])]);
         assert!(matches!(lost, RegionError::System(_)), "{lost}");
