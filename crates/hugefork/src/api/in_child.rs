@@ -88,6 +88,26 @@ impl Region {
         pairs: &[(&Region, &Snapshot)],
         work: impl FnOnce() -> Vec<u8>,
     ) -> Result<InChild, RegionError> {
+        let answer = owner::memory_file()?;
+        // SAFETY: the caller answers for the child.
+        match unsafe { Region::fork_process(pairs)? } {
+            0 => answer_and_end(answer, work),
+            pid => Ok(InChild { pid, answer }),
+        }
+    }
+
+    /// Forks as `fork(2)` does: returns 0 in the child, and the number of the child in this process. Each region of
+    /// `pairs` is in the child as the snapshot beside it, as with [`Region::in_child`], which is easier to use.
+    ///
+    /// # Safety
+    /// As for [`Region::in_child`], for all that the child does from here on.
+    ///
+    /// # Errors
+    /// Those of [`Region::in_child`]. There is no child then.
+    ///
+    /// # Panics
+    /// If a region occurs twice.
+    pub unsafe fn fork_process(pairs: &[(&Region, &Snapshot)]) -> Result<i32, RegionError> {
         check_owner_and_addresses()?;
         let mut cores = EngineVec::with_capacity_in(pairs.len(), Own);
         for (region, snapshot) in pairs {
@@ -98,12 +118,8 @@ impl Region {
             !is_any_twice(pairs.iter().map(|(region, _)| *region)),
             "a region is named twice: it can have one content"
         );
-        let answer = owner::memory_file()?;
         // SAFETY: the caller answers for the child.
-        match fork_with(&cores, || unsafe { owner::fork() })? {
-            0 => answer_and_end(answer, work),
-            pid => Ok(InChild { pid, answer }),
-        }
+        fork_with(&cores, || unsafe { owner::fork() })
     }
 }
 
