@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds hugefork for C and installs it: libraries, header and pkg-config file.
+# Builds hugefork for C and C++ and installs it: libraries, headers, and files for pkg-config and CMake.
 #
 #     install.sh [PREFIX]               install below PREFIX, by default /usr/local
 #     install.sh --uninstall [PREFIX]   remove the installed files
@@ -20,6 +20,7 @@ prefix=${1-/usr/local}
 case $prefix in /*) ;; *) fail "$prefix is not an absolute path: give one" ;; esac
 libdir=${LIBDIR-$prefix/lib}
 lib=${DESTDIR-}$libdir
+cmake=$lib/cmake/hugefork
 include=${DESTDIR-}$prefix/include
 share=${DESTDIR-}$prefix/share/hugefork
 strip=${STRIP-strip}
@@ -31,8 +32,9 @@ soname=libhugefork.so.0
 
 if [ $action = uninstall ]; then
     rm -f "$lib/$shared" "$lib/$soname" "$lib/libhugefork.so" "$lib/libhugefork.a" "$lib/pkgconfig/hugefork.pc" \
-        "$include/hugefork.h" "$share/tsan.supp" "$share/hugefork.gdb"
-    rmdir "$share" 2>/dev/null || true
+        "$cmake/hugeforkConfig.cmake" "$cmake/hugeforkConfigVersion.cmake" "$include/hugefork.h" "$include/hugefork.hpp" \
+        "$share/tsan.supp" "$share/hugefork.gdb"
+    rmdir "$share" "$cmake" 2>/dev/null || true
     exit
 fi
 
@@ -46,19 +48,20 @@ for library in libhugefork_capi.so libhugefork_capi.a; do
 done
 
 command -v "$strip" >/dev/null || fail "$strip is missing: install binutils, or set STRIP=: to leave debug information in"
-mkdir -p "$lib/pkgconfig" "$include" "$share"
+mkdir -p "$lib/pkgconfig" "$cmake" "$include" "$share"
 install -m 755 "$LIBRARIES/libhugefork_capi.so" "$lib/$shared"
 install -m 644 "$LIBRARIES/libhugefork_capi.a" "$lib/libhugefork.a"
 "$strip" --strip-unneeded "$lib/$shared"
 "$strip" --strip-debug "$lib/libhugefork.a"
 ln -sf "$shared" "$lib/$soname"
 ln -sf "$soname" "$lib/libhugefork.so"
-install -m 644 "$crate/include/hugefork.h" "$include/hugefork.h"
+install -m 644 "$crate/include/hugefork.h" "$crate/include/hugefork.hpp" "$include"
 install -m 644 "$crate/tsan.supp" "$share/tsan.supp"
 install -m 644 "$crate/hugefork.gdb" "$share/hugefork.gdb"
-sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/hugefork.pc.in" \
-    >"$lib/pkgconfig/hugefork.pc"
-chmod 644 "$lib/pkgconfig/hugefork.pc"
+for file in "$lib/pkgconfig/hugefork.pc" "$cmake/hugeforkConfig.cmake" "$cmake/hugeforkConfigVersion.cmake"; do
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" "$crate/$(basename "$file").in" >"$file"
+    chmod 644 "$file"
+done
 echo "hugefork $version is installed below ${DESTDIR-}$prefix"
 case :$(ldconfig -v 2>/dev/null | sed -n 's|^\(/[^:]*\):.*|\1|p' | tr '\n' ':') in
 *:"$libdir":*) [ -n "${DESTDIR-}" ] || [ "$(id -u)" != 0 ] || ldconfig ;;

@@ -100,9 +100,10 @@
  * MADV_POPULATE_READ are harmless.
  *
  * MALLOC. The library allocates handles and texts by malloc(3), and the data of its fault
- * handler in memory of its own. So the program's heap may lie in a region.
+ * handler in memory of its own. So the memory of malloc(3) may lie in a region.
  *
- * C++. Callbacks that the library calls must neither throw nor leave by longjmp.
+ * C++. hugefork.hpp has classes for C++17. Callbacks that the library calls must neither throw
+ * nor leave by longjmp.
  */
 #ifndef HUGEFORK_H
 #define HUGEFORK_H
@@ -141,6 +142,8 @@ typedef struct hf_export hf_export;
 typedef struct hf_import hf_import;
 /* Groups of writes: a fork, snapshot or reset contains all writes of an operation or none. */
 typedef struct hf_operations hf_operations;
+/* A region with an allocator whose whole state lies in the region. */
+typedef struct hf_heap hf_heap;
 
 /* ------------------------------------------------------------------- Errors */
 
@@ -990,6 +993,27 @@ int hf_region_reset_all(hf_region *const *regions, const hf_snapshot *const *sna
                         size_t count, size_t *done);
 
 /*
+ * Forks as fork(2) does, and so returns twice: once in the child, where it stores 0, and once in
+ * this process, where it stores the number of the child, for waitpid(2). In the child, each
+ * region of `regions` is as the snapshot at the same index of `snapshots`, at the addresses of
+ * the region. So pointers into the region are valid there: a child can save yesterday's hash map
+ * while this process goes on with today's. The other regions of pools with HF_CHILDREN_INHERIT
+ * are as after fork(2), and the comment there says what the child may do. The snapshots may be
+ * closed once the call returns.
+ *
+ * Memory outside of the regions is that of this moment, also pointers and counts that belong to
+ * later contents of a region. The memory of malloc(3) must not lie in these regions.
+ *
+ * HF_E_NOT_EXPORTABLE: a pool without HF_CHILDREN_INHERIT, or the program has closed its
+ * descriptor. HF_E_ANOTHER_POOL, HF_E_ANOTHER_LENGTH, HF_E_REVOKED, HF_E_SYSTEM: the kernel
+ * refused fork(2). HF_E_FORKED_CHILD, HF_E_NULL. HF_E_BAD_VALUE: a region occurs twice. The
+ * errors of hf_region_snapshot_all, for the other regions. There is no child then, and `child`
+ * gets -1.
+ */
+int hf_fork_with(hf_region *const *regions, const hf_snapshot *const *snapshots, size_t count,
+                 int *child);
+
+/*
  * The id of the region's base: the last snapshot that was taken of it, or the snapshot that it
  * was forked from or reset to, whichever is latest. A region that was forked from another
  * region starts with that region's base. Later writes do not change it. 0 for a region that
@@ -1189,6 +1213,88 @@ int hf_snapshot_is_revoked(const hf_snapshot *snapshot);
  */
 int hf_snapshot_fork(const hf_snapshot *snapshot, const hf_region_options *options,
                      hf_region **out);
+
+/* -------------------------------------------------------------------- Heaps */
+
+/*
+ * Makes a heap of `len` bytes, or of 256 KiB if that is more: a region with an allocator, for
+ * data that are full of pointers. All that the allocator knows lies in the region, too. So a
+ * snapshot has the data and the allocator, a reset takes both back, and a child of fork(2) goes
+ * on with both in memory of its own. `len` must be a multiple of the block size. The heap takes
+ * memory from the pool as it is used, and keeps freed memory for its own later use. A write that
+ * finds the pool full raises SIGBUS, as in any region: give the pool twice the memory that the
+ * heap uses, and the memory that snapshots will hold.
+ *
+ *     hf_heap *heap;
+ *     hf_region *region;
+ *     hf_snapshot *saved;
+ *     struct node *first;
+ *     if (hf_heap_create(pool, (size_t)64 << 20, &heap) != 0 ||
+ *         hf_heap_region(heap, &region) != 0 ||
+ *         (first = hf_heap_alloc(heap, sizeof *first, _Alignof(struct node))) == NULL)
+ *         exit(1);
+ *     first->value = 1;
+ *     hf_region_snapshot(region, NULL, &saved);
+ *     first->value = 2;
+ *     hf_region_reset_to(region, saved, NULL);
+ *
+ * The value is 1 again, and the allocator is as it was, too.
+ *
+ * Errors as for hf_region_create. HF_E_POOL_FULL.
+ */
+int hf_heap_create(hf_pool *pool, size_t len, hf_heap **out);
+
+/*
+ * Closes a heap; NULL is allowed. Its memory goes back to the pool at once, or when the last
+ * handle of its region is closed. After the call nothing in the heap may be used: destroy the
+ * objects in it before, or forget them.
+ */
+void hf_heap_close(hf_heap *heap);
+
+/*
+ * Stores a new handle of the heap's region, which the program must close. It serves for
+ * hf_region_snapshot, hf_region_reset_to, hf_fork_with, hf_region_address, hf_region_get_stats
+ * and so on. Do not discard or lazily free parts of the region, and do not read files into it,
+ * except into allocated memory.
+ *
+ * A SNAPSHOT is mapped at other addresses than the heap. Do not follow pointers there: they
+ * point to the live heap. Look at the past in a child (hf_fork_with), or after a reset.
+ *
+ * After a RESET, pointers into the heap are valid if the snapshot has memory allocated there;
+ * the bytes are those of the snapshot. So allocate a root before the first snapshot, and reach
+ * all else from there. No thread may use the heap's contents during the call. Memory
+ * outside of the heap does not go back: an object there that owns memory in the heap must not be
+ * used afterwards, nor freed, unless it has not changed since the snapshot. An object in the heap
+ * that owns something outside, such as a file or memory of malloc(3), must have owned it at the
+ * snapshot, too.
+ */
+int hf_heap_region(const hf_heap *heap, hf_region **out);
+
+/*
+ * Stores a new handle of the heap's operations, which the program must close. Each allocation
+ * and each release is an operation. Enter it (hf_operations_enter) around several writes, so
+ * that a snapshot, reset or fork on another thread has all of them or none. A thread inside
+ * can allocate and free. It serves other regions that are written together with the heap
+ * (hf_region_set_operations), too.
+ */
+int hf_heap_operations(const hf_heap *heap, hf_operations **out);
+
+/*
+ * Allocates `size` bytes at a multiple of `alignment`, which must be a power of two. The bytes
+ * are undefined. Any thread may call it, but no signal handler. Up to 8 KiB take constant time;
+ * one thread for each 8 MiB of the heap but the first, and at most 63, need no lock for them.
+ * Works in a child that has the heap. For a `size` of 0 the result is not NULL, and is no memory.
+ *
+ * Returns NULL for a bad alignment or handle, and if the heap has no room: hf_last_errno() is
+ * ENOMEM then. There may still be room for another size.
+ */
+void *hf_heap_alloc(hf_heap *heap, size_t size, size_t alignment);
+
+/*
+ * Frees memory of hf_heap_alloc, with the size and alignment of that call; NULL is allowed. Any
+ * thread may free it. Anything else is undefined, as with free(3).
+ */
+void hf_heap_free(hf_heap *heap, void *at, size_t size, size_t alignment);
 
 /* ------------------------------------------------------------------ Changes */
 

@@ -70,6 +70,11 @@ impl Failure {
         Failure::own(HF_E_PANIC, text)
     }
 
+    pub(crate) fn heap_full(size: usize, len: usize) -> Failure {
+        let text = format!("a heap of {len} bytes has no room for {size} more: free some, or make a longer one");
+        Failure::own(-ErrorCode::OutOfMemory.number(), text)
+    }
+
     /// An error of a system call that the binding itself made.
     pub(crate) fn system(call: &str, error: &std::io::Error) -> Failure {
         let (code, errno) = (-ErrorCode::System.number(), error.raw_os_error().unwrap_or(libc::EIO));

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use hugefork::{Imported, Operations, OwnedPin, Pool, Region, Snapshot};
+use hugefork::{Heap, Imported, Operations, OwnedPin, Pool, Region, Snapshot};
 
 use crate::words::in_words_of_c;
 
@@ -32,6 +32,7 @@ kinds! {
     hf_pin = OwnedPin, b"hf___pin";
     hf_import = Imported, b"hfimport";
     hf_operations = Operations, b"hf_opers";
+    hf_heap = Heap, b"hf__heap";
 }
 
 /// A pool, with its texts in the form for C.

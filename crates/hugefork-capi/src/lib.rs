@@ -14,7 +14,7 @@
 //! | `live` | records the open handles |
 //! | `versioned` | structs that begin with their size, so that they can grow |
 //! | `choices` | the constants and their values |
-//! | `pool`, `region`, `pin`, `operations`, `import`, `transfer`, `snapshot`, `library` | functions |
+//! | `pool`, `region`, `heap`, `pin`, `operations`, `import`, `transfer`, `snapshot`, `library` | functions |
 //! | `pool_options`, `region_options` | option structs of these functions |
 //! | `stats`, `observer` | functions, and their structs |
 //! | `changes`, `export` | functions, and handles of their own |
@@ -28,6 +28,7 @@ mod choices;
 mod export;
 mod failure;
 mod handle;
+mod heap;
 mod import;
 mod kinds;
 mod library;

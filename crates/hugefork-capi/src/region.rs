@@ -1,6 +1,7 @@
 //! Regions: `hf_region`.
 
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::ptr;
 use std::sync::Arc;
 
@@ -179,8 +180,9 @@ unsafe extern "C" fn hf_region_origin(region: *const hf_region) -> u64 {
 }
 
 /// Fails if a region occurs twice; `then` is the advice in the message.
-fn check_named_once(handles: &[*mut hf_region], then: &str) -> Result<(), Failure> {
-    let mut twice: Vec<_> = handles.to_vec();
+fn check_named_once<'a>(regions: impl Iterator<Item = &'a Region>, then: &str) -> Result<(), Failure> {
+    // Two handles may be of one region.
+    let mut twice: Vec<_> = regions.map(Region::as_ptr).collect();
     twice.sort_unstable();
     match twice.windows(2).any(|pair| pair[0] == pair[1]) {
         true => Err(Failure::bad_value(format!("a region is named twice: {then}"))),
@@ -205,10 +207,10 @@ unsafe extern "C" fn hf_region_snapshot_all(
         let handles = unsafe { std::slice::from_raw_parts(regions, count) };
         // SAFETY: the caller vouches for the arguments.
         (0..count).for_each(|nth| unsafe { out.add(nth).write(ptr::null_mut()) });
-        check_named_once(handles, "take one snapshot of it")?;
         // SAFETY: the caller vouches for the arguments.
         let named = handles.iter().map(|handle| unsafe { handle::get(*handle) }.map(Arc::as_ref));
         let named: Vec<&Region> = named.collect::<Result<_, _>>()?;
+        check_named_once(named.iter().copied(), "take one snapshot of it")?;
         // SAFETY: the caller vouches for the arguments.
         let made = Region::snapshot_all_with(&named, unsafe { region_options::read(options)? })?;
         made.into_iter().enumerate().try_for_each(|(nth, snapshot)| {
@@ -242,23 +244,62 @@ unsafe extern "C" fn hf_region_reset_all(
     done: *mut usize,
 ) -> c_int {
     let call = || {
-        if count == 0 {
-            return Ok(0);
-        }
-        check_not_null(regions, "regions")?;
-        check_not_null(snapshots, "snapshots")?;
-        // SAFETY: the caller vouches for `count` elements in both arrays.
-        let (handles, goals) =
-            unsafe { (std::slice::from_raw_parts(regions, count), std::slice::from_raw_parts(snapshots, count)) };
-        check_named_once(handles, "it can go back to one snapshot")?;
-        let pairs = handles.iter().zip(goals).map(|(region, goal)| {
-            // SAFETY: the caller vouches for the arguments.
-            unsafe { Ok((handle::get(*region)?.as_ref(), handle::get(*goal)?.as_ref())) }
-        });
-        let pairs: Vec<(&Region, &Snapshot)> = pairs.collect::<Result<_, Failure>>()?;
+        // SAFETY: the caller vouches for the arguments.
+        let pairs = unsafe { pairs(regions, snapshots, count, "it can go back to one snapshot")? };
         Region::reset_all(&pairs)?;
         Ok(pairs.iter().map(|(region, _)| region.len()).sum())
     };
     // SAFETY: the caller vouches for the arguments.
     run(|| unsafe { handle::store(done, call) })
+}
+
+/// Regions, each with the snapshot at the same index. No region may occur twice; `then` is the advice in the message.
+///
+/// # Safety
+/// As for [`handle::get`], for `count` elements of both arrays.
+unsafe fn pairs<'a>(
+    regions: *const *mut hf_region,
+    snapshots: *const *const hf_snapshot,
+    count: usize,
+    then: &str,
+) -> Result<Vec<(&'a Region, &'a Snapshot)>, Failure> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    check_not_null(regions, "regions")?;
+    check_not_null(snapshots, "snapshots")?;
+    // SAFETY: the caller vouches for `count` elements in both arrays.
+    let (regions, snapshots) =
+        unsafe { (std::slice::from_raw_parts(regions, count), std::slice::from_raw_parts(snapshots, count)) };
+    let pairs = regions.iter().zip(snapshots).map(|(region, snapshot)| {
+        // SAFETY: the caller vouches for the arguments.
+        unsafe { Ok((handle::get(*region)?.as_ref(), handle::get(*snapshot)?.as_ref())) }
+    });
+    let pairs: Vec<(&Region, &Snapshot)> = pairs.collect::<Result<_, Failure>>()?;
+    check_named_once(pairs.iter().map(|(region, _)| *region), then)?;
+    Ok(pairs)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hf_fork_with(
+    regions: *const *mut hf_region,
+    snapshots: *const *const hf_snapshot,
+    count: usize,
+    child: *mut c_int,
+) -> c_int {
+    run(|| {
+        // SAFETY: the caller vouches for the arguments.
+        let child = unsafe { child.as_mut() }.ok_or_else(|| Failure::null("child"))?;
+        *child = -1;
+        // SAFETY: the caller vouches for the arguments.
+        let pairs = unsafe { pairs(regions, snapshots, count, "it can be as one snapshot") }?;
+        // SAFETY: the caller answers for the child.
+        let fork = || match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            number => Ok(number),
+        };
+        // SAFETY: as above.
+        *child = unsafe { Region::fork_process_with(&pairs, fork) }?;
+        Ok(())
+    })
 }

@@ -1,6 +1,6 @@
 //! Programs in C and C++ on the shared and the static library, also under AddressSanitizer.
 //!
-//! `tests/c/*.c` are the tests; here they are compiled and run.
+//! `tests/c/*.c` and `*.cpp` are the tests; here they are compiled and run.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -45,7 +45,7 @@ macro_rules! programs {
     };
 }
 
-programs! { handles pools regions snapshots pins transfers observers operations threads forked inherited full_pool mappings changes exports resets }
+programs! { handles pools regions snapshots pins transfers observers operations threads forked inherited heaps full_pool mappings changes exports resets }
 
 #[test]
 fn out_of_addresses() {
@@ -60,6 +60,7 @@ fn cplusplus() {
     for library in [Library::Shared, Library::Static] {
         runs(Program::of("tests/c/cplusplus.cpp", library, &format!("cplusplus-{library:?}")));
     }
+    everywhere("classes.cpp");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn a_foreign_fault_ends_a_program_as_usual() {
 
 #[test]
 fn every_program_is_run() {
-    let alone = ["cplusplus.cpp", "foreign_fault.c", "out_of_addresses.c", "check.h"].map(str::to_owned);
+    let alone = ["classes.cpp", "cplusplus.cpp", "foreign_fault.c", "out_of_addresses.c", "check.h"].map(str::to_owned);
     let mut run: Vec<String> = PROGRAMS.iter().map(|name| format!("{name}.c")).chain(alone).collect();
     let found = fs::read_dir(folder().join("tests/c")).unwrap().flatten();
     let mut found: Vec<String> = found.map(|entry| entry.file_name().into_string().unwrap()).collect();

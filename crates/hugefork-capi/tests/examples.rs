@@ -16,11 +16,12 @@ struct Example {
     prints: &'static str,
 }
 
-const EXAMPLES: [Example; 4] = [
+const EXAMPLES: [Example; 5] = [
     Example { file: "snapshot_while_writing.c", library: None, prints: "8 MiB saved during" },
     Example { file: "child_maps_export.c", library: None, prints: "the child has read 64 MiB of its parent" },
     Example { file: "jemalloc_arena.c", library: Some("jemalloc"), prints: "100000 nodes in" },
     Example { file: "mimalloc_heap.c", library: Some("mimalloc"), prints: "200000 words in" },
+    Example { file: "order_book.cpp", library: None, prints: "each of 1000 states had its contents" },
 ];
 
 /// Whether the C compiler finds a library and its header.
@@ -54,11 +55,13 @@ fn every_example_prints_the_expected_output() {
 #[test]
 fn the_code_in_the_readme_runs() {
     let readme = fs::read_to_string(folder().join("README.md")).unwrap();
-    let code = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the README has code");
-    let source = scratch("readme-source").join("readme.c");
-    fs::write(&source, code).unwrap();
-    let output = Program::of(source.to_str().unwrap(), Library::Shared, "readme").build().output().unwrap();
-    assert_eq!(words(&output), "hello\n");
+    for language in ["c", "cpp"] {
+        let code = readme.split(&format!("```{language}\n")).nth(1).and_then(|rest| rest.split("```").next());
+        let source = scratch(&format!("readme-source-{language}")).join(format!("readme.{language}"));
+        fs::write(&source, code.expect("the README has code")).unwrap();
+        let program = Program::of(source.to_str().unwrap(), Library::Shared, &format!("readme-{language}"));
+        assert_eq!(words(&program.build().output().unwrap()), "hello\n");
+    }
 }
 
 #[test]

@@ -79,6 +79,10 @@ fn every_dialect_takes_the_header_and_its_macros() {
         let (is_well, said) = compile(compiler, &[language, &format!("-std={dialect}")], text);
         assert!(is_well, "{dialect}: {said}");
     }
+    for dialect in ["c++17", "c++20"] {
+        let (is_well, said) = compile("c++", &["-xc++", &format!("-std={dialect}")], "#include <hugefork.hpp>\n");
+        assert!(is_well, "{dialect}: {said}");
+    }
 }
 
 /// `repr(C)` and the same fields give the same layout, if each C type has the size that the test assumes.

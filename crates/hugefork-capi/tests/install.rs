@@ -1,4 +1,4 @@
-//! `install.sh` and the files that it installs: names, symbols, pkg-config, suppressions.
+//! `install.sh` and the files that it installs: names, symbols, pkg-config, CMake, suppressions.
 
 mod common;
 #[path = "common/declarations.rs"]
@@ -6,7 +6,7 @@ mod declarations;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{Library, Program, built, folder, scratch, words};
@@ -42,6 +42,9 @@ fn one_command_installs_and_one_uninstalls() {
     assert!(output.status.success() && words(&output).contains("is installed below"), "{}", words(&output));
     let wanted = [
         "include/hugefork.h".to_owned(),
+        "include/hugefork.hpp".to_owned(),
+        "lib/cmake/hugefork/hugeforkConfig.cmake".to_owned(),
+        "lib/cmake/hugefork/hugeforkConfigVersion.cmake".to_owned(),
         "lib/libhugefork.a".to_owned(),
         "lib/libhugefork.so".to_owned(),
         "lib/libhugefork.so.0".to_owned(),
@@ -94,16 +97,51 @@ fn thread_sanitizer_is_quiet_with_the_suppressions() {
     assert!(output.status.success() && !words(&output).contains("WARNING"), "{}", words(&output));
 }
 
+/// A folder with an installation in its final place: the paths in the files are without DESTDIR.
+fn installed(name: &str) -> PathBuf {
+    let to = scratch(name);
+    let mut script = Command::new(folder().join("install.sh"));
+    said(script.arg(&to).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR"));
+    to
+}
+
+#[test]
+fn cmake_finds_the_library_and_both_headers() {
+    if Command::new("cmake").arg("--version").output().is_err() {
+        println!("skipped: cmake is not installed");
+        return;
+    }
+    let to = installed("cmake");
+    let project = |version: &str| {
+        let source = folder().join("tests/c/classes.cpp");
+        let text = format!(
+            "cmake_minimum_required(VERSION 3.10)\nproject(test CXX)\nfind_package(hugefork {version} REQUIRED)\n\
+             find_package(Threads REQUIRED)\nadd_executable(program \"{}\")\n\
+             target_compile_features(program PRIVATE cxx_std_17)\n\
+             target_link_libraries(program PRIVATE hugefork::hugefork Threads::Threads)\n",
+            source.display()
+        );
+        fs::write(to.join("CMakeLists.txt"), text).unwrap();
+        let mut cmake = Command::new("cmake");
+        cmake.current_dir(&to).args(["-S", ".", "-B"]).arg(format!("build-{version}"));
+        cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", to.display()));
+        cmake
+    };
+    let newer = project("0.999").output().unwrap();
+    assert!(!newer.status.success() && words(&newer).contains("version: 0.1.0"), "{}", words(&newer));
+    said(&mut project(&version()));
+    said(Command::new("cmake").arg("--build").arg(to.join(format!("build-{}", version()))));
+    // CMake has set the path of the library in the program.
+    said(&mut Command::new(to.join(format!("build-{}/program", version()))));
+}
+
 #[test]
 fn pkg_config_finds_both_libraries() {
     if Command::new("pkg-config").arg("--version").output().is_err() {
         println!("skipped: pkg-config is not installed");
         return;
     }
-    let to = scratch("pkg-config");
-    // The paths are without DESTDIR: programs are built against the final place.
-    let mut script = Command::new(folder().join("install.sh"));
-    said(script.arg(&to).env("LIBRARIES", built()).env_remove("DESTDIR").env_remove("LIBDIR"));
+    let to = installed("pkg-config");
     let flags = |more: &str| {
         // A shell splits the flags, as in a makefile: folder names may contain spaces.
         let script = r#"eval "set -- $(pkg-config --cflags --libs $0 hugefork)" && printf '%s\n' "$@""#;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define KIB ((size_t)1 << 10)
@@ -55,6 +56,18 @@ static inline hf_pool *pool_of(size_t capacity)
     return pool;
 }
 
+/* A pool whose regions children of fork(2) have. */
+static inline hf_pool *inherited_pool(size_t capacity)
+{
+    hf_pool_options options = HF_POOL_OPTIONS_INIT;
+    hf_pool *pool;
+    options.name = "inherited";
+    options.capacity = capacity;
+    options.children = HF_CHILDREN_INHERIT;
+    WELL(hf_pool_create(&options, &pool));
+    return pool;
+}
+
 static inline hf_region *region_of(hf_pool *pool, size_t len)
 {
     hf_region *region;
@@ -73,6 +86,14 @@ static inline hf_pool_stats stats_of(const hf_pool *pool)
 static inline unsigned char *bytes_of(const hf_region *region)
 {
     return (unsigned char *)hf_region_address(region);
+}
+
+/* Waits for a child that must end well. */
+static inline void wait_for(pid_t child)
+{
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 #endif

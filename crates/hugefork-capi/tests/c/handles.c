@@ -7,7 +7,7 @@
 #include "check.h"
 
 /* As many handles of each type as there are types. */
-enum { POOL, REGION, SNAPSHOT, PIN, CHANGES, EXPORT, IMPORT, TYPES };
+enum { POOL, REGION, SNAPSHOT, PIN, CHANGES, EXPORT, IMPORT, HEAP, TYPES };
 
 /* The call returns no value, and reports the bad handle. */
 #define NOTHING(call) nothing((uintptr_t)(call), #call, __LINE__)
@@ -38,6 +38,7 @@ static void no_pool(hf_pool *bad)
     hf_region *region = (hf_region *)1;
     hf_pool_stats stats;
     hf_fault_stats faults;
+    hf_heap *heap = (hf_heap *)1;
     size_t bytes = 7;
     stats.size = sizeof stats;
     faults.size = sizeof faults;
@@ -57,7 +58,8 @@ static void no_pool(hf_pool *bad)
     FAILS(HF_E_BAD_HANDLE, hf_pool_get_stats(bad, &stats));
     FAILS(HF_E_BAD_HANDLE, hf_pool_get_fault_stats(bad, &faults));
     FAILS(HF_E_BAD_HANDLE, hf_region_create(bad, BLOCK, NULL, &region));
-    CHECK(region == NULL);
+    FAILS(HF_E_BAD_HANDLE, hf_heap_create(bad, BLOCK, &heap));
+    CHECK(region == NULL && heap == NULL);
 }
 
 static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapshot)
@@ -72,6 +74,7 @@ static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapsh
     hf_pool *pool;
     hf_pin *pin;
     size_t done = 7;
+    int child;
     stats.size = sizeof stats;
     faults.size = sizeof faults;
     CLOSES_NOTHING(hf_region_close(bad), bad);
@@ -104,6 +107,8 @@ static void no_region(hf_region *bad, hf_region *good, const hf_snapshot *snapsh
     goals[0] = goals[1] = snapshot;
     FAILS(HF_E_BAD_HANDLE, hf_region_reset_all(regions, goals, 2, &done));
     CHECK(done == 0);
+    FAILS(HF_E_BAD_HANDLE, hf_fork_with(regions, goals, 2, &child));
+    CHECK(child == -1);
     FAILS(HF_E_BAD_HANDLE, hf_region_get_stats(bad, &stats));
     FAILS(HF_E_BAD_HANDLE, hf_region_get_fault_stats(bad, &faults));
     FAILS(HF_E_BAD_HANDLE, hf_region_read_from(bad, 0, 0, 1, &done));
@@ -148,6 +153,15 @@ static void no_other(void *bad, int type)
 {
     size_t one, two, three;
     hf_pool *pool;
+    hf_region *region;
+    hf_operations *operations;
+    if (type != HEAP) {
+        CLOSES_NOTHING(hf_heap_close(bad), bad);
+        FAILS(HF_E_BAD_HANDLE, hf_heap_region(bad, &region));
+        FAILS(HF_E_BAD_HANDLE, hf_heap_operations(bad, &operations));
+        NOTHING(hf_heap_alloc(bad, 1, 1));
+        NOTHING((hf_heap_free(bad, &one, 1, 1), 0));
+    }
     if (type != PIN) {
         CLOSES_NOTHING(hf_pin_close(bad), bad);
         NOTHING(hf_pin_address(bad));
@@ -187,12 +201,14 @@ static void open_all(void)
     hf_changes *changes;
     hf_export *exported;
     hf_import *imported;
+    hf_heap *heap;
     bytes_of(region)[0] = 1;
     WELL(hf_region_snapshot(region, NULL, &saved));
     WELL(hf_region_pin(region, 0, 1, &pin));
     WELL(hf_region_changed_since(region, saved, HF_CHANGES_BY_PAGE, &changes));
     WELL(hf_snapshot_export(saved, &exported));
     WELL(hf_import_map(hf_export_fd(exported), hf_export_extents(exported), &imported));
+    WELL(hf_heap_create(pool, BLOCK, &heap));
     open_handles[POOL] = pool;
     open_handles[REGION] = region;
     open_handles[SNAPSHOT] = saved;
@@ -200,6 +216,7 @@ static void open_all(void)
     open_handles[CHANGES] = changes;
     open_handles[EXPORT] = exported;
     open_handles[IMPORT] = imported;
+    open_handles[HEAP] = heap;
 }
 
 static void close_all(void)
@@ -207,6 +224,7 @@ static void close_all(void)
     hf_changes_close(open_handles[CHANGES]);
     hf_export_close(open_handles[EXPORT]);
     hf_import_close(open_handles[IMPORT]);
+    hf_heap_close(open_handles[HEAP]);
     hf_pin_close(open_handles[PIN]);
     hf_snapshot_close(open_handles[SNAPSHOT]);
     hf_region_close(open_handles[REGION]);

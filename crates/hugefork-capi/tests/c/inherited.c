@@ -1,30 +1,11 @@
 /* Children of fork(2) that inherit the regions of a pool. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/wait.h>
 #include <time.h>
 
 #include "check.h"
 
 #define LEN (8 * MIB)
-
-static hf_pool *inherited_pool(size_t capacity)
-{
-    hf_pool_options options = HF_POOL_OPTIONS_INIT;
-    hf_pool *pool;
-    options.name = "inherited";
-    options.capacity = capacity;
-    options.children = HF_CHILDREN_INHERIT;
-    WELL(hf_pool_create(&options, &pool));
-    return pool;
-}
-
-static void wait_for(pid_t child)
-{
-    int status;
-    CHECK(child > 0 && waitpid(child, &status, 0) == child);
-    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
 
 /* Waits until no child has memory of the pool any more. */
 static void until_free(const hf_pool *pool, size_t blocks)

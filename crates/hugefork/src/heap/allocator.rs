@@ -4,6 +4,7 @@ use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::AtomicPtr;
 use std::fmt;
+use std::sync::Arc;
 
 use super::scoped;
 use super::space::{HEADER_LEN, MIN_LEN, Space, is_small};
@@ -86,7 +87,7 @@ use crate::types::error::{RegionError, ResetError};
 pub struct Heap {
     pub(super) space: Space,
     len: usize,
-    region: Region,
+    region: Arc<Region>,
     operations: Operations,
     /// The next in the list of heaps that have served as global allocators (scoped.rs).
     pub(super) next: AtomicPtr<Heap>,
@@ -105,7 +106,7 @@ impl Pool {
     /// # Errors
     /// Those of [`Pool::region`].
     pub fn heap(&self, len: usize) -> Result<Heap, RegionError> {
-        let region = self.region(if len == 0 { 0 } else { len.max(MIN_LEN) })?;
+        let region = Arc::new(self.region(if len == 0 { 0 } else { len.max(MIN_LEN) })?);
         // An error in a full pool, and no fault.
         region.prepare_write(0..HEADER_LEN)?;
         let operations = Operations::new();
@@ -169,6 +170,30 @@ impl Heap {
     ///   same at the snapshot: a reset revives what was dropped, and loses what was made.
     pub unsafe fn reset_to(&self, snapshot: &Snapshot) -> Result<(), ResetError> {
         scoped::outside(|| self.region.reset_to(snapshot))
+    }
+
+    /// Its region, for calls that take several regions, such as [`Region::snapshot_all`] and [`Region::in_child`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use hugefork::{Children, Pool, Region};
+    /// let pool = Pool::builder().capacity(16 << 20).children(Children::Inherit).build()?;
+    /// let heap = pool.heap(8 << 20)?;
+    /// let text = heap.put(*b"yesterday");
+    /// let saved = heap.snapshot()?;
+    /// text.write(|text| text.fill(0));
+    /// // SAFETY: this process has one thread, and the call does not change the region.
+    /// let child = unsafe { Region::in_child(&[(heap.region(), &saved)], || text.read(|text| text.to_vec()))? };
+    /// assert_eq!(child.wait()?, b"yesterday");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The caller changes the region in no other way than a reset under the conditions of [`Heap::reset_to`]: it
+    /// neither writes to it, nor frees, discards or reads into parts of it.
+    pub unsafe fn region(&self) -> &Arc<Region> {
+        &self.region
     }
 
     /// Statistics of its region.
