@@ -31,7 +31,7 @@ from ._history import History, history
 from ._memory import *  # noqa: F403
 from ._memory import __all__ as _memory_names
 from ._native import Operations, Pin, Region, reinstall_fault_handler
-from ._pool import Pool, parse_size
+from ._pool import Pool, default_pool, parse_size
 from ._shared import Shared, share
 from ._snapshot import Snapshot, fork, snapshot
 from ._stats import LazyFreed, PoolStats, RegionStats
@@ -50,20 +50,45 @@ __all__ = [
     "RegionStats",
     "Shared",
     "Snapshot",
+    "array",
     "checkpoint",
     "dcp",
+    "default_pool",
+    "empty",
+    "empty_like",
     "fork",
+    "full",
+    "full_like",
     "history",
     "in_child",
     "mpi",
     "numpy_allocator",
+    "ones",
+    "ones_like",
     "parse_size",
     "reinstall_fault_handler",
     "share",
     "snapshot",
+    "zeros",
+    "zeros_like",
     *_error_names,
     *_memory_names,
 ]
+
+empty, zeros, ones, full, array = (
+    default_pool.empty,
+    default_pool.zeros,
+    default_pool.ones,
+    default_pool.full,
+    default_pool.array,
+)
+empty_like, zeros_like = default_pool.empty_like, default_pool.zeros_like
+ones_like, full_like = default_pool.ones_like, default_pool.full_like
+
+
+def __dir__() -> list[str]:
+    return [name for name in globals() if name in __all__ or name.startswith("__")]
+
 
 _faulthandler.follow()
 _fork.follow()

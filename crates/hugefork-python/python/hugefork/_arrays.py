@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from . import _fork, _native
 
 Array = np.ndarray[Any, np.dtype[Any]]
+A = TypeVar("A", bound=Array)
 
 
 class Place(NamedTuple):
@@ -59,7 +60,7 @@ def place_of(array: Any) -> Place:
         raise TypeError(f"{type(array).__name__} is not a numpy array: give arrays of a pool, or views of them")
     holder = holder_of(array)
     if holder is None:
-        raise ValueError("this array lies in no pool: make it with pool.empty, pool.zeros or pool.array")
+        raise ValueError("this array lies in no pool: make it with hugefork.zeros or hugefork.array, or those of a pool")
     offset = int(array.__array_interface__["data"][0]) - holder.address
     low, high = offset, offset
     if array.size:

@@ -7,7 +7,7 @@ from typing import Any, final
 class Pool:
     def __new__(
         cls,
-        capacity: int,
+        capacity: int | None,
         *,
         name: str,
         block_size: int,

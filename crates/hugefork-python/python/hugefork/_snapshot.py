@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NoReturn, overload
+from typing import Any, NoReturn, cast, overload
 
 import numpy as np
 
 from . import _native
-from ._arrays import Array, Place, place_of, region_place
+from ._arrays import A, Array, Place, place_of, region_place
 from ._errors import ClosedError
 from ._pool import CopyGrain, Size, in_words, parse_size
 
@@ -44,11 +44,11 @@ class Snapshot:
             raise KeyError("this array is not in the snapshot: name it when the snapshot is taken")
         return found[1]
 
-    def __getitem__(self, array: Array) -> Array:
+    def __getitem__(self, array: A) -> A:
         """The array at the moment of the snapshot. Raises KeyError if it is not in the snapshot, and RevokedError if
         a part of it was revoked before its first use."""
         region, place = region_place(array)
-        return place.on(self._part(region))
+        return cast(A, place.on(self._part(region)))
 
     def __iter__(self) -> Iterator[Array]:
         for place in self._places:
@@ -61,13 +61,14 @@ class Snapshot:
     def __contains__(self, array: Any) -> bool:
         return id(region_place(array)[0]) in self._open()
 
-    def copy(self, array: Array) -> Array:
+    def copy(self, array: A) -> A:
         """A copy of an array at the moment of the snapshot, in ordinary memory. It needs no mappings. If a part was
         revoked, it raises RevokedError; a read of ``s[a]`` would be a `SIGBUS`."""
         region, place = region_place(array)
         buffer = np.empty(place.stop - place.start, np.uint8)
         self._part(region).read_at(place.start, buffer)
-        return np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
+        copied = np.ndarray(place.shape, place.dtype, buffer, place.offset - place.start, place.strides)
+        return cast(A, copied)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a snapshot stays with its process: send hugefork.share(snapshot), which copies nothing")
@@ -169,14 +170,14 @@ def cut_of(regions: list[_native.Region], reserve: bool) -> dict[_native.Region,
 
 @overload
 def fork(
-    array: Array,
+    array: A,
     /,
     *,
     reserve: bool = ...,
     max_cow_bytes: Size | None = ...,
     copy_grain: CopyGrain = ...,
     calls_wait: bool = ...,
-) -> Array: ...
+) -> A: ...
 @overload
 def fork(
     array: Array,
