@@ -53,7 +53,7 @@ def load(path: str | os.PathLike[str], *, pool: Pool | None = None, check: bool 
         try:
             if check:
                 _verify(directory, manifest)
-            arrays = {name: _array(directory, name, entries) for name, entries in manifest["arrays"].items()}
+            arrays = {name: array_of(directory, name, entries) for name, entries in manifest["arrays"].items()}
             break
         except (CheckpointError, FileNotFoundError):
             # A save may have just replaced the checkpoint.
@@ -92,7 +92,7 @@ def _verify(directory: Path, manifest: Entry) -> None:
             raise CheckpointError(f"{path} has another checksum: it was altered; load another checkpoint")
 
 
-def _array(directory: Path, name: str, entries: list[Entry]) -> Array:
+def array_of(directory: Path, name: str, entries: list[Entry]) -> Array:
     """An array, mapped copy-on-write, with its changes applied."""
     try:
         first, *changes = entries
