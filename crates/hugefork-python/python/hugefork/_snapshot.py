@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast, overload
 import numpy as np
 
 from . import _native
-from ._arrays import A, Array, Place, place_of, region_place
+from ._arrays import IN_POOL, A, Array, Place, holder_of, place_of, region_place
 from ._errors import ClosedError
 from ._pool import CopyGrain, Size, in_words, parse_size
 
@@ -154,7 +154,7 @@ def snapshot(*arrays: Array | Mapping[str, Array], reserve: bool = False) -> Sna
     Parameters
     ----------
     arrays
-        Arrays of pools, or views of them: all memory of the array is in the cut, even if the view shows a part. Or one
+        Arrays of pools or of `numpy_allocator`, or views of them: all memory of the array is in the cut, even if the view shows a part. Or one
         mapping of them by name.
     reserve
         No part is ever revoked. When the pool is full, a write to the arrays that needs a copy fails instead.
@@ -187,6 +187,13 @@ def places_of(arrays: tuple[Any, ...], function: str) -> dict[Hashable, Place]:
     named = dict(arrays[0] if len(arrays) == 1 and isinstance(arrays[0], Mapping) else enumerate(arrays))
     if not named:
         raise TypeError(f"{function}() needs at least one array")
+    outside = [
+        f"array {name!r} of {array.nbytes} bytes"
+        for name, array in named.items()
+        if isinstance(array, np.ndarray) and holder_of(array) is None
+    ]
+    if outside:
+        raise ValueError(f"{', '.join(outside)} {'lies' if len(outside) == 1 else 'lie'} in no pool: {IN_POOL}")
     return {name: region_place(array)[1] for name, array in named.items()}
 
 
