@@ -1,7 +1,10 @@
 """Type annotations, and examples in docstrings."""
 
+import ast
 import doctest
 import importlib
+import inspect
+import itertools
 import pkgutil
 import subprocess
 import sys
@@ -74,3 +77,12 @@ def test_everything_public_is_documented():
     for name in hf.__all__:
         assert getattr(hf, name).__doc__, name
     assert sorted(hf.__all__) == sorted(set(hf.__all__))
+
+
+def test_every_statistic_is_documented():
+    for module in (hf._stats, hf._allocator):
+        for made in ast.parse(inspect.getsource(module)).body:
+            if isinstance(made, ast.ClassDef) and made.name.endswith(("Stats", "_Faults", "LazyFreed")):
+                for field, after in itertools.pairwise([*made.body, None]):
+                    is_documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                    assert not isinstance(field, ast.AnnAssign) or is_documented, ast.unparse(field)

@@ -21,6 +21,7 @@ class AllocatorStats:
     live: int
     """Living arrays with memory of the pool."""
     live_bytes: int
+    """Bytes of the pool that they take."""
     kept_bytes: int
     """Bytes that are kept for later arrays."""
     recycled: int
