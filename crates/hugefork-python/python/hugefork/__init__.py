@@ -1,16 +1,17 @@
 """numpy arrays on huge pages, with fork and snapshot in microseconds.
 
 >>> import hugefork as hf
->>> pool = hf.Pool("64 MiB")
->>> a = pool.zeros((1000, 64), "float32")      # an ordinary numpy array
+>>> a = hf.zeros((1000, 64), "float32")         # an ordinary numpy array
 >>> with hf.snapshot(a) as s:                   # the present contents; nothing is copied
 ...     a += 1                                  # writing continues
 ...     float(s[a].sum()), float(a.sum())
 (0.0, 64000.0)
 >>> branch = hf.fork(a)                         # a writable copy
 
-Functions accept arrays of a pool, or views of them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use
-everything concurrently; long calls release the interpreter's lock.
+`zeros`, `empty`, `ones`, `full`, `array` and the ``…_like`` have the arguments of numpy's, and the options of `Pool.empty`.
+Their arrays lie in `default_pool`. Functions accept arrays of any pool, also those of `numpy_allocator`, or views of
+them. Sizes are bytes, or text such as ``"8 GiB"``. Threads may use everything concurrently; long calls release the
+interpreter's lock.
 
 A child of ``os.fork()``, and so a worker of `multiprocessing` with ``fork``, has the arrays of all pools as they were at
 the fork, as memory of its own (`Pool`, ``children``). It has no pools: its calls raise `ForkedChildError`. `in_child` and
