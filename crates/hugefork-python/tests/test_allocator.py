@@ -322,6 +322,8 @@ def test_a_model_is_snapshotted_and_reset(tmp_path):
             assert np.array_equal(s[name], array) and not np.array_equal(vars(model)[name], array)
         branch = hf.fork(model.weights)
         branch[:] = 0
+        child = hf.in_child(lambda: (model.weights.sum(), model.bias.sum(), branch.sum()), s)
+        assert child.result() == (1_000_000, 0, 0)
         save = hf.checkpoint.save(tmp_path, {"weights": model.weights, "table": model.table})
         s.reset()
         for name, array in before.items():

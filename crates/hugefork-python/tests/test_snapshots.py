@@ -402,7 +402,7 @@ def test_arrays_have_names(pool):
         assert (s["a"] == 0).all() and s["a"].shape == (3, 4) and (s["b"] == np.ones(10, "i4")).all()
         assert "a" in s and "c" not in s and b in s and len(s) == 2
         assert [each.tolist() for each in s] == [s["a"].tolist(), s["b"].tolist()] and (s[b] == 1).all()
-        with pytest.raises(KeyError, match="no array of the snapshot has the name 'c': give it names by"):
+        with pytest.raises(KeyError, match="no array of the snapshot has the name 'c': give names"):
             s["c"]
     for arrays in ({}, []):
         with pytest.raises(TypeError, match="snapshot\\(\\) needs at least one array"):

@@ -37,8 +37,9 @@ class History:
     """Snapshots of arrays by age: many from the last seconds, fewer from the last hour. Made by `history`.
 
     It keeps the newest snapshot, and the older ones that its rules select. Iteration gives pairs ``(time,
-    snapshot)``, oldest first; ``h[0]`` is the oldest snapshot, and ``h[-1]`` the newest. A snapshot taken from it remains valid after the history has dropped it, and holds its
-    memory until then; but `Snapshot.close` closes it in the history, too.
+    snapshot)``, oldest first; ``h[0]`` is the oldest snapshot, and ``h[-1]`` the newest. A snapshot taken from it
+    remains valid after the history has dropped it, and holds its memory until then; but `Snapshot.close` closes it in
+    the history, too.
 
     A snapshot with a revoked part (the pool was full) is no longer listed: make the pool larger. Several threads may
     use a history concurrently; a signal handler must not.
@@ -169,7 +170,7 @@ class History:
         return iter([(each.time, _again(each.snapshot)) for each in self._open()])
 
     def __getitem__(self, number: int) -> Snapshot:
-        """A snapshot by its number, as of ``list(h)``. Raises IndexError."""
+        """A snapshot by its number, from the oldest on, or from the newest back if negative. Raises IndexError."""
         return _again(self._open()[number].snapshot)
 
     def __len__(self) -> int:

@@ -61,7 +61,7 @@ class Snapshot:
 
     def _named(self, name: str) -> Place:
         if name not in self._places:
-            raise KeyError(f"no array of the snapshot has the name {name!r}: give it names by hugefork.snapshot({{{name!r}: …}})")
+            raise KeyError(f"no array of the snapshot has the name {name!r}: give names, such as snapshot({{{name!r}: a}})")
         return self._places[name]
 
     def __iter__(self) -> Iterator[Array]:
@@ -154,8 +154,8 @@ def snapshot(*arrays: Array | Mapping[str, Array], reserve: bool = False) -> Sna
     Parameters
     ----------
     arrays
-        Arrays of pools or of `numpy_allocator`, or views of them: all memory of the array is in the cut, even if the view shows a part. Or one
-        mapping of them by name.
+        Arrays of pools or of `numpy_allocator`, or views of them: all memory of the array is in the cut, even if the
+        view shows a part. Or one mapping of them by name.
     reserve
         No part is ever revoked. When the pool is full, a write to the arrays that needs a copy fails instead.
 
