@@ -49,8 +49,9 @@ class numpy_allocator:
 
     All functions take these arrays as those of a pool, so a model of any library whose arrays are numpy's can be
     snapshotted and reset. Arrays smaller than `least` lie in no pool, and an error names them. For a whole model, take
-    ``hf.Pool(block_size="4 KiB")`` and ``least=1``: each array takes a block. The memory of an array that was ever
-    snapshotted is not kept when the array is freed.
+    ``hf.Pool(block_size="4 KiB")`` and ``least=1``: each array takes a block. A reset changes the arrays of the snapshot:
+    if the library has replaced an attribute by a new array since, put the old one back. The memory of an array that was
+    ever snapshotted is not kept when the array is freed.
 
     numpy keeps the allocator in the context (`contextvars`): the block applies to its own thread, and to asyncio
     tasks that it starts. Other threads, also those started inside, use their own allocator, which is the default at
